@@ -1,0 +1,1 @@
+"""Kernel to LLVM IR; needs no device."""

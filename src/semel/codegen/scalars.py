@@ -1,0 +1,529 @@
+"""LLVM instructions for the kernel IR's scalar ops, for any number of lanes.
+
+    (op, dtype, operands as SSA text, lanes) --> instructions, result as SSA text
+
+Pure text: an `Instructions` sink receives lines, so the same rules serve scalar
+code (lanes None) and vectors. float16 and bfloat16 live in registers as float32
+that holds an exactly representable value; every op on them rounds once. Bool is
+i1 in registers, one byte in memory. No fast-math flags anywhere: what lowering
+wrote is what runs. Integer corner cases (division by zero, shifts past the
+width, float to integer) have the results that `ops.elementwise` defines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from semel.ir.types import BFLOAT16, BOOL, DType
+
+_FLOAT = {16: "float", 32: "float", 64: "double"}
+_SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_UNARY = {
+    "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
+    "rint": "roundeven",
+}  # fmt: skip
+_INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_FCMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_ICMP = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+def element_type(dtype: DType) -> str:
+    """The LLVM type of one element in a register."""
+    return _FLOAT[dtype.bits] if dtype.is_float else f"i{dtype.bits}"
+
+
+def memory_type(dtype: DType) -> str:
+    """The LLVM type of one element in memory."""
+    if dtype == BOOL:
+        return "i8"
+    if dtype.is_half:
+        return "i16" if dtype == BFLOAT16 else "half"
+    return element_type(dtype)
+
+
+def vector_of(element: str, lanes: int | None) -> str:
+    """`<lanes x element>`, or the element itself for scalar code."""
+    return element if lanes is None else f"<{lanes} x {element}>"
+
+
+def literal(dtype: DType, value: Any) -> str:
+    """A scalar constant."""
+    if dtype.is_float:
+        if dtype.bits == 64:
+            return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
+        # LLVM writes a float constant as the double of the same value.
+        return f"0x{struct.unpack('>Q', struct.pack('>d', float(value)))[0]:016X}"
+    return str(int(value))
+
+
+class Instructions:
+    """A sink of LLVM lines with fresh names and the declarations they need."""
+
+    def __init__(self) -> None:
+        self._counter = itertools.count()
+        self.declarations: dict[str, str] = {}
+
+    def name(self, prefix: str = "v") -> str:
+        return f"{prefix}{next(self._counter)}"
+
+    def emit(self, lines: list[str], text: str) -> str:
+        """Append `%x = text` and return `%x`."""
+        result = f"%{self.name()}"
+        lines.append(f"  {result} = {text}")
+        return result
+
+    def call(self, lines: list[str], result: str, name: str, *args: tuple[str, str]) -> str:
+        """Call an intrinsic, declared on first use; `args` are (type, value)."""
+        types = ", ".join(t.removesuffix(" align 1") for t, _ in args)
+        self.declarations[name] = f"declare {result} @{name}({types})"
+        text = f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
+        if result == "void":
+            lines.append(f"  {text}")
+            return ""
+        return self.emit(lines, text)
+
+
+class Scalars:
+    """The rules: one method per family, dispatched by `apply`."""
+
+    def __init__(self, sink: Instructions) -> None:
+        self.sink = sink
+
+    # ------------------------------------------------------------ helpers
+
+    def splat(self, lines: list[str], element: str, value: str, lanes: int) -> str:
+        """A scalar in every lane."""
+        if not value.startswith("%"):
+            return f"splat ({element} {value})"
+        vector = vector_of(element, lanes)
+        first = self.sink.emit(lines, f"insertelement {vector} poison, {element} {value}, i32 0")
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.sink.emit(lines, f"shufflevector {vector} {first}, {vector} poison, {zeros}")
+
+    def constant(self, dtype: DType, value: Any, lanes: int | None) -> str:
+        """A constant, in every lane."""
+        return self.raw(element_type(dtype), literal(dtype, value), lanes)
+
+    def raw(self, element: str, text: str, lanes: int | None) -> str:
+        return text if lanes is None else f"splat ({element} {text})"
+
+    def _suffix(self, element: str, lanes: int | None) -> str:
+        scalar = _SUFFIX.get(element, element)
+        return scalar if lanes is None else f"v{lanes}{scalar}"
+
+    def intrinsic(
+        self, lines: list[str], name: str, element: str, lanes: int | None, *args: str
+    ) -> str:
+        """`llvm.name` of operands that all have the result's type."""
+        kind = vector_of(element, lanes)
+        full = f"llvm.{name}.{self._suffix(element, lanes)}"
+        return self.sink.call(lines, kind, full, *((kind, a) for a in args))
+
+    def select(
+        self, lines: list[str], element: str, lanes: int | None, cond: str, a: str, b: str
+    ) -> str:
+        kind, mask = vector_of(element, lanes), vector_of("i1", lanes)
+        return self.sink.emit(lines, f"select {mask} {cond}, {kind} {a}, {kind} {b}")
+
+    def compare(
+        self, lines: list[str], code: str, element: str, lanes: int | None, a: str, b: str
+    ) -> str:
+        """`code` is an LLVM predicate; floats are told by their element type."""
+        word = "fcmp" if element in ("float", "double", "half") else "icmp"
+        return self.sink.emit(lines, f"{word} {code} {vector_of(element, lanes)} {a}, {b}")
+
+    def binary(
+        self, lines: list[str], word: str, element: str, lanes: int | None, a: str, b: str
+    ) -> str:
+        return self.sink.emit(lines, f"{word} {vector_of(element, lanes)} {a}, {b}")
+
+    def convert(
+        self, lines: list[str], word: str, source: str, to: str, lanes: int | None, a: str
+    ) -> str:
+        return self.sink.emit(
+            lines, f"{word} {vector_of(source, lanes)} {a} to {vector_of(to, lanes)}"
+        )
+
+    # ------------------------------------------------------------ ops
+
+    def apply(
+        self,
+        lines: list[str],
+        op: str,
+        dtype: DType,
+        args: list[str],
+        lanes: int | None,
+        constant: tuple[bool, ...] = (),
+    ) -> str:
+        """The result of an arithmetic or comparison op on operands of `dtype`.
+
+        `constant` says which operands are constants other than NaN.
+        """
+        if op in _FCMP:
+            return self._comparison(lines, op, dtype, args, lanes)
+        if dtype.is_float:
+            result = self._float(lines, op, dtype, args, lanes, constant)
+            # Results of these are exact in the narrow type already.
+            exact = ("neg", "abs", "min", "max", "floor", "ceil", "trunc", "rint")
+            return self.round_half(lines, dtype, result, lanes) if op not in exact else result
+        if dtype == BOOL:
+            return self._bool(lines, op, args, lanes)
+        return self._integer(lines, op, dtype, args, lanes)
+
+    def _comparison(
+        self, lines: list[str], op: str, dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        if dtype.is_float:
+            code = _FCMP[op]
+        else:
+            sign = "" if op in ("eq", "ne") else ("s" if dtype.kind == "i" else "u")
+            code = sign + _ICMP[op]
+        return self.compare(lines, code, element_type(dtype), lanes, args[0], args[1])
+
+    def _float(
+        self,
+        lines: list[str],
+        op: str,
+        dtype: DType,
+        args: list[str],
+        lanes: int | None,
+        constant: tuple[bool, ...],
+    ) -> str:
+        element = element_type(dtype)
+        if op in _FLOAT_BINARY:
+            return self.binary(lines, _FLOAT_BINARY[op], element, lanes, *args)
+        if op in _FLOAT_UNARY:
+            return self.intrinsic(lines, _FLOAT_UNARY[op], element, lanes, args[0])
+        match op:
+            case "fma":
+                return self.intrinsic(lines, "fma", element, lanes, *args)
+            case "neg":
+                return self.sink.emit(lines, f"fneg {vector_of(element, lanes)} {args[0]}")
+            case "min" | "max":
+                return self.extreme(lines, op, element, lanes, args, constant)
+        raise AssertionError(f"no float rule for {op}")
+
+    def extreme(
+        self,
+        lines: list[str],
+        op: str,
+        element: str,
+        lanes: int | None,
+        args: list[str],
+        constant: tuple[bool, ...] = (),
+    ) -> str:
+        """min or max of floats; NaN in either operand gives NaN, as np.maximum."""
+        a, b = args
+        if len(constant) == 2 and constant[1]:
+            a, b, constant = b, a, (True, False)
+        # One instruction on x86; the second operand comes back if either is NaN.
+        better = self.compare(lines, "ogt" if op == "max" else "olt", element, lanes, a, b)
+        picked = self.select(lines, element, lanes, better, a, b)
+        if constant and constant[0]:
+            return picked
+        is_nan = self.compare(lines, "uno", element, lanes, a, a)
+        return self.select(lines, element, lanes, is_nan, a, picked)
+
+    def _bool(self, lines: list[str], op: str, args: list[str], lanes: int | None) -> str:
+        words = {"add": "or", "or": "or", "max": "or", "mul": "and", "and": "and", "min": "and"}
+        words |= {"xor": "xor", "sub": "xor"}
+        if op in ("not", "neg"):
+            return self.binary(lines, "xor", "i1", lanes, args[0], self.raw("i1", "true", lanes))
+        if op == "abs":
+            return args[0]
+        return self.binary(lines, words[op], "i1", lanes, *args)
+
+    def _integer(
+        self, lines: list[str], op: str, dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        element = element_type(dtype)
+        if op in _INT_BINARY:
+            return self.binary(lines, _INT_BINARY[op], element, lanes, *args)
+        zero = self.raw(element, "0", lanes)
+        match op:
+            case "neg":
+                return self.binary(lines, "sub", element, lanes, zero, args[0])
+            case "not":
+                ones = self.raw(element, "-1", lanes)
+                return self.binary(lines, "xor", element, lanes, args[0], ones)
+            case "abs":
+                if dtype.kind == "u":
+                    return args[0]
+                below = self.compare(lines, "slt", element, lanes, args[0], zero)
+                negated = self.binary(lines, "sub", element, lanes, zero, args[0])
+                return self.select(lines, element, lanes, below, negated, args[0])
+            case "min" | "max":
+                sign = "s" if dtype.kind == "i" else "u"
+                code = sign + ("lt" if op == "min" else "gt")
+                better = self.compare(lines, code, element, lanes, *args)
+                return self.select(lines, element, lanes, better, *args)
+            case "floor" | "ceil" | "trunc" | "rint":
+                return args[0]
+            case "fma":
+                scaled = self.binary(lines, "mul", element, lanes, args[0], args[1])
+                return self.binary(lines, "add", element, lanes, scaled, args[2])
+            case "idiv" | "imod":
+                return self._divide(lines, op, dtype, args, lanes)
+            case "shl" | "shr":
+                return self._shift(lines, op, dtype, args, lanes)
+        raise AssertionError(f"no integer rule for {op}")
+
+    def _divide(
+        self, lines: list[str], op: str, dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        """Floor division and remainder: by zero gives 0, INT_MIN by -1 wraps."""
+        element = element_type(dtype)
+        n, d = args
+        zero, one = self.raw(element, "0", lanes), self.raw(element, "1", lanes)
+        by_zero = self.compare(lines, "eq", element, lanes, d, zero)
+        if dtype.kind == "u":
+            safe = self.select(lines, element, lanes, by_zero, one, d)
+            word = "udiv" if op == "idiv" else "urem"
+            result = self.binary(lines, word, element, lanes, n, safe)
+            return self.select(lines, element, lanes, by_zero, zero, result)
+        minus_one = self.raw(element, "-1", lanes)
+        by_minus = self.compare(lines, "eq", element, lanes, d, minus_one)
+        unsafe = self.binary(lines, "or", "i1", lanes, by_zero, by_minus)
+        safe = self.select(lines, element, lanes, unsafe, one, d)
+        remainder = self.binary(lines, "srem", element, lanes, n, safe)
+        mixed = self.binary(lines, "xor", element, lanes, remainder, safe)
+        negative = self.compare(lines, "slt", element, lanes, mixed, zero)
+        inexact = self.compare(lines, "ne", element, lanes, remainder, zero)
+        adjust = self.binary(lines, "and", "i1", lanes, negative, inexact)
+        if op == "imod":
+            moved = self.binary(lines, "add", element, lanes, remainder, safe)
+            result = self.select(lines, element, lanes, adjust, moved, remainder)
+            return self.select(lines, element, lanes, unsafe, zero, result)
+        quotient = self.binary(lines, "sdiv", element, lanes, n, safe)
+        lowered = self.binary(lines, "add", element, lanes, quotient, minus_one)
+        result = self.select(lines, element, lanes, adjust, lowered, quotient)
+        negated = self.binary(lines, "sub", element, lanes, zero, n)
+        result = self.select(lines, element, lanes, by_minus, negated, result)
+        return self.select(lines, element, lanes, by_zero, zero, result)
+
+    def _shift(
+        self, lines: list[str], op: str, dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        element = element_type(dtype)
+        width, zero = (self.raw(element, str(x), lanes) for x in (dtype.bits, 0))
+        legal = self.compare(lines, "ult", element, lanes, args[1], width)
+        if op == "shr" and dtype.kind == "i":
+            last = self.raw(element, str(dtype.bits - 1), lanes)
+            amount = self.select(lines, element, lanes, legal, args[1], last)
+            return self.binary(lines, "ashr", element, lanes, args[0], amount)
+        amount = self.select(lines, element, lanes, legal, args[1], zero)
+        word = "shl" if op == "shl" else "lshr"
+        shifted = self.binary(lines, word, element, lanes, args[0], amount)
+        return self.select(lines, element, lanes, legal, shifted, zero)
+
+    # ------------------------------------------------------------ conversions
+
+    def round_half(self, lines: list[str], dtype: DType, value: str, lanes: int | None) -> str:
+        """Round a float32 register to float16 or bfloat16 precision; others pass."""
+        if not dtype.is_half:
+            return value
+        if dtype == BFLOAT16:
+            bits = self._bfloat_bits(lines, value, lanes)
+            return self.convert(lines, "bitcast", "i32", "float", lanes, bits)
+        narrow = self.convert(lines, "fptrunc", "float", "half", lanes, value)
+        return self.convert(lines, "fpext", "half", "float", lanes, narrow)
+
+    def _bfloat_bits(self, lines: list[str], value: str, lanes: int | None) -> str:
+        """The float32 bits rounded to nearest even at bit 16; NaN stays a quiet NaN."""
+
+        def word(text: str) -> str:
+            return self.raw("i32", text, lanes)
+
+        bits = self.convert(lines, "bitcast", "float", "i32", lanes, value)
+        high = self.binary(lines, "lshr", "i32", lanes, bits, word("16"))
+        odd = self.binary(lines, "and", "i32", lanes, high, word("1"))
+        bias = self.binary(lines, "add", "i32", lanes, odd, word("32767"))
+        rounded = self.binary(lines, "add", "i32", lanes, bits, bias)
+        kept = self.binary(lines, "and", "i32", lanes, rounded, word("-65536"))
+        is_nan = self.compare(lines, "uno", "float", lanes, value, value)
+        cut = self.binary(lines, "and", "i32", lanes, bits, word("-65536"))
+        quiet = self.binary(lines, "or", "i32", lanes, cut, word(str(0x00400000)))
+        return self.select(lines, "i32", lanes, is_nan, quiet, kept)
+
+    def _to_odd(self, lines: list[str], value: str, lanes: int | None) -> str:
+        """float64 to float32 rounded to odd, so that a second rounding is exact."""
+        near = self.convert(lines, "fptrunc", "double", "float", lanes, value)
+        back = self.convert(lines, "fpext", "float", "double", lanes, near)
+        bits = self.convert(lines, "bitcast", "float", "i32", lanes, near)
+        inexact = self.compare(lines, "one", "double", lanes, back, value)
+        low = self.binary(lines, "and", "i32", lanes, bits, self.raw("i32", "1", lanes))
+        even = self.compare(lines, "eq", "i32", lanes, low, self.raw("i32", "0", lanes))
+        size_back = self.intrinsic(lines, "fabs", "double", lanes, back)
+        size = self.intrinsic(lines, "fabs", "double", lanes, value)
+        beyond = self.compare(lines, "ogt", "double", lanes, size_back, size)
+        step = self.select(
+            lines, "i32", lanes, beyond, self.raw("i32", "-1", lanes), self.raw("i32", "1", lanes)
+        )
+        moved = self.binary(lines, "add", "i32", lanes, bits, step)
+        change = self.binary(lines, "and", "i1", lanes, inexact, even)
+        picked = self.select(lines, "i32", lanes, change, moved, bits)
+        return self.convert(lines, "bitcast", "i32", "float", lanes, picked)
+
+    def cast(
+        self, lines: list[str], source: DType, to: DType, value: str, lanes: int | None
+    ) -> str:
+        """Numeric conversion: floats saturate to integers, NaN gives 0, integers wrap."""
+        a, b = element_type(source), element_type(to)
+        if to == BOOL:
+            if source == BOOL:
+                return value
+            zero = self.raw(a, "0.0" if source.is_float else "0", lanes)
+            return self.compare(lines, "une" if source.is_float else "ne", a, lanes, value, zero)
+        if source == BOOL:
+            word = "uitofp" if to.is_float else "zext"
+            return self.convert(lines, word, "i1", b, lanes, value)
+        if source.is_float and to.is_float:
+            return self._float_to_float(lines, source, to, value, lanes)
+        if source.is_float:
+            sign = "si" if to.kind == "i" else "ui"
+            name = f"llvm.fpto{sign}.sat.{self._suffix(b, lanes)}.{self._suffix(a, lanes)}"
+            return self.sink.call(lines, vector_of(b, lanes), name, (vector_of(a, lanes), value))
+        if to.is_float:
+            word = "sitofp" if source.kind == "i" else "uitofp"
+            if to.is_half and source.bits > 16:
+                # Through float64 (exact to 53 bits), so that only one rounding is felt.
+                wide = self.convert(lines, word, a, "double", lanes, value)
+                value = self._to_odd(lines, wide, lanes)
+            else:
+                value = self.convert(lines, word, a, b, lanes, value)
+            return self.round_half(lines, to, value, lanes)
+        if to.bits == source.bits:
+            return value
+        if to.bits < source.bits:
+            return self.convert(lines, "trunc", a, b, lanes, value)
+        return self.convert(lines, "sext" if source.kind == "i" else "zext", a, b, lanes, value)
+
+    def _float_to_float(
+        self, lines: list[str], source: DType, to: DType, value: str, lanes: int | None
+    ) -> str:
+        if to.bits == 64:
+            if source.bits == 64:
+                return value
+            return self.convert(lines, "fpext", "float", "double", lanes, value)
+        if source.bits == 64:
+            if to.is_half:
+                value = self._to_odd(lines, value, lanes)
+            else:
+                return self.convert(lines, "fptrunc", "double", "float", lanes, value)
+        return self.round_half(lines, to, value, lanes)
+
+    def bitcast(
+        self, lines: list[str], source: DType, to: DType, value: str, lanes: int | None
+    ) -> str:
+        """Reinterpret the bits, by way of the memory form for half types."""
+        stored = self.to_memory(lines, source, value, lanes)
+        a, b = memory_type(source), memory_type(to)
+        if a != b:
+            stored = self.convert(lines, "bitcast", a, b, lanes, stored)
+        return self.from_memory(lines, to, stored, lanes)
+
+    # ------------------------------------------------------------ memory forms
+
+    def from_memory(self, lines: list[str], dtype: DType, value: str, lanes: int | None) -> str:
+        """Register form of a loaded element."""
+        if dtype == BOOL:
+            return self.compare(lines, "ne", "i8", lanes, value, self.raw("i8", "0", lanes))
+        if dtype == BFLOAT16:
+            wide = self.convert(lines, "zext", "i16", "i32", lanes, value)
+            moved = self.binary(lines, "shl", "i32", lanes, wide, self.raw("i32", "16", lanes))
+            return self.convert(lines, "bitcast", "i32", "float", lanes, moved)
+        if dtype.is_half:
+            return self.convert(lines, "fpext", "half", "float", lanes, value)
+        return value
+
+    def to_memory(self, lines: list[str], dtype: DType, value: str, lanes: int | None) -> str:
+        """Memory form of a register."""
+        if dtype == BOOL:
+            return self.convert(lines, "zext", "i1", "i8", lanes, value)
+        if dtype == BFLOAT16:
+            bits = self.convert(lines, "bitcast", "float", "i32", lanes, value)
+            high = self.binary(lines, "lshr", "i32", lanes, bits, self.raw("i32", "16", lanes))
+            return self.convert(lines, "trunc", "i32", "i16", lanes, high)
+        if dtype.is_half:
+            return self.convert(lines, "fptrunc", "float", "half", lanes, value)
+        return value
+
+    # ------------------------------------------------------------ reductions
+
+    def combine(
+        self,
+        lines: list[str],
+        kind: str,
+        dtype: DType,
+        a: str,
+        b: str,
+        lanes: int | None,
+    ) -> str:
+        """One step of a reduction: add, mul, min, max, fastmin, fastmax, and, or."""
+        if kind in ("fastmax", "fastmin"):
+            element = element_type(dtype)
+            code = ("gt" if kind == "fastmax" else "lt")
+            if dtype.is_float:
+                code = "o" + code
+            else:
+                code = ("s" if dtype.kind == "i" else "u") + code
+            better = self.compare(lines, code, element, lanes, b, a)
+            return self.select(lines, element, lanes, better, b, a)
+        return self.apply(lines, kind, dtype, [a, b], lanes)
+
+    def better(
+        self,
+        lines: list[str],
+        kind: str,
+        dtype: DType,
+        lanes: int | None,
+        candidate: tuple[str, str],
+        best: tuple[str, str],
+    ) -> str:
+        """Whether (value, index) beats the best so far: NaN first, then order, then index."""
+        element = element_type(dtype)
+        value, position = candidate
+        top, top_position = best
+        wanted = "gt" if kind == "argmax" else "lt"
+        earlier = self.compare(lines, "slt", "i64", lanes, position, top_position)
+
+        def both(x: str, y: str) -> str:
+            return self.binary(lines, "and", "i1", lanes, x, y)
+
+        def either(x: str, y: str) -> str:
+            return self.binary(lines, "or", "i1", lanes, x, y)
+
+        if not dtype.is_float:
+            sign = "s" if dtype.kind == "i" else "u"
+            beats = self.compare(lines, sign + wanted, element, lanes, value, top)
+            equal = self.compare(lines, "eq", element, lanes, value, top)
+            return either(beats, both(equal, earlier))
+        beats = self.compare(lines, "o" + wanted, element, lanes, value, top)
+        nan = self.compare(lines, "uno", element, lanes, value, value)
+        top_nan = self.compare(lines, "uno", element, lanes, top, top)
+        top_number = self.compare(lines, "ord", element, lanes, top, top)
+        equal = self.compare(lines, "oeq", element, lanes, value, top)
+        tie = either(equal, both(nan, top_nan))
+        return either(either(beats, both(nan, top_number)), both(tie, earlier))
+
+
+def identity(kind: str, dtype: DType) -> Any:
+    """The value that a reduction starts from."""
+    table: dict[str, Callable[[], Any]] = {
+        "add": lambda: -0.0 if dtype.is_float else 0,
+        "fma": lambda: -0.0 if dtype.is_float else 0,
+        "mul": lambda: 1,
+        "max": lambda: dtype.lowest,
+        "fastmax": lambda: dtype.lowest,
+        "argmax": lambda: dtype.lowest,
+        "min": lambda: dtype.highest,
+        "fastmin": lambda: dtype.highest,
+        "argmin": lambda: dtype.highest,
+        "or": lambda: False if dtype == BOOL else 0,
+        "and": lambda: True if dtype == BOOL else -1,
+    }
+    return table[kind]()

@@ -1,0 +1,75 @@
+"""Kernels to loaded machine code, each distinct one compiled once.
+
+    tuple[Lowered] x Target --compile_kernels--> tuple[CachedKernel]
+
+The text of a kernel, without its name, is its identity: six identical layers
+share one compilation, and the cache on disk knows it in the next process. A
+warm start loads object code by our own loader and never imports llvmlite.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from semel.codegen.emit import emit_kernel, scratch_bytes
+from semel.compiler.cache import cache_key, default_cache
+from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.toolchain import compile_ir
+from semel.ir.signature import BufferSpec, KernelSignature
+from semel.ir.target import Target
+from semel.kernel.ir import Kernel
+from semel.kernel.text import format_kernel
+from semel.lower.lowered import Lowered
+from semel.lower.tiles import tile_strides
+from semel.runtime.kernel import CachedKernel
+
+_loaded: dict[str, CachedKernel] = {}
+_lock = threading.Lock()
+
+
+def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:
+    """The native kernel of each lowered group, parallel to `kernels`."""
+    return tuple(compile_kernel(lowered.kernel, target) for lowered in kernels)
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:
+    """Native code for one kernel: from memory, from disk, or from LLVM."""
+    text = format_kernel(kernel)
+    key = cache_key(text, target)
+    with _lock:
+        found = _loaded.get(key)
+    if found is not None:
+        return found
+    cache = default_cache()
+    code = cache.get(key)
+    symbol = f"k{key[:24]}"
+    if code is None:
+        code = compile_ir(emit_kernel(kernel, target, symbol), target)
+        cache.put(key, code)
+    loaded = CachedKernel(
+        signature=signature_of(kernel),
+        address=load_object(code).address(symbol),
+        entry=symbol,
+        code=code,
+        text=text,
+    )
+    with _lock:
+        return _loaded.setdefault(key, loaded)
+
+
+def signature_of(kernel: Kernel) -> KernelSignature:
+    """What the run side needs to know of a kernel."""
+    strides = tile_strides(kernel)
+    return KernelSignature(
+        name=kernel.name,
+        buffers=tuple(
+            BufferSpec(b.name, b.dtype, b.access, b.size, strides[b.name]) for b in kernel.buffers
+        ),
+        variables=kernel.variables,
+        tiles=kernel.tiles,
+        scratch_bytes=scratch_bytes(kernel),
+        checks=kernel.checks,
+        flops=kernel.flops,
+        bytes=kernel.bytes,
+    )

@@ -1,0 +1,104 @@
+"""Schedule, kernels and machine code to a Program.
+
+    Schedule, Lowered, CachedKernel --link_program--> Program
+
+Every materialised node becomes a value with a lifetime in execution steps; every
+kernel call becomes an op that names values by number. Memory is not planned here:
+`plan.program.instantiate` does that, because it must be able to do it again when a
+variable outgrows its capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from semel.ir.expr import Dim, Variable, variables
+from semel.ir.graph import Graph, Node
+from semel.lower.lowered import Lowered
+from semel.plan.program import Program, ProgramOp, ProgramValue
+from semel.runtime.kernel import CachedKernel
+from semel.schedule.groups import Schedule
+
+_LEAF_KINDS = {"input": "input", "constant": "constant", "param": "constant"}
+
+
+def link_program(
+    asked: Graph,
+    schedule: Schedule,
+    kernels: Sequence[Lowered],
+    artefacts: Sequence[CachedKernel],
+    guards: tuple[tuple[Dim, str], ...],
+    seconds: Mapping[str, float],
+) -> Program:
+    """Number values and kernels and write down who calls what with what.
+
+    `asked` is the graph as it was written: its inputs are the program's, used or not.
+    """
+    graph = schedule.graph
+    order = _values(asked, kernels)
+    number = {node: i for i, node in enumerate(order)}
+    distinct = list(dict.fromkeys(artefacts))
+    position = {kernel: i for i, kernel in enumerate(distinct)}
+    ops = tuple(
+        ProgramOp(
+            kernel=position[artefact],
+            args=tuple(number[n] for n in lowered.args),
+            variables=lowered.kernel.variables,
+            origins=_origins(lowered),
+        )
+        for lowered, artefact in zip(kernels, artefacts, strict=True)
+    )
+    spans = _lifetimes(ops)
+    values = tuple(_value(graph, node, spans.get(i, (0, 0))) for i, node in enumerate(order))
+    return Program(
+        kernels=tuple(distinct),
+        values=values,
+        ops=ops,
+        inputs=tuple((n.attrs.name, number[n]) for n in asked.inputs),
+        outputs=tuple(
+            (name, number[n]) for name, n in zip(graph.names, graph.outputs, strict=True)
+        ),
+        guards=guards,
+        variables=_variables(asked, guards),
+        log=schedule.log,
+        stage_seconds=dict(seconds),
+        compile_count=1,
+    )
+
+
+def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Node]:
+    """Inputs first (wanted or not), then every buffer in order of first use."""
+    order: dict[Node, None] = dict.fromkeys(graph.inputs)
+    for lowered in kernels:
+        order.update(dict.fromkeys(lowered.args))
+    return list(order)
+
+
+def _lifetimes(ops: Sequence[ProgramOp]) -> dict[int, tuple[int, int]]:
+    """The first and the last op that touches each value."""
+    spans: dict[int, tuple[int, int]] = {}
+    for step, op in enumerate(ops):
+        for value in op.args:
+            first, _ = spans.get(value, (step, step))
+            spans[value] = (first, step)
+    return spans
+
+
+def _value(graph: Graph, node: Node, span: tuple[int, int]) -> ProgramValue:
+    kind = _LEAF_KINDS.get(node.op.name) or ("output" if node in graph.outputs else "arena")
+    array = node.attrs.storage.array if kind == "constant" else None
+    name = node.attrs.name if kind == "input" else f"{node.op.name}"
+    return ProgramValue(name, node.type, kind, array, span[0], span[1], (node.id,))
+
+
+def _origins(lowered: Lowered) -> tuple[str, ...]:
+    """The source lines of everything a kernel computes, each once."""
+    lines = [o for n in lowered.group.inside for o in n.origins]
+    return tuple(dict.fromkeys(lines))
+
+
+def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[Variable, ...]:
+    found = set(graph.variables)
+    for expression, _ in guards:
+        found.update(variables(expression))
+    return tuple(sorted(found, key=lambda v: v.name))

@@ -1,0 +1,105 @@
+"""The compiler on one page: Graph -> Program -> ExecutionPlan.
+
+Read this file first. Each stage is a function from one immutable value to the
+next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP=dir,
+writes its product to a file named after it.
+
+    graph      passes.run_passes         fold, simplify, decompose
+    schedule   schedule.build_schedule   which nodes share a kernel
+    kernels    lower.lower_schedule      loops for every group
+    artefacts  compiler.artefacts        machine code, from the cache or from LLVM
+    program    compiler.link             values, ops, guards: all that a run needs
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from semel.compiler.artefacts import compile_kernels
+from semel.compiler.link import link_program
+from semel.config import settings
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.graph import Graph, make_node
+from semel.ir.target import Target
+from semel.ir.text import format_graph
+from semel.kernel.text import format_kernel
+from semel.lower import lower_schedule
+from semel.ops.attrs import ReshapeAttrs
+from semel.ops.guards import guards
+from semel.passes import run_passes
+from semel.plan.plan import ExecutionPlan
+from semel.plan.program import Program, instantiate
+from semel.schedule.groups import build_schedule
+
+T = TypeVar("T")
+
+
+def prepare_graph(
+    graph: Graph,
+    *,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    fusion: bool | None = None,
+) -> ExecutionPlan:
+    """Compile `graph` for this machine and give it buffers: a plan that is ready to run."""
+    program = compile_graph(graph, host_target(), fusion=fusion)
+    return instantiate(program, threads=threads, memory_limit=memory_limit)
+
+
+def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -> Program:
+    """Compile `graph` for `target`. Same arguments, same program, byte for byte."""
+    options = settings()
+    stage = Trace(options.dump)
+    fuse = options.fusion if fusion is None else fusion
+    # Passes may drop an input or a guarded op; callers and guards still see what was written.
+    asked, conditions = graph, guards(graph)
+
+    stage.dump("input", graph, format_graph)
+    graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
+    graph = graph_to_run(graph)
+    stage.dump("graph", graph, format_graph)
+    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse))
+    stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
+    kernels = stage("kernels", lambda: lower_schedule(schedule, target))
+    for number, lowered in enumerate(kernels):
+        stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
+    artefacts = stage("artefacts", lambda: compile_kernels(kernels, target))
+    return stage(
+        "program",
+        lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds),
+    )
+
+
+def graph_to_run(graph: Graph) -> Graph:
+    """An output that is itself an input or a constant gets a copy of its own."""
+    outputs = [
+        make_node("reshape", (n,), ReshapeAttrs(n.type.shape)) if n.op.kind == "leaf" else n
+        for n in graph.outputs
+    ]
+    return graph.with_outputs(outputs)
+
+
+class Trace:
+    """Times the stages and writes their products where SEMEL_DUMP points."""
+
+    def __init__(self, directory: str | Path | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._directory = None if not directory else Path(directory)
+        self._count = 0
+
+    def __call__(self, name: str, work: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        result = work()
+        self.seconds[name] = time.perf_counter() - start
+        return result
+
+    def dump(self, name: str, product: Any, write: Callable[[Any], str]) -> None:
+        if self._directory is None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{self._count:02d}-{name}.txt"
+        path.write_text(write(product) + "\n")
+        self._count += 1

@@ -1,0 +1,201 @@
+"""Every setting of the process, typed, documented, and read from the environment once.
+
+    environment  --settings()-->  Settings
+
+Settings are immutable; `set_num_threads` and `override` swap the whole value, so that a
+reader sees one consistent set. This is the only file that reads the environment, and it
+does so at the first `settings()`, not at import: a program may still set variables after
+`import semel`. The value is process-wide and not per thread, because the worker pool and
+the kernel cache it steers are process-wide too.
+
+    SEMEL_THREADS      participants of an execute, the caller included; default: all our cores
+    SEMEL_CACHE        0 turns the on-disk kernel cache off; default 1
+    SEMEL_CACHE_DIR    where it lies; default $XDG_CACHE_HOME/semel or ~/.cache/semel
+    SEMEL_CACHE_BYTES  how large it may grow (512M, 2G, plain bytes); default 512M
+    SEMEL_DEBUG        comma list: poison (stale memory becomes NaN), jitter (random worker delays)
+    SEMEL_DUMP         directory that receives the product of every compiler stage; default none
+    SEMEL_LOG          comma list of topics for `logging`, e.g. schedule,memory; default none
+    SEMEL_VERIFY       1 verifies the IR after every pass; default 0
+    SEMEL_FUSION       0 gives every op its own kernel; default 1
+    SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from semel.errors import UserError
+
+DEBUG_MODES = frozenset({"poison", "jitter"})
+MAX_THREADS = 1024
+MAX_SPIN_US = 1_000_000
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def _default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path there is to be ignored.
+    if os.path.isabs(base):
+        return Path(base) / "semel"
+    return Path(os.path.expanduser("~")) / ".cache" / "semel"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One consistent set of settings; the module's docstring says what each means."""
+
+    threads: int | None = None
+    cache: bool = True
+    cache_dir: Path = field(default_factory=_default_cache_dir)
+    cache_bytes: int = 512 << 20
+    debug: frozenset[str] = frozenset()
+    dump: Path | None = None
+    log: tuple[str, ...] = ()
+    verify: bool = False
+    fusion: bool = True
+    spin_us: int = 100
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            _check_range("threads", self.threads, 1, MAX_THREADS)
+        _check_range("cache_bytes", self.cache_bytes, 0, 1 << 62)
+        _check_range("spin_us", self.spin_us, 0, MAX_SPIN_US)
+        unknown = sorted(self.debug - DEBUG_MODES)
+        if unknown:
+            raise UserError(
+                "config",
+                f"{_variable('debug')} must name some of {', '.join(sorted(DEBUG_MODES))}, "
+                f"got {', '.join(unknown)!r}.",
+            )
+
+
+def _check_range(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(
+            "config",
+            f"{_variable(name)} must be an integer in [{low}, {high}], got {value!r}.",
+        )
+
+
+def _variable(name: str) -> str:
+    return f"SEMEL_{name.upper()}"
+
+
+def _bool(text: str) -> bool:
+    match text.lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+    raise ValueError("0 or 1")
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("an integer") from None
+
+
+def _bytes(text: str) -> int:
+    number, unit = (text[:-1], _UNITS[text[-1].lower()]) if text[-1:].isalpha() else (text, 1)
+    return int(number) * unit
+
+
+def _size(text: str) -> int:
+    try:
+        return _bytes(text)
+    except (KeyError, ValueError):
+        raise ValueError("a number of bytes such as 1048576, 512M or 2G") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+# A parser raises ValueError(what must hold).
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "threads": _int,
+    "cache": _bool,
+    "cache_dir": _path,
+    "cache_bytes": _size,
+    "debug": lambda text: frozenset(_words(text)),
+    "dump": _path,
+    "log": _words,
+    "verify": _bool,
+    "fusion": _bool,
+    "spin_us": _int,
+}
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Parse the SEMEL_ variables of `environ`; an empty value counts as unset."""
+    values: dict[str, Any] = {}
+    for name, parse in _PARSERS.items():
+        text = environ.get(_variable(name), "").strip()
+        if not text:
+            continue
+        try:
+            values[name] = parse(text)
+        except ValueError as error:
+            raise UserError("config", f"{_variable(name)} must be {error}, got {text!r}.") from None
+    return Settings(**values)
+
+
+_lock = threading.RLock()
+_current: Settings | None = None
+
+
+def settings() -> Settings:
+    """The settings now in force; the first call reads the environment."""
+    global _current  # noqa: PLW0603 - the one process-wide value, swapped whole
+    if _current is None:
+        with _lock:
+            if _current is None:
+                _current = read_settings(os.environ)
+    return _current
+
+
+def _swap(new: Settings) -> Settings:
+    """Put `new` in force; returns what was in force before."""
+    global _current  # noqa: PLW0603 - the one process-wide value, swapped whole
+    with _lock:
+        old = settings()
+        _current = new
+    return old
+
+
+def set_num_threads(n: int) -> None:
+    """Let later plans use `n` participants, the calling thread included."""
+    with _lock:
+        _swap(replace(settings(), threads=n))
+
+
+@contextmanager
+def override(**changes: Any) -> Iterator[Settings]:
+    """Change settings for the duration of a `with`, for every thread; made for tests.
+
+    Leaving the scope restores what was in force on entry, whatever was set inside.
+    """
+    known = [item.name for item in fields(Settings)]
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise UserError(
+            "config.override", f"fields must be among {', '.join(known)}, got {', '.join(unknown)}."
+        )
+    with _lock:
+        old = _swap(replace(settings(), **changes))
+    try:
+        yield settings()
+    finally:
+        _swap(old)

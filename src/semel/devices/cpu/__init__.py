@@ -1,0 +1,1 @@
+"""The CPU: native code through llvmlite, memory, worker pool."""

@@ -1,0 +1,137 @@
+"""The CPU as a device: the loaded runner, its entries, its pool.
+
+    emit_runner --toolchain--> object code --load--> CpuDevice
+
+The runner is compiled once per process, or taken from the cache that the compiler installs
+with `use_object_cache`. One loaded copy serves `abi.NUM_ENTRIES` plans; when all its entries
+are taken the same object is loaded once more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from semel.codegen.runner import emit_runner
+from semel.config import settings
+from semel.devices.cpu.elf import LoadedCode, load_object
+from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
+from semel.ir import abi
+from semel.runtime.pool import WorkerPool
+
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
+_STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+
+
+class ObjectCache(Protocol):
+    """Where compiled objects are kept between processes."""
+
+    def get_object(self, ir_text: str) -> bytes | None:
+        """The object made from this IR for this machine, if it is known."""
+
+    def put_object(self, ir_text: str, code: bytes) -> None:
+        """Remember an object; never raises."""
+
+
+_cache: ObjectCache | None = None
+
+
+def use_object_cache(cache: ObjectCache | None) -> None:
+    """Take the runner's object code from `cache` where possible; for the compiler layer."""
+    global _cache  # noqa: PLW0603 - one per process, like the runner itself
+    _cache = cache
+
+
+def runner_object() -> bytes:
+    """The runner's object code for this machine."""
+    target = host_target()
+    text = emit_runner(target.arch)
+    found = _cache.get_object(text) if _cache is not None else None
+    if found is None:
+        found = compile_ir(text, target)
+        if _cache is not None:
+            _cache.put_object(text, found)
+    return found
+
+
+class CpuEntry:
+    """One slot of a loaded runner: `call()` runs the plan that the slot points to."""
+
+    __slots__ = ("_device", "_key", "_slot", "call")
+
+    def __init__(self, device: CpuDevice, key: tuple[int, int], code: LoadedCode) -> None:
+        self._device, self._key = device, key
+        index = key[1]
+        self._slot = ctypes.c_uint64.from_address(code.symbols["slots"] + index * abi.WORD_BYTES)
+        self.call: Callable[[], int] = _ENTRY(code.symbols[f"entry_{index}"])
+
+    def point_to(self, header: int) -> None:
+        self._slot.value = header
+
+    def release(self) -> None:
+        self._slot.value = 0
+        self._device.give_back(self._key)
+
+
+class CpuDevice:
+    """The host CPU. Opening it loads the runner and starts no thread."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._object = runner_object()
+        self._lock = threading.RLock()
+        self._loaded: list[LoadedCode] = []
+        self._free: list[tuple[int, int]] = []
+        self._pool: WorkerPool | None = None
+        self._load()
+        self.ticks_per_us = _ticks_per_us(_ENTRY(self._loaded[0].symbols["ticks"]))
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def default_threads(self) -> int:
+        return settings().threads or available_cores()
+
+    def open_entry(self) -> CpuEntry:
+        with self._lock:
+            if not self._free:
+                self._load()
+            key = self._free.pop()
+            return CpuEntry(self, key, self._loaded[key[0]])
+
+    def pool(self) -> WorkerPool:
+        with self._lock:
+            if self._pool is None:
+                symbols = self._loaded[0].symbols
+                spin_ticks = int(settings().spin_us * self.ticks_per_us)
+                self._pool = WorkerPool(symbols["worker"], _STOP(symbols["stop"]), spin_ticks)
+            return self._pool
+
+    def give_back(self, key: tuple[int, int]) -> None:
+        """Return the place of a plan that is gone."""
+        with self._lock:
+            self._free.append(key)
+
+    def _load(self) -> None:
+        self._loaded.append(load_object(self._object))
+        copy = len(self._loaded) - 1
+        self._free += [(copy, i) for i in reversed(range(abi.NUM_ENTRIES))]
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+
+
+def _ticks_per_us(ticks: Callable[[], int]) -> float:
+    """The rate of the runner's clock; half a per cent is good enough for time-outs."""
+    start_ns, start = time.perf_counter_ns(), ticks()
+    time.sleep(0.001)
+    end_ns, end = time.perf_counter_ns(), ticks()
+    return max((end - start) * 1000.0 / (end_ns - start_ns), 1e-3)
+
+
+def open_device() -> CpuDevice:
+    """The one CPU device of the process; `semel.runtime.device` keeps it."""
+    return CpuDevice()

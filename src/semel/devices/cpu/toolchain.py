@@ -1,0 +1,300 @@
+"""LLVM IR -> object code, and what this host is.
+
+    LLVM IR text x Target  --compile_ir-->  relocatable ELF object (bytes)
+    /proc, /sys            --host_target--> Target
+
+The only file that imports llvmlite, and only when something really is compiled: the
+host's features come from the operating system, so a start that finds its kernels in the
+cache never pays for the import. Same text and target, same bytes. Code that would call
+anything outside the allow-list is refused here, before it reaches a cache.
+
+Features are a fixed list of those that kernels profit from. Left out on purpose:
+avx512bf16, whose casts flush denormals, and avx512fp16, since float16 is a storage format.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
+from semel.errors import CompileError, DeviceError, InternalError
+from semel.ir.target import Target, target_for
+
+__all__ = [
+    "assembly",
+    "available_cores",
+    "compile_ir",
+    "host_target",
+    "undefined_symbols",
+]
+
+# LLVM's name -> the kernel's name in /proc/cpuinfo.
+_X86_FEATURES = {
+    "adx": "adx",
+    "avx": "avx",
+    "avx2": "avx2",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512f": "avx512f",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "cx16": "cx16",
+    "f16c": "f16c",
+    "fma": "fma",
+    "gfni": "gfni",
+    "lzcnt": "abm",
+    "movbe": "movbe",
+    "popcnt": "popcnt",
+    "sahf": "lahf_lm",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "ssse3": "ssse3",
+    "xsave": "xsave",
+}
+_ARM_FEATURES = {
+    "bf16": "bf16",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "i8mm": "i8mm",
+    "lse": "atomics",
+    "neon": "asimd",
+}
+_FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+# ------------------------------------------------------------------------------- host
+
+
+@cache
+def host_target() -> Target:
+    """The target for this process; reads /proc and /sys once, and LLVM only without them."""
+    arch = _host_arch()
+    features = features_from_cpuinfo(arch, _read_head(_CPUINFO))
+    if features is None:
+        features = features_from_llvm(arch)
+    return target_for(arch, features, **_cache_sizes(_CACHES))
+
+
+def _host_arch() -> str:
+    machine = platform.machine().lower()
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    if arch not in _FEATURES:
+        raise DeviceError("cpu", f"processor must be x86_64 or aarch64, got {machine!r}.")
+    return arch
+
+
+def _read_head(path: Path, limit: int = 16384) -> str:
+    """The first bytes of a file, or nothing; all cores of /proc/cpuinfo look like the first."""
+    try:
+        with path.open("rb") as file:
+            return file.read(limit).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def features_from_cpuinfo(arch: str, text: str) -> tuple[str, ...] | None:
+    """LLVM feature names from /proc/cpuinfo; None when it lists no flags."""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            flags = set(value.split())
+            return tuple(ours for ours, theirs in _FEATURES[arch].items() if theirs in flags)
+    return None
+
+
+def features_from_llvm(arch: str) -> tuple[str, ...]:
+    """The same list from LLVM's own detection."""
+    with _llvm_lock:
+        found = _llvm().get_host_cpu_features()
+    return tuple(name for name in _FEATURES[arch] if found.get(name))
+
+
+def _cache_sizes(root: Path) -> dict[str, int]:
+    """`l1_bytes`, `l2_bytes`, `l3_bytes` as far as the system tells; Target has defaults."""
+    sizes: dict[str, int] = {}
+    for folder in sorted(root.glob("index*")):
+        level, kind, size = (_read_head(folder / n).strip() for n in ("level", "type", "size"))
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:])
+        if kind != "Instruction" and level in ("1", "2", "3") and unit and size[:-1].isdigit():
+            sizes[f"l{level}_bytes"] = int(size[:-1]) * unit
+    return sizes
+
+
+def available_cores() -> int:
+    """Cores this process may keep busy: the affinity mask, cut by the cgroup's quota.
+
+    A quota of 2.5 cores gives 2: a third participant would spend its time throttled while
+    the others wait for it.
+    """
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        cores = os.cpu_count() or 1
+    quota = _cgroup_quota(_CGROUPS, _read_head(_OWN_CGROUP))
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def _cgroup_quota(root: Path, own: str) -> float | None:
+    """The tightest CPU quota, in cores, of our cgroup and its parents (v2 and v1)."""
+    quotas = []
+    for line in own.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            folder = root
+        elif "cpu" in controllers.split(","):
+            folder = root / controllers if (root / controllers).is_dir() else root / "cpu"
+        else:
+            continue
+        inside = folder / path.strip("/")
+        for place in (inside, *inside.parents):
+            if not place.is_relative_to(folder):
+                break
+            quotas += _quota_of(place)
+    return min(quotas, default=None)
+
+
+def _quota_of(folder: Path) -> list[float]:
+    words = _read_head(folder / "cpu.max").split()
+    if not words:
+        words = [_read_head(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")]
+    if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+        return [int(words[0]) / int(words[1])]
+    return []
+
+
+# ------------------------------------------------------------------------------- LLVM
+
+# llvmlite guards single calls; a compile is several, on a shared target machine.
+_llvm_lock = threading.RLock()
+
+
+@cache
+def _llvm() -> Any:
+    import llvmlite.binding as llvm  # heavy: a warm start does without
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for inline assembly such as `pause`
+    return llvm
+
+
+@cache
+def _target_machine(target: Target) -> Any:
+    features = [f"+{name}" for name in target.features]
+    if target.vector_bits == 512:
+        # The level's tuning would split 512-bit vectors into halves.
+        features.append("-prefer-256-bit")
+    return (
+        _llvm()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu, features=",".join(features), opt=3, codemodel="small", reloc="pic"
+        )
+    )
+
+
+def _parse(ir_text: str, target: Target) -> Any:
+    """A verified module with the target's data layout, which alignments depend on."""
+    layout = _target_machine(target).target_data
+    text = f'target datalayout = "{layout}"\ntarget triple = "{target.triple}"\n{ir_text}'
+    try:
+        module = _llvm().parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise _refused(text, str(error)) from error
+    return module
+
+
+def _refused(ir_text: str, reason: str) -> CompileError:
+    path = Path(tempfile.mkdtemp(prefix="semel-")) / "refused.ll"
+    path.write_text(ir_text)
+    return CompileError(
+        "llvm",
+        f"generated code must be valid, LLVM says: {reason.strip()}",
+        hint=f"The code is in {path}.",
+        path=str(path),
+    )
+
+
+def _optimise(module: Any, machine: Any, passes: str) -> None:
+    """`none`: kernels arrive tiled and unrolled, and the middle end adds only time.
+
+    `light` inlines what asks for it and tidies the result: for code with allocas, calls
+    and redundant scalars, such as the plan runner.
+    """
+    if passes == "none":
+        return
+    if passes != "light":
+        raise InternalError("llvm", f"passes must be none or light, got {passes!r}.")
+    llvm = _llvm()
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_always_inliner_pass()
+    manager.add_sroa_pass()
+    manager.add_simplify_cfg_pass()
+    manager.add_instruction_combine_pass()
+    manager.add_new_gvn_pass()
+    manager.add_simplify_cfg_pass()
+    manager.add_dead_code_elimination_pass()
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    manager.run(module, llvm.create_pass_builder(machine, options))
+
+
+def compile_ir(
+    ir_text: str,
+    target: Target,
+    *,
+    passes: str = "none",
+    externals: Collection[str] = (),
+) -> bytes:
+    """Object code for `ir_text`; `externals` may be called besides the allow-list.
+
+    Give functions `nounwind`, or each costs an unwind table that nobody reads.
+    """
+    with _llvm_lock:
+        machine = _target_machine(target)
+        module = _parse(ir_text, target)
+        _optimise(module, machine, passes)
+        code: bytes = machine.emit_object(module)
+    stray = [
+        name
+        for name in undefined_symbols(code)
+        if name not in ALLOWED_SYMBOLS and name not in externals
+    ]
+    if stray:
+        raise _refused(
+            ir_text,
+            f"it calls {', '.join(stray)}, and only {', '.join(ALLOWED_SYMBOLS)} may be called.",
+        )
+    return code
+
+
+def assembly(ir_text: str, target: Target, *, passes: str = "none") -> str:
+    """The machine code of `ir_text` as assembly text, for people and for tests."""
+    with _llvm_lock:
+        machine = _target_machine(target)
+        module = _parse(ir_text, target)
+        _optimise(module, machine, passes)
+        text: str = machine.emit_assembly(module)
+    return text

@@ -1,0 +1,118 @@
+"""Every error this package raises on purpose.
+
+    SemelError
+      UserError               the caller can fix it
+        GraphError            malformed graph: shape, dtype, axis, name
+        UnsupportedError      well formed, but not implemented: op, dtype, custom function kind
+        InputError            a plan was run with the wrong inputs: shape, dtype, name
+        VariableError         a variable is unknown, out of range, unbound or breaks a guard
+        IndexRangeError       an index found in the data lies outside the axis it selects from
+        PlanError             a plan is malformed or used out of order
+          CycleError          its dependencies form a cycle
+        RecompileError        a compilation happened inside `no_recompiles()`
+      CompileError            a toolchain refused code that we generated
+      CacheError              a cache entry or directory cannot be used; never fatal for a prepare
+      DeviceError             a driver or operating system call failed
+        OutOfMemoryError      ... for lack of memory; has the numbers
+      InternalError           an invariant of ours broke: always our bug
+
+A message leads with where it happened, then says what must hold and what was
+found, and ends with what to do when we know it:
+
+    [reduce_max] axes must lie in [0, 2), got axes=(3,).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SemelError(Exception):
+    """Base of the family. `where` is an op, a node, a stage or a driver call."""
+
+    def __init__(self, where: str, message: str, *, hint: str = "", **fields: Any) -> None:
+        self.where = where
+        self.hint = hint
+        for name, value in fields.items():
+            setattr(self, name, value)
+        super().__init__(f"[{where}] {message} {hint}".rstrip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders: pickle the fields, whatever arguments
+        # a subclass's __init__ asks for.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[SemelError], args: tuple[Any, ...], fields: dict[str, Any]) -> SemelError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class UserError(SemelError):
+    """The caller can fix it."""
+
+
+class GraphError(UserError):
+    """The graph is malformed: a shape, a dtype, an axis, a name."""
+
+
+class UnsupportedError(UserError):
+    """Well formed, but not implemented here."""
+
+
+class InputError(UserError):
+    """A plan was run with the wrong inputs."""
+
+
+class VariableError(UserError):
+    """A variable is unknown, out of range, never bound, or breaks a guard."""
+
+
+class IndexRangeError(UserError):
+    """An index read from a tensor lies outside the axis it selects from.
+
+    Fields: `op`, `index`, `size`.
+    """
+
+
+class PlanError(UserError):
+    """A plan is malformed, or used out of order."""
+
+
+class CycleError(PlanError):
+    """The dependencies of a plan form a cycle. Fields: `cycle`, `blocked`."""
+
+
+class RecompileError(UserError):
+    """A compilation was asked for inside `semel.no_recompiles()`."""
+
+
+class CompileError(SemelError):
+    """A toolchain refused code that we generated."""
+
+
+class CacheError(SemelError):
+    """A cache entry or directory cannot be used."""
+
+
+class DeviceError(SemelError):
+    """A driver or operating system call failed; `where` is the call."""
+
+
+class OutOfMemoryError(DeviceError):
+    """An allocation did not fit."""
+
+    def __init__(self, device: str, requested_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            device,
+            f"needs {requested_bytes:,} bytes, {free_bytes:,} are free.",
+            hint="Lower the variables' maxima or the batch size.",
+            requested_bytes=requested_bytes,
+            free_bytes=free_bytes,
+        )
+
+
+class InternalError(SemelError):
+    """An invariant of ours broke."""

@@ -1,0 +1,1 @@
+"""What is computed: types, expressions, ops and graphs."""

@@ -1,0 +1,178 @@
+"""The words of the native plan runner: one layout for its emitter and for its tables.
+
+    codegen.runner (emits code that reads them)  <--abi-->  runtime.optable (writes them)
+
+Every table is an array of 64-bit words; an enum below names the words of one record. The
+kernel ABI itself stands in `semel.ir.signature`; the lane record that a kernel sees starts
+here. Adding a word at the end of a record is compatible; anything else changes
+`RUNNER_VERSION`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+RUNNER_VERSION = 1
+WORD_BYTES = 8
+
+LANE_WORDS = 16
+ROW_WORDS = 8
+SEGMENT_WORDS = 8
+STEP_WORDS = 8
+INSTRUCTION_WORDS = 4
+HEADER_WORDS = 64
+WORKER_WORDS = 16
+
+UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
+NO_CLAIM = -1  #: the claim word while no step is published
+STOP = -1  #: in a mailbox: the worker ends
+NUM_ENTRIES = 64  #: plans that one loaded copy of the runner serves
+
+LARGE_NS = 20_000  #: a step with less estimated work is run by the caller alone
+WAKE_NS = 200_000  #: a plan with less estimated work wakes no sleeping worker
+
+
+class Lane(IntEnum):
+    """A participant's record, 64-byte aligned; kernels see the first six words."""
+
+    INDEX = 0
+    SCRATCH = 1
+    ROW = 2  # the runner writes the row index before each call
+    STATUS_CODE = 3  # 0, or the 1-based index of the failed check
+    STATUS_ROW = 4
+    STATUS_VALUE = 5
+    TAKEN = 6  # 1 while offered to or used by a worker
+    WORKER = 7  # the record of that worker
+    HEADER = 8
+
+
+class Header(IntEnum):
+    """A plan's native state. Words that other threads poll have a cache line of their own."""
+
+    BUSY = 0
+    GENERATION = 1  # successful executes
+    VALID = 2  # 1: the outputs are those of the last execute
+    DIRTY = 3  # 1: variables or input shapes changed, rebind before running
+    NUM_VARIABLES = 4
+    VARIABLES = 5  # current values
+    PENDING = 6  # values to bind
+    BOUNDS = 7  # (min, max) per variable
+    REGISTERS = 8  # variables, constants, results of instructions
+    PROGRAM = 9  # instructions: those of guards and checks first
+    NUM_CHECKED = 10  # ... this many
+    NUM_INSTRUCTIONS = 11
+    GUARDS = 12  # registers that must be zero
+    NUM_GUARDS = 13
+    CHECKS = 14  # (register, address of a recorded input dim) pairs that must agree
+    NUM_CHECKS = 15
+    SCATTER = 16  # (register, address) pairs
+    NUM_SCATTER = 17
+    ROWS = 18
+    SEGMENTS = 19
+    STEPS = 20
+    NUM_STEPS = 21
+    LANES = 22
+    THREADS = 23  # participants at most, the caller included
+    POOL = 24  # worker records
+    NUM_WORKERS = 25
+    POOL_READY = 26
+    LARGE_WORK = 27  # estimated ns in steps worth sharing
+    RESUME = 28  # 1 + step to go on with, set by Python
+    PARKED = 29  # 1 + step at which the runner came back
+    ERROR_INDEX = 30  # variable, guard or check that failed; row of a host call or of a status
+    STATUS_CODE = 31
+    STATUS_VALUE = 32
+    USED_LANES = 33
+    RECRUITED = 34
+    DEADLINE = 35
+    SLICE_TICKS = 36  # the runner comes back to Python after this long
+    IDLE_TICKS = 37  # an attached worker without work leaves after this long
+    CLAIM = 40  # step << 32 | next chunk
+    DONE = 48  # chunks finished of the published step
+    WAITING = 56  # 1 while the caller sleeps on DONE
+    FINISHED = 57
+
+
+class Row(IntEnum):
+    """One call: a kernel over its tiles, a copy, or a return to Python."""
+
+    KIND = 0
+    FUNCTION = 1
+    BUFFERS = 2
+    VALUES = 3  # a copy: its size in bytes
+    TILES = 4
+    WORK_NS = 5
+    TILE_BYTES = 6  # a copy: bytes per tile
+
+
+class RowKind(IntEnum):
+    """What a row does. The numbers from LOOP on are reserved for control flow."""
+
+    KERNEL = 0
+    COPY = 1
+    HOST_CALL = 2
+    LOOP = 3
+    END = 4
+    BRANCH = 5
+    REBIND = 6
+    WAIT = 7
+    SIGNAL = 8
+
+
+class Segment(IntEnum):
+    """Rows that run range by range of their common tiles, without a barrier between them."""
+
+    FIRST_ROW = 0
+    NUM_ROWS = 1
+    TILES = 2
+    CHUNK_TILES = 3
+    FIRST_CHUNK = 4
+    NUM_CHUNKS = 5
+
+
+class Step(IntEnum):
+    """Segments without hazards among them; a barrier follows."""
+
+    FIRST_SEGMENT = 0
+    NUM_SEGMENTS = 1
+    FIRST_ROW = 2
+    NUM_ROWS = 3
+    NUM_CHUNKS = 4
+    WORK_NS = 5
+    SHARED = 6  # 1: worth publishing to workers
+    KIND = 7  # HOST_CALL, or KERNEL for everything the runner does itself
+
+
+class Worker(IntEnum):
+    """A pool thread's record, 128 bytes."""
+
+    MAILBOX = 0  # 0 free, a lane offered, or that lane | 1 accepted
+    SLEEPING = 1
+    SPIN_TICKS = 2
+    EXITED = 3
+
+
+class Code(IntEnum):
+    """What the entry of a plan returns."""
+
+    OK = 0
+    BUSY = 1
+    RELEASED = 2
+    VARIABLE = 3
+    GUARD = 4
+    INPUT = 5
+    STATUS = 6
+    HOST_CALL = 7
+    START_POOL = 8
+    AGAIN = 9
+
+
+class Opcode(IntEnum):
+    """Instructions of the rebind program: registers[dst] = registers[a] op registers[b]."""
+
+    ADD = 0
+    MUL = 1
+    FLOORDIV = 2
+    MOD = 3
+    MIN = 4
+    MAX = 5

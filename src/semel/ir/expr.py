@@ -1,0 +1,537 @@
+"""Integer expressions: symbolic dims, indices, tile counts, guards.
+
+    Variable, Index --(+ - * // %, minimum, maximum)--> int | Expr
+
+One algebra serves the whole compiler: a dim is an expression over variables, a
+memory index is one over loop indices and variables. An `Expr` is a polynomial
+over *atoms* with integer coefficients, in one canonical form, so that equality
+is structural and `i*n + j - j` is `i*n`. What a polynomial cannot say (division,
+remainder, min, max) is an atom of its own. A constant is always a plain int.
+
+Invariant: terms are sorted, coefficients are non-zero, an `Expr` is never constant.
+Division rounds down, as in Python; divisors are positive wherever the compiler
+makes them. Simplification uses the ranges of the atoms: a loop index lies in
+[0, extent), a variable in [min, max].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from semel.errors import GraphError
+
+Monomial: TypeAlias = "tuple[Atom, ...]"
+
+
+class _Arithmetic:
+    """Operators shared by atoms and expressions; results are canonical."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Dim) -> Dim:
+        return add(self, other)  # type: ignore[arg-type]
+
+    def __radd__(self, other: Dim) -> Dim:
+        return add(other, self)  # type: ignore[arg-type]
+
+    def __sub__(self, other: Dim) -> Dim:
+        return add(self, mul(-1, other))  # type: ignore[arg-type]
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return add(other, mul(-1, self))  # type: ignore[arg-type]
+
+    def __mul__(self, other: Dim) -> Dim:
+        return mul(self, other)  # type: ignore[arg-type]
+
+    def __rmul__(self, other: Dim) -> Dim:
+        return mul(other, self)  # type: ignore[arg-type]
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)  # type: ignore[arg-type]
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)  # type: ignore[arg-type]
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)  # type: ignore[arg-type]
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return mod(other, self)  # type: ignore[arg-type]
+
+    def __neg__(self) -> Dim:
+        return mul(-1, self)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Variable(_Arithmetic):
+    """A named size that may change from run to run, within [min, max].
+
+    `max=None` means no upper bound is known: memory then grows when a larger
+    value is bound. Two variables are the same if name and bounds are.
+    """
+
+    name: str
+    min: int
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise GraphError("Variable", f"name must be an identifier, got {self.name!r}.")
+        if self.name == "core_id":
+            raise GraphError("Variable", "the name 'core_id' is reserved.")
+        for bound in (self.min, self.max):
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+                raise GraphError("Variable", f"bounds of '{self.name}' must be ints, got {bound!r}.")
+        if self.min < 0 or (self.max is not None and self.max < self.min):
+            raise GraphError(
+                "Variable", f"'{self.name}' needs 0 <= min <= max, got [{self.min}, {self.max}]."
+            )
+
+    def _key(self) -> tuple[Any, ...]:
+        return (0, self.name, self.min, -1 if self.max is None else self.max)
+
+    def range(self) -> tuple[int | None, int | None]:
+        return self.min, self.max
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Index(_Arithmetic):
+    """A loop index, or an index read from memory: an integer in [0, extent)."""
+
+    name: str
+    extent: Dim
+
+    def _key(self) -> tuple[Any, ...]:
+        return (1, self.name, str(self.extent))
+
+    def range(self) -> tuple[int | None, int | None]:
+        high = upper_bound(self.extent)
+        return 0, None if high is None else max(high - 1, 0)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Fn(_Arithmetic):
+    """An atom that is a function of expressions: `floordiv`, `mod`, `min`, `max`."""
+
+    kind: str
+    args: tuple[Dim, ...]
+
+    def _key(self) -> tuple[Any, ...]:
+        return (2, self.kind, *(str(a) for a in self.args))
+
+    def range(self) -> tuple[int | None, int | None]:
+        ranges = [bounds(a) for a in self.args]
+        (low_a, high_a), (low_b, high_b) = ranges[0], ranges[1]
+        match self.kind:
+            case "mod":
+                return 0, None if high_b is None else high_b - 1
+            case "floordiv":
+                if low_b is None or low_b <= 0:
+                    return None, None
+                low = None if low_a is None else _corner(low_a, low_b, high_b, low=True)
+                high = None if high_a is None else _corner(high_a, low_b, high_b, low=False)
+                return low, high
+            case "min":
+                low = None if low_a is None or low_b is None else min(low_a, low_b)
+                highs = [h for h in (high_a, high_b) if h is not None]
+                return low, min(highs) if highs else None
+            case _:
+                lows = [v for v in (low_a, low_b) if v is not None]
+                high = None if high_a is None or high_b is None else max(high_a, high_b)
+                return max(lows) if lows else None, high
+
+    def __str__(self) -> str:
+        a, b = self.args
+        if self.kind in ("floordiv", "mod"):
+            sides = [f"({x})" if isinstance(x, Expr) else str(x) for x in (a, b)]
+            return "(" + (" // " if self.kind == "floordiv" else " % ").join(sides) + ")"
+        return f"{self.kind}({a}, {b})"
+
+
+def _corner(a: int, low_b: int, high_b: int | None, *, low: bool) -> int:
+    """The extreme value of a // b for b in [low_b, high_b]."""
+    if (a >= 0) == low:
+        return (0 if a >= 0 else -1) if high_b is None else a // high_b
+    return a // low_b
+
+
+Atom: TypeAlias = "Variable | Index | Fn"
+
+
+@dataclass(frozen=True)
+class Expr(_Arithmetic):
+    """A sum of products of atoms: `terms` maps each monomial to its coefficient."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __str__(self) -> str:
+        parts = []
+        for monomial, coefficient in self.terms:
+            factors = [str(a) for a in monomial]
+            if coefficient != 1 or not factors:
+                factors.insert(0, str(coefficient))
+            parts.append("*".join(factors))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+
+Dim: TypeAlias = "int | Variable | Index | Fn | Expr"
+
+
+def _terms(value: Dim) -> dict[Monomial, int]:
+    if isinstance(value, Expr):
+        return dict(value.terms)
+    if isinstance(value, (Variable, Index, Fn)):
+        return {(value,): 1}
+    if isinstance(value, int):
+        return {(): int(value)} if value else {}
+    raise GraphError("dim", f"must be an int, a Variable or an expression of them, got {value!r}.")
+
+
+def _build(terms: Mapping[Monomial, int]) -> Dim:
+    kept = {m: c for m, c in terms.items() if c}
+    if not kept:
+        return 0
+    if len(kept) == 1:
+        (monomial, coefficient), = kept.items()
+        if not monomial:
+            return coefficient
+        if coefficient == 1 and len(monomial) == 1:
+            return monomial[0]
+    return Expr(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [a._key() for a in t[0]]))))
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    """a + b, canonical."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return _add(a, b)
+
+
+@lru_cache(maxsize=65536)
+def _add(a: Dim, b: Dim) -> Dim:
+    terms = _terms(a)
+    for monomial, coefficient in _terms(b).items():
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return _build(terms)
+
+
+def mul(a: Dim, b: Dim) -> Dim:
+    """a * b, canonical."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return _mul(a, b)
+
+
+@lru_cache(maxsize=65536)
+def _mul(a: Dim, b: Dim) -> Dim:
+    terms: dict[Monomial, int] = {}
+    for m1, c1 in _terms(a).items():
+        for m2, c2 in _terms(b).items():
+            monomial = tuple(sorted(m1 + m2, key=lambda atom: atom._key()))
+            terms[monomial] = terms.get(monomial, 0) + c1 * c2
+    return _build(terms)
+
+
+def product(values: Iterable[Dim]) -> Dim:
+    """The product of all values; 1 for none."""
+    result: Dim = 1
+    for value in values:
+        result = mul(result, value)
+    return result
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """a // b, rounding down; simplified where the ranges of the atoms allow it."""
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            raise GraphError("dim", f"division of {a} by zero.")
+        return a // b
+    return _divmod(a, b)[0]
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """a % b, with the sign of b."""
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            raise GraphError("dim", f"remainder of {a} by zero.")
+        return a % b
+    return _divmod(a, b)[1]
+
+
+@lru_cache(maxsize=65536)
+def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
+    if b == 1:
+        return a, 0
+    if a == b:
+        return 1, 0
+    divisible: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in _terms(a).items():
+        quotient = _divide_term(monomial, coefficient, b)
+        if quotient is not None:
+            divisible[quotient[0]] = divisible.get(quotient[0], 0) + quotient[1]
+        else:
+            rest[monomial] = coefficient
+    quotient_dim, remainder = _build(divisible), _build(rest)
+    if is_nonnegative(remainder) and is_positive(add(b, mul(-1, symbolic_max(remainder)))):
+        return quotient_dim, remainder
+    return add(quotient_dim, _atom_div(remainder, b)), _atom_mod(remainder, b)
+
+
+def _atom_div(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if isinstance(b, int) and isinstance(a, Fn) and a.kind == "floordiv" and isinstance(a.args[1], int):
+        return floordiv(a.args[0], a.args[1] * b)
+    return Fn("floordiv", (a, b))
+
+
+def _atom_mod(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return Fn("mod", (a, b))
+
+
+def _divide_term(monomial: Monomial, coefficient: int, b: Dim) -> tuple[Monomial, int] | None:
+    """The term divided by b if that is exact, else None. Only single-term b divide."""
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return None
+    (b_monomial, b_coefficient), = divisor.items()
+    if coefficient % b_coefficient:
+        return None
+    left = list(monomial)
+    for atom in b_monomial:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left), coefficient // b_coefficient
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    """min(a, b), decided now where the ranges allow it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if a == b or is_nonnegative(b - a):
+        return a
+    if is_nonnegative(a - b):
+        return b
+    return Fn("min", (a, b))
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    """max(a, b), decided now where the ranges allow it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if a == b or is_nonnegative(b - a):
+        return b
+    if is_nonnegative(a - b):
+        return a
+    return Fn("max", (a, b))
+
+
+def ceildiv(a: Dim, b: int) -> Dim:
+    """a / b, rounded up, for a positive int b."""
+    return floordiv(add(a, b - 1), b)
+
+
+# ---------------------------------------------------------------- ranges
+
+
+def bounds(value: Dim) -> tuple[int | None, int | None]:
+    """An interval that holds every value; None where there is no bound."""
+    if isinstance(value, int):
+        return value, value
+    return _bounds(value)
+
+
+@lru_cache(maxsize=65536)
+def _bounds(value: Dim) -> tuple[int | None, int | None]:
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in _terms(value).items():
+        term_low, term_high = _monomial_bounds(monomial)
+        if coefficient < 0:
+            term_low, term_high = term_high, term_low
+        low = None if low is None or term_low is None else low + coefficient * term_low
+        high = None if high is None or term_high is None else high + coefficient * term_high
+    return low, high
+
+
+def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
+    low: int | None = 1
+    high: int | None = 1
+    for atom in monomial:
+        a_low, a_high = atom.range()
+        if low is None or a_low is None or low < 0 or a_low < 0:
+            corners = [low, high, a_low, a_high]
+            if any(c is None for c in corners):
+                return None, None
+            values = [x * y for x in (low, high) for y in (a_low, a_high)]  # type: ignore[operator]
+            low, high = min(values), max(values)
+        else:
+            low = low * a_low
+            high = None if high is None or a_high is None else high * a_high
+    return low, high
+
+
+def lower_bound(value: Dim) -> int | None:
+    """The least value known, or None."""
+    return bounds(value)[0]
+
+
+def upper_bound(value: Dim) -> int | None:
+    """The greatest value known, or None."""
+    return bounds(value)[1]
+
+
+def is_nonnegative(value: Dim) -> bool:
+    """Whether value >= 0 is certain."""
+    low = lower_bound(symbolic_min(value))
+    return low is not None and low >= 0
+
+
+def is_positive(value: Dim) -> bool:
+    """Whether value >= 1 is certain."""
+    low = lower_bound(symbolic_min(value))
+    return low is not None and low >= 1
+
+
+def symbolic_max(value: Dim) -> Dim:
+    """An upper bound in which loop indices are replaced by their extents."""
+    return _extreme(value, largest=True)
+
+
+def symbolic_min(value: Dim) -> Dim:
+    """A lower bound in which loop indices are replaced by their extents."""
+    return _extreme(value, largest=False)
+
+
+def _extreme(value: Dim, *, largest: bool) -> Dim:
+    result: Dim = 0
+    for monomial, coefficient in _terms(value).items():
+        term: Dim = coefficient
+        want_high = (coefficient > 0) == largest
+        for atom in monomial:
+            if isinstance(atom, Index):
+                term = mul(term, add(atom.extent, -1) if want_high else 0)
+            elif isinstance(atom, Fn) and atom.kind == "mod" and any(
+                isinstance(a, Index) for a in atoms(atom.args[0])
+            ):
+                term = mul(term, add(atom.args[1], -1) if want_high else 0)
+            else:
+                term = mul(term, atom)
+        result = add(result, term)
+    return result
+
+
+# ---------------------------------------------------------------- traversal
+
+
+def atoms(value: Dim) -> frozenset[Variable | Index]:
+    """All variables and indices in the expression, inside functions too."""
+    return frozenset() if isinstance(value, int) else _atoms(value)
+
+
+@lru_cache(maxsize=65536)
+def _atoms(value: Dim) -> frozenset[Variable | Index]:
+    found: set[Variable | Index] = set()
+    for monomial, _ in _terms(value).items():
+        for atom in monomial:
+            if isinstance(atom, Fn):
+                for arg in atom.args:
+                    found |= atoms(arg)
+            else:
+                found.add(atom)
+    return frozenset(found)
+
+
+def variables(value: Dim) -> tuple[Variable, ...]:
+    """The variables of an expression, sorted by name."""
+    return tuple(sorted((a for a in atoms(value) if isinstance(a, Variable)), key=lambda v: v.name))
+
+
+def substitute(value: Dim, replace: Mapping[Any, Dim]) -> Dim:
+    """The expression with atoms replaced; re-simplified."""
+    if isinstance(value, int) or not replace:
+        return value
+    result: Dim = 0
+    for monomial, coefficient in _terms(value).items():
+        term: Dim = coefficient
+        for atom in monomial:
+            term = mul(term, _substitute_atom(atom, replace))
+        result = add(result, term)
+    return result
+
+
+_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "floordiv": floordiv,
+    "mod": mod,
+    "min": minimum,
+    "max": maximum,
+}
+
+
+def _substitute_atom(atom: Atom, replace: Mapping[Any, Dim]) -> Dim:
+    if atom in replace:
+        return replace[atom]
+    if isinstance(atom, Fn):
+        args = tuple(substitute(a, replace) for a in atom.args)
+        return atom if args == atom.args else _FUNCTIONS[atom.kind](*args)
+    return atom
+
+
+def evaluate(value: Dim, values: Mapping[Any, int]) -> int:
+    """The number, with `values` giving one for each atom (or for its name)."""
+    if isinstance(value, int):
+        return value
+    total = 0
+    for monomial, coefficient in _terms(value).items():
+        term = coefficient
+        for atom in monomial:
+            term *= _evaluate_atom(atom, values)
+        total += term
+    return total
+
+
+def _evaluate_atom(atom: Atom, values: Mapping[Any, int]) -> int:
+    if isinstance(atom, Fn):
+        a, b = (evaluate(arg, values) for arg in atom.args)
+        return int(_FUNCTIONS[atom.kind](a, b))  # type: ignore[arg-type]
+    if atom in values:
+        return values[atom]
+    return values[atom.name]
+
+
+def linear_coefficient(value: Dim, index: Index) -> Dim | None:
+    """c if value = c*index + (terms without index), else None."""
+    coefficient: Dim = 0
+    if isinstance(value, int):
+        return 0
+    for monomial, c in _terms(value).items():
+        count = sum(1 for atom in monomial if atom == index)
+        inside = any(isinstance(atom, Fn) and index in atoms(atom) for atom in monomial)
+        if count > 1 or inside:
+            return None
+        if count == 1:
+            coefficient = add(coefficient, _build({tuple(a for a in monomial if a != index): c}))
+    return coefficient
+
+
+def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The monomials and coefficients, for emitters."""
+    return tuple(_terms(value).items()) if not isinstance(value, Expr) else value.terms

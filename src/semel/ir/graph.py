@@ -1,0 +1,189 @@
+"""The graph of tensor ops: immutable, hash-consed nodes.
+
+    make_node(op, inputs, attrs) -> Node        Graph(outputs) -> nodes in topological order
+
+A node is (op, inputs, attrs, type) and nothing else, so that two equal
+computations are one node and CSE comes for free. Where a node was written (the
+user's source line) is kept beside it: `Node.origins` grows when the same
+computation is written in several places, and takes no part in identity. A
+constant's identity is its storage, not its content.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable, variables
+from semel.ir.opdef import OpDef, find_op
+from semel.ir.types import TensorType
+
+_ids = itertools.count(1)
+_lock = threading.Lock()
+_interned: WeakValueDictionary[Any, Node] = WeakValueDictionary()
+
+
+class Storage:
+    """The bytes of a constant: a sealed NumPy array, C-contiguous, identity by object."""
+
+    __slots__ = ("__weakref__", "array", "id")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = np.asarray(array, order="C")  # keeps a 0-d array 0-d
+        self.array.flags.writeable = False
+        self.id = next(_ids)
+
+    def __repr__(self) -> str:
+        return f"storage{self.id}"
+
+
+class Node:
+    """One op applied to nodes. Make one with `make_node`."""
+
+    __slots__ = ("__weakref__", "attrs", "id", "inputs", "op", "origins", "type")
+
+    op: OpDef
+    inputs: tuple[Node, ...]
+    attrs: Any
+    type: TensorType
+    id: int
+    origins: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"%{self.id} = {self.op.name} : {self.type}"
+
+
+def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin: str = "") -> Node:
+    """The node for `op(inputs, attrs)`: an existing one if there is an equal one alive."""
+    record = find_op(op)
+    inputs = tuple(inputs)
+    key = (op, inputs, attrs)
+    with _lock:
+        found = _interned.get(key)
+    if found is None:
+        result_type = record.infer(attrs, *(n.type for n in inputs))
+        node = Node()
+        node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, result_type
+        node.id, node.origins = next(_ids), ()
+        with _lock:
+            found = _interned.setdefault(key, node)
+    if origin and origin not in found.origins and len(found.origins) < 8:
+        found.origins = (*found.origins, origin)
+    return found
+
+
+def attr_dims(attrs: Any) -> Iterator[Dim]:
+    """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size."""
+    if attrs is None:
+        return
+    for each in fields(attrs):
+        value = getattr(attrs, each.name)
+        for dim in value if isinstance(value, tuple) else (value,):
+            if isinstance(dim, (Variable, Index, Fn, Expr)):
+                yield dim
+
+
+def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:
+    """All nodes the outputs need, operands before users, in a deterministic order."""
+    order: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(list(outputs))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node not in done:
+            done.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n in reversed(node.inputs) if n not in done)
+    return tuple(order)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What to compute: named outputs. Guards are dims that must be zero at run time.
+
+    `names` are the outputs' names, parallel to `outputs`.
+    """
+
+    outputs: tuple[Node, ...]
+    names: tuple[str, ...] = ()
+    nodes: tuple[Node, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            raise GraphError("graph", "needs at least one output.")
+        names = self.names or tuple(f"output{i}" for i in range(len(self.outputs)))
+        if len(names) != len(self.outputs) or len(set(names)) != len(names):
+            raise GraphError("graph", f"needs one distinct name per output, got {names}.")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "nodes", topological(self.outputs))
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        seen: dict[str, Node] = {}
+        for node in self.inputs:
+            name = node.attrs.name
+            if seen.setdefault(name, node) is not node:
+                raise GraphError(
+                    "graph", f"two inputs are named '{name}': {seen[name].type} and {node.type}."
+                )
+        bounds: dict[str, Variable] = {}
+        for variable in self.variables:
+            if bounds.setdefault(variable.name, variable) != variable:
+                raise GraphError(
+                    "graph",
+                    f"variable '{variable.name}' has two ranges, "
+                    f"[{bounds[variable.name].min}, {bounds[variable.name].max}] and "
+                    f"[{variable.min}, {variable.max}].",
+                )
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.op.name == "input")
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        found: set[Variable] = set()
+        for node in self.nodes:
+            for dim in (*node.type.shape, *attr_dims(node.attrs)):
+                found.update(variables(dim))
+        return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
+
+    def with_outputs(self, outputs: Sequence[Node]) -> Graph:
+        return Graph(tuple(outputs), self.names)
+
+
+def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
+    """Apply `rule` to every node, operands first; None keeps the node (with new operands)."""
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        inputs = tuple(new[n] for n in node.inputs)
+        if inputs != node.inputs:
+            candidate = make_node(node.op.name, inputs, node.attrs)
+            candidate.origins = candidate.origins or node.origins
+        else:
+            candidate = node
+        replaced = rule(candidate)
+        if replaced is not None and replaced is not candidate:
+            replaced.origins = replaced.origins or node.origins
+            candidate = replaced
+        new[node] = candidate
+    return graph.with_outputs([new[n] for n in graph.outputs])
+
+
+def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    """The users of each node, in order; a user that reads a node twice stands there twice."""
+    result: dict[Node, list[Node]] = {n: [] for n in nodes}
+    for node in result:
+        for operand in node.inputs:
+            result[operand].append(node)
+    return result
+

@@ -1,0 +1,55 @@
+"""What the compiler knows about one op.
+
+An op is one record with its rules, written beside its maths in `semel.ops`; how
+it becomes loops stands in `semel.lower`, keyed by the same name. The fields
+have no defaults on purpose: an op without a reference implementation does not
+import, so it cannot be merged untested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from semel.errors import GraphError, InternalError
+
+OPS: dict[str, OpDef] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """`infer(attrs, *types)` gives the type, `reference(node, arrays, env)` the truth in NumPy.
+
+    `kind` tells the scheduler how it may be fused:
+      leaf          input, constant
+      elementwise   one result element from the operands' elements at the same index
+      movement      one result element is one operand element (or a fill) at another index
+      reduce        axes collapse to size 1
+      contract      matmul
+      opaque        a kernel of its own: sort, scan, scatter
+    `attrs` is the class of its attributes, None for an op that has none.
+    `cost` is the rough number of machine operations per result element.
+    """
+
+    name: str
+    kind: str
+    attrs: type | None
+    infer: Callable[..., Any]
+    reference: Callable[..., Any]
+    cost: int
+
+
+def register(op: OpDef) -> OpDef:
+    """Add `op` to the table; a second op of the same name is our bug."""
+    if op.name in OPS:
+        raise InternalError(op.name, "is registered twice.")
+    OPS[op.name] = op
+    return op
+
+
+def find_op(name: str) -> OpDef:
+    """The record of an op, or a GraphError that names it."""
+    if name not in OPS:
+        raise GraphError(name, "is not an op.", hint="semel.ir.opdef.OPS lists all of them.")
+    return OPS[name]

@@ -1,0 +1,56 @@
+"""What a compiled kernel looks like from outside: the words both sides share.
+
+    Kernel --compile--> KernelSignature + machine code --> a row of a plan
+
+The native function is `void kernel(ptr lane, ptr buffers, ptr vals, i64 tile_begin, i64
+tile_end)` (docs/decisions/0003-kernel-abi.md). Sizes, tile counts and scratch are
+expressions over the kernel's variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.ir.expr import Dim, Variable
+from semel.ir.types import DType
+
+ABI_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInfo:
+    """What a failed check means: the op, what the value is, and its legal size."""
+
+    op: str
+    what: str
+    size: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSpec:
+    """One buffer argument. `size` in elements.
+
+    `tile_stride`: tile t touches only elements [t*tile_stride, (t+1)*tile_stride), so that
+    kernels with equal tile counts and strides on a buffer need no barrier between
+    them. None: any tile may touch any element.
+    """
+
+    name: str
+    dtype: DType
+    access: str  # r, w or rw
+    size: Dim
+    tile_stride: Dim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSignature:
+    """Arguments in ABI order and everything the runner must know to call the kernel."""
+
+    name: str
+    buffers: tuple[BufferSpec, ...]
+    variables: tuple[Variable, ...]
+    tiles: Dim
+    scratch_bytes: Dim = 0
+    checks: tuple[CheckInfo, ...] = ()
+    flops: Dim = 0
+    bytes: Dim = 0

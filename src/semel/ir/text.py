@@ -1,0 +1,318 @@
+"""Graphs as text: the format of golden tests and bug reports.
+
+    Graph --format_graph--> str --parse_graph--> Graph
+
+    variable n in [1, 512]
+    %0 = input "x" : f32[n,4]
+    %1 = scalar 2.0 : f32[]
+    %2 = reduce_sum %0 {axes=(1,)} : f32[n,1]
+    output %2 "y"
+
+Nodes are numbered in topological order, so that equal graphs print equal text. Attrs
+stand in braces without those at their default. A storage is printed as `@number`, with
+its values if they are few; a parsed graph has zeros where values were left out. Types
+are printed for the reader and checked by the parser. Dims, numbers and strings have
+Python's syntax and are read by Python's own parser. Ops must be registered
+(`import semel.ops`) to be parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import (
+    Dim,
+    Expr,
+    Fn,
+    Index,
+    Variable,
+    evaluate,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    terms,
+)
+from semel.ir.graph import Graph, Node, Storage, make_node
+from semel.ir.opdef import find_op
+from semel.ir.types import DType, TensorType, as_dtype
+
+#: Constants of up to this many elements are printed in full.
+MAX_VALUES = 16
+
+# ---------------------------------------------------------------- print
+
+
+def format_graph(graph: Graph) -> str:
+    """The text of a graph; deterministic, one line per node."""
+    numbers = {node: i for i, node in enumerate(graph.nodes)}
+    storages: dict[Storage, int] = {}
+    lines = [f"variable {v.name} in {_interval(v)}" for v in graph.variables]
+    lines += [_format_node(node, numbers, storages) for node in graph.nodes]
+    outputs = zip(graph.outputs, graph.names, strict=True)
+    lines += [f"output %{numbers[node]} {json.dumps(name)}" for node, name in outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _interval(variable: Variable) -> str:
+    return f"[{variable.min}, {'inf' if variable.max is None else variable.max}]"
+
+
+def _format_node(node: Node, numbers: dict[Node, int], storages: dict[Storage, int]) -> str:
+    words = [f"%{numbers[node]} = {node.op.name}"]
+    words += [f"%{numbers[n]}" for n in node.inputs]
+    match node.op.name:
+        case "input":
+            words.append(json.dumps(node.attrs.name))
+        case "scalar":
+            words.append(repr(node.attrs.value))
+        case "constant":
+            words.append(_format_storage(node.attrs.storage, storages))
+        case "param":
+            words += [json.dumps(node.attrs.name), _format_storage(node.attrs.storage, storages)]
+        case _ if node.attrs is not None:
+            words += _format_attrs(node.attrs)
+    values = _format_values(node.attrs.storage) if node.op.name in ("constant", "param") else ""
+    return f"{' '.join(words)} : {format_type(node.type)}{values}"
+
+
+def _format_storage(storage: Storage, storages: dict[Storage, int]) -> str:
+    return f"@{storages.setdefault(storage, len(storages))}"
+
+
+def _format_values(storage: Storage) -> str:
+    array = storage.array
+    if array.size > MAX_VALUES:
+        return ""
+    plain = float if array.dtype.kind not in "biu" else array.dtype.type(0).item().__class__
+    return f" = [{', '.join(repr(plain(v)) for v in array.reshape(-1))}]"
+
+
+def _format_attrs(attrs: Any) -> list[str]:
+    shown = [
+        f"{each.name}={_format_value(getattr(attrs, each.name))}"
+        for each in fields(attrs)
+        if each.default is MISSING or getattr(attrs, each.name) != each.default
+    ]
+    return [f"{{{', '.join(shown)}}}"]
+
+
+def _format_value(value: Any) -> str:
+    match value:
+        case DType():
+            return value.short
+        case str():
+            return json.dumps(value)
+        case tuple():
+            inner = ", ".join(_format_value(v) for v in value)
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        case Variable() | Index() | Fn() | Expr():
+            return format_dim(value)
+        case _:
+            return repr(value)
+
+
+def format_type(type_: TensorType) -> str:
+    """dtype and dims, every dim in Python's syntax."""
+    return f"{type_.dtype.short}[{','.join(format_dim(d) for d in type_.shape)}]"
+
+
+def format_dim(dim: Dim) -> str:
+    """A dim that Python's parser reads back as the same expression."""
+    if isinstance(dim, int):
+        return str(dim)
+    parts: list[str] = []
+    for monomial, coefficient in terms(dim):
+        factors = [_format_atom(atom) for atom in monomial]
+        if coefficient == -1 and factors:
+            parts.append("-" + "*".join(factors))
+        else:
+            number = [] if coefficient == 1 and factors else [str(coefficient)]
+            parts.append("*".join(number + factors))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def _format_atom(atom: Variable | Index | Fn) -> str:
+    if not isinstance(atom, Fn):
+        return atom.name
+    a, b = (format_dim(arg) for arg in atom.args)
+    match atom.kind:
+        case "floordiv":
+            return f"(({a})//({b}))"
+        case "mod":
+            return f"(({a})%({b}))"
+        case _:
+            return f"{atom.kind}({a}, {b})"
+
+
+# ---------------------------------------------------------------- parse
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
+_OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
+_NODE = re.compile(
+    rf"%(?P<number>\d+) = (?P<op>\w+)(?P<inputs>(?:\s+%\d+)*)"
+    rf"(?:\s+(?P<name>{_STRING}))?(?:\s+@(?P<storage>\d+))?"
+    rf'(?:\s+\{{(?P<attrs>(?:[^"{{}}]|{_STRING})*)\}})?(?:\s+(?P<scalar>[^\s:@{{]+))?'
+    rf"\s+: (?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?: = \[(?P<values>.*)\])?"
+)
+
+
+def parse_graph(text: str) -> Graph:
+    """The graph of a text; GraphError names the first line that cannot be read."""
+    parser = _Parser()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line and not line.startswith("#"):
+            parser.read(line, number)
+    return Graph(tuple(parser.outputs), tuple(parser.names))
+
+
+class _Parser:
+    """What has been read so far: variables, nodes and storages by number, outputs."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.nodes: dict[int, Node] = {}
+        self.storages: dict[int, Storage] = {}
+        self.outputs: list[Node] = []
+        self.names: list[str] = []
+        self.line = 0
+
+    def read(self, line: str, number: int) -> None:
+        self.line = number
+        if found := _VARIABLE.fullmatch(line):
+            name, low, high = found.groups()
+            self.variables[name] = Variable(name, int(low), None if high == "inf" else int(high))
+        elif found := _OUTPUT.fullmatch(line):
+            default = f"output{len(self.outputs)}"
+            self.names.append(json.loads(found[2]) if found[2] else default)
+            self.outputs.append(self.node(int(found[1])))
+        elif found := _NODE.fullmatch(line):
+            self.read_node(found)
+        else:
+            raise self.error(f"must be a variable, a node or an output, got {line!r}")
+
+    def error(self, message: str) -> GraphError:
+        return GraphError("parse_graph", f"line {self.line} {message}.", line=self.line)
+
+    def node(self, number: int) -> Node:
+        if number not in self.nodes:
+            raise self.error(f"uses %{number} before it is defined")
+        return self.nodes[number]
+
+    def read_node(self, found: re.Match[str]) -> None:
+        declared = TensorType(
+            tuple(self.dims(f"({found['shape']},)" if found["shape"].strip() else "()")),
+            as_dtype(found["dtype"], "parse_graph"),
+        )
+        inputs = [self.node(int(n)) for n in re.findall(r"%(\d+)", found["inputs"])]
+        node = make_node(found["op"], inputs, self.attrs(found, declared))
+        if node.type != declared:
+            raise self.error(f"declares {declared} where {found['op']} gives {node.type}")
+        self.nodes[int(found["number"])] = node
+
+    def attrs(self, found: re.Match[str], declared: TensorType) -> Any:
+        kind = find_op(found["op"]).attrs
+        if kind is None:
+            return None
+        name = json.loads(found["name"]) if found["name"] else ""
+        match found["op"]:
+            case "input":
+                return kind(name, declared)
+            case "scalar":
+                return kind(_number(found["scalar"] or ""), declared.dtype)
+            case "constant":
+                return kind(self.storage(found, declared), declared)
+            case "param":
+                return kind(name, self.storage(found, declared), declared)
+            case _:
+                return self.fields(kind, found["attrs"] or "")
+
+    def storage(self, found: re.Match[str], declared: TensorType) -> Storage:
+        number = int(found["storage"] or 0)
+        if number not in self.storages:
+            shape = [int(evaluate(d, {})) for d in declared.shape]
+            array = np.zeros(shape, declared.dtype.numpy)
+            if found["values"]:
+                values = [_number(word.strip()) for word in found["values"].split(",")]
+                array = np.array(values).astype(declared.dtype.numpy).reshape(shape)
+            self.storages[number] = Storage(array)
+        return self.storages[number]
+
+    def fields(self, kind: type, text: str) -> Any:
+        call = self.parse(f"f({text})")
+        if not isinstance(call, ast.Call):
+            raise self.error(f"attrs must be name=value pairs, got {text!r}")
+        types: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}
+        values: dict[str, Any] = {}
+        for keyword in call.keywords:
+            if keyword.arg not in types:
+                raise self.error(f"has an unknown attribute {keyword.arg!r} of {kind.__name__}")
+            is_dtype = types[keyword.arg].type == "DType"
+            values[keyword.arg] = (
+                as_dtype(ast.unparse(keyword.value)) if is_dtype else self.value(keyword.value)
+            )
+        missing = [n for n, f in types.items() if n not in values and f.default is MISSING]
+        if missing:
+            raise self.error(f"lacks attributes {', '.join(missing)} of {kind.__name__}")
+        return kind(**values)
+
+    def parse(self, text: str) -> ast.expr:
+        try:
+            return ast.parse(text, mode="eval").body
+        except SyntaxError:
+            raise self.error(f"cannot be read: {text!r}") from None
+
+    def dims(self, text: str) -> Iterator[Dim]:
+        tree = self.parse(text)
+        elements = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+        yield from (self.value(each) for each in elements)
+
+    def value(self, tree: ast.expr) -> Any:
+        match tree:
+            case ast.Constant(value=value):
+                return value
+            case ast.Tuple(elts=elements):
+                return tuple(self.value(e) for e in elements)
+            case ast.Name(id=name) if name in self.variables:
+                return self.variables[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return _BINARY[type(op)](self.value(left), self.value(right))
+            case ast.Call(func=ast.Name(id=name), args=[a, b]) if name in _CALLS:
+                return _CALLS[name](self.value(a), self.value(b))
+            case _:
+                raise self.error(f"has an unknown value {ast.unparse(tree)!r}")
+
+
+_BINARY: dict[type, Any] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
+}
+_CALLS: dict[str, Any] = {"min": minimum, "max": maximum}
+
+
+def _number(word: str) -> Any:
+    if word in ("True", "False"):
+        return word == "True"
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    try:
+        return float(word)
+    except ValueError:
+        raise GraphError("parse_graph", f"a number was expected, got {word!r}.") from None

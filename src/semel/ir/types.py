@@ -1,0 +1,191 @@
+"""Types of tensors: dtypes, shapes, promotion.
+
+    DType x shape of dims  -->  TensorType
+
+A dim is an int or a symbolic expression (`semel.ir.expr`). Bool is stored as
+one byte; float16 and bfloat16 are storage formats: every op on them computes in
+float32 and rounds once, so that a fused kernel gives the bits of an unfused one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable, product, upper_bound
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type. `kind` is b(ool), i(nt), u(int) or f(loat)."""
+
+    name: str
+    short: str
+    kind: str
+    bits: int
+
+    @property
+    def size_bytes(self) -> int:
+        return max(self.bits // 8, 1)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return _NUMPY[self.name]
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_half(self) -> bool:
+        """float16 or bfloat16: stored narrow, computed in float32."""
+        return self.kind == "f" and self.bits == 16
+
+    @property
+    def compute(self) -> DType:
+        """The dtype in which arithmetic on this one happens."""
+        return FLOAT32 if self.is_half else self
+
+    @property
+    def lowest(self) -> Any:
+        """The identity of max."""
+        if self.kind == "f":
+            return -float("inf")
+        return False if self.kind == "b" else int(np.iinfo(self.numpy).min)
+
+    @property
+    def highest(self) -> Any:
+        """The identity of min."""
+        if self.kind == "f":
+            return float("inf")
+        return True if self.kind == "b" else int(np.iinfo(self.numpy).max)
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+BOOL = DType("bool", "b1", "b", 1)
+INT8, INT16, INT32, INT64 = (DType(f"int{b}", f"i{b}", "i", b) for b in (8, 16, 32, 64))
+UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{b}", f"u{b}", "u", b) for b in (8, 16, 32, 64))
+FLOAT16 = DType("float16", "f16", "f", 16)
+BFLOAT16 = DType("bfloat16", "bf16", "f", 16)
+FLOAT32 = DType("float32", "f32", "f", 32)
+FLOAT64 = DType("float64", "f64", "f", 64)
+
+DTYPES: tuple[DType, ...] = (
+    BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
+    FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+)  # fmt: skip
+_NUMPY: dict[str, np.dtype[Any]] = {
+    d.name: np.dtype(ml_dtypes.bfloat16) if d is BFLOAT16 else np.dtype(d.name) for d in DTYPES
+}
+_BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
+_BY_NUMPY = {n: _BY_NAME[name] for name, n in _NUMPY.items()}
+
+
+def as_dtype(value: Any, where: str = "dtype") -> DType:
+    """The DType for a name, a NumPy dtype, a Python scalar type or a DType."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    python = {bool: BOOL, int: INT64, float: FLOAT32}
+    if isinstance(value, type) and value in python:
+        return python[value]
+    try:
+        return _BY_NUMPY[np.dtype(value)]
+    except (TypeError, KeyError):
+        names = ", ".join(d.name for d in DTYPES)
+        raise GraphError(where, f"dtype must be one of {names}, got {value!r}.") from None
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The common dtype: within a kind as NumPy; an integer with a float gives the float's."""
+    if a == b:
+        return a
+    if a.is_float and b.is_float:
+        if a.is_half and b.is_half:
+            return FLOAT32
+        return a if a.bits > b.bits else b
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    return _BY_NUMPY[np.promote_types(a.numpy, b.numpy)] if _mixes(a, b) else INT64
+
+
+def _mixes(a: DType, b: DType) -> bool:
+    # NumPy sends uint64 with a signed integer to float64; we stay with integers.
+    return np.promote_types(a.numpy, b.numpy) in _BY_NUMPY and not (
+        np.promote_types(a.numpy, b.numpy).kind == "f"
+    )
+
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """dtype and shape; dims may be symbolic."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def num_elements(self) -> Dim:
+        return product(self.shape)
+
+    @property
+    def num_bytes(self) -> Dim:
+        return product(self.shape) * self.dtype.size_bytes
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Bytes at the variables' maxima; None if one has no maximum."""
+        return upper_bound(self.num_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.short}[{','.join(str(d) for d in self.shape)}]"
+
+    __repr__ = __str__
+
+
+def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
+    """Check the dims of a shape: non-negative ints or expressions over variables."""
+    if isinstance(dims, (int, np.integer, Variable, Expr, Fn)):
+        dims = (dims,)
+    result: list[Dim] = []
+    for dim in dims:
+        if isinstance(dim, (bool, np.bool_)) or not isinstance(
+            dim, (int, np.integer, Variable, Expr, Fn, Index)
+        ):
+            raise GraphError(where, f"dims must be ints or Variables, got {dim!r} in {tuple(dims)}.")
+        if isinstance(dim, (int, np.integer)):
+            if dim < 0:
+                raise GraphError(where, f"dims must be >= 0, got {tuple(dims)}.")
+            dim = int(dim)
+        result.append(dim)
+    return tuple(result)
+
+
+def row_major_strides(shape: Shape) -> Shape:
+    """Strides in elements of the compact layout."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step = step * dim
+    return tuple(reversed(strides))

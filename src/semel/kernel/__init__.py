@@ -1,0 +1,1 @@
+"""How one fused group is computed: loops, loads, stores and scalar values."""

@@ -1,0 +1,396 @@
+"""The kernel IR: loops, loads, stores and scalar values.
+
+    Group --lower--> Kernel --codegen--> native code
+                        \\--interpret--> NumPy arrays (the oracle)
+
+A kernel computes the tiles [0, tiles) of one fused group; any range of tiles may
+be computed by any thread. Its body is a tree of statements over *values*. A value
+is a pure scalar expression, hash-consed, so that identity is equality and common
+subexpressions are shared by construction. Indices are `semel.ir.expr` expressions
+over loop indices and variables.
+
+A value is scalar here even where the machine will use vectors: a `Loop` with
+`lanes > 1` says that its iterations may run as vector lanes, `Reduce` says how an
+accumulator declared outside such a loop is combined. Math functions (`exp`, `erf`)
+are values of their own until `lower.math` replaces them by arithmetic.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from semel.ir.expr import Dim, Index, Variable
+from semel.ir.signature import CheckInfo
+from semel.ir.types import BOOL, INT64, DType
+
+#: One result, operands of one dtype: name -> number of operands.
+ARITHMETIC = {
+    "add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2,
+    "sqrt": 1, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,
+    "idiv": 2, "imod": 2, "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
+}  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+#: Replaced by arithmetic in `lower.math`; never reaches codegen.
+MATH = {
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
+    "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
+    "erf": 1, "gelu": 1, "sigmoid": 1, "pow": 2, "atan2": 2, "fmod": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An argument of the kernel (`access` r, w or rw), or scratch of the running thread (`s`).
+
+    `size` is in elements: what `verify` checks indices against.
+    """
+
+    name: str
+    dtype: DType
+    size: Dim
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A scalar in a register. With `copies`, an array of them indexed by unrolled loops."""
+
+    name: str
+    dtype: DType
+    copies: tuple[int, ...] = ()
+
+
+class Value:
+    """A pure scalar expression. Make one with the functions below, never directly.
+
+    `op` is an arithmetic, comparison or math name, or one of: `const` (data: the
+    Python scalar), `index` (data: a Dim; int64), `load` (data: (Buffer, Dim); args: () or
+    (guard, other): where guard is false the memory is not read and `other` is the
+    value), `local` (data: (Local, tuple of Dims)), `select`, `cast`, `bitcast`.
+    """
+
+    __slots__ = ("__weakref__", "args", "data", "dtype", "op")
+    op: str
+    dtype: DType
+    args: tuple[Value, ...]
+    data: Any
+
+    def __add__(self, other: Any) -> Value:
+        return op("add", self, _like(self, other))
+
+    def __radd__(self, other: Any) -> Value:
+        return op("add", _like(self, other), self)
+
+    def __sub__(self, other: Any) -> Value:
+        return op("sub", self, _like(self, other))
+
+    def __rsub__(self, other: Any) -> Value:
+        return op("sub", _like(self, other), self)
+
+    def __mul__(self, other: Any) -> Value:
+        return op("mul", self, _like(self, other))
+
+    def __rmul__(self, other: Any) -> Value:
+        return op("mul", _like(self, other), self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return op("div", self, _like(self, other))
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return op("div", _like(self, other), self)
+
+    def __and__(self, other: Any) -> Value:
+        return op("and", self, _like(self, other))
+
+    def __or__(self, other: Any) -> Value:
+        return op("or", self, _like(self, other))
+
+    def __xor__(self, other: Any) -> Value:
+        return op("xor", self, _like(self, other))
+
+    def __lshift__(self, other: Any) -> Value:
+        return op("shl", self, _like(self, other))
+
+    def __rshift__(self, other: Any) -> Value:
+        return op("shr", self, _like(self, other))
+
+    def __neg__(self) -> Value:
+        return op("neg", self)
+
+    def __lt__(self, other: Any) -> Value:
+        return op("lt", self, _like(self, other))
+
+    def __le__(self, other: Any) -> Value:
+        return op("le", self, _like(self, other))
+
+    def __gt__(self, other: Any) -> Value:
+        return op("gt", self, _like(self, other))
+
+    def __ge__(self, other: Any) -> Value:
+        return op("ge", self, _like(self, other))
+
+    def eq(self, other: Any) -> Value:
+        return op("eq", self, _like(self, other))
+
+    def ne(self, other: Any) -> Value:
+        return op("ne", self, _like(self, other))
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype.short} {self.op}>"
+
+
+_INTERNED: WeakValueDictionary[Any, Value] = WeakValueDictionary()
+
+
+def _make(name: str, dtype: DType, args: tuple[Value, ...], data: Any = None) -> Value:
+    key = (name, dtype, args, _data_key(name, dtype, data))
+    found = _INTERNED.get(key)
+    if found is None:
+        found = Value()
+        found.op, found.dtype, found.args, found.data = name, dtype, args, data
+        _INTERNED[key] = found
+    return found
+
+
+def _data_key(name: str, dtype: DType, data: Any) -> Any:
+    if name == "const" and dtype.is_float:
+        return struct.pack("<d", data)  # -0.0 and NaN are themselves
+    return data
+
+
+def _like(value: Value, other: Any) -> Value:
+    return other if isinstance(other, Value) else const(value.dtype, other)
+
+
+def const(dtype: DType, value: Any) -> Value:
+    """A constant; rounded to the dtype now, so that all executors see the same number."""
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return _make("const", dtype, (), float(np.asarray(value).astype(dtype.numpy)))
+    if dtype == BOOL:
+        return _make("const", dtype, (), bool(value))
+    wrapped = int(value) & ((1 << dtype.bits) - 1)
+    if dtype.kind == "i" and wrapped >> (dtype.bits - 1):
+        wrapped -= 1 << dtype.bits
+    return _make("const", dtype, (), wrapped)
+
+
+def index(expr: Dim) -> Value:
+    """An index expression as an int64 value."""
+    return const(INT64, expr) if isinstance(expr, int) else _make("index", INT64, (), expr)
+
+
+def load(buffer: Buffer, at: Dim, guard: Value | None = None, other: Value | None = None) -> Value:
+    """buffer[at], or `other` without touching memory where `guard` is false."""
+    args = () if guard is None or other is None else (guard, other)
+    return _make("load", buffer.dtype, args, (buffer, at))
+
+
+def local(variable: Local, at: tuple[Dim, ...] = ()) -> Value:
+    """The present value of a local."""
+    return _make("local", variable.dtype, (), (variable, at))
+
+
+def op(name: str, *args: Value) -> Value:
+    """An arithmetic, comparison or math op; operands share one dtype."""
+    first = args[0].dtype
+    assert all(a.dtype == first for a in args), f"{name} mixes {[a.dtype for a in args]}"
+    return _make(name, BOOL if name in COMPARISONS else first, args)
+
+
+def select(condition: Value, then: Value, otherwise: Value) -> Value:
+    """then where condition, else otherwise; both are evaluated."""
+    assert condition.dtype == BOOL and then.dtype == otherwise.dtype, "select mixes dtypes"
+    if condition.op == "const":
+        return then if condition.data else otherwise
+    return then if then is otherwise else _make("select", then.dtype, (condition, then, otherwise))
+
+
+def cast(value: Value, dtype: DType) -> Value:
+    """Numeric conversion: floats to integers truncate and saturate, NaN gives 0."""
+    if value.dtype == dtype:
+        return value
+    return _make("cast", dtype, (value,))
+
+
+def bitcast(value: Value, dtype: DType) -> Value:
+    """The same bits as another dtype of the same width."""
+    assert value.dtype.bits == dtype.bits, f"bitcast of {value.dtype} to {dtype}"
+    return value if value.dtype == dtype else _make("bitcast", dtype, (value,))
+
+
+def with_args(value: Value, args: tuple[Value, ...]) -> Value:
+    """The same op on other operands of the same dtypes."""
+    return value if args == value.args else _make(value.op, value.dtype, args, value.data)
+
+
+def fma(a: Value, b: Any, c: Any) -> Value:
+    """a*b + c, rounded once."""
+    return op("fma", a, _like(a, b), _like(a, c))
+
+
+# ---------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """for index in [start, stop): body.
+
+    lanes == 1: one iteration after the other. lanes > 1: iterations are independent but
+    for `Reduce`, and run as vectors of that many lanes, the rest masked.
+    `unroll`: the trip count is a small constant; the body is repeated and `index` is a
+    constant in it.
+    """
+
+    index: Index
+    start: Dim
+    stop: Dim
+    body: tuple[Statement, ...]
+    lanes: int = 1
+    unroll: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """A mutable local with its first value (for all copies)."""
+
+    local: Local
+    init: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """local = value."""
+
+    local: Local
+    value: Value
+    at: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """local = combine(local, value); the only way vector lanes may meet.
+
+    `combine`: add, mul, min, max, and, or, fma (two values: local += v0*v1), or
+    argmax / argmin, which carry two locals (the best value, its index).
+    """
+
+    locals: tuple[Local, ...]
+    combine: str
+    values: tuple[Value, ...]
+    at: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Give an index atom a value computed from memory; it must lie in [0, extent)."""
+
+    index: Index
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[at] = value, where guard (if any) holds."""
+
+    buffer: Buffer
+    at: Dim
+    value: Value
+    guard: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A hint that buffer[at] will be read soon; `at` may lie past the end."""
+
+    buffer: Buffer
+    at: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Unless `ok`, report (code, value) in the status word and go on."""
+
+    ok: Value
+    code: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Run body where condition holds; only in scalar code."""
+
+    condition: Value
+    body: tuple[Statement, ...]
+
+
+Statement: TypeAlias = "Loop | Declare | Assign | Reduce | Bind | Store | Prefetch | Check | If"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One native function. `tiles` of it, each `body` with `tile` bound, in any order.
+
+    `buffers` are the arguments in ABI order (outputs first), `variables` the positional
+    int64 values in ABI order. `flops` and `bytes` are per whole kernel, for the cost model.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+    variables: tuple[Variable, ...]
+    tile: Index
+    tiles: Dim
+    body: tuple[Statement, ...]
+    checks: tuple[CheckInfo, ...] = ()
+    flops: Dim = 0
+    bytes: Dim = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(1 for b in self.buffers if "w" in b.access)
+
+
+def walk_values(values: Sequence[Value]) -> Iterator[Value]:
+    """Every value reachable from `values`, operands first, each once."""
+    seen: set[Value] = set()
+    stack: list[tuple[Value, bool]] = [(v, False) for v in reversed(values)]
+    while stack:
+        value, done = stack.pop()
+        if done:
+            yield value
+        elif value not in seen:
+            seen.add(value)
+            stack.append((value, True))
+            stack.extend((a, False) for a in reversed(value.args))
+
+
+def statement_values(statement: Statement) -> tuple[Value, ...]:
+    """The values a statement uses itself, not those of statements inside it."""
+    match statement:
+        case Loop() | Prefetch():
+            return ()
+        case Declare(init=value) | Assign(value=value) | Bind(value=value) | If(condition=value):
+            return (value,)
+        case Reduce(values=values):
+            return values
+        case Store(value=value, guard=guard):
+            return (value,) if guard is None else (value, guard)
+        case Check(ok=ok, value=value):
+            return (ok, value)
+
+
+def walk_statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Every statement, outer before inner."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (Loop, If)):
+            yield from walk_statements(statement.body)

@@ -1,0 +1,87 @@
+"""Rewriting of kernel statements and values: indices replaced, values mapped.
+
+    statements x {Index: Dim}  -->  statements
+
+Used to unroll loops (an index becomes a constant) and to merge loops (two
+indices become one). Values are shared, so a memo keeps the sharing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from semel.ir.expr import Dim, Index, atoms, substitute
+from semel.kernel import ir
+from semel.kernel.ir import Statement, Value, walk_values, with_args
+
+
+class ValueMap:
+    """Maps values bottom-up through `leaf`, keeping shared values shared."""
+
+    def __init__(self, leaf: Callable[[Value], Value]) -> None:
+        self._leaf = leaf
+        self._memo: dict[Value, Value] = {}
+
+    def __call__(self, value: Value) -> Value:
+        for v in walk_values([value]):
+            if v not in self._memo:
+                args = tuple(self._memo[a] for a in v.args)
+                self._memo[v] = self._leaf(with_args(v, args))
+        return self._memo[value]
+
+
+def substitute_indices(body: Sequence[Statement], to: Mapping[Index, Dim]) -> tuple[Statement, ...]:
+    """The statements with loop indices replaced, in values, indices and loop bounds."""
+
+    def dim(d: Dim) -> Dim:
+        return substitute(d, to)
+
+    def leaf(value: Value) -> Value:
+        match value.op:
+            case "index" if not atoms(value.data).isdisjoint(to):
+                return ir.index(dim(value.data))
+            case "load" if not atoms(value.data[1]).isdisjoint(to):
+                return ir.load(value.data[0], dim(value.data[1]), *value.args)
+            case "local" if value.data[1]:
+                return ir.local(value.data[0], tuple(dim(d) for d in value.data[1]))
+            case _:
+                return value
+
+    return map_statements(body, ValueMap(leaf), dim)
+
+
+def map_statements(
+    body: Sequence[Statement],
+    value: Callable[[Value], Value],
+    dim: Callable[[Dim], Dim] = lambda d: d,
+) -> tuple[Statement, ...]:
+    """Every value of every statement through `value`, every index through `dim`."""
+    return tuple(_map_statement(s, value, dim) for s in body)
+
+
+def _map_statement(
+    s: Statement, value: Callable[[Value], Value], dim: Callable[[Dim], Dim]
+) -> Statement:
+    match s:
+        case ir.Loop():
+            inner = map_statements(s.body, value, dim)
+            return replace(s, start=dim(s.start), stop=dim(s.stop), body=inner)
+        case ir.If():
+            return ir.If(value(s.condition), map_statements(s.body, value, dim))
+        case ir.Declare():
+            return ir.Declare(s.local, value(s.init))
+        case ir.Assign():
+            return ir.Assign(s.local, value(s.value), tuple(dim(d) for d in s.at))
+        case ir.Reduce():
+            values = tuple(value(v) for v in s.values)
+            return ir.Reduce(s.locals, s.combine, values, tuple(dim(d) for d in s.at))
+        case ir.Bind():
+            return ir.Bind(s.index, value(s.value))
+        case ir.Store():
+            guard = None if s.guard is None else value(s.guard)
+            return ir.Store(s.buffer, dim(s.at), value(s.value), guard)
+        case ir.Prefetch():
+            return ir.Prefetch(s.buffer, dim(s.at))
+        case ir.Check():
+            return ir.Check(value(s.ok), s.code, value(s.value))

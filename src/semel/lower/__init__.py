@@ -1,0 +1,69 @@
+"""Schedule to kernels: every group becomes one kernel.
+
+    Schedule x Target --lower_schedule--> tuple[Lowered]
+
+The kind of a group picks the rule: loops, contraction or an op with a kernel of its
+own. Math functions are then replaced by arithmetic, and only then, when the work of
+a loop body is known, is the number of lanes of each vector loop chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from semel.ir.target import Target
+from semel.kernel import ir
+from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
+from semel.lower.contract import lower_contract
+from semel.lower.loops import lower_loops
+from semel.lower.lowered import Lowered
+from semel.lower.math import expand_kernel_math
+from semel.lower.opaque import lower_opaque
+from semel.schedule.groups import Schedule
+
+_RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
+
+#: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
+#: chains hide latency, but more of them than registers can hold would spill.
+LIGHT_BODY = 10
+MEDIUM_BODY = 40
+
+
+def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
+    """The kernels of a schedule, in its order."""
+    result = []
+    for group in schedule.groups:
+        lowered = _RULES[group.kind](group, target)
+        kernel = choose_lanes(expand_kernel_math(lowered.kernel))
+        result.append(replace(lowered, kernel=kernel))
+    return tuple(result)
+
+
+def choose_lanes(kernel: Kernel) -> Kernel:
+    """Widen vector loops whose bodies are light enough to run several registers at once."""
+    return replace(kernel, body=tuple(_widen(s) for s in kernel.body))
+
+
+def _widen(statement: Statement) -> Statement:
+    match statement:
+        case ir.Loop(lanes=lanes) if lanes > 1:
+            return replace(statement, lanes=lanes * _registers(statement))
+        case ir.Loop():
+            return replace(statement, body=tuple(_widen(s) for s in statement.body))
+        case ir.If():
+            return replace(statement, body=tuple(_widen(s) for s in statement.body))
+        case _:
+            return statement
+
+
+def _registers(loop: ir.Loop) -> int:
+    inner = list(walk_statements(loop.body))
+    if any(isinstance(s, ir.Loop) and s.unroll for s in inner):
+        return 1  # the lowering rule has filled the registers itself
+    if any(isinstance(s, ir.Reduce) and s.combine in ("argmax", "argmin") for s in inner):
+        return 2
+    roots = [v for s in inner for v in ir.statement_values(s)]
+    operations = sum(1 for v in walk_values(roots) if v.op not in ("const", "index", "local"))
+    if operations <= LIGHT_BODY:
+        return 4
+    return 2 if operations <= MEDIUM_BODY else 1

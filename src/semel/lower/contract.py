@@ -1,0 +1,181 @@
+"""Contractions to register-tiled loops.
+
+    Group(kind="contract") --lower_contract--> Kernel
+
+A tile is a block of rows times a block of columns of the result. Inside it a
+vector loop walks the columns, and blocks of rows keep one accumulator per row in
+registers over the whole of k; what follows the contraction (bias, activation,
+residual) is computed on the accumulators before their only store. Rows that do
+not fill a block run in smaller blocks, the last ones singly.
+
+Every element adds its products in the order of k in one accumulator, whatever
+block it falls into, so that all tilings agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.ir.expr import Dim, Index, ceildiv, minimum, product
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
+from semel.ir.target import Target
+from semel.ir.types import BOOL
+from semel.kernel import ir
+from semel.kernel.ir import Local, Statement, Value
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.evaluate import Evaluator, start_value
+from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.ops.index_maps import Indices, flat_index
+from semel.schedule.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Register tile: `heights` of row blocks, tallest first, and vectors per row."""
+
+    heights: tuple[int, ...]
+    vectors: int
+    rows: int
+    columns: int
+
+
+def register_tile(target: Target, columns: Dim) -> Shape:
+    """The tile that fills the registers without spilling."""
+    lanes = target.vector_bits // 32
+    if target.vector_bits == 512:
+        if isinstance(columns, int) and columns <= lanes:
+            return Shape((16, 4, 1), 1, 64, lanes)
+        return Shape((12, 4, 1), 2, 48, 4 * lanes)
+    if isinstance(columns, int) and columns <= lanes:
+        return Shape((8, 4, 1), 1, 64, lanes)
+    return Shape((6, 2, 1), 2, 48, 8 * lanes)
+
+
+def lower_contract(group: Group, target: Target) -> Lowered:
+    """The kernel of a matmul with what follows it."""
+    return _Lowering(group, target).run()
+
+
+class _Lowering:
+    def __init__(self, group: Group, target: Target) -> None:
+        assert group.contract is not None
+        self.group, self.target = group, target
+        self.node: Node = group.contract
+        self.names = Names()
+        self.buffers = make_buffers(group.outputs, group.reads)
+        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
+        self.checks: list[CheckInfo] = []
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        dtype = self.node.type.dtype
+        self.accumulator = dtype.compute
+        self.at = self._where_wanted()
+
+    def _where_wanted(self) -> Indices:
+        """The contraction's index in terms of the root's loops."""
+        seen: list[Indices] = []
+
+        def look(node: Node, at: Indices) -> Value | None:
+            if node is self.node:
+                seen.append(at)
+                return ir.const(node.type.dtype, 0)
+            return None
+
+        evaluate = Evaluator(self.loadable, {}, [], Names(), look)
+        for output in self.group.outputs:
+            evaluate(output, self.root_loops)
+        return seen[0]
+
+    def run(self) -> Lowered:
+        *batch, row, column = self.at
+        tile_shape = register_tile(self.target, self.node.type.shape[-1])
+        outer = [i for i in batch if isinstance(i, Index)]
+        rows, columns = self.node.type.shape[-2:]
+        row_blocks = ceildiv(rows, tile_shape.rows)
+        column_blocks = ceildiv(columns, tile_shape.columns)
+        tiles = product(i.extent for i in outer) * row_blocks * column_blocks
+        tile = Index("tile", tiles)
+        first_column = (tile % column_blocks) * tile_shape.columns
+        first_row = (tile // column_blocks % row_blocks) * tile_shape.rows
+        last_row = minimum(first_row + tile_shape.rows, rows)
+        body = self._rows(row, first_row, last_row, tile_shape)
+        if isinstance(column, Index):
+            stop = minimum(first_column + tile_shape.columns, columns)
+            lanes = tile_shape.vectors * self.target.vector_bits // 32
+            body = (ir.Loop(column, first_column, stop, body, lanes),)
+        split = split_rows(tile // (column_blocks * row_blocks), outer)
+        body = substitute_indices(body, split)
+        depth = self.node.inputs[0].type.shape[-1]
+        kernel = finish_kernel(
+            self.group.root.op.name if self.group.root is self.node else f"matmul_{self.group.root.op.name}",
+            list(self.buffers.values()),
+            [],
+            tile,
+            body,
+            self.checks,
+            flops=self.node.type.num_elements * depth * 2,
+            notes=[repr(n) for n in self.group.inside],
+        )
+        return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _rows(
+        self, row: Dim, first: Dim, last: Dim, shape: Shape
+    ) -> tuple[Statement, ...]:
+        """Blocks of rows from `first` to `last`, tallest first."""
+        if not isinstance(row, Index):
+            return tuple(self._block({}, 1))
+        result: list[Statement] = []
+        start = first
+        for height in shape.heights:
+            if isinstance(row.extent, int) and row.extent < height:
+                continue
+            count = (last - start) // height
+            block = Index(self.names("m"), row.extent // height + 1)
+            base = start + block * height
+            body = tuple(self._block({row: base}, height))
+            result.append(ir.Loop(block, 0, count, body))
+            start = start + count * height
+        return tuple(result)
+
+    def _block(self, rows: dict[Index, Dim], height: int) -> list[Statement]:
+        """`height` rows: their accumulators, the loop over k, and their stores."""
+        total = Local(self.names("c"), self.accumulator, (height,))
+        lane = Index(self.names("u"), height)
+        here = {index: base + lane for index, base in rows.items()}
+        depth = self.node.inputs[0].type.shape[-1]
+        inner = self.names.index("k", depth)
+        *batch, row, column = self.at
+        combine = "or" if self.accumulator == BOOL else "fma"
+        statements: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
+        step = self._unrolled(lane, height, self._step(total, lane, inner, combine), here)
+        if depth != 0:
+            statements += [ir.Loop(inner, 0, depth, step)] if isinstance(inner, Index) else step
+        statements += self._unrolled(lane, height, self._stores(total, lane), here)
+        return statements
+
+    def _unrolled(
+        self, lane: Index, height: int, body: list[Statement], here: dict[Index, Dim]
+    ) -> tuple[Statement, ...]:
+        inner = substitute_indices(body, here)
+        if height == 1:
+            return substitute_indices(inner, {lane: 0})
+        return (ir.Loop(lane, 0, height, inner, unroll=True),)
+
+    def _step(self, total: Local, lane: Index, inner: Dim, combine: str) -> list[Statement]:
+        *batch, row, column = self.at
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        left, right = self.node.inputs
+        a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
+        b = ir.cast(evaluate(right, (*batch, inner, column)), total.dtype)
+        values = (a & b,) if combine == "or" else (a, b)
+        return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]
+
+    def _stores(self, total: Local, lane: Index) -> list[Statement]:
+        known = {self.node: ir.cast(ir.local(total, (lane,)), self.node.type.dtype)}
+        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
+        stores: list[Statement] = []
+        for output in self.group.outputs:
+            value = evaluate(output, self.root_loops)
+            where = flat_index(self.root_loops, output.type.shape)
+            stores.append(ir.Store(self.buffers[output], where, value))
+        return [*evaluate.prelude, *stores]

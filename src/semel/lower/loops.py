@@ -1,0 +1,513 @@
+"""Elementwise and reducing groups to loops.
+
+    Group(kind="loops") --lower_loops--> Kernel
+
+A group without reductions is one loop nest over the root's elements. With
+reductions it is, for every row (the loops that all reductions keep), a sequence
+of *phases*, each a loop over what is reduced or over the row's own elements:
+
+    softmax    for row: { max loop; exp-and-sum loop, keeping exp in scratch; scale loop }
+
+A value that is dear and wanted by several phases is kept: in scratch, or in the
+output that stores it anyway. If the innermost axis is reduced the phases' innermost
+loops are vectors (row mode), else one vector loop over the innermost kept axis
+surrounds them all (column mode).
+
+Tiles: rows are dealt out in blocks large enough to be worth a claim, columns in
+blocks of whole vectors. What one element's value is never depends on the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from semel.ir.expr import (
+    Dim,
+    Index,
+    ceildiv,
+    linear_coefficient,
+    minimum,
+    product,
+    substitute,
+    upper_bound,
+)
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
+from semel.ir.target import Target
+from semel.ir.types import INT64
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.evaluate import Evaluator, combine_of, start_value, value_atoms
+from semel.lower.lowered import (
+    Lowered,
+    Names,
+    finish_kernel,
+    make_buffers,
+    merge_loops,
+    split_rows,
+)
+from semel.ops.index_maps import Indices, flat_index
+from semel.schedule.groups import DEAR, Group
+
+#: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
+TILE_ELEMENTS = 16384
+#: Above this a row of an elementwise kernel is cut into blocks of columns.
+LONG_ROW = 1 << 16
+
+
+@dataclass
+class _Phase:
+    """One loop of a row: the reductions it computes, or the outputs it stores."""
+
+    loops: list[Index]
+    at: Indices
+    reduces: list[Node]
+    stores: list[Node]
+    start: Dim = 0
+    stop: Dim | None = None
+    body: list[Statement] = field(default_factory=list)
+
+
+def lower_loops(group: Group, target: Target) -> Lowered:
+    """The kernel of an elementwise or reducing group."""
+    return _Lowering(group, target).run()
+
+
+class _Lowering:
+    def __init__(self, group: Group, target: Target) -> None:
+        self.group, self.target = group, target
+        self.names = Names()
+        self.buffers = make_buffers(group.outputs, group.reads)
+        self.checks: list[CheckInfo] = []
+        self.known: dict[Node, Value] = {}
+        self.kept: dict[Node, Buffer] = {}
+        self.stored: set[Node] = set()
+        self.scratch: list[Buffer] = []
+        self.prelude: list[Statement] = []
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.outer, self.inner = self._split_loops()
+        self.is_partial = group.root.op.name == "reduce_partial"
+
+    # ------------------------------------------------------------ structure
+
+    def _split_loops(self) -> tuple[list[Index], list[Index]]:
+        """The root's loops: those that reductions keep, and those that run in phases."""
+        pairs = zip(self.root_loops, self.group.loops, strict=True)
+        outer, inner = [], []
+        for mine, original in pairs:
+            if isinstance(mine, Index):
+                keeps = self.group.outer is None or original in self.group.outer
+                (outer if keeps else inner).append(mine)
+        return outer, inner
+
+    def run(self) -> Lowered:
+        phases = self._phases()
+        self._choose_kept(phases)
+        rows: list[Statement] = []
+        for phase in phases:
+            rows += self._lower_phase(phase)
+        body = [*self.prelude, *rows]
+        loops, statements = merge_loops(self.outer, body, self.names)
+        kernel = self._tile(loops, statements)
+        return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _phases(self) -> list[_Phase]:
+        phases: list[_Phase] = []
+        for level in self._levels():
+            for reduces in _same_extents(level):
+                phases.append(self._reduce_phase(reduces))
+        finals = [n for n in self.group.outputs if n not in self.group.reduces]
+        if finals:
+            phases.append(_Phase(list(self.inner), self.root_loops, [], finals))
+        return phases
+
+    def _levels(self) -> list[list[Node]]:
+        """Reductions in an order in which each comes after those it needs."""
+        depth: dict[Node, int] = {}
+        reach: dict[Node, int] = {}
+        for node in self.group.inside:
+            below = max((reach.get(n, -1) for n in node.inputs), default=-1)
+            if node in self.group.reduces:
+                depth[node] = below + 1
+                reach[node] = below + 1
+            else:
+                reach[node] = below
+        count = max(depth.values(), default=-1) + 1
+        return [[n for n in self.group.reduces if depth[n] == k] for k in range(count)]
+
+    def _reduce_phase(self, reduces: list[Node]) -> _Phase:
+        node = reduces[0]
+        shape = node.inputs[0].type.shape
+        axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
+        kept = self._kept_index(node)
+        at = tuple(
+            self.names.index("r", shape[d]) if d in axes else kept[d] for d in range(len(shape))
+        )
+        loops = [i for d, i in enumerate(at) if d in axes and isinstance(i, Index)]
+        phase = _Phase(loops, at, reduces, [])
+        if self.is_partial and loops:
+            chunk, which = node.attrs.chunk, kept[node.attrs.axis]
+            phase.start = which * chunk
+            phase.stop = minimum(which * chunk + chunk, shape[node.attrs.axis])
+        return phase
+
+    def _kept_index(self, node: Node) -> Indices:
+        """The index of a reduction's result in terms of the row's loops."""
+        if node is self.group.root:
+            return self.root_loops
+        outer = iter(self.outer)
+        axes = node.attrs.axes
+        shape = node.inputs[0].type.shape
+        kept: list[Dim] = []
+        for d, dim in enumerate(shape):
+            kept.append(0 if d in axes or dim == 1 else next(outer))
+        return tuple(kept)
+
+    # ------------------------------------------------------------ values kept between phases
+
+    def _choose_kept(self, phases: Sequence[_Phase]) -> None:
+        """Dear values, and values stored anyway, that several phases want at every element."""
+        reached = [self._reached(p) for p in phases]
+        for node in reversed(self.group.inside):
+            wanting = [p for p, nodes in zip(phases, reached, strict=True) if node in nodes]
+            if len(wanting) < 2 or node in self.group.reduces:
+                continue
+            if any(node.type.shape != self._phase_shape(p) for p in wanting):
+                continue
+            if node in self.group.outputs:
+                self.kept[node] = self._reread(node)
+            elif self._own_work(node) >= DEAR and not self._is_below_kept(node, wanting):
+                buffer = self._room_for(node, wanting[0])
+                if buffer is not None:
+                    self.kept[node] = buffer
+
+    def _room_for(self, node: Node, phase: _Phase) -> Buffer | None:
+        """Memory for a kept value: scratch for one row, or the root's own elements.
+
+        In column mode many rows are under way at once and scratch would not stay in the
+        cache, so a value lives where the root will overwrite it, or is computed again.
+        """
+        root = self.group.root
+        if not self._is_column_mode:
+            size = product(i.extent for i in phase.loops)
+            buffer = Buffer(f"s{len(self.scratch)}", node.type.dtype, size, "s")
+            self.scratch.append(buffer)
+            return buffer
+        is_free = root not in self.kept and self.buffers[root] not in self.kept.values()
+        if is_free and root not in self.group.reduces and node.type == root.type:
+            return self._reread(root)
+        return None
+
+    def _reread(self, node: Node) -> Buffer:
+        """The output's buffer, which later phases read back."""
+        old = self.buffers[node]
+        new = Buffer(old.name, old.dtype, old.size, "rw")
+        self.buffers[node] = new
+        return new
+
+    def _phase_shape(self, phase: _Phase) -> tuple[Dim, ...]:
+        if phase.reduces:
+            return phase.reduces[0].inputs[0].type.shape
+        return self.group.root.type.shape
+
+    def _reached(self, phase: _Phase) -> set[Node]:
+        """Nodes computed in a phase; reductions of earlier phases are known by then."""
+        found: set[Node] = set()
+        stack = [n.inputs[0] for n in phase.reduces] + list(phase.stores)
+        inside = set(self.group.inside)
+        while stack:
+            node = stack.pop()
+            if node in found or node not in inside or node in self.group.reduces:
+                continue
+            found.add(node)
+            stack.extend(node.inputs)
+        return found
+
+    def _own_work(self, node: Node) -> int:
+        """The work of one element, down to loads, reductions and other kept values."""
+        inside = set(self.group.inside)
+        total, stack, seen = 0, [node], set()
+        while stack:
+            current = stack.pop()
+            if current in seen or current not in inside or current in self.group.reduces:
+                continue
+            if current is not node and current in self.kept:
+                continue
+            seen.add(current)
+            total += current.op.cost
+            stack.extend(current.inputs)
+        return total
+
+    def _is_below_kept(self, node: Node, wanting: Sequence[_Phase]) -> bool:
+        """Whether every phase but the first reaches the node only through kept ones."""
+        inside = set(self.group.inside)
+        for phase in wanting[1:]:
+            stack = [n.inputs[0] for n in phase.reduces] + list(phase.stores)
+            seen: set[Node] = set()
+            while stack:
+                current = stack.pop()
+                if current is node:
+                    return False
+                if current in seen or current not in inside or current in self.kept:
+                    continue
+                seen.add(current)
+                if current not in self.group.reduces:
+                    stack.extend(current.inputs)
+        return True
+
+    # ------------------------------------------------------------ one phase
+
+    def _lower_phase(self, phase: _Phase) -> list[Statement]:
+        evaluate = self._evaluator(phase)
+        declarations: list[Statement] = []
+        statements: list[Statement] = []
+        results: list[tuple[Node, Value]] = []
+        for node in phase.reduces:
+            locals_, declare, update = self._accumulate(node, phase, evaluate)
+            declarations += declare
+            statements += update
+            results.append((node, ir.cast(ir.local(locals_[-1]), node.type.dtype)))
+        for node in phase.stores:
+            if node in self.stored:
+                continue
+            value = evaluate(node, phase.at)
+            if node not in self.stored:
+                where = flat_index(phase.at, node.type.shape)
+                statements.append(ir.Store(self.buffers[node], where, value))
+                self.stored.add(node)
+        self.stored |= self._newly
+        body = self._hoist_prelude(evaluate.prelude) + self._keeps + statements
+        if not body:
+            return []
+        loops, merged = merge_loops(phase.loops, body, self.names)
+        nest = self._nest(loops, merged, phase)
+        after: list[Statement] = []
+        for node, value in results:
+            self.known[node] = value
+            if node in self.group.outputs:
+                where = flat_index(self._kept_index(node), node.type.shape)
+                after.append(ir.Store(self.buffers[node], where, value))
+        return [*declarations, *nest, *after]
+
+    def _evaluator(self, phase: _Phase) -> Evaluator:
+        self._keeps: list[Statement] = []
+        loadable = {n: b for n, b in self.buffers.items() if n not in self.group.outputs}
+        values: dict[Node, Value] = {}
+        evaluate = Evaluator(loadable, self.known, self.checks, self.names)
+
+        def kept(node: Node, at: Indices) -> Value | None:
+            if node not in self.kept or at != phase.at:
+                return None
+            buffer = self.kept[node]
+            is_scratch = buffer.access == "s"
+            row = _position(phase.loops) if is_scratch else flat_index(phase.at, node.type.shape)
+            if node in values:
+                return values[node]
+            if node in self.stored:
+                return ir.load(buffer, row)
+            values[node] = self._compute(evaluate, node, at)
+            self._keeps.append(ir.Store(buffer, row, values[node]))
+            newly.add(node)
+            return values[node]
+
+        newly: set[Node] = set()
+        evaluate.kept = kept
+        self._newly = newly
+        return evaluate
+
+    def _compute(self, evaluate: Evaluator, node: Node, at: Indices) -> Value:
+        """The node's own value, past the rule that would look it up."""
+        lookup, evaluate.kept = evaluate.kept, lambda n, i: None if n is node else lookup(n, i)
+        value = evaluate._evaluate(node, at, None)
+        evaluate.kept = lookup
+        return value
+
+    def _accumulate(
+        self, node: Node, phase: _Phase, evaluate: Evaluator
+    ) -> tuple[list[Local], list[Statement], list[Statement]]:
+        """The locals of a reduction, their declaration, and the step of the loop."""
+        operand = node.inputs[0]
+        kind = combine_of(node)
+        dtype = operand.type.dtype.compute
+        at = phase.at
+        value = ir.cast(evaluate(operand, at), dtype)
+        best = Local(self.names("a"), dtype)
+        declare: list[Statement] = [ir.Declare(best, start_value(kind, dtype))]
+        if kind in ("argmax", "argmin"):
+            axis = node.attrs.axes[0]
+            position = Local(self.names("a"), INT64)
+            # A one-element axis has index 0 and no loop; the best is then element 0.
+            start = ir.const(INT64, (1 << 63) - 1)
+            declare.append(ir.Declare(position, start))
+            step = ir.Reduce((best, position), kind, (value, ir.index(at[axis])))
+            return [best, position], declare, [step]
+        if kind == "add" and value.op == "mul" and dtype.is_float:
+            return [best], declare, [ir.Reduce((best,), "fma", value.args)]
+        return [best], declare, [ir.Reduce((best,), kind, (value,))]
+
+    def _hoist_prelude(self, prelude: list[Statement]) -> list[Statement]:
+        """Bind and Check statements that only depend on the row go before all phases."""
+        stays: list[Statement] = []
+        row_known = set(self.outer) | {
+            s.index for s in self.prelude if isinstance(s, ir.Bind)
+        }
+        for statement in prelude:
+            used = frozenset().union(*(value_atoms(v) for v in ir.statement_values(statement)))
+            uses_local = any(
+                v.op == "local" for v in ir.walk_values(ir.statement_values(statement))
+            )
+            if used <= row_known and not uses_local:
+                self.prelude.append(statement)
+                if isinstance(statement, ir.Bind):
+                    row_known.add(statement.index)
+            else:
+                stays.append(statement)
+        return stays
+
+    def _nest(
+        self, loops: list[Index], body: tuple[Statement, ...], phase: _Phase
+    ) -> tuple[Statement, ...]:
+        """The phase's loops around its body, innermost last."""
+        for depth, loop in enumerate(reversed(loops)):
+            lanes = self._lanes if depth == 0 and not self._is_column_mode else 1
+            is_chunk = phase.stop is not None
+            start = phase.start if is_chunk else 0
+            stop = phase.stop if phase.stop is not None else loop.extent
+            body = (ir.Loop(loop, start, stop, body, lanes),)
+        return body
+
+    # ------------------------------------------------------------ vectors and tiles
+
+    @property
+    def _lanes(self) -> int:
+        return self.target.vector_bits // 32
+
+    @property
+    def _is_column_mode(self) -> bool:
+        """Whether one vector loop over kept columns surrounds the phases."""
+        if not self.group.reduces:
+            return True
+        node = self.group.reduces[0]
+        shape = node.inputs[0].type.shape
+        axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
+        last = max((d for d, n in enumerate(shape) if n != 1), default=-1)
+        return last >= 0 and last not in axes and bool(self.outer)
+
+    def _tile(self, loops: list[Index], body: tuple[Statement, ...]) -> Kernel:
+        if not loops:
+            tile, statements = Index("tile", 1), body
+        elif self._is_column_mode:
+            tile, statements = self._tile_columns(loops, body)
+        else:
+            tile, statements = self._tile_rows(loops, body)
+        return finish_kernel(
+            self.group.root.op.name,
+            list(self.buffers.values()),
+            self.scratch,
+            tile,
+            statements,
+            self.checks,
+            flops=self._flops(),
+            notes=[repr(n) for n in self.group.inside],
+        )
+
+    def _flops(self) -> Dim:
+        total: Dim = 0
+        for node in self.group.inside:
+            shape = node.inputs[0].type if node.op.kind == "reduce" else node.type
+            total = total + shape.num_elements * node.op.cost
+        return total
+
+    def _row_work(self) -> int:
+        """Elements of one row, at the variables' maxima."""
+        sizes = [upper_bound(product(i.extent for i in self.inner)) or 1]
+        for node in self.group.reduces:
+            total = node.inputs[0].type.num_elements
+            rows = product(i.extent for i in self.outer)
+            sizes.append(upper_bound(total // rows if rows != 0 else 1) or 1)
+        return max(sizes)
+
+    def _tile_rows(
+        self, loops: list[Index], body: tuple[Statement, ...]
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        rows = product(i.extent for i in loops)
+        if len(loops) == 1:
+            body = _prefetch_next_row(loops[0], body)
+        return self._block_rows(loops, rows, body, self._row_work())
+
+    def _block_rows(
+        self, loops: list[Index], rows: Dim, body: tuple[Statement, ...], work: int
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """Several rows a tile, so that a tile is worth claiming."""
+        block = max(1, TILE_ELEMENTS // max(work, 1))
+        high = upper_bound(rows)
+        if high is not None:
+            block = min(block, max(high, 1))
+        tile = Index("tile", ceildiv(rows, block))
+        if block == 1:
+            return tile, substitute_indices(body, split_rows(tile, loops))
+        row = Index("row", rows)
+        inner = substitute_indices(body, split_rows(row, loops))
+        start = tile * block
+        stop = minimum(start + block, rows)
+        return tile, (ir.Loop(row, start, stop, inner),)
+
+    def _tile_columns(
+        self, loops: list[Index], body: tuple[Statement, ...]
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """Vectors over the innermost loop; long rows are cut into blocks of columns."""
+        column, rest = loops[-1], loops[:-1]
+        lanes = self._lanes
+        work = max(self._row_work(), 1)
+        length = upper_bound(column.extent)
+        rows = product(i.extent for i in rest)
+        if rest and not self.group.reduces and length is not None and length <= LONG_ROW:
+            inner: tuple[Statement, ...] = (ir.Loop(column, 0, column.extent, body, lanes),)
+            return self._block_rows(rest, rows, inner, length)
+        block = max(TILE_ELEMENTS // work, 4 * lanes) // lanes * lanes
+        blocks = ceildiv(column.extent, block)
+        tile = Index("tile", rows * blocks)
+        start = (tile % blocks) * block if rest else tile * block
+        stop = minimum(start + block, column.extent)
+        if rest:
+            body = substitute_indices(body, split_rows(tile // blocks, rest))
+        return tile, (ir.Loop(column, start, stop, body, lanes),)
+
+
+def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """While the second loop of a row computes, bring in what the first loop of the next reads.
+
+    The first loop streams from memory and the others find the row in the cache: without
+    this the memory would idle while they compute.
+    """
+    loops = [s for s in body if isinstance(s, ir.Loop) and s.lanes > 1]
+    if len(loops) < 2 or loops[0].index.extent != loops[1].index.extent:
+        return body
+    first, busy = loops[0], loops[1]
+    hints: dict[Statement, None] = {}
+    for value in ir.walk_values([v for s in first.body for v in ir.statement_values(s)]):
+        if value.op != "load" or value.data[0].access != "r":
+            continue
+        buffer, at = value.data
+        step, along = linear_coefficient(at, row), linear_coefficient(at, first.index)
+        if step not in (None, 0) and along == 1:
+            there = substitute(at, {first.index: busy.index})
+            hints[ir.Prefetch(buffer, there + step)] = None
+    ahead = replace(busy, body=(*hints, *busy.body))
+    return tuple(ahead if s is busy else s for s in body)
+
+
+def _position(loops: Sequence[Index]) -> Dim:
+    """The place of an element in its row's scratch."""
+    return flat_index(tuple(loops), tuple(i.extent for i in loops))
+
+
+def _same_extents(reduces: Sequence[Node]) -> list[list[Node]]:
+    """Reductions of one level that walk the same elements share one loop."""
+    groups: dict[object, list[Node]] = {}
+    for node in reduces:
+        axes = (node.attrs.axis,) if node.op.name == "reduce_partial" else node.attrs.axes
+        groups.setdefault((node.inputs[0].type.shape, axes), []).append(node)
+    return list(groups.values())

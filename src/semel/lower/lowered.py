@@ -1,0 +1,165 @@
+"""What lowering makes of a group, and the vocabulary its rules share.
+
+    Group --lower--> Lowered (a Kernel, and the node behind each of its buffers)
+
+Buffers are named by position, loop indices by counters, so that two groups that
+compute the same thing on other tensors give equal kernels: six identical layers
+compile once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from semel.ir.expr import Dim, Index, Variable, atoms, linear_coefficient, variables
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Kernel, Statement, Value, statement_values, walk_values
+from semel.kernel.rewrite import substitute_indices
+from semel.schedule.groups import Group
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One kernel of a group; `args` are the nodes of its buffers, in order."""
+
+    kernel: Kernel
+    args: tuple[Node, ...]
+    group: Group
+
+
+@dataclass
+class Names:
+    """Fresh names: `i0, i1, ...`, the same for the same sequence of requests."""
+
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, prefix: str) -> str:
+        number = self._counts.get(prefix, 0)
+        self._counts[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def index(self, prefix: str, extent: Dim) -> Dim:
+        """A loop index, or 0 where there is one element only."""
+        return 0 if extent == 1 else Index(self(prefix), extent)
+
+
+def make_buffers(outputs: Sequence[Node], reads: Sequence[Node]) -> dict[Node, Buffer]:
+    """Buffers for a kernel's nodes, outputs first, named by position."""
+    result: dict[Node, Buffer] = {}
+    for access, nodes in (("w", outputs), ("r", reads)):
+        for node in nodes:
+            name = f"b{len(result)}"
+            result[node] = Buffer(name, node.type.dtype, node.type.num_elements, access)
+    return result
+
+
+def kernel_variables(kernel_dims: Sequence[Dim], body: Sequence[Statement]) -> tuple[Variable, ...]:
+    """All variables that a kernel's sizes and statements mention, sorted by name."""
+    found: set[Variable] = set()
+    for dim in (*kernel_dims, *all_dims(body)):
+        found.update(variables(dim))
+        for atom in atoms(dim):
+            if isinstance(atom, Index):
+                found.update(variables(atom.extent))
+    return tuple(sorted(found, key=lambda v: v.name))
+
+
+def all_dims(body: Sequence[Statement]) -> list[Dim]:
+    """Every index expression in the statements: addresses, index values, loop bounds."""
+    dims: dict[Dim, None] = {}
+    roots: list[Value] = []
+    for statement in ir.walk_statements(body):
+        roots += statement_values(statement)
+        match statement:
+            case ir.Loop():
+                dims[statement.start] = dims[statement.stop] = None
+            case ir.Store():
+                dims[statement.at] = None
+    for value in walk_values(roots):
+        if value.op == "index":
+            dims[value.data] = None
+        elif value.op == "load":
+            dims[value.data[1]] = None
+    return [d for d in dims if not isinstance(d, int)]
+
+
+def merge_loops(
+    loops: Sequence[Index], body: Sequence[Statement], names: Names
+) -> tuple[list[Index], tuple[Statement, ...]]:
+    """Join neighbouring loops that walk memory as one; the statements use the new indices.
+
+    Loops over (i, j) join where every address has i*extent(j) + j in it and nothing else
+    of i and j, so that contiguous data of any rank is one loop.
+    """
+    result = list(loops)
+    statements = tuple(body)
+    position = len(result) - 2
+    while position >= 0:
+        a, b = result[position], result[position + 1]
+        if all(_joins(dim, a, b) for dim in all_dims(statements)):
+            joined = Index(names("j"), a.extent * b.extent)
+            statements = substitute_indices(statements, {a: 0, b: joined})
+            result[position : position + 2] = [joined]
+        position -= 1
+    return result, statements
+
+
+def _joins(dim: Dim, a: Index, b: Index) -> bool:
+    found = atoms(dim)
+    if a not in found and b not in found:
+        return True
+    first, second = linear_coefficient(dim, a), linear_coefficient(dim, b)
+    if first is None or second is None:
+        return False
+    return first == second * b.extent
+
+
+def split_rows(row: Dim, loops: Sequence[Index]) -> dict[Index, Dim]:
+    """Each loop's index as a function of one flat row number."""
+    result: dict[Index, Dim] = {}
+    rest = row
+    for position in range(len(loops) - 1, -1, -1):
+        loop = loops[position]
+        if position == 0:
+            result[loop] = rest
+        else:
+            result[loop] = rest % loop.extent
+            rest = rest // loop.extent
+    return result
+
+
+def finish_kernel(
+    name: str,
+    buffers: Sequence[Buffer],
+    scratch: Sequence[Buffer],
+    tile: Index,
+    body: Sequence[Statement],
+    checks: Sequence[CheckInfo],
+    *,
+    flops: Dim,
+    notes: Sequence[str] = (),
+) -> Kernel:
+    """A Kernel with its variables and the bytes it must move."""
+    moved: Dim = 0
+    for buffer in buffers:
+        moved = moved + buffer.size * buffer.dtype.size_bytes
+    dims = [
+        tile.extent, flops, moved, *(b.size for b in scratch), *(c.size for c in checks)
+    ]  # fmt: skip
+    return Kernel(
+        name=name,
+        buffers=tuple(buffers),
+        scratch=tuple(scratch),
+        variables=kernel_variables(dims, body),
+        tile=tile,
+        tiles=tile.extent,
+        body=tuple(body),
+        checks=tuple(checks),
+        flops=flops,
+        bytes=moved,
+        notes=tuple(notes),
+    )
+

@@ -1,0 +1,233 @@
+"""Ops with kernels of their own: scan, argsort, scatter.
+
+    Group(kind="opaque") --lower_opaque--> Kernel
+
+Each reads its operands from memory. Scans run along their axis with a carried
+accumulator; sorting is a stable bottom-up merge sort of indices, one row at a time;
+a scatter copies its operand and applies the updates in order, so that of two
+updates to one row the later one wins on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from semel.ir.expr import Dim, Index, ceildiv, minimum, product
+from semel.ir.graph import Node
+from semel.ir.target import Target
+from semel.ir.types import INT64
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.evaluate import COMBINE, start_value
+from semel.lower.lowered import (
+    Lowered,
+    Names,
+    finish_kernel,
+    make_buffers,
+    merge_loops,
+    split_rows,
+)
+from semel.ops.index_maps import flat_index
+from semel.schedule.groups import Group
+
+#: A merge sort doubles its runs at most this often.
+MAX_PASSES = 62
+
+
+def lower_opaque(group: Group, target: Target) -> Lowered:
+    """The kernel of a scan, a sort or a scatter."""
+    rule = _RULES[group.root.op.name]
+    buffers = make_buffers(group.outputs, list(dict.fromkeys(group.root.inputs)))
+    names = Names()
+    tile, scratch, body = rule(group.root, buffers, names, target)
+    kernel = finish_kernel(
+        group.root.op.name,
+        list(buffers.values()),
+        scratch,
+        tile,
+        body,
+        [],
+        flops=group.root.type.num_elements * group.root.op.cost,
+        notes=[repr(group.root)],
+    )
+    return Lowered(kernel, tuple(buffers), group)
+
+
+_Parts = tuple[Index, list[Buffer], tuple[Statement, ...]]
+
+
+def _writable(node: Node, buffers: dict[Node, Buffer]) -> Buffer:
+    """The node's buffer, marked as read back by the kernel itself."""
+    old = buffers[node]
+    buffers[node] = Buffer(old.name, old.dtype, old.size, "rw")
+    return buffers[node]
+
+
+def _over_rows(
+    loops: list[Index], body: tuple[Statement, ...], names: Names, lanes: int
+) -> tuple[Index, tuple[Statement, ...]]:
+    """One tile per row, or per block of columns if `lanes` says to use vectors."""
+    if not loops:
+        return Index("tile", 1), body
+    if lanes == 1:
+        loops, body = merge_loops(loops, body, names)
+        tile = Index("tile", product(i.extent for i in loops))
+        return tile, substitute_indices(body, split_rows(tile, loops))
+    column, rest = loops[-1], loops[:-1]
+    block = 4 * lanes
+    blocks = ceildiv(column.extent, block)
+    tile = Index("tile", product(i.extent for i in rest) * blocks)
+    start = (tile % blocks) * block
+    body = substitute_indices(body, split_rows(tile // blocks, rest))
+    stop = minimum(start + block, column.extent)
+    return tile, (ir.Loop(column, start, stop, body, lanes),)
+
+
+def _scan(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
+    operand, axis = node.inputs[0], node.attrs.axis
+    shape = node.type.shape
+    at = tuple(names.index("i", d) for d in shape)
+    along = at[axis]
+    dtype = node.type.dtype.compute
+    total = Local(names("a"), dtype)
+    combine = COMBINE[node.attrs.combine]
+    where = flat_index(at, shape)
+    value = ir.cast(ir.load(buffers[operand], where), dtype)
+    store = ir.Store(buffers[node], where, ir.cast(ir.local(total), node.type.dtype))
+    update = ir.Reduce((total,), combine, (value,))
+    steps: tuple[Statement, ...] = (store, update) if node.attrs.exclusive else (update, store)
+    declare = ir.Declare(total, start_value(combine, dtype))
+    body: tuple[Statement, ...] = (declare, *steps)
+    if isinstance(along, Index):
+        body = (declare, ir.Loop(along, 0, along.extent, steps))
+    loops = [i for d, i in enumerate(at) if d != axis and isinstance(i, Index)]
+    innermost = max((d for d, i in enumerate(at) if isinstance(i, Index)), default=axis)
+    lanes = 1 if innermost == axis else target.vector_bits // 32
+    tile, body = _over_rows(loops, body, names, lanes)
+    return tile, [], body
+
+
+def _argsort(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
+    operand, axis = node.inputs[0], node.attrs.axis
+    shape = node.type.shape
+    length = shape[axis]
+    rows = [names.index("i", d) if k != axis else 0 for k, d in enumerate(shape)]
+    order = _writable(node, buffers)
+    merged = Buffer("s0", INT64, length, "s")
+
+    def place(position: Dim) -> Dim:
+        return flat_index(tuple(position if k == axis else i for k, i in enumerate(rows)), shape)
+
+    def key(position: Dim) -> Value:
+        return ir.load(buffers[operand], place(position))
+
+    t, back = Index(names("t"), length), Index(names("t"), length)
+    width = Local(names("w"), INT64)
+    run = Index(names("w"), length)
+    start: list[Statement] = [
+        ir.Loop(t, 0, length, (ir.Store(order, place(t), ir.index(t)),)),
+        ir.Declare(width, ir.const(INT64, 1)),
+    ]
+    copy = ir.Loop(back, 0, length, (ir.Store(order, place(back), ir.load(merged, back)),))
+    double = ir.Assign(width, ir.local(width) + ir.local(width))
+    merge = _merge_runs(names, run, length, order, merged, place, key, node.attrs.descending)
+    unfinished = ir.local(width) < ir.index(length)
+    one_pass = ir.If(unfinished, (ir.Bind(run, ir.local(width)), merge, copy, double))
+    passes = ir.Loop(Index(names("p"), MAX_PASSES), 0, MAX_PASSES, (one_pass,))
+    loops = [i for i in rows if isinstance(i, Index)]
+    tile, body = _over_rows(loops, (*start, passes), names, 1)
+    return tile, [merged], body
+
+
+def _merge_runs(
+    names: Names,
+    run: Index,
+    length: Dim,
+    order: Buffer,
+    merged: Buffer,
+    place: Callable[[Dim], Dim],
+    key: Callable[[Dim], Value],
+    descending: bool,
+) -> Statement:
+    """Merge neighbouring sorted runs of `run` elements from `order` into `merged`."""
+    pair = Index(names("q"), length)
+    low = pair * run * 2
+    middle, high = minimum(low + run, length), minimum(low + run * 2, length)
+    left, right = Local(names("l"), INT64), Local(names("l"), INT64)
+    at_left, at_right = Index(names("x"), length), Index(names("x"), length)
+    left_item, right_item = Index(names("x"), length), Index(names("x"), length)
+    out = Index(names("o"), length)
+    has_left = ir.local(left) < ir.index(middle)
+    has_right = ir.local(right) < ir.index(high)
+    right_first = _comes_before(key(right_item), key(left_item), descending)
+    take_right = has_right & (ir.op("not", has_left) | right_first)
+    one = ir.const(INT64, 1)
+    zero = ir.const(INT64, 0)
+    body: tuple[Statement, ...] = (
+        ir.Bind(at_left, ir.select(has_left, ir.local(left), ir.index(low))),
+        ir.Bind(at_right, ir.select(has_right, ir.local(right), ir.index(low))),
+        ir.Bind(left_item, ir.load(order, place(at_left))),
+        ir.Bind(right_item, ir.load(order, place(at_right))),
+        ir.Store(merged, out, ir.select(take_right, ir.index(right_item), ir.index(left_item))),
+        ir.Bind(taken := Index(names("x"), 2), ir.select(take_right, one, zero)),
+        ir.Assign(right, ir.local(right) + ir.index(taken)),
+        ir.Assign(left, ir.local(left) + (one - ir.index(taken))),
+    )
+    return ir.Loop(
+        pair,
+        0,
+        (length + run * 2 - 1) // (run * 2),
+        (
+            ir.Declare(left, ir.index(low)),
+            ir.Declare(right, ir.index(middle)),
+            ir.Loop(out, low, high, body),
+        ),
+    )
+
+
+def _comes_before(a: Value, b: Value, descending: bool) -> Value:
+    """Whether a must stand before b; NaN stands last either way."""
+    first = a > b if descending else a < b
+    if not a.dtype.is_float:
+        return first
+    return first | (b.ne(b) & a.eq(a))
+
+
+def _scatter(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
+    operand, positions, updates = node.inputs
+    rows, columns = node.type.shape
+    out = _writable(node, buffers)
+    i, j = Index(names("i"), rows), Index(names("j"), positions.type.shape[0])
+    column = names.index("c", columns)
+    chosen = Index(names("g"), rows)
+    lanes = target.vector_bits // 32
+    copy_lanes = 1 if isinstance(column, Index) else lanes
+    copy = ir.Store(out, i * columns + column, ir.load(buffers[operand], i * columns + column))
+    target_place = chosen * columns + column
+    update = ir.load(buffers[updates], j * columns + column)
+    if node.attrs.mode != "set":
+        update = _accumulate(node.attrs.mode, ir.load(out, target_place), update)
+    apply: tuple[Statement, ...] = (
+        ir.Bind(chosen, ir.load(buffers[positions], j)),
+        ir.Store(out, target_place, update),
+    )
+    body: tuple[Statement, ...] = (
+        ir.Loop(i, 0, rows, (copy,), copy_lanes),
+        ir.Loop(j, 0, j.extent, apply),
+    )
+    if isinstance(column, Index):
+        tile, body = _over_rows([column], body, names, lanes)
+        return tile, [], body
+    return Index("tile", 1), [], body
+
+
+def _accumulate(mode: str, old: Value, new: Value) -> Value:
+    return ir.op(mode, old, new)
+
+
+_RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] = {
+    "scan": _scan,
+    "argsort": _argsort,
+    "scatter": _scatter,
+}

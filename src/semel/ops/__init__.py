@@ -1,0 +1,11 @@
+"""What each op means: its type rule and its NumPy reference.
+
+    import semel.ops  -->  semel.ir.opdef.OPS holds every op
+
+Each file is one family: leaf, elementwise, movement, reduce, contract, opaque. An op is
+a row of its family's table; importing this package fills the table.
+"""
+
+from semel.ops import contract, elementwise, leaf, movement, opaque, reduce
+
+__all__ = ["contract", "elementwise", "leaf", "movement", "opaque", "reduce"]

@@ -1,0 +1,216 @@
+"""The attributes of ops: what an op is told beside its operands.
+
+    (op name, operand nodes, attrs) --make_node--> Node
+
+Every class is frozen and compares by value, because attrs are part of a node's
+identity: equal attrs on equal operands are one computation. What compares by
+object is a constant's storage, since comparing weights would cost more than it
+saves. Attrs hold plain data only; what must hold of them is checked by the op's
+`infer`, where the operand types are known.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim
+from semel.ir.graph import Storage
+from semel.ir.types import BOOL, DType, Shape, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class InputAttrs:
+    """A tensor the caller passes at every run, known by `name`."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantAttrs:
+    """Sealed data: `storage` never changes, so it may be folded and packed."""
+
+    storage: Storage
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ParamAttrs:
+    """Data that the owner of a plan may replace, known by `name`: never folded."""
+
+    name: str
+    storage: Storage
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarAttrs:
+    """One number of shape (), rounded to `dtype` when it is made.
+
+    `key` holds its bits: two scalars are equal if these are, so that -0.0 differs from
+    0.0 and NaN equals itself. `value` is a plain bool, int or float.
+    """
+
+    value: Any = field(compare=False)
+    dtype: DType
+    key: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        value = round_to(self.value, self.dtype)
+        object.__setattr__(self, "value", value)
+        packed = struct.pack("<d", value) if self.dtype.is_float else str(value).encode()
+        object.__setattr__(self, "key", packed)
+
+
+def round_to(value: Any, dtype: DType) -> Any:
+    """`value` as the plain Python number that `dtype` stores for it; integers wrap."""
+    if dtype.is_float:
+        with np.errstate(all="ignore"):
+            return float(np.asarray(float(value)).astype(dtype.numpy))
+    if dtype == BOOL:
+        return bool(value)
+    if isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        raise GraphError("scalar", f"a {dtype} must be a whole number, got {value!r}.")
+    wrapped = int(value) & ((1 << dtype.bits) - 1)
+    negative = dtype.kind == "i" and wrapped >> (dtype.bits - 1)
+    return wrapped - (1 << dtype.bits) if negative else wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttrs:
+    """The dtype that a `cast` converts to, or that a `bitcast` reads the bits as."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IotaAttrs:
+    """A tensor of `shape` whose elements are their own index along `axis`."""
+
+    shape: Shape
+    axis: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class RandomBitsAttrs:
+    """The shape of the random words; each depends on its row-major index and the key only."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIndexAttrs:
+    """Indices must lie in [-size, size); `where` names the op on whose behalf they are checked."""
+
+    size: Dim
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs:
+    """The new shape, of as many elements, in row-major order."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class PermuteAttrs:
+    """Result axis i is operand axis `axes[i]`."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandAttrs:
+    """The new shape, of the same rank: dims of size 1 stretch, the others stay."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAttrs:
+    """Result index i reads operand index `start + i*step` along each axis; steps may be < 0."""
+
+    starts: tuple[Dim, ...]
+    sizes: tuple[Dim, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PadAttrs:
+    """How many fill elements stand before and after each axis; never negative."""
+
+    before: tuple[Dim, ...]
+    after: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatAttrs:
+    """The axis along which the operands stand one after another."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatherAttrs:
+    """The axis that the indices of `gather` and `take_along` select from."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttrs:
+    """The reduced axes, ascending; they stay with size 1.
+
+    `propagate_nan=False` allows max and min to skip NaN, where the result is used in a
+    way that brings the NaN back anyhow (softmax).
+    """
+
+    axes: tuple[int, ...]
+    propagate_nan: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePartialAttrs:
+    """Runs of `chunk` elements along `axis` collapse to one each; the last may be short.
+
+    `combine` is sum, prod, max, min, or, and.
+    """
+
+    axis: int
+    chunk: int
+    combine: str
+    propagate_nan: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAttrs:
+    """Running `combine` (sum, prod, max, min) along `axis`.
+
+    An exclusive scan leaves out the element itself and starts with the identity.
+    """
+
+    axis: int
+    combine: str
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArgsortAttrs:
+    """The axis to order, and the direction."""
+
+    axis: int
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterAttrs:
+    """What an update does to the row it hits: set, add, mul, max or min."""
+
+    mode: str

@@ -1,0 +1,61 @@
+"""Contraction: matmul.
+
+    a [*batch, M, K], b [*batch, K, N] --> [*batch, M, N]
+
+The operands have one dtype and equal batch dims; a frontend expands and reshapes. Half
+types accumulate in float32 and round once; integers wrap in their dtype; bool is the or
+of ands. The reference multiplies floats in float64 and rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.graph import Node
+from semel.ir.opdef import OpDef, register
+from semel.ir.types import TensorType
+from semel.ops.numerics import Array
+from semel.ops.shapes import (
+    REQUIREMENTS,
+    Requirement,
+    check,
+    check_count,
+    check_same_dtype,
+    check_same_rank,
+    equal,
+)
+
+
+def _require_matmul(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:
+    for axis, (m, n) in enumerate(zip(a.shape[:-2], b.shape[:-2], strict=True)):
+        yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
+    k_a, k_b = a.shape[-1], b.shape[-2]
+    yield equal(k_a, k_b, f"inner dims must agree, got {k_a} in {a} and {k_b} in {b}.")
+
+
+def _infer_matmul(attrs: None, *types: TensorType) -> TensorType:
+    check_count("matmul", types, 2)
+    a, b = types
+    check_same_dtype("matmul", types)
+    check_same_rank("matmul", types)
+    if a.rank < 2:
+        raise GraphError("matmul", f"operands must have rank >= 2, got {a} and {b}.")
+    check("matmul", attrs, a, b)
+    return TensorType((*a.shape[:-1], b.shape[-1]), a.dtype)
+
+
+def _reference_matmul(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    a, b = arrays
+    dtype = node.type.dtype
+    if dtype.is_float:
+        wide: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        return wide.astype(dtype.compute.numpy).astype(dtype.numpy)
+    result: Array = np.matmul(a, b)
+    return result
+
+
+register(OpDef("matmul", "contract", None, _infer_matmul, _reference_matmul, cost=2))
+REQUIREMENTS["matmul"] = _require_matmul

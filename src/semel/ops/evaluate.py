@@ -1,0 +1,113 @@
+"""Run a graph with the NumPy references: the oracle behind every test.
+
+    Graph, input arrays, variable values --> output arrays
+
+Slow and plain on purpose: one op after another, each checked against its inferred type.
+Variables that are not given are solved from the shapes of the inputs; all values are
+checked against their ranges and the guards before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from semel.errors import InputError, InternalError, VariableError
+from semel.ir import expr
+from semel.ir.expr import Dim, Variable
+from semel.ir.graph import Graph, Node
+from semel.ir.types import as_dtype
+from semel.ops.guards import guards
+
+Array = np.ndarray[Any, Any]
+
+
+def evaluate(
+    graph: Graph, inputs: Mapping[str, Any], variables: Mapping[str, int] | None = None
+) -> list[Array]:
+    """The outputs in order, as fresh C-contiguous arrays."""
+    arrays = _input_arrays(graph, inputs)
+    env = _bind(graph, arrays, dict(variables or {}))
+    _check_shapes(graph, arrays, env)
+    values: dict[Node, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            if node.op.name == "input":
+                values[node] = arrays[node.attrs.name]
+            else:
+                values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
+    # order="C" turns a 0-d result into a copy too, and keeps its shape.
+    return [np.array(values[n], order="C") for n in graph.outputs]
+
+
+def evaluate_node(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    """One op by its reference; a result that contradicts the inferred type is our bug."""
+    with np.errstate(all="ignore"):
+        result: Array = np.asarray(node.op.reference(node, arrays, env))
+    shape = tuple(expr.evaluate(d, env) for d in node.type.shape)
+    if result.shape != shape or result.dtype != node.type.dtype.numpy:
+        raise InternalError(
+            node.op.name,
+            f"reference gave {result.dtype}{list(result.shape)}, inferred type is {node.type}.",
+        )
+    return result
+
+
+def _input_arrays(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    wanted = {node.attrs.name: node for node in graph.inputs}
+    if set(wanted) != set(inputs):
+        raise InputError("evaluate", f"inputs must be {sorted(wanted)}, got {sorted(inputs)}.")
+    arrays: dict[str, Array] = {}
+    for name, node in wanted.items():
+        array = np.asarray(inputs[name])
+        if as_dtype(array.dtype, name) != node.type.dtype or array.ndim != node.type.rank:
+            raise InputError(name, f"must be {node.type}, got {array.dtype}{list(array.shape)}.")
+        arrays[name] = array
+    return arrays
+
+
+def _bind(graph: Graph, arrays: Mapping[str, Array], env: dict[str, int]) -> dict[str, int]:
+    for node in graph.inputs:
+        for dim, size in zip(node.type.shape, arrays[node.attrs.name].shape, strict=True):
+            solved = solve(dim, size)
+            if solved is not None:
+                env.setdefault(solved[0].name, solved[1])
+    for variable in graph.variables:
+        if variable.name not in env:
+            raise VariableError(variable.name, "has no value: no input has it as a dim.")
+        value = env[variable.name]
+        if value < variable.min or (variable.max is not None and value > variable.max):
+            raise VariableError(
+                variable.name, f"must lie in [{variable.min}, {variable.max}], got {value}."
+            )
+    _check_guards(graph, env)
+    return env
+
+
+def solve(dim: Dim, size: int) -> tuple[Variable, int] | None:
+    """The variable and its value if `dim == size` is affine in one variable, else None."""
+    found = expr.variables(dim)
+    if len(found) != 1 or any(len(m) > 1 or m not in ((), (found[0],)) for m, _ in expr.terms(dim)):
+        return None
+    coefficients = dict(expr.terms(dim))
+    offset, scale = coefficients.get((), 0), coefficients[(found[0],)]
+    return None if (size - offset) % scale else (found[0], (size - offset) // scale)
+
+
+def _check_guards(graph: Graph, env: Mapping[str, int]) -> None:
+    for dim, text in guards(graph):
+        if expr.evaluate(dim, env) != 0:
+            values = ", ".join(f"{v.name}={env[v.name]}" for v in expr.variables(dim))
+            raise VariableError("guard", f"{text} Found {values}.")
+
+
+def _check_shapes(graph: Graph, arrays: Mapping[str, Array], env: Mapping[str, int]) -> None:
+    for node in graph.inputs:
+        array = arrays[node.attrs.name]
+        shape = tuple(expr.evaluate(d, env) for d in node.type.shape)
+        if array.shape != shape:
+            raise InputError(
+                node.attrs.name, f"must have shape {shape} ({node.type}), got {array.shape}."
+            )

@@ -1,0 +1,41 @@
+"""Guards: what the values of the variables must satisfy for a graph to make sense.
+
+    Graph --guards--> ((dim that must be 0, sentence), ...)
+
+`x[n] + y[m]` is legal while n == m; `reshape x[n] to [n // 4, 4]` while n is a multiple
+of 4; a slice of 16 while n >= 16. Each becomes one expression that is zero exactly then,
+checked at every bind. Invariant: no guard is provably zero (it is dropped) or provably
+non-zero (making the node raises).
+
+Take the guards of a graph before its passes run: a pass may remove the op that demanded
+one (`reshape` of `reshape`), and relies on the guards of the graph it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from semel.ir.expr import Dim
+from semel.ir.graph import Graph, Node
+from semel.ops.shapes import Requirement, at_most, requirements
+
+
+def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
+    """Every dim that must be zero, once each, with the sentence of the first op that needs it."""
+    found: dict[Dim, str] = {}
+    for node in graph.nodes:
+        for requirement in _node_requirements(node):
+            if not requirement.always_holds:
+                found.setdefault(requirement.amount, _sentence(node, requirement))
+    return tuple(found.items())
+
+
+def _node_requirements(node: Node) -> Iterator[Requirement]:
+    yield from requirements(node.op.name, node.attrs, (n.type for n in node.inputs))
+    for dim in node.type.shape:
+        yield at_most(0, dim, f"dims must be >= 0, got {dim} in {node.type}.")
+
+
+def _sentence(node: Node, requirement: Requirement) -> str:
+    origin = f" ({node.origins[0]})" if node.origins else ""
+    return f"[{node.op.name}] {requirement.text}{origin}"

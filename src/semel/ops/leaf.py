@@ -1,0 +1,69 @@
+"""Leaves: where values come from. input, constant, param, scalar.
+
+    attrs --> a value with no operands
+
+An `input` comes with every run. A `constant` is sealed data that passes may fold. A
+`param` is data that its owner may replace, so nothing is ever computed from its content
+at compile time. A `scalar` is one number of shape (), equal by its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError, InternalError
+from semel.ir.graph import Node
+from semel.ir.opdef import OpDef, register
+from semel.ir.types import TensorType
+from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs
+from semel.ops.shapes import check_dims
+
+Array = np.ndarray[Any, Any]
+
+
+def _infer_input(attrs: InputAttrs) -> TensorType:
+    if not attrs.name:
+        raise GraphError("input", f"needs a name, got {attrs.name!r} for {attrs.type}.")
+    check_dims("input", attrs.type.shape)
+    return attrs.type
+
+
+def _infer_stored(attrs: ConstantAttrs | ParamAttrs) -> TensorType:
+    array, declared = attrs.storage.array, attrs.type
+    if array.dtype != declared.dtype.numpy or array.shape != declared.shape:
+        op = "param" if isinstance(attrs, ParamAttrs) else "constant"
+        raise GraphError(
+            op, f"data must match its type {declared}, got {array.dtype} of shape {array.shape}."
+        )
+    return declared
+
+
+def _reference_input(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    raise InternalError("input", f"'{node.attrs.name}' has no value of its own.")
+
+
+def _reference_stored(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    array: Array = node.attrs.storage.array
+    return array
+
+
+def _reference_scalar(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    return np.asarray(node.attrs.value).astype(node.type.dtype.numpy)
+
+
+def _infer_scalar(attrs: ScalarAttrs) -> TensorType:
+    return TensorType((), attrs.dtype)
+
+
+_ROWS: tuple[tuple[str, type, Callable[..., Any], Callable[..., Any]], ...] = (
+    ("input", InputAttrs, _infer_input, _reference_input),
+    ("constant", ConstantAttrs, _infer_stored, _reference_stored),
+    ("param", ParamAttrs, _infer_stored, _reference_stored),
+    ("scalar", ScalarAttrs, _infer_scalar, _reference_scalar),
+)
+
+for _name, _attrs, _infer, _reference in _ROWS:
+    register(OpDef(_name, "leaf", _attrs, _infer, _reference, cost=0))

@@ -1,0 +1,274 @@
+"""Movement ops: every result element is an operand element, or a fill, at another index.
+
+    (tensor, attrs) --> the same elements elsewhere
+
+They move no memory by themselves: a consumer reads through them by index arithmetic.
+Axes, starts and sizes are resolved by the frontend: no negative axes, no clamping, no
+`-1`. Bounds that depend on variables become guards, so that a slice never reads past
+its operand whatever the variables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, add, evaluate
+from semel.ir.graph import Node
+from semel.ir.opdef import OpDef, register
+from semel.ir.types import INT64, Shape, TensorType
+from semel.ops.attrs import (
+    ConcatAttrs,
+    ExpandAttrs,
+    GatherAttrs,
+    PadAttrs,
+    PermuteAttrs,
+    ReshapeAttrs,
+    SliceAttrs,
+)
+from semel.ops.numerics import Array, Function
+from semel.ops.shapes import (
+    REQUIREMENTS,
+    Requirement,
+    at_most,
+    check,
+    check_axis,
+    check_count,
+    check_dims,
+    check_same_dtype,
+    check_same_rank,
+    equal,
+    same_dims,
+)
+
+Env = Mapping[str, int]
+
+
+def _numbers(dims: Shape, env: Env) -> tuple[int, ...]:
+    return tuple(evaluate(d, env) for d in dims)
+
+
+def _text(dims: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(str(d) for d in dims) + ")"
+
+
+def _check_per_axis(op: str, x: TensorType, **fields: tuple[Any, ...]) -> None:
+    for name, values in fields.items():
+        if len(values) != x.rank:
+            raise GraphError(op, f"{name} needs one entry per axis of {x}, got {_text(values)}.")
+
+
+# ---------------------------------------------------------------- reshape, permute, expand
+
+
+def _require_reshape(attrs: ReshapeAttrs, x: TensorType) -> Iterator[Requirement]:
+    new = TensorType(attrs.shape, x.dtype)
+    yield equal(
+        x.num_elements,
+        new.num_elements,
+        f"the number of elements must stay, got {x.num_elements} in {x} "
+        f"and {new.num_elements} in {new}.",
+    )
+
+
+def _infer_reshape(attrs: ReshapeAttrs, *types: TensorType) -> TensorType:
+    check_count("reshape", types, 1)
+    check_dims("reshape", attrs.shape)
+    check("reshape", attrs, *types)
+    return TensorType(attrs.shape, types[0].dtype)
+
+
+def _reference_reshape(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return arrays[0].reshape(_numbers(node.attrs.shape, env))
+
+
+def _infer_permute(attrs: PermuteAttrs, *types: TensorType) -> TensorType:
+    check_count("permute", types, 1)
+    x = types[0]
+    if sorted(attrs.axes) != list(range(x.rank)):
+        raise GraphError(
+            "permute", f"axes must be an order of {_text(tuple(range(x.rank)))} for {x}, "
+            f"got {_text(attrs.axes)}."
+        )  # fmt: skip
+    return TensorType(tuple(x.shape[a] for a in attrs.axes), x.dtype)
+
+
+def _reference_permute(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return arrays[0].transpose(node.attrs.axes)
+
+
+def _require_expand(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]:
+    for axis, (old, new) in enumerate(zip(x.shape, attrs.shape, strict=True)):
+        # Only the literal 1 stretches: a symbolic dim never broadcasts by accident of value.
+        if old != 1 and old != new:
+            yield equal(
+                old,
+                new,
+                f"dim {axis} must be 1 or stay, got {old} in {x} and {new} in the new shape.",
+            )
+
+
+def _infer_expand(attrs: ExpandAttrs, *types: TensorType) -> TensorType:
+    check_count("expand", types, 1)
+    _check_per_axis("expand", types[0], shape=attrs.shape)
+    check_dims("expand", attrs.shape)
+    check("expand", attrs, *types)
+    return TensorType(attrs.shape, types[0].dtype)
+
+
+def _reference_expand(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return np.broadcast_to(arrays[0], _numbers(node.attrs.shape, env))
+
+
+# ---------------------------------------------------------------- slice, pad, concat
+
+
+def _require_slice(attrs: SliceAttrs, x: TensorType) -> Iterator[Requirement]:
+    rows = zip(attrs.starts, attrs.sizes, attrs.steps, x.shape, strict=True)
+    for axis, (start, size, step, dim) in enumerate(rows):
+        last = add(start, (size - 1) * step)
+        lowest, highest = (start, last) if step > 0 else (last, start)
+        found = f"start={start}, size={size}, step={step}"
+        text = f"indices of axis {axis} of {x} must lie in [0, {dim}), got {found}."
+        if size == 0:
+            continue
+        yield at_most(0, lowest, text)
+        yield at_most(highest, dim - 1, text)
+
+
+def _infer_slice(attrs: SliceAttrs, *types: TensorType) -> TensorType:
+    check_count("slice", types, 1)
+    _check_per_axis("slice", types[0], starts=attrs.starts, sizes=attrs.sizes, steps=attrs.steps)
+    if 0 in attrs.steps:
+        raise GraphError("slice", f"steps must not be 0, got {_text(attrs.steps)}.")
+    check_dims("slice", attrs.sizes)
+    check("slice", attrs, *types)
+    return TensorType(attrs.sizes, types[0].dtype)
+
+
+def _reference_slice(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    starts, sizes = _numbers(node.attrs.starts, env), _numbers(node.attrs.sizes, env)
+    rows = zip(starts, sizes, node.attrs.steps, strict=True)
+    return arrays[0][tuple(_as_slice(*row) for row in rows)]
+
+
+def _as_slice(start: int, size: int, step: int) -> slice:
+    if size == 0:
+        return slice(0, 0)
+    stop = start + size * step
+    return slice(start, None if stop < 0 else stop, step)
+
+
+def _require_pad(attrs: PadAttrs, x: TensorType, fill: TensorType) -> Iterator[Requirement]:
+    for axis, sides in enumerate(zip(attrs.before, attrs.after, strict=True)):
+        for amount in sides:
+            yield at_most(0, amount, f"pads must be >= 0, got {amount} for axis {axis} of {x}.")
+
+
+def _infer_pad(attrs: PadAttrs, *types: TensorType) -> TensorType:
+    check_count("pad", types, 2)
+    x, fill = types
+    check_same_dtype("pad", types)
+    if fill.rank:
+        raise GraphError("pad", f"fill must have shape (), got {fill}.")
+    _check_per_axis("pad", x, before=attrs.before, after=attrs.after)
+    check("pad", attrs, *types)
+    rows = zip(attrs.before, x.shape, attrs.after, strict=True)
+    return TensorType(tuple(add(add(b, d), a) for b, d, a in rows), x.dtype)
+
+
+def _reference_pad(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    x, fill = arrays
+    before = _numbers(node.attrs.before, env)
+    result = np.full(_numbers(node.type.shape, env), fill, x.dtype)
+    result[tuple(slice(b, b + n) for b, n in zip(before, x.shape, strict=True))] = x
+    return result
+
+
+def _require_concat(attrs: ConcatAttrs, *types: TensorType) -> Iterator[Requirement]:
+    for other in types[1:]:
+        yield from same_dims(types[0], other, but=attrs.axis)
+
+
+def _infer_concat(attrs: ConcatAttrs, *types: TensorType) -> TensorType:
+    if not types:
+        raise GraphError("concat", "needs at least one operand, got none.")
+    check_same_dtype("concat", types)
+    check_same_rank("concat", types)
+    check_axis("concat", attrs.axis, types[0])
+    check("concat", attrs, *types)
+    total: Dim = 0
+    for x in types:
+        total = add(total, x.shape[attrs.axis])
+    shape = (*types[0].shape[: attrs.axis], total, *types[0].shape[attrs.axis + 1 :])
+    return TensorType(shape, types[0].dtype)
+
+
+def _reference_concat(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return np.concatenate(arrays, axis=node.attrs.axis)
+
+
+# ---------------------------------------------------------------- gather, take_along
+
+
+def _check_indices(op: str, attrs: GatherAttrs, types: tuple[TensorType, ...]) -> None:
+    check_count(op, types, 2)
+    check_axis(op, attrs.axis, types[0])
+    if types[1].dtype != INT64:
+        raise GraphError(op, f"indices must be int64, got {types[1]}.", hint="Use check_index.")
+
+
+def _infer_gather(attrs: GatherAttrs, *types: TensorType) -> TensorType:
+    _check_indices("gather", attrs, types)
+    x, indices = types
+    shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
+    return TensorType(shape, x.dtype)
+
+
+def _reference_gather(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return np.take(arrays[0], arrays[1], axis=node.attrs.axis)
+
+
+def _require_take_along(
+    attrs: GatherAttrs, x: TensorType, indices: TensorType
+) -> Iterator[Requirement]:
+    for axis, (n, k) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        if axis != attrs.axis:
+            yield at_most(
+                k, n, f"dim {axis} of indices must not exceed x's, got {k} in {indices} "
+                f"and {n} in {x}."
+            )  # fmt: skip
+
+
+def _infer_take_along(attrs: GatherAttrs, *types: TensorType) -> TensorType:
+    _check_indices("take_along", attrs, types)
+    check_same_rank("take_along", types)
+    check("take_along", attrs, *types)
+    return TensorType(types[1].shape, types[0].dtype)
+
+
+def _reference_take_along(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    x, indices = arrays
+    axis = node.attrs.axis
+    rows = tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(indices.shape))
+    return np.take_along_axis(x[rows], indices, axis=axis)
+
+
+_RULES: tuple[tuple[str, type, Function, Function, Function | None], ...] = (
+    ("reshape", ReshapeAttrs, _infer_reshape, _reference_reshape, _require_reshape),
+    ("permute", PermuteAttrs, _infer_permute, _reference_permute, None),
+    ("expand", ExpandAttrs, _infer_expand, _reference_expand, _require_expand),
+    ("slice", SliceAttrs, _infer_slice, _reference_slice, _require_slice),
+    ("pad", PadAttrs, _infer_pad, _reference_pad, _require_pad),
+    ("concat", ConcatAttrs, _infer_concat, _reference_concat, _require_concat),
+    ("gather", GatherAttrs, _infer_gather, _reference_gather, None),
+    ("take_along", GatherAttrs, _infer_take_along, _reference_take_along, _require_take_along),
+)
+
+for _name, _attrs, _infer, _reference, _require in _RULES:
+    register(OpDef(_name, "movement", _attrs, _infer, _reference, cost=1))
+    if _require is not None:
+        REQUIREMENTS[_name] = _require

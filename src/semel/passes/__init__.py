@@ -1,0 +1,59 @@
+"""Graph to graph: what is computed stays, how it is said improves.
+
+    Graph --pass--> Graph --pass--> ...
+
+A pass is a pure function on graphs; this list is their order. Constants fold before the
+algebra, so that its rules see numbers, and again after it, for what it uncovered.
+Reductions take their final form last, when the shapes below them are settled. CSE and
+DCE hold by construction and have no pass: equal nodes are one node, and a graph is what
+its outputs reach. Take a graph's guards before its passes (`semel.ops.guards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from semel.errors import InternalError
+from semel.ir.graph import Graph
+from semel.ir.text import format_graph
+from semel.ir.verify import verify_graph
+from semel.passes.decompose import merge_reduced_axes, split_large_reductions
+from semel.passes.fold import fold_constants
+from semel.passes.simplify import simplify
+
+Pass = Callable[[Graph], Graph]
+
+__all__ = ["Pass", "default_passes", "run_passes"]
+
+
+def default_passes() -> tuple[Pass, ...]:
+    """The passes in order; each may be left out and the result is the same numbers."""
+    return (
+        fold_constants,
+        simplify,
+        fold_constants,
+        merge_reduced_axes,
+        split_large_reductions,
+        simplify,
+    )
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass] | None = None, verify: bool = False) -> Graph:
+    """Apply `passes` in order; with `verify`, a pass that breaks the graph is named."""
+    for each in default_passes() if passes is None else passes:
+        before, graph = graph, each(graph)
+        if verify:
+            _check(each, before, graph)
+    return graph
+
+
+def _check(each: Pass, before: Graph, after: Graph) -> None:
+    problems = verify_graph(after)
+    problems += [
+        f"output '{name}' was {old.type} and became {new.type}."
+        for name, old, new in zip(before.names, before.outputs, after.outputs, strict=True)
+        if old.type != new.type
+    ]
+    if problems:
+        name = getattr(each, "__name__", repr(each))
+        raise InternalError(name, f"{' '.join(problems)}\n{format_graph(before)}")

@@ -1,0 +1,106 @@
+"""Reductions in the form the scheduler likes: one axis, and long ones in runs.
+
+`merge_reduced_axes`: adjacent reduced axes are one axis.
+
+    before                                          after
+    %1 = reduce_max %0 {axes=(1, 2)} : f32[n,1,1]   %1 = reshape %0 {shape=(n, 24)} : f32[n,24]
+                                                    %2 = reduce_max %1 {axes=(1,)} : f32[n,1]
+                                                    %3 = reshape %2 {shape=(n, 1, 1)} : f32[n,1,1]
+
+`split_large_reductions`: a reduction of many elements to very few is one long chain for one
+core. It becomes runs of CHUNK elements, which any core may take, and a short reduction of
+their results. The runs depend on the extent alone, so that the number of threads changes
+no bit.
+
+    before                                          after
+    %1 = reduce_sum %0 {axes=(0,)} : f32[1]         %1 = reshape %0 {shape=(1, 1000000)} : ...
+                                                    %2 = reduce_partial %1 {...} : f32[1,62]
+                                                    %3 = reduce_sum %2 {axes=(1,)} : f32[1,1]
+                                                    %4 = reshape %3 {shape=(1,)} : f32[1]
+
+Half types are summed in float32 from the first run to the last, and rounded once.
+"""
+
+from __future__ import annotations
+
+from semel.ir.expr import Dim, product, upper_bound
+from semel.ir.graph import Graph, Node, make_node, rewrite
+from semel.ir.types import FLOAT32
+from semel.ops.attrs import CastAttrs, PermuteAttrs, ReduceAttrs, ReducePartialAttrs
+from semel.ops.reduce import COMBINERS
+from semel.passes.patterns import reshape_to
+
+#: Elements per run. 16 Ki floats are 64 KiB: long enough to hide what starting a run costs.
+CHUNK = 16384
+#: Reductions of fewer elements stay whole: one core does them faster than two can meet.
+MIN_REDUCED = 65536
+#: With this many results or more, the results themselves are enough parallel work.
+MIN_KEPT = 8
+
+_SPLITTABLE = {f"reduce_{combine}": combine for combine in COMBINERS}
+
+
+def merge_reduced_axes(graph: Graph) -> Graph:
+    """Make every run of adjacent reduced axes one axis."""
+    return rewrite(graph, _merge)
+
+
+def _merge(node: Node) -> Node | None:
+    if node.op.name not in _SPLITTABLE or len(node.attrs.axes) < 2:
+        return None
+    x, axes = node.inputs[0], node.attrs.axes
+    shape: list[Dim] = []
+    merged: list[int] = []
+    for axis, dim in enumerate(x.type.shape):
+        if axis in axes and axis - 1 in axes:
+            shape[-1] = shape[-1] * dim
+            continue
+        if axis in axes:
+            merged.append(len(shape))
+        shape.append(dim)
+    if len(merged) == len(axes):
+        return None
+    attrs = ReduceAttrs(tuple(merged), node.attrs.propagate_nan)
+    reduced = make_node(node.op.name, (reshape_to(x, tuple(shape)),), attrs)
+    return reshape_to(reduced, node.type.shape)
+
+
+def split_large_reductions(graph: Graph) -> Graph:
+    """Cut reductions of many elements to few into runs that several cores can take."""
+    return rewrite(graph, _split)
+
+
+def _split(node: Node) -> Node | None:
+    if node.op.name not in _SPLITTABLE or not _is_large(node):
+        return None
+    combine = _SPLITTABLE[node.op.name]
+    rows = _rows(node)
+    is_rounded = rows.type.dtype.is_half and combine in ("sum", "prod")
+    if is_rounded:
+        rows = make_node("cast", (rows,), CastAttrs(FLOAT32))
+    nan = node.attrs.propagate_nan
+    partial = make_node("reduce_partial", (rows,), ReducePartialAttrs(1, CHUNK, combine, nan))
+    total = make_node(node.op.name, (partial,), ReduceAttrs((1,), nan))
+    if is_rounded:
+        total = make_node("cast", (total,), CastAttrs(node.type.dtype))
+    return reshape_to(total, node.type.shape)
+
+
+def _is_large(node: Node) -> bool:
+    shape, axes = node.inputs[0].type.shape, node.attrs.axes
+    reduced = upper_bound(product(shape[a] for a in axes))
+    kept = upper_bound(node.type.num_elements)
+    if kept is None or kept >= MIN_KEPT:
+        return False
+    was_split = node.inputs[0].op.name == "reduce_partial"
+    return not was_split and (reduced is None or reduced >= MIN_REDUCED)
+
+
+def _rows(node: Node) -> Node:
+    """The operand as [kept, reduced]: kept axes first, then each group as one axis."""
+    x, axes = node.inputs[0], node.attrs.axes
+    order = (*(a for a in range(x.type.rank) if a not in axes), *axes)
+    if order != tuple(range(x.type.rank)):
+        x = make_node("permute", (x,), PermuteAttrs(order))
+    extent = product(node.inputs[0].type.shape[a] for a in axes)
+    return reshape_to(x, (node.type.num_elements, extent))

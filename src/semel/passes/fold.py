@@ -1,0 +1,121 @@
+"""Constant folding: what depends on sealed data alone is computed once, here.
+
+    before                                    after
+    %0 = constant @0 : f32[2] = [1.0, 4.0]    %0 = constant @0 : f32[2] = [1.0, 2.0]
+    %1 = sqrt %0 : f32[2]                     output %0
+    output %1
+
+    %0 = scalar 2.0 : f32[]                   %0 = scalar 4.0 : f32[]
+    %1 = expand (reshape %0) : f32[n,4]       %1 = expand (reshape %0) : f32[n,4]
+    %2 = mul %1 %1 : f32[n,4]                 output %1
+    output %2
+
+The NumPy reference of each op does the arithmetic. Inputs and params are never known.
+A constant of one element is a scalar. An op on uniform operands (one repeated number)
+folds to a uniform result whatever its shape, symbolic ones too. Otherwise the result must
+be small: at most 64 KiB or the size of the constants it comes from, so that a fold never
+makes a program bigger. Movement is not folded, since a consumer reads through it for
+nothing; what is computed from moved constants is. A `check_index` that would fail is left
+for the run to report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from semel.errors import IndexRangeError
+from semel.ir.expr import variables
+from semel.ir.graph import Graph, Node, Storage, attr_dims, make_node, rewrite
+from semel.ops.attrs import ConstantAttrs
+from semel.ops.evaluate import evaluate_node
+from semel.passes.patterns import full, uniform
+
+SMALL_BYTES = 64 * 1024
+#: Known without operands, but cheaper as arithmetic than as a load.
+_GENERATED = frozenset({"iota"})
+#: The result depends on an element's index, so that uniform operands do not make it uniform.
+_BY_INDEX = frozenset({"iota", "random_bits"})
+
+Array = np.ndarray[Any, Any]
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Replace every node that sealed data determines by its value, if that is small."""
+    return rewrite(graph, _fold)
+
+
+def _fold(node: Node) -> Node | None:
+    if node.op.name == "constant":
+        return _as_scalar(node)
+    if node.op.kind in ("leaf", "movement") or node.op.name in _GENERATED:
+        return None
+    return _fold_uniform(node) or _fold_known(node)
+
+
+def _fold_uniform(node: Node) -> Node | None:
+    """Fold an elementwise op on repeated numbers: one evaluation on shape ()."""
+    scalars = [uniform(n) for n in node.inputs]
+    if node.op.kind != "elementwise" or node.op.name in _BY_INDEX:
+        return None
+    if any(s is None for s in scalars) or any(variables(d) for d in attr_dims(node.attrs)):
+        return None
+    leaves = [make_node("scalar", (), s) for s in scalars]
+    value = _try_evaluate(make_node(node.op.name, leaves, node.attrs), {})
+    return None if value is None else full(value.item(), node.type.dtype, node.type.shape)
+
+
+def _fold_known(node: Node) -> Node | None:
+    if not node.inputs or not _is_static(node):
+        return None
+    leaf_bytes = _known_bytes(node)
+    size_bytes = node.type.max_bytes
+    if leaf_bytes is None or size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
+        return None
+    value = _try_evaluate(node, {})
+    if value is None:
+        return None
+    folded = make_node("constant", (), ConstantAttrs(Storage(value), node.type))
+    return _as_scalar(folded) or folded
+
+
+def _as_scalar(node: Node) -> Node | None:
+    """A constant of one element is a number that other rules can see."""
+    array = node.attrs.storage.array
+    return full(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
+
+
+def _is_static(node: Node) -> bool:
+    dims = (*node.type.shape, *attr_dims(node.attrs))
+    return not any(variables(d) for d in dims)
+
+
+def _known_bytes(node: Node) -> int | None:
+    """Bytes of the constants a node is computed from, through movement; None if not all known."""
+    total = 0
+    for operand in node.inputs:
+        if operand.op.name in ("constant", "scalar"):
+            total += operand.type.max_bytes or 0
+        elif operand.op.kind == "movement" and _is_static(operand):
+            below = _known_bytes(operand)
+            if below is None:
+                return None
+            total += below
+        else:
+            return None
+    return total
+
+
+def _try_evaluate(node: Node, values: dict[Node, Array]) -> Array | None:
+    """The value of a node over leaves; None if a check in it fails."""
+    for operand in node.inputs:
+        if operand not in values:
+            found = _try_evaluate(operand, values)
+            if found is None:
+                return None
+            values[operand] = found
+    try:
+        return evaluate_node(node, tuple(values[n] for n in node.inputs), {})
+    except IndexRangeError:
+        return None

@@ -1,0 +1,49 @@
+"""What rewrite rules share: seeing a number through movement, and making one.
+
+    node --uniform--> the scalar all its elements equal, or None
+
+A frontend writes `x * 2` as `mul(x, expand(reshape(scalar 2)))`; rules look at the 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.ir.graph import Node, make_node
+from semel.ir.types import DType, Shape
+from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs
+
+#: Every result element is an operand element, so that a uniform operand stays uniform.
+_TRANSPARENT = frozenset({"reshape", "permute", "expand", "slice"})
+
+
+def uniform(node: Node) -> ScalarAttrs | None:
+    """The scalar that `node` repeats, seen through movement; None if it is not one."""
+    while node.op.name in _TRANSPARENT:
+        node = node.inputs[0]
+    if node.op.name != "scalar":
+        return None
+    attrs: ScalarAttrs = node.attrs
+    return attrs
+
+
+def is_uniform(node: Node, value: Any) -> bool:
+    """Whether every element is `value`, with the sign of zero taken seriously."""
+    found = uniform(node)
+    return found is not None and found == ScalarAttrs(value, found.dtype)
+
+
+def full(value: Any, dtype: DType, shape: Shape) -> Node:
+    """A tensor of one repeated number, as frontends write it."""
+    node = make_node("scalar", (), ScalarAttrs(value, dtype))
+    return expand_to(reshape_to(node, (1,) * len(shape)), shape)
+
+
+def reshape_to(node: Node, shape: Shape) -> Node:
+    """`node` in another shape; itself if it has that shape."""
+    return node if node.type.shape == shape else make_node("reshape", (node,), ReshapeAttrs(shape))
+
+
+def expand_to(node: Node, shape: Shape) -> Node:
+    """`node` stretched to `shape`; itself if it has that shape."""
+    return node if node.type.shape == shape else make_node("expand", (node,), ExpandAttrs(shape))

@@ -1,0 +1,1 @@
+"""The contract between compile side and run side."""

@@ -1,0 +1,397 @@
+"""ExecutionPlanBuilder: the one way to make a plan.
+
+    buffers + Prepared* records + variables, guards, inputs, outputs  --build()-->  ExecutionPlan
+
+`build()` checks everything that can be wrong before anything runs, resolves dependencies,
+and derives the order that bytes demand. Operations keep the order in which they were added
+unless a dependency says otherwise; with unique ids a dependency may point forward.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from semel.errors import CycleError, PlanError, UnsupportedError, VariableError
+from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
+from semel.ir.types import TensorType
+from semel.plan.plan import ExecutionPlan, PlanParts, kernel_variables
+from semel.plan.prepared import (
+    CUSTOM_FUNCTIONS,
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+    RuntimeVar,
+)
+from semel.plan.state import PlanIO, PlanVariable
+from semel.runtime.buffer import Buffer
+from semel.runtime.device import find_device
+
+
+class ExecutionPlanBuilder:
+    """Collects buffers and operations; `build()` consumes it."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self._buffers: list[Buffer] = []
+        self._ast_to_buffer: dict[int, int] = {}
+        self._alias_ids: list[int] = []
+        self._outputs: list[int] | None = None
+        self._ops: list[PreparedOp] = []
+        self._instance_deps: list[tuple[int, ...]] = []
+        self._variables: dict[str, PlanVariable] = {}
+        self._guards: list[tuple[Dim, str]] = []
+        self._io: dict[str, list[PlanIO]] = {"input": [], "output": []}
+        self._is_built = False
+
+    # ------------------------------------------------------------ collecting
+
+    def add_buffer(self, ast_id: int, buffer: Buffer) -> int:
+        """Add a buffer under a node's id; its index. Equal buffers are not merged."""
+        self._buffers.append(buffer)
+        self._ast_to_buffer[ast_id] = len(self._buffers) - 1
+        return len(self._buffers) - 1
+
+    def map_buffer(self, ast_id: int, index: int) -> None:
+        """Let another id name the buffer at `index`."""
+        self._check_index("map_buffer", index)
+        self._ast_to_buffer[ast_id] = index
+
+    def replace_buffer(self, index: int, buffer: Buffer) -> None:
+        """Use another buffer in the place of the one at `index`."""
+        self._check_index("replace_buffer", index)
+        self._buffers[index] = buffer
+
+    def set_output_buffer(self, index: int) -> None:
+        """The plan has one output; replaces what was set before."""
+        self.set_output_buffers([index])
+
+    def set_output_buffers(self, indices: Sequence[int]) -> None:
+        """The plan's outputs, in order; replaces what was set before."""
+        self._outputs = list(indices)
+
+    def add_kernel(self, kernel: PreparedKernel) -> int:
+        """Add a kernel call; its position."""
+        return self.add_op(kernel)
+
+    def add_op(self, op: PreparedOp) -> int:
+        """Add an operation; its position, which instance dependencies refer to."""
+        return self.add_op_with_instance_dependencies(op, ())
+
+    def add_op_with_instance_dependencies(self, op: PreparedOp, positions: Iterable[int]) -> int:
+        """Add an operation that must follow those at `positions`, besides its `dependencies`."""
+        self._ops.append(op)
+        self._instance_deps.append(tuple(positions))
+        return len(self._ops) - 1
+
+    def add_alias_ids(self, ids: Iterable[int]) -> None:
+        """Further ids that the release callbacks are told about."""
+        self._alias_ids += ids
+
+    def declare_variable(
+        self, variable: Variable, initial: int | None = None, *, capacity: int | None = None
+    ) -> None:
+        """Make a variable known, with its bounds and, if given, its first value.
+
+        `capacity` is what the buffers are made for if the variable has no maximum.
+        """
+        if initial is not None:
+            _check_bounds(variable, initial)
+        self._variables[variable.name] = PlanVariable(variable, initial, capacity)
+
+    def add_guard(self, expr: Dim, message: str) -> None:
+        """`expr` must be 0 at every bind, else a VariableError with `message`."""
+        self._guards.append((expr, message))
+
+    def declare_input(self, name: str, index: int, type: TensorType) -> None:
+        """The buffer at `index` is the input `name`; its shape may depend on variables."""
+        self._declare("input", PlanIO(name, index, type))
+
+    def declare_output(self, name: str, index: int, type: TensorType) -> None:
+        """The buffer at `index` is the output `name`."""
+        self._declare("output", PlanIO(name, index, type))
+
+    def _declare(self, kind: str, io: PlanIO) -> None:
+        self._check_index(f"declare_{kind}", io.index)
+        if any(other.name == io.name for other in self._io[kind]):
+            raise PlanError("builder", f"{kind} names must be distinct, got '{io.name}' twice.")
+        self._io[kind].append(io)
+
+    def _check_index(self, where: str, index: int) -> None:
+        if not 0 <= index < len(self._buffers):
+            raise PlanError(
+                where, f"buffer index must lie in [0, {len(self._buffers)}), got {index}."
+            )
+
+    # ------------------------------------------------------------ building
+
+    def build(self, *, threads: int | None = None) -> ExecutionPlan:
+        """Check everything and make the plan. `threads`: participants, the caller included."""
+        if self._is_built:
+            raise PlanError("builder", "build() was already called.")
+        device = find_device(self.device)
+        threads = device.default_threads() if threads is None else threads
+        if threads < 1:
+            raise PlanError("builder", f"threads must be >= 1, got {threads}.")
+        ops = [self._complete(op) for op in self._ops]
+        outputs = self._checked_outputs()
+        after = resolve_dependencies(ops, self._instance_deps)
+        plan_variables = self._checked_variables(ops)
+        self._check_sizes(ops, {v.variable.name: v.as_bounded() for v in plan_variables})
+        self._is_built = True
+        return ExecutionPlan(
+            PlanParts(
+                device=device,
+                buffers=tuple(self._buffers),
+                ast_to_buffer=dict(self._ast_to_buffer),
+                alias_ids=tuple(self._alias_ids),
+                ops=tuple(ops),
+                after=tuple(after),
+                order=tuple(topological_order(ops, after)),
+                outputs=tuple(outputs),
+                variables=plan_variables,
+                guards=tuple(self._guards),
+                input_io=tuple(self._io["input"]),
+                output_io=tuple(self._io["output"]),
+                threads=threads,
+            )
+        )
+
+    def _complete(self, op: PreparedOp) -> PreparedOp:
+        """The checked operation, with the fields that follow from the buffers filled in."""
+        where = f"op {op.id}"
+        for index in op.buffer_indices:
+            self._check_index(where, index)
+        match op:
+            case PreparedKernel():
+                return self._complete_kernel(where, op)
+            case PreparedCopy():
+                self._check_copy(where, op)
+            case PreparedBufferView():
+                self._check_view(where, op)
+            case PreparedCustomFunction():
+                if op.kind not in CUSTOM_FUNCTIONS:
+                    known = ", ".join(sorted(CUSTOM_FUNCTIONS)) or "none"
+                    raise UnsupportedError(
+                        where,
+                        f"custom function '{op.kind}' must be registered; known: {known}.",
+                        kind=op.kind,
+                    )
+        return op
+
+    def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
+        signature = op.kernel.signature
+        where = f"{where} ({signature.name})"
+        if not op.output_indices:
+            raise PlanError(where, "must have at least one output index.")
+        for position in op.output_indices:
+            if not 0 <= position < len(op.buffer_indices):
+                raise PlanError(
+                    where,
+                    f"output indices must be positions among its {len(op.buffer_indices)} "
+                    f"buffers, got {position}.",
+                )
+        if len(op.buffer_indices) != len(signature.buffers):
+            raise PlanError(
+                where,
+                f"must have {len(signature.buffers)} buffers, got {len(op.buffer_indices)}.",
+            )
+        for position, spec in enumerate(signature.buffers):
+            if "w" in spec.access and position not in op.output_indices:
+                raise PlanError(
+                    where, f"writes '{spec.name}', so {position} must be an output index."
+                )
+        if op.device != self.device:
+            raise PlanError(where, f"device must be {self.device}, got {op.device}.")
+        runtime_vars = op.runtime_vars or tuple(RuntimeVar.of(v) for v in signature.variables)
+        for what, given in (("runtime_vars", runtime_vars), ("vals", op.vals)):
+            if len(given) != len(signature.variables) and not (what == "vals" and not given):
+                raise PlanError(
+                    where,
+                    f"must have {len(signature.variables)} {what}, got {len(given)}.",
+                )
+        buffers = [self._buffers[i] for i in op.buffer_indices]
+        return replace(
+            op,
+            runtime_vars=runtime_vars,
+            buffer_ptrs=tuple(b.address for b in buffers),
+            buffer_ids=tuple(b.storage_id for b in buffers),
+        )
+
+    def _check_copy(self, where: str, op: PreparedCopy) -> None:
+        if len(op.buffer_indices) != 2:
+            raise PlanError(
+                where, f"a copy needs two buffers (dst, src), got {len(op.buffer_indices)}."
+            )
+        sizes = [self._buffers[i].capacity_bytes for i in op.buffer_indices]
+        if sizes[0] != sizes[1]:
+            raise PlanError(
+                where, f"dst and src must have the same size, got {sizes[0]} and {sizes[1]} bytes."
+            )
+
+    def _check_view(self, where: str, op: PreparedBufferView) -> None:
+        if len(op.buffer_indices) != 2:
+            raise PlanError(
+                where, f"a view needs two buffers (out, base), got {len(op.buffer_indices)}."
+            )
+        out, base = (self._buffers[i].byte_range for i in op.buffer_indices)
+        start = base[1] + op.byte_offset
+        if out != (base[0], start, start + op.byte_size):
+            raise PlanError(
+                where,
+                f"out must be (storage {base[0]}, [{start}, {start + op.byte_size})), "
+                f"got (storage {out[0]}, [{out[1]}, {out[2]})).",
+            )
+
+    def _checked_outputs(self) -> list[int]:
+        outputs = self._outputs
+        if outputs is None:
+            outputs = [io.index for io in self._io["output"]]
+        if self._buffers and not outputs:
+            raise PlanError("builder", "output buffers must be set.")
+        for index in outputs:
+            self._check_index("set_output_buffers", index)
+        return outputs
+
+    # ------------------------------------------------------------ variables
+
+    def _checked_variables(self, ops: Sequence[PreparedOp]) -> tuple[PlanVariable, ...]:
+        """All variables of the plan by name, declared or seen by an operation."""
+        found = dict(self._variables)
+        for op in ops:
+            if isinstance(op, (PreparedKernel, PreparedCustomFunction)):
+                initial = op.vals if isinstance(op, PreparedKernel) else ()
+                for i, var in enumerate(op.runtime_vars):
+                    if var.name not in op.fixedvars:
+                        value = initial[i] if initial else None
+                        _merge(found, f"op {op.id}", var, value)
+        used = [expr for expr, _ in self._guards]
+        used += [dim for ios in self._io.values() for io in ios for dim in io.type.shape]
+        for dim in used:
+            for variable in variables(dim):
+                _merge(found, str(dim), RuntimeVar.of(variable), None)
+        return tuple(found[name] for name in sorted(found))
+
+    def _check_sizes(self, ops: Sequence[PreparedOp], known: dict[str, Variable]) -> None:
+        """Every buffer must hold what its kernel touches at the variables' maxima."""
+        for op in ops:
+            if isinstance(op, PreparedKernel):
+                names = kernel_variables(op, known)
+                for spec, index in zip(op.kernel.signature.buffers, op.buffer_indices, strict=True):
+                    size = upper_bound(substitute(spec.size, names) * spec.dtype.size_bytes)
+                    held = self._buffers[index].capacity_bytes
+                    if size is None or size > held:
+                        raise PlanError(
+                            f"op {op.id} ({op.kernel.name})",
+                            f"buffer {index} must hold {spec.size} x {spec.dtype} of '{spec.name}' "
+                            f"({'unbounded' if size is None else f'{size} bytes'} at the "
+                            f"variables' maxima), it has {held} bytes.",
+                        )
+
+
+def _check_bounds(variable: Variable, value: int) -> None:
+    if value < variable.min or (variable.max is not None and value > variable.max):
+        top = "..." if variable.max is None else variable.max
+        raise VariableError(
+            "builder",
+            f"'{variable.name}' must lie in [{variable.min}, {top}], got {value}.",
+            variable=variable.name,
+            value=value,
+        )
+
+
+def _merge(
+    found: dict[str, PlanVariable], where: str, var: RuntimeVar, initial: int | None
+) -> None:
+    """Add what one operation says about a variable; bounds are met, first values must agree."""
+    old = found.get(var.name)
+    if old is None:
+        variable = Variable(var.name, var.min_val, var.max_val)
+        old = PlanVariable(variable, None)
+    low = max(old.variable.min, var.min_val)
+    tops = [t for t in (old.variable.max, var.max_val) if t is not None]
+    high = min(tops) if tops else None
+    if high is not None and high < low:
+        raise PlanError(where, f"the bounds of '{var.name}' exclude each other.")
+    if initial is not None and old.initial is not None and initial != old.initial:
+        raise PlanError(
+            where, f"'{var.name}' must start with one value, got {old.initial} and {initial}."
+        )
+    merged = PlanVariable(
+        Variable(var.name, low, high),
+        old.initial if initial is None else initial,
+        old.capacity,
+    )
+    if merged.initial is not None:
+        _check_bounds(merged.variable, merged.initial)
+    found[var.name] = merged
+
+
+def resolve_dependencies(
+    ops: Sequence[PreparedOp], instance_deps: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """For each operation the positions it must follow, from ids and instances."""
+    ids = [op.id for op in ops]
+    is_unique = len(set(ids)) == len(ids)
+    position = {op.id: i for i, op in enumerate(ops)} if is_unique else {}
+    result: list[tuple[int, ...]] = []
+    for i, op in enumerate(ops):
+        found: list[int] = []
+        for dep in op.dependencies:
+            if dep not in position:
+                kind = "op" if is_unique else "earlier op"
+                raise PlanError(f"op {op.id}", f"depends on {kind} {dep}, which is not there.")
+            found.append(position[dep])
+        for j in instance_deps[i]:
+            if not 0 <= j < len(ops):
+                raise PlanError(f"op {op.id}", f"depends on position {j}, there are {len(ops)}.")
+            if j == i:
+                raise PlanError(f"op {op.id}", "must not depend on itself.")
+            found.append(j)
+        result.append(tuple(dict.fromkeys(found)))
+        if not is_unique:
+            position[op.id] = i
+    return result
+
+
+def topological_order(ops: Sequence[PreparedOp], after: Sequence[tuple[int, ...]]) -> list[int]:
+    """Positions, dependencies first, otherwise as added; a CycleError shows one cycle."""
+    missing = [len(deps) for deps in after]
+    users: list[list[int]] = [[] for _ in ops]
+    for i, deps in enumerate(after):
+        for j in deps:
+            users[j].append(i)
+    ready = [i for i, count in enumerate(missing) if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for user in users[i]:
+            missing[user] -= 1
+            if missing[user] == 0:
+                heapq.heappush(ready, user)
+    if len(order) < len(ops):
+        raise _cycle(ops, after, {i for i, count in enumerate(missing) if count})
+    return order
+
+
+def _cycle(
+    ops: Sequence[PreparedOp], after: Sequence[tuple[int, ...]], blocked: set[int]
+) -> CycleError:
+    """Walk back from a blocked operation until one repeats: that is a cycle."""
+    path: list[int] = []
+    at = min(blocked)
+    while at not in path:
+        path.append(at)
+        at = next(j for j in after[at] if j in blocked)
+    cycle = [ops[i].id for i in reversed(path[path.index(at) :])]
+    return CycleError(
+        "builder",
+        f"dependencies must not form a cycle, got {' -> '.join(map(str, [*cycle, cycle[0]]))}.",
+        cycle=cycle,
+        blocked=sorted(ops[i].id for i in blocked),
+    )

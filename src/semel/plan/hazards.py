@@ -1,0 +1,184 @@
+"""Order from bytes: which operations conflict, and which may run together.
+
+    accesses in schedule order  --find_conflicts-->  predecessors  --form_steps-->  steps
+
+Two accesses conflict if they share a byte and one of them writes; identity of buffers does
+not matter. A conflict is *aligned* if tile t of one touches only what tile t of the other
+does: then the two may run range by range on one thread without a barrier, and form a
+*segment*. Segments without conflicts among them form a step; a barrier follows each step.
+
+Only the nearest conflicts are recorded (last writer, readers since): earlier ones are
+reached through them, and a chain of aligned conflicts is aligned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from semel.ir.expr import Dim
+
+#: An operation moves at most this many steps ahead of its place in the schedule.
+_WINDOW = 4
+#: Rows in a segment at most: a run comes back to Python only between steps.
+_MAX_CHAIN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes [start, end) of a storage; tile t stays within its own `tile_bytes` of them."""
+
+    storage: int
+    start: int
+    end: int
+    is_write: bool
+    tile_bytes: Dim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpAccess:
+    """What one operation touches. `after` are predecessors that no byte shows."""
+
+    accesses: tuple[Access, ...]
+    tiles: Dim = 1
+    after: tuple[int, ...] = ()
+    is_alone: bool = False  # a step of its own: a return to Python
+
+
+@dataclass(slots=True)
+class _Piece:
+    start: int
+    end: int
+    writer: tuple[int, Access] | None = None
+    readers: list[tuple[int, Access]] = field(default_factory=list)
+
+    def split(self, at: int) -> _Piece:
+        """Cut at `at`; this piece keeps the left part."""
+        right = _Piece(at, self.end, self.writer, list(self.readers))
+        self.end = at
+        return right
+
+
+class _Timeline:
+    """Who touched which bytes of one storage last: disjoint pieces, sorted."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._pieces: list[_Piece] = []
+
+    def touch(self, op: int, access: Access) -> list[tuple[int, Access]]:
+        """Record an access; the earlier accesses that it must follow."""
+        found: list[tuple[int, Access]] = []
+        for piece in self._cut(access.start, access.end):
+            if piece.writer is not None:
+                found.append(piece.writer)
+            if access.is_write:
+                found += piece.readers
+                piece.writer, piece.readers = (op, access), []
+            else:
+                piece.readers.append((op, access))
+        return found
+
+    def _cut(self, start: int, end: int) -> list[_Piece]:
+        """Pieces that cover exactly [start, end), made as needed."""
+        i = bisect_right(self._starts, start) - 1
+        if i >= 0 and start < self._pieces[i].end:
+            if self._pieces[i].start < start:
+                self._insert(i + 1, self._pieces[i].split(start))
+                i += 1
+        else:
+            i += 1
+        first = i
+        while start < end:
+            if i == len(self._pieces) or self._pieces[i].start >= end:
+                self._insert(i, _Piece(start, end))
+            elif self._pieces[i].start > start:
+                self._insert(i, _Piece(start, self._pieces[i].start))
+            elif self._pieces[i].end > end:
+                self._insert(i + 1, self._pieces[i].split(end))
+            start = self._pieces[i].end
+            i += 1
+        return self._pieces[first:i]
+
+    def _insert(self, index: int, piece: _Piece) -> None:
+        self._starts.insert(index, piece.start)
+        self._pieces.insert(index, piece)
+
+
+def find_conflicts(ops: Sequence[OpAccess], order: Sequence[int]) -> list[dict[int, bool]]:
+    """For each op its predecessors, each with whether all conflicts with it are aligned."""
+    timelines: dict[int, _Timeline] = {}
+    result: list[dict[int, bool]] = [{} for _ in ops]
+    for i in order:
+        found = result[i]
+        # Reads first: an op that reads and writes the same bytes must see the earlier writer.
+        for access in sorted(ops[i].accesses, key=lambda a: a.is_write):
+            if access.start == access.end:
+                continue
+            timeline = timelines.setdefault(access.storage, _Timeline())
+            for j, other in timeline.touch(i, access):
+                if j != i:
+                    aligned = _is_aligned(ops[i], access, ops[j], other)
+                    found[j] = found.get(j, True) and aligned
+        for j in ops[i].after:
+            found[j] = found.get(j, True) and ops[i].tiles == 1 and ops[j].tiles == 1
+    return result
+
+
+def _is_aligned(op: OpAccess, access: Access, other_op: OpAccess, other: Access) -> bool:
+    if op.tiles != other_op.tiles:
+        return False
+    if op.tiles == 1:
+        return True
+    return (
+        access.tile_bytes is not None
+        and access.tile_bytes == other.tile_bytes
+        and access.start == other.start
+    )
+
+
+def form_steps(
+    ops: Sequence[OpAccess], order: Sequence[int], conflicts: Sequence[dict[int, bool]]
+) -> list[list[list[int]]]:
+    """Steps of segments of op indices; every op comes after all its predecessors."""
+    steps: list[list[list[int]]] = []
+    place: dict[int, tuple[int, int]] = {}  # op -> (step, segment)
+    closed: set[int] = set()
+    for i in order:
+        target = _find_place(ops, i, conflicts[i], steps, place)
+        step, segment = target
+        while step in closed or (ops[i].is_alone and step < len(steps)):
+            step, segment = step + 1, -1
+        if step == len(steps):
+            steps.append([])
+        if segment < 0:
+            steps[step].append([])
+            segment = len(steps[step]) - 1
+        steps[step][segment].append(i)
+        place[i] = (step, segment)
+        if ops[i].is_alone:
+            closed.add(step)
+    return steps
+
+
+def _find_place(
+    ops: Sequence[OpAccess],
+    i: int,
+    conflicts: dict[int, bool],
+    steps: list[list[list[int]]],
+    place: dict[int, tuple[int, int]],
+) -> tuple[int, int]:
+    """The step for op i, and its segment there; -1 for a new one."""
+    if not conflicts:
+        return max(0, len(steps) - _WINDOW), -1
+    latest = max(place[j][0] for j in conflicts)
+    there = [j for j in conflicts if place[j][0] == latest]
+    segments = {place[j][1] for j in there}
+    if len(segments) == 1 and all(conflicts[j] for j in there) and not ops[i].is_alone:
+        segment = segments.pop()
+        chain = steps[latest][segment]
+        # Tile counts are equal along a chain, and aligned conflicts need equal counts.
+        if len(chain) < _MAX_CHAIN and not any(ops[j].is_alone for j in chain):
+            return latest, segment
+    return max(latest + 1, len(steps) - _WINDOW), -1

@@ -1,0 +1,800 @@
+"""ExecutionPlan: buffers, variables and a native op table; executes in one native call.
+
+    PlanParts (checked by the builder)  -->  ExecutionPlan  --execute()-->  outputs
+
+`execute()` is hot: one lock, one call without arguments, one test. All else happens at link
+time, in the runner, or on the slow path behind the test (`_resolve`): refused variables,
+failed checks, host calls, starting the pool, and coming back now and then so that signals
+are seen. Runs of one plan are serialised; a run inside a run is an error.
+
+Invariants: variables, shapes and tables change together or not at all. Outputs can be read
+only while they are those of the last execute.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from semel.config import settings
+from semel.errors import (
+    IndexRangeError,
+    InputError,
+    InternalError,
+    OutOfMemoryError,
+    PlanError,
+    VariableError,
+)
+from semel.ir import abi
+from semel.ir.abi import Code, Header, RowKind
+from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
+from semel.ir.types import TensorType
+from semel.plan.hazards import Access, OpAccess, find_conflicts, form_steps
+from semel.plan.prepared import (
+    CUSTOM_FUNCTIONS,
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+)
+from semel.plan.state import IntermediateKeeper, OutputKeeper, PlanIO, PlanState, PlanVariable
+from semel.runtime.allocator import Memory, align, allocate
+from semel.runtime.buffer import Array, Buffer, as_array
+from semel.runtime.device import Device, PlanEntry
+from semel.runtime.kernel import CachedKernel
+from semel.runtime.optable import OpTable, TableInput, TableRow, TableStep, make_lanes
+
+_SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
+_IDLE_US = 50  # how long an attached worker waits for the next step
+_COPY_TILE_BYTES = 256 << 10
+_NO_LIMIT = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParts:
+    """What the builder hands over, all of it checked."""
+
+    device: Device
+    buffers: tuple[Buffer, ...]
+    ast_to_buffer: dict[int, int]
+    alias_ids: tuple[int, ...]
+    ops: tuple[PreparedOp, ...]
+    after: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+    outputs: tuple[int, ...]
+    variables: tuple[PlanVariable, ...]
+    guards: tuple[tuple[Dim, str], ...]
+    input_io: tuple[PlanIO, ...]
+    output_io: tuple[PlanIO, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing."""
+
+    weights_bytes: int = 0
+    arena_bytes: int = 0
+    io_bytes: int = 0
+    scratch_bytes: int = 0
+    naive_bytes: int = 0
+    measure: Callable[[Mapping[str, int]], PlanMemory] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it: nothing is allocated during an execute."""
+        return self.weights_bytes + self.arena_bytes + self.io_bytes + self.scratch_bytes
+
+    def at(self, **values: int) -> PlanMemory:
+        """What a plan made for exactly these values would hold."""
+        return self if self.measure is None else self.measure(values)
+
+
+def kernel_variables(op: PreparedKernel, known: Mapping[str, Variable]) -> dict[Variable, Dim]:
+    """For each variable of the kernel, what it stands for in the plan."""
+    return {
+        own: op.fixedvars[var.name] if var.name in op.fixedvars else known[var.name]
+        for own, var in zip(op.kernel.signature.variables, op.runtime_vars, strict=True)
+    }
+
+
+class ExecutionPlan:
+    """A computation bound to its memory; run it as often as you like.
+
+    Made by `ExecutionPlanBuilder`, or from a compiled program by `instantiate`.
+    """
+
+    def __init__(self, parts: PlanParts) -> None:
+        self._parts = parts
+        self._entry: PlanEntry = parts.device.open_entry()
+        self._release_entry = weakref.finalize(self, self._entry.release)
+        self._release_entry.atexit = False
+        self._known = {v.variable.name: v.variable for v in parts.variables}
+        self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
+        self._state = PlanState(parts.variables, parts.input_io)
+        self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
+        self._lock = self._state.lock
+        self._is_hosting = False
+        self._pool_ready = False
+        self._scratch: list[Memory] = []
+        self._fast: _FastCall | None = None
+        #: Set by `instantiate`: re-plans memory for larger capacities.
+        self._resize: Callable[[Mapping[str, int]], None] | None = None
+        self._program_memory: PlanMemory | None = None
+        #: Memory of intermediates, and of constants that other plans share.
+        self._arena: tuple[Memory, ...] = ()
+        self._shared: frozenset[int] = frozenset()
+        self.compile_count = 0
+        self.growths = 0
+        self._link()
+        self._adopt_buffers()
+        self._enter = self._poisoned if "poison" in settings().debug else self._entry.call
+        _plans.add(self)
+
+    # ------------------------------------------------------------ accessors
+
+    @property
+    def device(self) -> str:
+        return self._parts.device.name
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All buffers by index."""
+        return self._parts.buffers
+
+    @property
+    def prepared_ops(self) -> tuple[PreparedOp, ...]:
+        """The operations in the order they were added."""
+        return self._parts.ops
+
+    @property
+    def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
+        """The kernel calls among the operations."""
+        return tuple(op for op in self._parts.ops if isinstance(op, PreparedKernel))
+
+    @property
+    def kernels(self) -> tuple[CachedKernel, ...]:
+        """The distinct kernels, in order of first use."""
+        return tuple(dict.fromkeys(op.kernel for op in self.prepared_kernels))
+
+    @property
+    def ast_to_buffer_map(self) -> dict[int, int]:
+        """Node id to buffer index."""
+        return dict(self._parts.ast_to_buffer)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._parts.outputs)
+
+    @property
+    def output_buffer_idx(self) -> int:
+        """Index of the first output's buffer."""
+        if not self._parts.outputs:
+            raise PlanError("plan", "has no outputs.")
+        return self._parts.outputs[0]
+
+    @property
+    def output_buffer(self) -> Buffer:
+        """The first output."""
+        return self._parts.buffers[self.output_buffer_idx]
+
+    @property
+    def output_buffers(self) -> list[Buffer]:
+        """The outputs in order."""
+        return [self._parts.buffers[i] for i in self._parts.outputs]
+
+    def output_buffer_at(self, index: int) -> Buffer | None:
+        """The output at `index`, or None past the end."""
+        outputs = self._parts.outputs
+        return self._parts.buffers[outputs[index]] if 0 <= index < len(outputs) else None
+
+    def buffer(self, tensor_or_id: Any) -> Buffer | None:
+        """The buffer of a tensor (anything with `.id`) or of a node id; None if it has none."""
+        key = tensor_or_id if isinstance(tensor_or_id, int) else tensor_or_id.id
+        index = self._parts.ast_to_buffer.get(key)
+        return None if index is None else self._parts.buffers[index]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(io.name for io in self._parts.input_io)
+
+    @property
+    def variables(self) -> dict[str, int | None]:
+        """Current values by name; None: never bound."""
+        current = self._state.table.current_words
+        values = ((v.variable.name, current[i]) for i, v in enumerate(self._parts.variables))
+        return {name: None if value == abi.UNBOUND else value for name, value in values}
+
+    @property
+    def threads(self) -> int:
+        """Participants of an execute at most."""
+        return self._parts.threads
+
+    @property
+    def steps(self) -> list[list[list[int]]]:
+        """How it runs: steps of segments of positions in `prepared_ops`; barriers between steps."""
+        return self._steps
+
+    @property
+    def memory(self) -> PlanMemory:
+        """What the plan holds, in bytes."""
+        if self._program_memory is not None:
+            scratch = sum(m.size_bytes for m in self._scratch)
+            return replace(self._program_memory, scratch_bytes=scratch)
+        outside = {b.memory.id: b.memory.size_bytes for b in self._parts.buffers}
+        return PlanMemory(io_bytes=sum(outside.values()))
+
+    # ------------------------------------------------------------ running
+
+    def execute(self) -> None:
+        """Run with the current inputs and variables. Hot: allocates nothing."""
+        with self._lock:
+            try:
+                code = self._enter()
+                if code:
+                    self._resolve(code)
+            except BaseException:
+                self._abandon()
+                raise
+
+    def execute_with_vars(self, values: Mapping[str, int] | None = None, /, **named: int) -> None:
+        """Bind variables and run. Checks everything first; values stay for later runs."""
+        with self._lock:
+            self._bind(named if values is None else {**values, **named})
+            try:
+                code = self._enter()
+                if code:
+                    self._resolve(code)
+            except BaseException:
+                self._abandon()
+                raise
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
+
+        One array, or a tuple in output order.
+        """
+        with self._lock:
+            fast = self._fast
+            if fast is None or fast.version != self._state.version:
+                return self._call_slowly(inputs)
+            slots = fast.inputs
+            if len(inputs) != len(slots):
+                return self._call_slowly(inputs)
+            for name, value in inputs.items():
+                slot = slots.get(name)
+                if (
+                    slot is None
+                    or type(value) is not np.ndarray
+                    or value.shape != slot.shape
+                    or value.dtype != slot.dtype
+                ):
+                    return self._call_slowly(inputs)
+                slot[...] = value
+            self.execute()
+            if fast.single is not None:
+                return fast.single.copy()
+            return tuple(array.copy() for array in fast.outputs)
+
+    def _call_slowly(self, inputs: Mapping[str, Any]) -> Any:
+        """Any shapes: check names, solve variables, grow if needed, then run and remember."""
+        self._check_idle()
+        slots = self._state.inputs
+        if inputs.keys() != slots.keys():
+            _raise_names(set(inputs), set(slots))
+        arrays = {
+            name: as_array(value, slots[name].type.dtype, f"input '{name}'")
+            for name, value in inputs.items()
+        }
+        values = self._state.solve({name: array.shape for name, array in arrays.items()})
+        self._ensure_capacity(values)
+        for name, array in arrays.items():
+            slots[name].record(array.shape)
+            self._parts.buffers[slots[name].index].array(array.shape)[...] = array
+        if values:
+            self._bind(values)
+        self.execute()
+        self._fast = self._remember_call(arrays)
+        if self._fast.single is not None:
+            return self._fast.single.copy()
+        return tuple(array.copy() for array in self._fast.outputs)
+
+    def _remember_call(self, arrays: Mapping[str, Array]) -> _FastCall:
+        slots, buffers = self._state.inputs, self._parts.buffers
+        views = {n: buffers[slots[n].index].array(a.shape) for n, a in arrays.items()}
+        outputs = [b.array() for b in self.output_buffers]
+        single = outputs[0] if len(outputs) == 1 else None
+        return _FastCall(self._state.version, views, outputs, single)
+
+    # ------------------------------------------------------------ binding
+
+    def _bind(self, values: Mapping[str, int]) -> None:
+        """Put values into the pending area; the runner checks and commits them."""
+        self._check_idle()
+        pending = self._state.table.pending_words
+        index = self._index
+        checked: list[tuple[int, int]] = []
+        for name, value in values.items():
+            if name not in index:
+                known = ", ".join(index) or "none"
+                raise VariableError("plan", f"has no variable '{name}'; known: {known}.")
+            checked.append((index[name], _as_value(name, value)))
+        for i, number in checked:
+            pending[i] = number
+        self._state.table.words[Header.DIRTY] = 1
+        self._state.version += 1
+
+    def _check_idle(self) -> None:
+        """A change from inside a run of this plan would change what is running."""
+        if self._is_hosting:
+            raise PlanError("plan", "is already executing; it cannot run inside itself.")
+        if self._state.is_released:
+            raise PlanError("plan", "its buffers were released.")
+
+    def _ensure_capacity(self, values: Mapping[str, int]) -> None:
+        """Grow the memory if a variable without a maximum goes beyond its capacity."""
+        wanted: dict[str, int] = {}
+        for plan_variable in self._parts.variables:
+            name, top = plan_variable.variable.name, plan_variable.top
+            if plan_variable.variable.max is None and top is not None:
+                wanted[name] = top
+                if values.get(name, 0) > top:
+                    wanted[name] = max(values[name], 2 * top)
+        if any(wanted[name] != self._top(name) for name in wanted):
+            self._grow(wanted, values)
+
+    def _top(self, name: str) -> int | None:
+        return self._parts.variables[self._index[name]].top
+
+    def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
+        """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
+        if self._resize is None:
+            raise InternalError("plan", "has a capacity but no way to grow.")
+        exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
+        try:
+            self._resize(capacities)
+            used = capacities
+        except OutOfMemoryError:
+            self._resize(exact)
+            used = exact
+        self._parts = replace(
+            self._parts,
+            variables=tuple(
+                replace(v, capacity=used.get(v.variable.name, v.capacity))
+                for v in self._parts.variables
+            ),
+        )
+        self._relink()
+        self.growths += 1
+
+    # ------------------------------------------------------------ the slow path
+
+    def _resolve(self, code: int) -> None:
+        """Act on what the runner returned until it says OK, or raise."""
+        while code:
+            action = _ACTIONS.get(code)
+            if action is None:
+                raise InternalError("runner", f"returned code {code}.")
+            action(self)
+            code = self._enter()
+
+    def _abandon(self) -> None:
+        """After an exception: an unfinished run is over, refused values are forgotten."""
+        if self._is_hosting or self._state.is_released:
+            return
+        table = self._state.table
+        if table.words[Header.BUSY]:
+            table.reset()
+        if table.words[Header.DIRTY]:
+            table.pending[:] = table.current
+            self._state.version += 1
+
+    def _on_busy(self) -> None:
+        raise PlanError("plan", "is already executing; it cannot run inside itself.")
+
+    def _on_released(self) -> None:
+        raise PlanError("plan", "its buffers were released.")
+
+    def _on_variable(self) -> None:
+        table = self._state.table
+        i = table.words[Header.ERROR_INDEX]
+        value, known = table.pending_words[i], self._parts.variables[i]
+        name, low, high = known.variable.name, known.variable.min, known.variable.max
+        if value == abi.UNBOUND:
+            raise VariableError(
+                "plan",
+                f"variable '{name}' was never bound.",
+                hint=f"Call execute_with_vars({name}=...).",
+                variable=name,
+            )
+        if high is None and value > low and self._resize is not None:
+            self._ensure_capacity({name: value})
+            return
+        top = "..." if high is None else high
+        raise VariableError(
+            "plan",
+            f"variable '{name}' must lie in [{low}, {top}], got {value}.",
+            variable=name,
+            value=value,
+            min=low,
+            max=high,
+        )
+
+    def _on_guard(self) -> None:
+        expr, message = self._parts.guards[self._state.table.words[Header.ERROR_INDEX]]
+        values = self._state.pending_values()
+        used = ", ".join(f"{n}={v}" for n, v in values.items())
+        raise VariableError(
+            "guard", f"{message} ({expr} must be 0, got {evaluate(expr, values)} with {used})."
+        )
+
+    def _on_input(self) -> None:
+        table = self._state.table
+        i, dim = table.check_owners[table.words[Header.ERROR_INDEX]]
+        io = self._parts.input_io[i]
+        where = f"input '{io.name}'"
+        if dim < 0:
+            raise InputError(where, "was never written.", hint="Use copyin() first.")
+        values = self._state.pending_values()
+        wanted = tuple(evaluate(d, values) for d in io.type.shape)
+        written = self._state.inputs[io.name].recorded_shape()
+        raise InputError(
+            where,
+            f"must be written as {wanted} for these variables, it was written as {written}.",
+            hint="Call copyin() with the new shape, or bind the variables it was written for.",
+        )
+
+    def _on_status(self) -> None:
+        words = self._state.table.words
+        op = self._parts.ops[self._row_ops[words[Header.ERROR_INDEX]]]
+        if not isinstance(op, PreparedKernel):
+            raise InternalError("runner", "a row without a kernel reported a status.")
+        check = op.kernel.signature.checks[words[Header.STATUS_CODE] - 1]
+        size = evaluate(
+            substitute(check.size, self._substitution(op)), self._state.current_values()
+        )
+        index = words[Header.STATUS_VALUE]
+        raise IndexRangeError(
+            check.op,
+            f"{check.what} must lie in [0, {size}), got {index}.",
+            op=check.op,
+            index=index,
+            size=size,
+        )
+
+    def _on_host_call(self) -> None:
+        table = self._state.table
+        op = self._parts.ops[self._row_ops[table.words[Header.ERROR_INDEX]]]
+        if not isinstance(op, PreparedCustomFunction):
+            raise InternalError("runner", "came back for a row that is no host call.")
+        buffers = [self._parts.buffers[i] for i in op.buffer_indices]
+        self._is_hosting = True
+        try:
+            values = {**self._state.current_values(), **op.fixedvars}
+            CUSTOM_FUNCTIONS[op.kind](op.attrs, buffers, values)
+        finally:
+            self._is_hosting = False
+        table.words[Header.RESUME] = table.words[Header.PARKED]
+
+    def _on_start_pool(self) -> None:
+        self._start_pool()
+        words = self._state.table.words
+        words[Header.RESUME] = words[Header.PARKED]
+
+    def _on_again(self) -> None:
+        # Returning to Python was the point: pending signals have been handled on the way.
+        words = self._state.table.words
+        words[Header.RESUME] = words[Header.PARKED]
+
+    def _start_pool(self) -> None:
+        pool = self._parts.device.pool()
+        words = self._state.table.words
+        words[Header.NUM_WORKERS] = pool.ensure(self._parts.threads - 1)
+        words[Header.POOL] = pool.address
+        words[Header.POOL_READY] = 1
+        self._pool_ready = True
+
+    def _poisoned(self) -> int:
+        """The entry of SEMEL_DEBUG=poison: stale memory is NaN, so that reading it shows."""
+        table = self._state.table
+        if not self._state.is_released and not table.words[Header.BUSY]:
+            self._fill_stale_memory()
+        return self._entry.call()
+
+    def _fill_stale_memory(self) -> None:
+        for memory in (*self._arena, *self._scratch):
+            memory.bytes[:] = 0xFF
+        for io in self._parts.output_io if self._arena else ():
+            buffer = self._parts.buffers[io.index]
+            buffer.memory.bytes[buffer.offset : buffer.offset + buffer.capacity_bytes] = 0xFF
+        for keeper in self._state.inputs.values():
+            buffer = self._parts.buffers[keeper.index]
+            start = buffer.offset + keeper.recorded_bytes()
+            buffer.memory.bytes[start : buffer.offset + buffer.capacity_bytes] = 0xFF
+
+    # ------------------------------------------------------------ linking
+
+    def _adopt_buffers(self) -> None:
+        """Make declared inputs and outputs answer to this plan's variables and validity."""
+        for io in self._parts.input_io:
+            self._parts.buffers[io.index].keep(self._state.inputs[io.name])
+        is_input = {io.index for io in self._parts.input_io}
+        for io in self._parts.output_io:
+            if io.index not in is_input:
+                self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type))
+
+    def _relink(self) -> None:
+        """Make new tables after the buffers moved; variables and written shapes carry over."""
+        old = self._state.table
+        self._link()
+        new = self._state.table
+        new.pending[:] = old.pending
+        new.current[:] = old.current
+        new.recorded[:] = old.recorded
+        new.words[Header.GENERATION] = old.words[Header.GENERATION]
+        if self._pool_ready:
+            self._start_pool()
+        self._state.version += 1
+        self._fast = None
+
+    def _link(self) -> None:
+        """Turn operations into steps, rows and tables, and point the entry to them."""
+        parts = self._parts
+        accesses = [self._access(i) for i in range(len(parts.ops))]
+        order = [i for i in parts.order if not isinstance(parts.ops[i], PreparedBufferView)]
+        self._steps = form_steps(accesses, order, find_conflicts(accesses, order))
+        self._row_ops = [i for step in self._steps for segment in step for i in segment]
+        rows = [self._row(i) for i in self._row_ops]
+        steps = [
+            TableStep(tuple(len(s) for s in step), self._step_kind(step)) for step in self._steps
+        ]
+        state = self._state
+        state.table = OpTable(
+            [v.variable for v in parts.variables],
+            [(v.variable.min, _NO_LIMIT if v.top is None else v.top) for v in parts.variables],
+            [expr for expr, _ in parts.guards],
+            [TableInput(io.name, io.type.shape) for io in parts.input_io],
+            rows,
+            steps,
+            make_lanes(parts.threads, self._scratch_addresses()),
+            parts.threads,
+        )
+        words = state.table.words
+        words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)
+        words[Header.IDLE_TICKS] = int(_IDLE_US * parts.device.ticks_per_us)
+        for i, v in enumerate(parts.variables):
+            if v.initial is not None:
+                state.table.pending_words[i] = state.table.current_words[i] = v.initial
+        self._entry.point_to(state.table.address)
+
+    def _substitution(self, op: PreparedKernel) -> dict[Variable, Dim]:
+        return kernel_variables(op, self._known)
+
+    def _step_kind(self, step: list[list[int]]) -> RowKind:
+        first = self._parts.ops[step[0][0]]
+        is_host = isinstance(first, PreparedCustomFunction)
+        return RowKind.HOST_CALL if is_host else RowKind.KERNEL
+
+    def _after(self, i: int) -> tuple[int, ...]:
+        """Predecessors that have rows: a view stands for its own predecessors."""
+        found: dict[int, None] = {}
+        stack = list(self._parts.after[i])
+        while stack:
+            j = stack.pop()
+            if isinstance(self._parts.ops[j], PreparedBufferView):
+                stack += self._parts.after[j]
+            else:
+                found[j] = None
+        return tuple(found)
+
+    def _access(self, i: int) -> OpAccess:
+        op = self._parts.ops[i]
+        after = self._after(i)
+        ranges = [self._parts.buffers[b].byte_range for b in op.buffer_indices]
+        match op:
+            case PreparedKernel():
+                names = self._substitution(op)
+                accesses = tuple(
+                    Access(
+                        *where,
+                        position in op.output_indices,
+                        None
+                        if spec.tile_stride is None
+                        else substitute(spec.tile_stride, names) * spec.dtype.size_bytes,
+                    )
+                    for position, (spec, where) in enumerate(
+                        zip(op.kernel.signature.buffers, ranges, strict=True)
+                    )
+                )
+                return OpAccess(accesses, substitute(op.kernel.signature.tiles, names), after)
+            case PreparedCopy():
+                dst, src = ranges
+                tiles = _copy_tiles(dst, src)
+                return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
+            case PreparedCustomFunction():
+                return OpAccess(tuple(Access(*r, True) for r in ranges), 1, after, is_alone=True)
+            case _:
+                return OpAccess((), 1, after)
+
+    def _row(self, i: int) -> TableRow:
+        op = self._parts.ops[i]
+        buffers = [self._parts.buffers[b] for b in op.buffer_indices]
+        addresses = tuple(b.address for b in buffers)
+        match op:
+            case PreparedKernel():
+                names, signature = self._substitution(op), op.kernel.signature
+                return TableRow(
+                    RowKind.KERNEL,
+                    op.kernel.address,
+                    addresses,
+                    tuple(names[v] for v in signature.variables),
+                    substitute(signature.tiles, names),
+                    substitute(signature.flops, names),
+                    substitute(signature.bytes, names),
+                )
+            case PreparedCopy():
+                size = buffers[0].capacity_bytes
+                tiles = _copy_tiles(buffers[0].byte_range, buffers[1].byte_range)
+                tile_bytes = size if tiles == 1 else _COPY_TILE_BYTES
+                return TableRow(
+                    RowKind.COPY,
+                    0,
+                    addresses,
+                    (),
+                    tiles if size else 0,
+                    bytes=2 * size,
+                    size_bytes=size,
+                    tile_bytes=tile_bytes,
+                )
+            case _:
+                return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
+
+    def _scratch_addresses(self) -> list[int]:
+        """Scratch for each participant, large enough for every kernel at every legal value."""
+        bounded = {v.variable.name: v.as_bounded() for v in self._parts.variables}
+        size = 0
+        for op in self.prepared_kernels:
+            wanted = op.kernel.signature.scratch_bytes
+            top = upper_bound(substitute(wanted, kernel_variables(op, bounded)))
+            if top is None:
+                raise PlanError(op.kernel.name, f"scratch of {wanted} bytes has no upper bound.")
+            size = max(size, top)
+        self._scratch = [allocate(align(size)) for _ in range(self._parts.threads if size else 0)]
+        return [memory.address for memory in self._scratch]
+
+    def own(
+        self, record: PlanMemory, *, arena: tuple[Memory, ...], shared: frozenset[int]
+    ) -> None:
+        """For `instantiate`: what the plan's memory is, and which storages other plans share."""
+        self._program_memory, self._arena, self._shared = record, arena, shared
+
+    def set_resize(self, resize: Callable[[Mapping[str, int]], None]) -> None:
+        """For `instantiate`: how to move the buffers to memory for larger capacities."""
+        self._resize = resize
+
+    def keep_intermediates(self, types: Mapping[int, TensorType]) -> None:
+        """For `instantiate`: these buffers share their bytes and cannot be read."""
+        for index, kind in types.items():
+            self._parts.buffers[index].keep(IntermediateKeeper(self._state, kind))
+
+    # ------------------------------------------------------------ releasing
+
+    def release_intermediate_buffers(self, f: Callable[[int], object] | None = None) -> None:
+        """Give the memory of intermediates and scratch back; a later execute takes it again.
+
+        `f` is called with the id of every node whose buffer is no output.
+        """
+        with self._lock:
+            self._check_idle()
+            kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
+            for memory in (*self._arena, *self._scratch):
+                memory.discard()
+            if f is not None:
+                for ast_id, index in self._parts.ast_to_buffer.items():
+                    if self._parts.buffers[index].byte_range not in kept:
+                        f(ast_id)
+                outputs = {
+                    ast_id
+                    for ast_id, index in self._parts.ast_to_buffer.items()
+                    if self._parts.buffers[index].byte_range in kept
+                }
+                for ast_id in self._parts.alias_ids:
+                    if ast_id not in outputs:
+                        f(ast_id)
+
+    def release_all_buffers(self, f: Callable[[int], object] | None = None) -> None:
+        """Give all memory back; the plan and its buffers cannot be used any more."""
+        with self._lock:
+            self._check_idle()
+            self._entry.point_to(0)
+            self._state.is_released = True
+            self._state.version += 1
+            self._fast = None
+            gone = allocate(0)
+            for buffer in self._parts.buffers:
+                if buffer.memory.id not in self._shared:
+                    buffer.memory.release()
+                buffer.move(gone, 0, 0)
+            for memory in (gone, *self._arena, *self._scratch):
+                memory.release()
+            for ast_id in (*self._parts.ast_to_buffer, *self._parts.alias_ids):
+                if f is not None:
+                    f(ast_id)
+
+    def _after_fork(self) -> None:
+        self._state.lock = self._lock = threading.RLock()
+        self._is_hosting = self._pool_ready = False
+        if not self._state.is_released:
+            self._state.table.reset()
+            self._state.table.words[Header.POOL_READY] = 0
+
+
+def _as_value(name: str, value: Any) -> int:
+    """A variable's value as an int that fits a word."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise VariableError(
+            "plan", f"variable '{name}' must be an int, got {value!r}.", variable=name
+        ) from None
+    if isinstance(value, bool) or not -_NO_LIMIT <= number <= _NO_LIMIT:
+        raise VariableError(
+            "plan", f"variable '{name}' must be a 63-bit int, got {value!r}.", variable=name
+        )
+    return number
+
+
+def _raise_names(given: set[str], known: set[str]) -> None:
+    unknown, missing = sorted(given - known), sorted(known - given)
+    what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
+    raise InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")
+
+
+def _copy_tiles(dst: tuple[int, int, int], src: tuple[int, int, int]) -> int:
+    """Overlapping ranges are copied in one piece: only then is the order of bytes right."""
+    overlap = dst[0] == src[0] and dst[1] < src[2] and src[1] < dst[2]
+    return 1 if overlap else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))
+
+
+@dataclass(slots=True)
+class _FastCall:
+    """What the last `plan(**inputs)` looked like; good while the state's version is the same."""
+
+    version: int
+    inputs: dict[str, Array]
+    outputs: list[Array]
+    single: Array | None
+
+
+_ACTIONS: dict[int, Callable[[ExecutionPlan], None]] = {
+    Code.BUSY: ExecutionPlan._on_busy,
+    Code.RELEASED: ExecutionPlan._on_released,
+    Code.VARIABLE: ExecutionPlan._on_variable,
+    Code.GUARD: ExecutionPlan._on_guard,
+    Code.INPUT: ExecutionPlan._on_input,
+    Code.STATUS: ExecutionPlan._on_status,
+    Code.HOST_CALL: ExecutionPlan._on_host_call,
+    Code.START_POOL: ExecutionPlan._on_start_pool,
+    Code.AGAIN: ExecutionPlan._on_again,
+}
+
+_plans: weakref.WeakSet[ExecutionPlan] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for plan in list(_plans):
+        plan._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,110 @@
+"""The operations of a plan before they become rows.
+
+    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction  --build()-->  rows
+
+Each is a plain record. An operation names its buffers by index into the plan's list, its
+predecessors by id. Ids need not be unique: in a plan with repeated ids a dependency means
+the latest earlier operation of that id. Byte-range hazards are found by the builder; a
+dependency is needed only for an order that no buffer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from semel.errors import PlanError
+from semel.ir.expr import Variable
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVar:
+    """A variable as one operation sees it; `max_val=None` means no upper bound."""
+
+    name: str
+    min_val: int
+    max_val: int | None = None
+
+    @staticmethod
+    def of(variable: Variable) -> RuntimeVar:
+        """The record for a graph variable."""
+        return RuntimeVar(variable.name, variable.min, variable.max)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedKernel:
+    """One call of a kernel.
+
+    `buffer_indices` are in the kernel's argument order; `output_indices` are the positions
+    among them that are written. `runtime_vars[i]` is the plan variable behind the kernel's
+    i-th variable, which may have another name there. `vals` are initial values of those
+    variables (empty: unbound); `fixedvars` win over everything. `build()` fills `buffer_ptrs`
+    and `buffer_ids`, and `runtime_vars` if empty.
+    """
+
+    id: int
+    ast: Any
+    kernel: CachedKernel
+    device: str
+    buffer_indices: tuple[int, ...]
+    output_indices: tuple[int, ...]
+    vals: tuple[int, ...] = ()
+    fixedvars: Mapping[str, int] = field(default_factory=dict)
+    dependencies: tuple[int, ...] = ()
+    buffer_ptrs: tuple[int, ...] = ()
+    buffer_ids: tuple[int, ...] = ()
+    runtime_vars: tuple[RuntimeVar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCopy:
+    """Copy one buffer to another of the same size: `buffer_indices = (dst, src)`."""
+
+    id: int
+    buffer_indices: tuple[int, ...]
+    dependencies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBufferView:
+    """States that buffer `out` is a slice of `base`: `buffer_indices = (out, base)`. No work."""
+
+    id: int
+    buffer_indices: tuple[int, ...]
+    byte_offset: int
+    byte_size: int
+    dependencies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCustomFunction:
+    """A call back into Python; `kind` names a registered function."""
+
+    id: int
+    kind: str
+    attrs: Any
+    buffer_indices: tuple[int, ...]
+    fixedvars: Mapping[str, int] = field(default_factory=dict)
+    dependencies: tuple[int, ...] = ()
+    runtime_vars: tuple[RuntimeVar, ...] = ()
+
+
+PreparedOp: TypeAlias = (
+    "PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction"
+)
+CustomFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
+
+CUSTOM_FUNCTIONS: dict[str, CustomFunction] = {}
+
+
+def register_custom_function(kind: str, function: CustomFunction) -> None:
+    """Make `function(attrs, buffers, variables)` available to plans under `kind`.
+
+    It may read and write all its buffers, and runs in the thread that called `execute()`.
+    """
+    if kind in CUSTOM_FUNCTIONS and CUSTOM_FUNCTIONS[kind] is not function:
+        raise PlanError("custom function", f"'{kind}' is already registered.")
+    CUSTOM_FUNCTIONS[kind] = function

@@ -1,0 +1,319 @@
+"""The finished program: what runs, on which values, in which order.
+
+    compile side  --Program-->  instantiate  -->  ExecutionPlan
+
+A program is immutable plain data and is shared: each `instantiate` gives a plan with its own
+inputs, outputs and arena, over the same kernels and constants. Names are for people;
+everything refers to values and kernels by index.
+
+Memory: inputs and outputs lie in one IO block, intermediates share one arena, both sized
+for the variables' maxima. A variable without a maximum gets a capacity that grows on demand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from semel.errors import InternalError, OutOfMemoryError, PlanError
+from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
+from semel.ir.types import TensorType
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.memory import Lifetime, plan_memory
+from semel.plan.plan import ExecutionPlan, PlanMemory
+from semel.plan.prepared import PreparedKernel, RuntimeVar
+from semel.runtime.allocator import Memory, align, allocate
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
+
+_FIRST_CAPACITY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramValue:
+    """One tensor. `kind` is input, output, constant (with its `array`) or arena.
+
+    An arena value is alive from op `first` to op `last`, both included. `node_ids` are the
+    graph nodes that it holds.
+    """
+
+    name: str
+    type: TensorType
+    kind: str
+    array: np.ndarray[Any, Any] | None = None
+    first: int = 0
+    last: int = 0
+    node_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOp:
+    """Run kernel `kernel` on `values[i] for i in args`, in the order of its signature.
+
+    `variables` are this graph's variables in the kernel's positional order: a kernel shared
+    by several ops may use other names inside.
+    """
+
+    kernel: int
+    args: tuple[int, ...]
+    variables: tuple[Variable, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Everything a plan is made from. `guards` must evaluate to 0 at every bind."""
+
+    kernels: tuple[CachedKernel, ...]
+    values: tuple[ProgramValue, ...]
+    ops: tuple[ProgramOp, ...]
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+    guards: tuple[tuple[Dim, str], ...] = ()
+    variables: tuple[Variable, ...] = ()
+    log: tuple[str, ...] = ()
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    compile_count: int = 0
+
+
+def instantiate(
+    program: Program, *, threads: int | None = None, memory_limit: int | None = None
+) -> ExecutionPlan:
+    """A plan of its own: fresh buffers, unbound variables, shared kernels and constants.
+
+    `memory_limit` bounds the bytes of weights, arena and IO together.
+    """
+    _check_program(program)
+    capacities = {
+        v.name: max(_FIRST_CAPACITY, 2 * v.min) for v in program.variables if v.max is None
+    }
+    layout = _Layout(program, capacities)
+    layout.check_limit(memory_limit)
+    builder = ExecutionPlanBuilder()
+    memory = _PlanBuffers(program, layout)
+    memory.add_to(builder)
+    _declare(program, builder, capacities)
+    for position, op in enumerate(program.ops):
+        builder.add_kernel(_prepared(program, position, op))
+    plan = builder.build(threads=threads)
+    plan.compile_count = program.compile_count
+    _adopt(plan, program, memory, layout, memory_limit)
+    return plan
+
+
+def _check_program(program: Program) -> None:
+    for value in program.values:
+        if value.kind not in ("input", "output", "constant", "arena"):
+            raise PlanError(value.name, f"kind of a value must be known, got {value.kind!r}.")
+        if (value.kind == "constant") != (value.array is not None):
+            raise PlanError(value.name, "a constant has an array, and nothing else has.")
+    for op in program.ops:
+        if not all(0 <= arg < len(program.values) for arg in op.args):
+            raise PlanError("program", f"args must be values of the program, got {op.args}.")
+
+
+def _declare(
+    program: Program, builder: ExecutionPlanBuilder, capacities: Mapping[str, int]
+) -> None:
+    for variable in program.variables:
+        initial = variable.min if variable.min == variable.max else None
+        capacity = capacities.get(variable.name)
+        builder.declare_variable(variable, initial, capacity=capacity)
+    for name, index in program.inputs:
+        builder.declare_input(name, index, program.values[index].type)
+    for name, index in program.outputs:
+        builder.declare_output(name, index, program.values[index].type)
+    builder.set_output_buffers([index for _, index in program.outputs])
+    for expr, message in program.guards:
+        builder.add_guard(expr, message)
+
+
+def _prepared(program: Program, position: int, op: ProgramOp) -> PreparedKernel:
+    kernel = program.kernels[op.kernel]
+    written = [i for i, spec in enumerate(kernel.signature.buffers) if "w" in spec.access]
+    return PreparedKernel(
+        id=position,
+        ast=op.origins,
+        kernel=kernel,
+        device="cpu",
+        buffer_indices=op.args,
+        output_indices=tuple(written),
+        runtime_vars=tuple(RuntimeVar.of(v) for v in op.variables),
+    )
+
+
+# ---------------------------------------------------------------- memory
+
+
+class _Layout:
+    """Sizes and offsets of all values at given capacities; plain numbers, no memory."""
+
+    def __init__(self, program: Program, capacities: Mapping[str, int]) -> None:
+        bounded = {
+            v: Variable(v.name, v.min, max(capacities[v.name], v.min))
+            for v in program.variables
+            if v.max is None
+        }
+        self.sizes = [_size_bytes(v, bounded) for v in program.values]
+        self._place(program)
+
+    @staticmethod
+    def at(program: Program, values: Mapping[str, int]) -> _Layout:
+        """The layout of a plan made for exactly these values."""
+        layout = _Layout.__new__(_Layout)
+        layout.sizes = [evaluate(v.type.num_bytes, values) for v in program.values]
+        layout._place(program)
+        return layout
+
+    def _place(self, program: Program) -> None:
+        values = program.values
+        self.offsets = [0] * len(values)
+        self.io_bytes = 0
+        for i, value in enumerate(values):
+            if value.kind in ("input", "output"):
+                self.offsets[i] = self.io_bytes
+                # A line of slack, as for every buffer of its own.
+                self.io_bytes += align(max(self.sizes[i], 1)) + 64
+        arena = [i for i, value in enumerate(values) if value.kind == "arena"]
+        placed = plan_memory(
+            [Lifetime(self.sizes[i], values[i].first, values[i].last) for i in arena]
+        )
+        for i, offset in zip(arena, placed.offsets, strict=True):
+            self.offsets[i] = offset
+        self.arena_bytes = placed.arena_bytes
+        self.naive_bytes = sum(align(self.sizes[i]) for i in arena)
+        self.weights_bytes = sum(
+            size for size, v in zip(self.sizes, values, strict=True) if v.kind == "constant"
+        )
+
+    def check_limit(self, memory_limit: int | None) -> None:
+        """Refuse what does not fit before anything is allocated."""
+        wanted = self.io_bytes + self.arena_bytes + self.weights_bytes
+        if memory_limit is not None and wanted > memory_limit:
+            raise OutOfMemoryError("cpu", wanted, memory_limit)
+
+    def as_memory(self) -> PlanMemory:
+        return PlanMemory(
+            weights_bytes=self.weights_bytes,
+            arena_bytes=self.arena_bytes,
+            io_bytes=self.io_bytes,
+            naive_bytes=self.naive_bytes,
+        )
+
+
+def _size_bytes(value: ProgramValue, bounded: Mapping[Variable, Variable]) -> int:
+    size = upper_bound(substitute(value.type.num_bytes, bounded))
+    if size is None:
+        raise InternalError(value.name, f"{value.type} has no largest size.")
+    return max(size, 0)
+
+
+class _PlanBuffers:
+    """The memory of one plan, and a buffer for each value."""
+
+    def __init__(self, program: Program, layout: _Layout) -> None:
+        self._program = program
+        self.constants = _constants(program)
+        self.io = allocate(layout.io_bytes)
+        self.arena = allocate(layout.arena_bytes, mapped=True)
+        self.buffers = [
+            Buffer.window(*self._where(i, layout), value.type)
+            for i, value in enumerate(program.values)
+        ]
+
+    def _where(self, i: int, layout: _Layout) -> tuple[Memory, int, int]:
+        match self._program.values[i].kind:
+            case "constant":
+                return self.constants[i], 0, layout.sizes[i]
+            case "arena":
+                return self.arena, layout.offsets[i], layout.sizes[i]
+            case _:
+                return self.io, layout.offsets[i], layout.sizes[i]
+
+    def add_to(self, builder: ExecutionPlanBuilder) -> None:
+        for i, (value, buffer) in enumerate(zip(self._program.values, self.buffers, strict=True)):
+            # A value without a node still needs a key: negative ones are nobody's id.
+            ids = value.node_ids or (-1 - i,)
+            index = builder.add_buffer(ids[0], buffer)
+            for node_id in ids[1:]:
+                builder.map_buffer(node_id, index)
+
+    def resize(self, layout: _Layout) -> None:
+        """Move every buffer to memory of the new layout; the inputs keep their contents."""
+        old = [b.memory.bytes[b.offset : b.offset + b.capacity_bytes] for b in self.buffers]
+        self.io = allocate(layout.io_bytes)
+        self.arena = allocate(layout.arena_bytes, mapped=True)
+        for i, (value, buffer) in enumerate(zip(self._program.values, self.buffers, strict=True)):
+            buffer.move(*self._where(i, layout))
+            if value.kind == "input":
+                self.io.bytes[buffer.offset : buffer.offset + len(old[i])] = old[i]
+
+
+_constant_memory: weakref.WeakKeyDictionary[Program, dict[int, Memory]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _constants(program: Program) -> dict[int, Memory]:
+    """The constants in aligned memory, made once for all plans of a program."""
+    found = _constant_memory.get(program)
+    if found is None:
+        found = {}
+        for i, value in enumerate(program.values):
+            if value.array is not None:
+                found[i] = _constant(value)
+        _constant_memory[program] = found
+    return found
+
+
+def _constant(value: ProgramValue) -> Memory:
+    array = np.asarray(value.array)
+    if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
+        raise PlanError(
+            value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
+        )
+    memory = allocate(array.nbytes)
+    np.ndarray(array.shape, array.dtype, memory.bytes.data)[...] = array
+    return memory
+
+
+def _adopt(
+    plan: ExecutionPlan,
+    program: Program,
+    memory: _PlanBuffers,
+    layout: _Layout,
+    memory_limit: int | None,
+) -> None:
+    """Tell the plan what belongs to it and how to grow."""
+
+    def measure(values: Mapping[str, int]) -> PlanMemory:
+        return _Layout.at(program, values).as_memory()
+
+    def set_memory(placed: _Layout) -> None:
+        shared = frozenset(m.id for m in memory.constants.values())
+        owner = owner_ref()
+        if owner is not None:
+            record = replace(placed.as_memory(), measure=measure)
+            owner.own(record, arena=(memory.arena,), shared=shared)
+
+    def resize(capacities: Mapping[str, int]) -> None:
+        larger = _Layout(program, capacities)
+        larger.check_limit(memory_limit)
+        memory.resize(larger)
+        set_memory(larger)
+
+    owner_ref = weakref.ref(plan)
+    set_memory(layout)
+    if any(v.max is None for v in program.variables):
+        plan.set_resize(resize)
+    plan.keep_intermediates(
+        {
+            i: value.type
+            for i, value in enumerate(program.values)
+            if value.kind == "arena" and i not in {index for _, index in program.outputs}
+        }
+    )

@@ -1,0 +1,262 @@
+"""What a plan's buffers know of the plan: variables, written shapes, validity.
+
+    Buffer --Keeper--> PlanState <-- ExecutionPlan
+
+The state is shared by a plan and its buffers and refers to neither, so that a dropped plan
+frees its memory at once and a buffer that outlives its plan still knows its shape. Written
+shapes live in the native table: the runner compares them with the variables at each bind, so
+that rows which were not written for these variables are never read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from semel.errors import InputError, PlanError
+from semel.ir import abi
+from semel.ir.abi import Header
+from semel.ir.expr import Dim, Variable, evaluate, terms
+from semel.ir.types import TensorType
+from semel.runtime.buffer import ConcreteShape
+from semel.runtime.optable import OpTable
+
+
+@dataclass(frozen=True, slots=True)
+class PlanVariable:
+    """A variable of the plan; `capacity` is what its buffers hold if it has no maximum."""
+
+    variable: Variable
+    initial: int | None = None
+    capacity: int | None = None
+
+    @property
+    def top(self) -> int | None:
+        """The largest value that fits the memory there is."""
+        return self.capacity if self.variable.max is None else self.variable.max
+
+    def as_bounded(self) -> Variable:
+        """The variable with its capacity as maximum."""
+        return Variable(self.variable.name, self.variable.min, self.top)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIO:
+    """A named input or output: which buffer, and its symbolic type."""
+
+    name: str
+    index: int
+    type: TensorType
+
+
+class PlanState:
+    """Shared by a plan and its buffers. `version` changes when shapes or variables may have."""
+
+    def __init__(self, variables: Sequence[PlanVariable], inputs: Sequence[PlanIO]) -> None:
+        self.lock = threading.RLock()
+        self.version = 0
+        self.is_released = False
+        #: A weak reference to the plan's way to grow.
+        self.request_capacity: Any = None
+        self.table: OpTable
+        self._names = tuple(v.variable.name for v in variables)
+        self._bounds = {v.variable.name: v.variable for v in variables}
+        self.inputs: dict[str, InputKeeper] = {}
+        first = 0
+        for io in inputs:
+            self.inputs[io.name] = InputKeeper(self, io, first)
+            first += 1 + io.type.rank
+
+    def current_values(self) -> dict[str, int]:
+        """The bound variables by name."""
+        return self._values(self.table.current_words)
+
+    def pending_values(self) -> dict[str, int]:
+        """The values of the bind that is being checked."""
+        return self._values(self.table.pending_words)
+
+    def _values(self, words: memoryview[int]) -> dict[str, int]:
+        return {n: words[i] for i, n in enumerate(self._names) if words[i] != abi.UNBOUND}
+
+    def shape_of(self, kind: TensorType) -> ConcreteShape:
+        """The shape at the current variables."""
+        values = self.current_values()
+        try:
+            return tuple(evaluate(dim, values) for dim in kind.shape)
+        except KeyError as error:
+            raise PlanError("plan", f"the shape of {kind} needs {error}, never bound.") from None
+
+    def check_alive(self) -> None:
+        """Raise if the plan's memory was given back."""
+        if self.is_released:
+            raise PlanError("plan", "its buffers were released.")
+
+    def ensure_capacity(self, values: Mapping[str, int]) -> None:
+        """Let the plan grow before something larger is written."""
+        grow = self.request_capacity() if self.request_capacity is not None else None
+        if grow is not None:
+            grow(values)
+
+    def solve(self, shapes: Mapping[str, ConcreteShape]) -> dict[str, int]:
+        """The variables that these input shapes determine; dims affine in one variable count.
+
+        What is not affine in one variable is compared by the runner at the bind.
+        """
+        found: dict[str, tuple[int, str]] = {}
+        for name, shape in shapes.items():
+            for variable, value, source in self.inputs[name].match(shape):
+                known = found.setdefault(variable, (value, source))
+                if known[0] != value:
+                    raise InputError(
+                        source,
+                        f"gives {variable}={value}, but {known[1]} gives {variable}={known[0]}.",
+                    )
+                self._check_range(variable, value, source)
+        return {variable: value for variable, (value, _) in found.items()}
+
+    def _check_range(self, name: str, value: int, source: str) -> None:
+        bounds = self._bounds[name]
+        if value < bounds.min or (bounds.max is not None and value > bounds.max):
+            top = "..." if bounds.max is None else bounds.max
+            raise InputError(
+                source,
+                f"gives {name}={value}, which must lie in [{bounds.min}, {top}].",
+                variable=name,
+                value=value,
+            )
+
+
+class InputKeeper:
+    """Answers for an input's buffer: its shape is what was written last."""
+
+    def __init__(self, state: PlanState, io: PlanIO, first: int) -> None:
+        self.state = state
+        self.name, self.index, self.type = io.name, io.index, io.type
+        self._words = slice(first, first + 1 + io.type.rank)
+        self._affine = [_as_affine(dim) for dim in io.type.shape]
+
+    @property
+    def lock(self) -> threading.RLock:
+        return self.state.lock
+
+    def match(self, shape: ConcreteShape) -> list[tuple[str, int, str]]:
+        """(variable, value, source) for each dim that determines one; raises on a misfit."""
+        if len(shape) != self.type.rank:
+            raise self._misfit(shape, f"rank {self.type.rank}")
+        found: list[tuple[str, int, str]] = []
+        for axis, (size, form) in enumerate(zip(shape, self._affine, strict=True)):
+            if form is None:
+                continue
+            name, scale, offset = form
+            if name is None:
+                if size != offset:
+                    raise self._misfit(shape, f"{offset} on axis {axis}")
+            elif (size - offset) % scale or (size - offset) // scale < 0:
+                raise self._misfit(shape, f"{self.type.shape[axis]} on axis {axis}")
+            else:
+                source = f"input '{self.name}' axis {axis}"
+                found.append((name, (size - offset) // scale, source))
+        return found
+
+    def _misfit(self, shape: ConcreteShape, wanted: str) -> InputError:
+        return InputError(
+            f"input '{self.name}'",
+            f"shape must be {self.type} with {wanted}, got {shape}.",
+            shape=shape,
+        )
+
+    def record(self, shape: ConcreteShape) -> None:
+        """Remember the shape that is written; the next run compares it with the variables."""
+        recorded = self.state.table.recorded[self._words]
+        wanted = [1, *shape]
+        if recorded.tolist() != wanted:
+            recorded[:] = wanted
+            self.state.table.words[Header.DIRTY] = 1
+            self.state.version += 1
+
+    def recorded_shape(self) -> ConcreteShape | None:
+        """The shape that was written last; None if nothing was."""
+        written, *shape = self.state.table.recorded[self._words].tolist()
+        return tuple(shape) if written == 1 else None
+
+    def recorded_bytes(self) -> int:
+        """How many bytes of the buffer are the input."""
+        shape = self.recorded_shape()
+        return 0 if shape is None else prod(shape) * self.type.dtype.size_bytes
+
+    def shape_now(self) -> ConcreteShape:
+        shape = self.recorded_shape()
+        return self.state.shape_of(self.type) if shape is None else shape
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        self.state.check_alive()
+        self.state.ensure_capacity(self.state.solve({self.name: shape}))
+        self.record(shape)
+
+    def begin_read(self) -> ConcreteShape:
+        self.state.check_alive()
+        shape = self.recorded_shape()
+        if shape is None:
+            raise PlanError(f"input '{self.name}'", "was never written.")
+        return shape
+
+    def generation(self) -> int:
+        return int(self.state.table.words[Header.GENERATION])
+
+
+class OutputKeeper:
+    """Answers for an output's buffer: readable after a successful execute, until the next."""
+
+    def __init__(self, state: PlanState, kind: TensorType) -> None:
+        self.state = state
+        self.type = kind
+
+    @property
+    def lock(self) -> threading.RLock:
+        return self.state.lock
+
+    def shape_now(self) -> ConcreteShape:
+        return self.state.shape_of(self.type)
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        raise PlanError("copyin", f"an output is written by the plan, got {shape}.")
+
+    def begin_read(self) -> ConcreteShape:
+        self.state.check_alive()
+        words = self.state.table.words
+        if not words[Header.VALID]:
+            why = "the last execute failed" if words[Header.GENERATION] else "nothing was executed"
+            raise PlanError("output", f"cannot be read: {why}.", hint="Call execute() first.")
+        return self.state.shape_of(self.type)
+
+    def generation(self) -> int:
+        words = self.state.table.words
+        return int(words[Header.GENERATION]) if words[Header.VALID] else -1
+
+
+class IntermediateKeeper(OutputKeeper):
+    """Answers for an arena value: its bytes are shared with others, so it cannot be read."""
+
+    def begin_read(self) -> ConcreteShape:
+        raise PlanError(
+            "intermediate", "shares its memory with other values.", hint="Make it an output."
+        )
+
+
+def _as_affine(dim: Dim) -> tuple[str | None, int, int] | None:
+    """(variable, scale, offset) if dim = scale*variable + offset, variable None for a constant."""
+    name: str | None = None
+    scale, offset = 1, 0
+    if isinstance(dim, int):
+        return None, 1, dim
+    for monomial, coefficient in terms(dim):
+        if not monomial:
+            offset = coefficient
+        elif len(monomial) == 1 and isinstance(monomial[0], Variable) and name is None:
+            name, scale = monomial[0].name, coefficient
+        else:
+            return None
+    return (name, scale, offset) if scale > 0 else None

@@ -1,0 +1,1 @@
+"""Runs plans; knows nothing of how graphs are made."""

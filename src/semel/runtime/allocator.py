@@ -1,0 +1,88 @@
+"""Host memory for plans and buffers.
+
+    allocate(size_bytes)  -->  Memory
+
+Every block starts on a cache line, is zeroed, is never smaller than a line and has a
+line of slack after its end, so that a vector load that starts inside stays inside. Large
+blocks are anonymous mappings: pages cost nothing until they are touched, and `discard` gives
+them back while the address stays valid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from typing import Any
+
+import numpy as np
+
+from semel.errors import OutOfMemoryError
+
+ALIGNMENT_BYTES = 64
+SLACK_BYTES = 64
+_MAPPED_FROM_BYTES = 256 << 10
+_ids = itertools.count(1)
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Memory:
+    """One block: `id` names the storage, `bytes` is the whole of it as uint8."""
+
+    __slots__ = ("__weakref__", "_map", "bytes", "id", "size_bytes")
+
+    def __init__(self, size_bytes: int, *, mapped: bool = False) -> None:
+        self.id = next(_ids)
+        self.size_bytes = size_bytes
+        self._map: mmap.mmap | None = None
+        whole = max(size_bytes, ALIGNMENT_BYTES) + SLACK_BYTES
+        try:
+            if mapped or whole >= _MAPPED_FROM_BYTES:
+                self._map = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                self.bytes: Bytes = np.frombuffer(self._map, np.uint8)
+            else:
+                raw = np.zeros(whole + ALIGNMENT_BYTES, np.uint8)
+                skip = -raw.ctypes.data % ALIGNMENT_BYTES
+                self.bytes = raw[skip : skip + whole]
+        except (MemoryError, OSError, ValueError, OverflowError):
+            raise OutOfMemoryError("cpu", size_bytes, free_bytes()) from None
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.bytes.size > 0
+
+    def discard(self) -> None:
+        """Give the pages back; the contents become zeros, the address stays valid."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def release(self) -> None:
+        """Drop the block; its pages go back once no array views them."""
+        self.bytes = np.empty(0, np.uint8)
+        self._map = None
+
+
+def allocate(size_bytes: int, *, mapped: bool = False) -> Memory:
+    """A zeroed block of at least `size_bytes`."""
+    return Memory(size_bytes, mapped=mapped)
+
+
+def align(size_bytes: int) -> int:
+    """Round up to whole cache lines."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def free_bytes() -> int:
+    """Memory the operating system says is available; 0 if it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,260 @@
+"""Buffers: typed windows of memory, with copies in and out.
+
+    array --copyin--> Buffer --numpy(), copyout--> array
+
+A buffer is a range of bytes of one `Memory`. Several buffers may share bytes (`view`); whether
+two of them overlap is a matter of (storage, start, end) and never of identity. A buffer
+that belongs to a plan asks its *keeper* before it is read or written: the keeper knows the
+shape at the current variables, whether the contents are valid, and whether the plan is
+released.
+
+Invariant: reads and writes copy; no array handed out aliases a buffer, except `borrow()`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from semel.errors import InputError, PlanError
+from semel.ir.types import DType, TensorType, as_dtype, as_shape
+from semel.runtime.allocator import Memory, allocate
+
+Array = np.ndarray[Any, Any]
+ConcreteShape = tuple[int, ...]
+
+
+class Keeper(Protocol):
+    """The plan's side of a buffer that it owns; `lock` keeps a run from changing it meanwhile."""
+
+    @property
+    def lock(self) -> Any: ...
+
+    def shape_now(self) -> ConcreteShape:
+        """The shape at the current variables; raises if one is not bound."""
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        """Refuse a shape that the buffer's type does not allow, and remember a legal one."""
+
+    def begin_read(self) -> ConcreteShape:
+        """The shape of what may be read now; raises if there is nothing valid."""
+
+    def generation(self) -> int:
+        """Changes whenever the contents may have changed."""
+
+
+class Buffer:
+    """Typed memory. `Buffer(array)` copies the array; `Buffer.empty` is zeroed."""
+
+    __slots__ = ("__weakref__", "_keeper", "capacity_bytes", "device", "memory", "offset", "type")
+
+    memory: Memory
+    offset: int
+    capacity_bytes: int
+    type: TensorType
+    device: str
+    _keeper: Keeper | None
+
+    def __init__(self, array: Any) -> None:
+        source = np.ascontiguousarray(array).reshape(np.shape(array))
+        kind = TensorType(as_shape(source.shape, "Buffer"), as_dtype(source.dtype, "Buffer"))
+        self._set(allocate(source.nbytes), 0, source.nbytes, kind, "cpu")
+        self.array()[...] = source
+
+    def _set(
+        self, memory: Memory, offset: int, capacity_bytes: int, type_: TensorType, device: str
+    ) -> None:
+        self.memory, self.offset, self.capacity_bytes = memory, offset, capacity_bytes
+        self.type, self.device, self._keeper = type_, device, None
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any, device: str = "cpu") -> Buffer:
+        """A zeroed buffer; every dim must be an int."""
+        kind = TensorType(as_shape(shape, "Buffer.empty"), as_dtype(dtype, "Buffer.empty"))
+        size = kind.num_bytes
+        if not isinstance(size, int):
+            raise PlanError("Buffer.empty", f"dims must be ints, got {kind}.")
+        return Buffer.window(allocate(size), 0, size, kind, device)
+
+    @staticmethod
+    def window(
+        memory: Memory, offset: int, capacity_bytes: int, type_: TensorType, device: str = "cpu"
+    ) -> Buffer:
+        """A buffer over bytes [offset, offset + capacity_bytes) of existing memory."""
+        buffer = Buffer.__new__(Buffer)
+        buffer._set(memory, offset, capacity_bytes, type_, device)
+        return buffer
+
+    def keep(self, keeper: Keeper) -> None:
+        """Let a plan answer for shape and validity from now on."""
+        self._keeper = keeper
+
+    def move(self, memory: Memory, offset: int, capacity_bytes: int) -> None:
+        """Point to other memory; the contents are the mover's business."""
+        self.memory, self.offset, self.capacity_bytes = memory, offset, capacity_bytes
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> ConcreteShape:
+        """The shape now: of a plan's buffer, at the current variables."""
+        return self._static_shape() if self._keeper is None else self._keeper.shape_now()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the shape takes now."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.size_bytes
+
+    @property
+    def storage_id(self) -> int:
+        return self.memory.id
+
+    @property
+    def address(self) -> int:
+        return self._alive().address + self.offset
+
+    @property
+    def byte_range(self) -> tuple[int, int, int]:
+        """(storage, start, end): what hazards are computed from."""
+        return self.memory.id, self.offset, self.offset + self.capacity_bytes
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.type}, storage {self.memory.id}+{self.offset})"
+
+    def _static_shape(self) -> ConcreteShape:
+        return tuple(d for d in self.type.shape if isinstance(d, int))
+
+    def _alive(self) -> Memory:
+        if not self.memory.is_alive:
+            raise PlanError("Buffer", "its memory was released.")
+        return self.memory
+
+    # ------------------------------------------------------------ data
+
+    def view(self, byte_offset: int, byte_size: int) -> Buffer:
+        """A flat buffer of the same dtype over part of these bytes."""
+        item = self.dtype.size_bytes
+        if byte_offset < 0 or byte_size < 0 or byte_offset + byte_size > self.capacity_bytes:
+            raise PlanError(
+                "Buffer.view",
+                f"[{byte_offset}, {byte_offset + byte_size}) must lie within the buffer's "
+                f"{self.capacity_bytes} bytes.",
+            )
+        if byte_offset % item or byte_size % item:
+            raise PlanError(
+                "Buffer.view",
+                f"offset and size must be multiples of {item} bytes, "
+                f"got {byte_offset} and {byte_size}.",
+            )
+        kind = TensorType((byte_size // item,), self.dtype)
+        return Buffer.window(self.memory, self.offset + byte_offset, byte_size, kind, self.device)
+
+    def array(self, shape: ConcreteShape | None = None) -> Array:
+        """The memory itself as an array. For the package's own use: it aliases the buffer."""
+        wanted = self.shape if shape is None else shape
+        memory = self._alive()
+        return np.ndarray(wanted, self.dtype.numpy, memory.bytes.data, self.offset)
+
+    def copyin(self, array: Any) -> None:
+        """Write an array of this dtype; a plan's input takes any shape its type allows."""
+        source = as_array(array, self.dtype, "copyin")
+        if self._keeper is not None:
+            with self._keeper.lock:
+                self._keeper.begin_write(source.shape)
+                self.array(source.shape)[...] = source
+            return
+        if source.shape != self.shape:
+            raise InputError(
+                "copyin", f"shape must be {self.shape}, got {source.shape}.", shape=source.shape
+            )
+        self.array()[...] = source
+
+    def copyout(self, array: Array) -> None:
+        """Read into an array of this shape and dtype."""
+        with self._lock():
+            shape = self._readable()
+            if array.shape != shape or array.dtype != self.dtype.numpy:
+                raise InputError(
+                    "copyout",
+                    f"array must be {self.dtype}{list(shape)}, "
+                    f"got {array.dtype}{list(array.shape)}.",
+                )
+            array[...] = self.array(shape)
+
+    def numpy(self) -> Array:
+        """A copy of the contents, compact, at the current shape."""
+        with self._lock():
+            return self.array(self._readable()).copy()
+
+    def borrow(self) -> BorrowedArray:
+        """A read-only look without a copy; it raises once the contents may have changed."""
+        return BorrowedArray(self)
+
+    def generation(self) -> int:
+        """Changes with every execute of the plan that owns this buffer; 0 without a plan."""
+        return 0 if self._keeper is None else self._keeper.generation()
+
+    def _lock(self) -> Any:
+        return nullcontext() if self._keeper is None else self._keeper.lock
+
+    def _readable(self) -> ConcreteShape:
+        return self.shape if self._keeper is None else self._keeper.begin_read()
+
+
+class BorrowedArray:
+    """A view of a plan's buffer that is good until the plan runs again."""
+
+    __slots__ = ("_array", "_buffer", "_generation")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self._array = buffer.array(buffer._readable())
+        self._array.flags.writeable = False
+        self._generation = buffer.generation()
+
+    def array(self) -> Array:
+        """The array, if its contents are still those that were borrowed."""
+        self._buffer._alive()
+        if self._buffer.generation() != self._generation:
+            raise PlanError("borrow", "the plan ran again after this view was taken.")
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.array(), dtype=dtype, copy=copy)
+
+
+def as_array(value: Any, dtype: DType, where: str) -> Array:
+    """`value` as an array of `dtype`: Python numbers and lists are converted, arrays not."""
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+    elif hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    else:
+        return _convert(value, dtype, where)
+    if array.dtype != dtype.numpy:
+        raise InputError(
+            where, f"dtype must be {dtype}, got {array.dtype}.", hint="Cast it first."
+        )
+    return array
+
+
+def _convert(value: Any, dtype: DType, where: str) -> Array:
+    try:
+        plain = np.asarray(value)
+        if plain.size and not _fits(plain.dtype, dtype):
+            raise TypeError(f"got {plain.dtype}")
+        return np.asarray(value, dtype=dtype.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(where, f"needs numbers that fit {dtype}: {error}.") from error
+
+
+def _fits(given: np.dtype[Any], wanted: DType) -> bool:
+    """Whether Python numbers of a kind may become `wanted`: never from float to int."""
+    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    return given.kind in order and order[given.kind] <= order[wanted.kind]

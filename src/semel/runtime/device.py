@@ -1,0 +1,62 @@
+"""What a device offers to a plan, and the table of devices.
+
+    find_device("cpu")  -->  Device
+
+A plan needs three things: an entry to call, workers, and the number of participants. The
+table names the module of each device as text, so that this layer imports none of them and a
+process pays only for the devices it uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from semel.errors import UnsupportedError
+from semel.runtime.pool import WorkerPool
+
+_MODULES = {"cpu": "semel.devices.cpu.runtime"}
+_open: dict[str, Device] = {}
+_lock = threading.Lock()
+
+
+class PlanEntry(Protocol):
+    """A plan's place in the native runner."""
+
+    call: Callable[[], int]
+
+    def point_to(self, header: int) -> None:
+        """Run the plan whose header lies at this address; 0 makes every call say RELEASED."""
+
+    def release(self) -> None:
+        """Give the place back; `call` must not be used any more."""
+
+
+class Device(Protocol):
+    """A processor that runs plans."""
+
+    name: str
+    ticks_per_us: float
+
+    def default_threads(self) -> int:
+        """Participants of an execute if nobody says otherwise."""
+
+    def open_entry(self) -> PlanEntry:
+        """A free place in the runner."""
+
+    def pool(self) -> WorkerPool:
+        """The process-wide workers; none is started by asking."""
+
+
+def find_device(name: str) -> Device:
+    """The device of that name, opened at first use."""
+    with _lock:
+        if name not in _open:
+            if name not in _MODULES:
+                known = ", ".join(sorted(_MODULES))
+                raise UnsupportedError("device", f"must be one of {known}, got {name!r}.")
+            module = importlib.import_module(_MODULES[name])
+            _open[name] = cast(Device, module.open_device())
+        return _open[name]

@@ -1,0 +1,66 @@
+"""A compiled kernel that can be called: signature, code, address.
+
+    CachedKernel  --PreparedKernel-->  a row of a plan
+
+Kernels are shared: identical kernels of one model, and of several plans, are one object.
+The code stays loaded for the life of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from semel.errors import PlanError
+from semel.ir.expr import Dim, Variable
+from semel.ir.signature import BufferSpec, KernelSignature
+from semel.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class CachedKernel:
+    """A native function with our ABI. `code` is its object file, `text` what it was made from."""
+
+    signature: KernelSignature
+    address: int
+    entry: str
+    code: bytes | None = field(default=None, repr=False)
+    text: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.address <= 0:
+            raise PlanError(self.entry, f"address must be that of a function, got {self.address}.")
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
+
+    @property
+    def var_names(self) -> tuple[str, ...]:
+        """Names of the variables in the order of `vals`."""
+        return tuple(v.name for v in self.signature.variables)
+
+    @staticmethod
+    def from_pointer(
+        address: int,
+        inputs: Sequence[TensorType | BufferSpec],
+        outputs: Sequence[TensorType | BufferSpec],
+        variables: Sequence[Variable] = (),
+        tiles: Dim = 1,
+    ) -> CachedKernel:
+        """A kernel of any function with our ABI; its buffers are the inputs, then the outputs."""
+        buffers = [_spec(b, f"in{i}", "r") for i, b in enumerate(inputs)]
+        buffers += [_spec(b, f"out{i}", "w") for i, b in enumerate(outputs)]
+        traffic: Dim = 0
+        for buffer in buffers:
+            traffic = traffic + buffer.size * buffer.dtype.size_bytes
+        signature = KernelSignature(
+            f"pointer_{address:x}", tuple(buffers), tuple(variables), tiles, bytes=traffic
+        )
+        return CachedKernel(signature, address, signature.name)
+
+
+def _spec(buffer: TensorType | BufferSpec, name: str, access: str) -> BufferSpec:
+    if isinstance(buffer, BufferSpec):
+        return buffer
+    return BufferSpec(name, buffer.dtype, access, buffer.num_elements)

@@ -1,0 +1,110 @@
+"""The process-wide pool of native worker threads.
+
+    ensure(count)  -->  worker records that plans recruit from
+
+A worker is a native thread in the generated worker loop: it holds no interpreter state, takes
+no signals, and never runs Python. Each has a record with a mailbox; a plan offers it a lane
+there. Threads start when a plan first has work to share and stay; idle ones spin for a
+bounded time, then sleep in the kernel. They end at interpreter exit. A forked child has
+none of its parent's threads and starts with an empty pool.
+
+Invariant: the records are never freed: a worker may read its mailbox at any time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from semel.errors import DeviceError
+from semel.ir import abi
+from semel.ir.abi import Worker
+from semel.runtime.allocator import Memory, allocate
+
+MAX_WORKERS = 256
+_STOP_SECONDS = 0.5
+
+
+class WorkerPool:
+    """Workers on one entry point. `stop(record)` asks one to end and says whether it was free."""
+
+    def __init__(self, entry: int, stop: Callable[[int], int], spin_ticks: int) -> None:
+        self._entry = entry
+        self._stop = stop
+        self._spin_ticks = spin_ticks
+        self._lock = threading.Lock()
+        self._records = _immortal_records()
+        self._count = 0
+        atexit.register(self.stop)
+        os.register_at_fork(after_in_child=self._restart)
+
+    @property
+    def address(self) -> int:
+        """Where the worker records lie."""
+        return self._records.address
+
+    @property
+    def num_workers(self) -> int:
+        return self._count
+
+    def ensure(self, count: int) -> int:
+        """Start workers until there are `count`, if the system allows; how many there are."""
+        with self._lock:
+            while self._count < min(count, MAX_WORKERS):
+                if not self._start_one(self._count):
+                    break
+                self._count += 1
+            return self._count
+
+    def _start_one(self, index: int) -> bool:
+        offset = index * abi.WORKER_WORDS * abi.WORD_BYTES
+        words = self._records.bytes[offset:].view("int64")[: abi.WORKER_WORDS]
+        words[:] = 0
+        words[Worker.SPIN_TICKS] = self._spin_ticks
+        libc = ctypes.CDLL(None)
+        thread = ctypes.c_ulong()
+        # The thread inherits the mask of its creator: block everything around the creation,
+        # so that signals keep going to Python's threads.
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            failed = libc.pthread_create(
+                ctypes.byref(thread),
+                None,
+                ctypes.c_void_p(self._entry),
+                ctypes.c_void_p(self._records.address + offset),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        if failed and index == 0:
+            raise DeviceError("pthread_create", f"failed with error {failed}.")
+        if not failed:
+            libc.pthread_detach(thread)
+        return not failed
+
+    def stop(self) -> None:
+        """End the workers; a plan that runs later does all its work on the calling thread."""
+        words = self._records.bytes.view("int64")
+        until = time.monotonic() + _STOP_SECONDS
+        for i in range(self._count):
+            at = i * abi.WORKER_WORDS
+            address = self._records.address + at * abi.WORD_BYTES
+            while not self._stop(address) and time.monotonic() < until:
+                time.sleep(0.001)
+            while not words[at + Worker.EXITED] and time.monotonic() < until:
+                time.sleep(0.0005)
+
+    def _restart(self) -> None:
+        self._lock = threading.Lock()
+        self._records = _immortal_records()
+        self._count = 0
+
+
+def _immortal_records() -> Memory:
+    records = allocate(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES, mapped=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
+    return records

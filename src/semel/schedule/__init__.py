@@ -1,0 +1,1 @@
+"""Graph to Schedule: groups of nodes, one kernel each."""

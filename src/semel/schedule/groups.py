@@ -1,0 +1,432 @@
+"""Graph to Schedule: which nodes are computed together, in one kernel each.
+
+    Graph --build_schedule--> Schedule (groups in an order that can run)
+
+One sweep over the graph, users before operands. Every node learns which groups
+want it and *at which index of their loops*, by the index maps of `ops`. It is then
+either **inlined** (computed where it is wanted), **fused** as a reduction or a
+contraction inside the one group that wants it, **hosted** (fused, and also stored
+because others want it), or **materialised**: it becomes the root of a new group.
+
+    softmax: the root e/s loops over (row, col). s is wanted at (row,), which names
+    loops of the root only, so its sum becomes a loop inside each row; so does max.
+
+Invariants: a group never depends on itself through others; every element of a
+fused reduction or contraction is computed once; groups are in topological order.
+`Schedule.log` says for every node that was cut why it was not fused further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from semel.ir.expr import Dim, Index, atoms, linear_coefficient, product, upper_bound
+from semel.ir.graph import Graph, Node, users
+from semel.ops.index_maps import Indices, operand_index
+
+#: Scalar work above which an expression is kept rather than computed twice.
+DEAR = 8
+#: A reduction to few rows is only worth fusing while one thread can do it quickly.
+SERIAL_ELEMENTS = 1 << 18
+#: Far more than a fused kernel wants to read or compute per element.
+MAX_INPUTS = 24
+MAX_WORK = 400
+
+_PURE_VIEWS = ("reshape", "permute", "expand", "slice")
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes computed by one kernel. `kind` is loops, contract or opaque.
+
+    `outputs` are stored to memory (the root first); `inside` is everything computed
+    here; `reads` are the materialised nodes and leaves it loads. `loops` are the
+    root's loop indices by axis (0 where the axis has size 1); `outer` are those
+    that fused reductions keep: the others run inside, once per phase.
+    """
+
+    root: Node
+    kind: str
+    loops: Indices
+    outputs: list[Node]
+    inside: list[Node] = field(default_factory=list)
+    reads: list[Node] = field(default_factory=list)
+    reduces: list[Node] = field(default_factory=list)
+    contract: Node | None = None
+    columns: Dim = 0  # the loop along the contraction's contiguous axis
+    outer: frozenset[Index] | None = None
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Groups in execution order, and why nodes were not fused."""
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    log: tuple[str, ...]
+
+
+def build_schedule(graph: Graph, *, fusion: bool = True) -> Schedule:
+    """Decide what is computed together; without fusion every node is a kernel of its own."""
+    return _Scheduler(graph, fusion).run()
+
+
+@dataclass(eq=False)
+class _Wanted:
+    """What the sweep knows of a node: who wants it, at which indices, and how."""
+
+    by: dict[Group, dict[Indices, None]] = field(default_factory=dict)
+    is_forced: bool = False
+    reason: str = ""
+
+
+class _Scheduler:
+    def __init__(self, graph: Graph, fusion: bool) -> None:
+        self.graph, self.fusion = graph, fusion
+        self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
+        self.users = users(graph.nodes)
+        self.home: dict[Node, Group] = {}
+        self.groups: list[Group] = []
+        self.depends: dict[Group, set[Group]] = {}
+        self.log: list[str] = []
+        self.weight = _weights(graph)
+        self._counter = 0
+
+    def run(self) -> Schedule:
+        for node in self.graph.outputs:
+            self.wanted[node].is_forced = True
+            self.wanted[node].reason = "it is an output"
+        for node in reversed(self.graph.nodes):
+            self._visit(node)
+        for group in self.groups:
+            group.inside.reverse()
+            group.reduces.reverse()
+        return Schedule(self.graph, self._order(), tuple(self.log))
+
+    # ------------------------------------------------------------ one node
+
+    def _visit(self, node: Node) -> None:
+        if node.op.kind == "leaf":
+            for group in self.wanted[node].by:
+                if node.op.name != "scalar":
+                    group.reads.append(node)
+            return
+        wanted = self.wanted[node]
+        if not wanted.is_forced and not wanted.by:
+            return
+        host = self._choose_host(node, wanted)
+        if wanted.is_forced or host is None or len(wanted.by) > 1 and not self._recompute(node):
+            if host is not None and self._may_host(node, host):
+                self._place(node, host)
+                self._materialise(node, host)
+            else:
+                self._materialise(node, self._new_group(node))
+            return
+        for group in wanted.by:
+            self._place(node, group)
+
+    def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
+        """A group inside which the node can be computed, or None with the reason logged."""
+        if not self.fusion:
+            wanted.reason = wanted.reason or "fusion is off"
+            return None
+        reason = "no group wants it"
+        for group, indices in wanted.by.items():
+            reason = self._why_not(node, group, list(indices))
+            if not reason:
+                return group
+        wanted.reason = wanted.reason or reason
+        return None
+
+    def _why_not(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        """Empty if `node` may be computed inside `group`, else the reason it may not."""
+        if node.op.kind == "opaque":
+            return f"{node.op.name} is a kernel of its own"
+        if group.kind == "opaque":
+            return f"{group.root.op.name} reads its operands from memory"
+        if len(group.reads) >= MAX_INPUTS or group.work > MAX_WORK:
+            return "the kernel would grow too large"
+        if node.op.kind == "reduce":
+            return self._why_not_reduce(node, group, indices)
+        if node.op.kind == "contract":
+            return self._why_not_contract(node, group, indices)
+        if group.contract is not None and self._is_operand(node, group, indices):
+            return self._why_not_operand(node, group, indices)
+        if self.weight[node] >= DEAR and len(indices) > 3:
+            return f"it is wanted at {len(indices)} indices"
+        if self.weight[node] >= DEAR and self._is_repeated(group, indices[0]):
+            return "it would be computed again in every iteration of an outer loop"
+        return ""
+
+    def _is_repeated(self, group: Group, at: Indices) -> bool:
+        """Whether loops that the value does not depend on lie outside those it does."""
+        used = frozenset().union(*(atoms(i) for i in at))
+        loops = [i for i in group.loops if isinstance(i, Index)]
+        if not used or any(a not in loops for a in used if isinstance(a, Index)):
+            return False
+        last_used = max((n for n, i in enumerate(loops) if i in used), default=-1)
+        return any(
+            i not in used and (upper_bound(i.extent) or 2) > 1 for i in loops[:last_used]
+        )
+
+    # ------------------------------------------------------------ reductions
+
+    def _why_not_reduce(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        if node.op.name == "reduce_partial":
+            return "a partial reduction has its own tiles"
+        if group.contract is not None:
+            return "the group has a contraction"
+        if len(indices) != 1:
+            return f"it is wanted at {len(indices)} indices"
+        kept = [i for d, i in enumerate(indices[0]) if d not in node.attrs.axes]
+        names = [i for i in kept if isinstance(i, Index)]
+        if any(not isinstance(i, Index) and i != 0 for i in kept):
+            return "its rows are not loops of the group"
+        if len(set(names)) != len(names) or any(i not in group.loops for i in names):
+            return "its rows are not loops of the group"
+        outer = frozenset(names)
+        if group.outer is not None and outer != group.outer:
+            return "the group reduces over other rows"
+        inner: Dim = product(
+            i.extent for i in group.loops if isinstance(i, Index) and i not in outer
+        )
+        reduced = product(node.inputs[0].type.shape[a] for a in node.attrs.axes)
+        rows = upper_bound(product(i.extent for i in names))
+        largest = max(upper_bound(reduced) or SERIAL_ELEMENTS, upper_bound(inner) or 0)
+        if (rows is None or rows < 4) and largest >= SERIAL_ELEMENTS:
+            return "one thread would do all of it"
+        return ""
+
+    def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        if group.contract is not None:
+            return "the group has a contraction already"
+        if group.reduces or group.outer is not None:
+            return "the group reduces"
+        if len(indices) != 1 or not _is_identity(indices[0], group):
+            return "its elements are not wanted one by one"
+        return ""
+
+    def _is_operand(self, node: Node, group: Group, indices: list[Indices]) -> bool:
+        """Whether the node is read inside the contraction's own loop."""
+        loops = {i for i in group.loops if isinstance(i, Index)}
+        return any(
+            isinstance(a, Index) and a not in loops for at in indices for i in at for a in atoms(i)
+        )
+
+    def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        if node.op.name not in _PURE_VIEWS:
+            return "a contraction reads its operands from memory"
+        for user in self.users[node]:
+            if user is group.contract and not self._is_fast_view(node, group, indices):
+                return "the view is not contiguous enough for the contraction"
+        return ""
+
+    def _is_fast_view(self, node: Node, group: Group, indices: list[Indices]) -> bool:
+        """Whether the chain of views below gives the addresses a contraction can stream."""
+        base, at = node, indices[0]
+        while base.op.name in _PURE_VIEWS:
+            at = operand_index(base, 0, at, _no_gather)
+            base = base.inputs[0]
+        loops = {a for i in at for a in atoms(i) if isinstance(a, Index)}
+        flat: Dim = 0
+        for i, d in zip(at, base.type.shape, strict=True):
+            flat = flat * d + i
+        coefficients = {a: linear_coefficient(flat, a) for a in loops}
+        if any(c is None for c in coefficients.values()):
+            return False
+        is_right = group.contract is not None and node in group.contract.inputs[1:]
+        columns = group.columns
+        return not is_right or not isinstance(columns, Index) or coefficients.get(columns) == 1
+
+    # ------------------------------------------------------------ placing
+
+    def _recompute(self, node: Node) -> bool:
+        """Whether several groups should each compute the node for themselves."""
+        if node.op.kind in ("reduce", "contract"):
+            return False
+        wanted = self.wanted[node]
+        if any(self._why_not(node, g, list(at)) for g, at in wanted.by.items()):
+            return False
+        cheap = self.weight[node] < DEAR and self._loads(node) <= 1
+        if not cheap:
+            wanted.reason = f"{len(wanted.by)} kernels want it and it is dear to compute twice"
+        return cheap
+
+    def _loads(self, node: Node) -> int:
+        """How many tensors computing the node reads, up to 2."""
+        found: set[Node] = set()
+        stack, steps = [node], 0
+        while stack and len(found) < 2 and steps < 64:
+            steps += 1
+            for operand in stack.pop().inputs:
+                if operand.op.kind in ("leaf", "reduce", "contract", "opaque"):
+                    if operand.op.name != "scalar":
+                        found.add(operand)
+                else:
+                    stack.append(operand)
+        return len(found) if steps < 64 else 2
+
+    def _may_host(self, node: Node, host: Group) -> bool:
+        """Whether `host` may also store the node: same elements, and no cycle of groups."""
+        indices = self.wanted[node].by[host]
+        if node.op.kind != "reduce" and not all(_is_full(at, host, node) for at in indices):
+            return False
+        if host.kind == "contract" or host.contract is not None:
+            return False
+        if len(host.outputs) >= 8:
+            return False
+        others = [g for g in self.wanted[node].by if g is not host]
+        return not any(self._reaches(host, g) for g in others)
+
+    def _reaches(self, start: Group, goal: Group) -> bool:
+        """Whether `start` needs results of `goal`, directly or through others."""
+        seen, stack = {start}, [start]
+        while stack:
+            for group in self.depends[stack.pop()]:
+                if group is goal:
+                    return True
+                if group not in seen:
+                    seen.add(group)
+                    stack.append(group)
+        return False
+
+    def _new_group(self, root: Node) -> Group:
+        loops: list[Dim] = []
+        for dim in root.type.shape:
+            self._counter += 1
+            loops.append(0 if dim == 1 else Index(f"i{self._counter}", dim))
+        kind = root.op.kind if root.op.kind in ("opaque", "contract") else "loops"
+        group = Group(root, kind, tuple(loops), [])
+        self.groups.append(group)
+        self.depends[group] = set()
+        if self.wanted[root].reason:
+            self.log.append(f"{root!r} starts a kernel: {self.wanted[root].reason}.")
+        self.wanted[root].by.setdefault(group, {})[group.loops] = None
+        self._place(root, group)
+        return group
+
+    def _materialise(self, node: Node, group: Group) -> None:
+        """`node` is stored by `group`; whoever else wants it reads it from memory."""
+        group.outputs.append(node)
+        self.home[node] = group
+        for user in self.wanted[node].by:
+            if user is not group:
+                user.reads.append(node)
+                self.depends[user].add(group)
+
+    def _place(self, node: Node, group: Group) -> None:
+        """Compute `node` inside `group` and tell its operands at which indices."""
+        group.inside.append(node)
+        group.work += node.op.cost
+        for at in list(self.wanted[node].by[group]):
+            if node.op.kind == "reduce":
+                self._want_reduced(node, group, at)
+            elif node.op.kind == "contract":
+                self._want_contracted(node, group, at)
+            elif node.op.kind == "opaque":
+                self._want_from_memory(node, group)
+            else:
+                for k, operand in enumerate(node.inputs):
+                    index = operand_index(node, k, at, self._gathered)
+                    self._want(operand, group, index)
+
+    def _want(self, node: Node, group: Group, at: Indices) -> None:
+        self.wanted[node].by.setdefault(group, {})[at] = None
+
+    def _gathered(self, node: Node, at: Indices) -> Dim:
+        axis = node.attrs.axis
+        name = f"g{node.id}_" + "_".join(str(i) for i in at)
+        return Index(name, node.inputs[0].type.shape[axis])
+
+    def _fresh(self, dim: Dim) -> Dim:
+        self._counter += 1
+        return 0 if dim == 1 else Index(f"r{self._counter}", dim)
+
+    def _want_reduced(self, node: Node, group: Group, at: Indices) -> None:
+        group.reduces.append(node)
+        shape = node.inputs[0].type.shape
+        if node.op.name == "reduce_partial":
+            axes: tuple[int, ...] = (node.attrs.axis,)
+        else:
+            axes = node.attrs.axes
+        if node is not group.root or group.outer is None:
+            kept = [i for d, i in enumerate(at) if d not in axes or node.op.name == "reduce_partial"]
+            group.outer = frozenset(i for i in kept if isinstance(i, Index))
+        index = tuple(self._fresh(shape[d]) if d in axes else i for d, i in enumerate(at))
+        self._want(node.inputs[0], group, index)
+
+    def _want_contracted(self, node: Node, group: Group, at: Indices) -> None:
+        group.contract = node
+        group.kind = "contract"
+        group.columns = at[-1]
+        inner = self._fresh(node.inputs[0].type.shape[-1])
+        self._want(node.inputs[0], group, (*at[:-1], inner))
+        self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
+
+    def _want_from_memory(self, node: Node, group: Group) -> None:
+        for operand in node.inputs:
+            self._want(operand, group, tuple(self._fresh(d) for d in operand.type.shape))
+            if operand.op.kind != "leaf":
+                self.wanted[operand].is_forced = True
+                self.wanted[operand].reason = f"{node.op.name} reads it from memory"
+
+    # ------------------------------------------------------------ order
+
+    def _order(self) -> tuple[Group, ...]:
+        """Groups after the groups they read from; ties by the root's place in the graph."""
+        place = {n: i for i, n in enumerate(self.graph.nodes)}
+        rank = {g: place[g.root] for g in self.groups}
+        done: dict[Group, None] = {}
+        for group in sorted(self.groups, key=lambda g: rank[g]):
+            self._emit(group, done, rank)
+        return tuple(done)
+
+    def _emit(self, group: Group, done: dict[Group, None], rank: dict[Group, int]) -> None:
+        stack: list[tuple[Group, bool]] = [(group, False)]
+        while stack:
+            current, ready = stack.pop()
+            if current in done:
+                continue
+            if ready:
+                done[current] = None
+                continue
+            stack.append((current, True))
+            needed = sorted(self.depends[current], key=lambda g: -rank[g])
+            stack.extend((g, False) for g in needed if g not in done)
+
+
+def _no_gather(node: Node, at: Indices) -> Dim:
+    raise AssertionError(f"{node!r} is not a pure view")
+
+
+def _weights(graph: Graph) -> dict[Node, int]:
+    """The work of computing a node from memory, as if nothing below were kept."""
+    weight: dict[Node, int] = {}
+    for node in graph.nodes:
+        if node.op.kind in ("leaf", "reduce", "contract", "opaque"):
+            weight[node] = 0 if node.op.name == "scalar" else 1
+        else:
+            weight[node] = min(node.op.cost + sum(weight[n] for n in node.inputs), 1000)
+    return weight
+
+
+def _is_identity(at: Indices, group: Group) -> bool:
+    """Whether every loop of the group appears exactly once, by itself."""
+    named = [i for i in at if i != 0]
+    wanted = [i for i in group.loops if isinstance(i, Index)]
+    return len(named) == len(wanted) and set(named) == set(wanted)
+
+
+def _is_full(at: Indices, group: Group, node: Node) -> bool:
+    """Whether `at` walks the root's own elements, inner loops perhaps under other names."""
+    if node.type.shape != group.root.type.shape:
+        return False
+    for i, loop in zip(at, group.loops, strict=True):
+        if i == loop:
+            continue
+        if not isinstance(i, Index) or not isinstance(loop, Index):
+            return False
+        if group.outer is None or loop in group.outer or i in group.loops or i.extent != loop.extent:
+            return False
+    return True

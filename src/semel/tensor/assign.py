@@ -1,0 +1,202 @@
+"""Tensor, layer 7: writing by index, functionally.
+
+    x[key] = v    -->    the handle gets a new node; other tensors keep their value
+
+A slice is written without a copy of its own: the value is padded out to the whole shape and a
+mask of index comparisons chooses between it and the old tensor, so that it fuses. Index
+arrays go through `scatter` on rows; where an element is hit twice, the last write wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from semel.errors import GraphError
+from semel.ir.expr import minimum, product
+from semel.ops.attrs import ScatterAttrs
+from semel.tensor.handle import Handle, TensorLike, normalize_axis, weak_kind
+from semel.tensor.indexing import Indexing
+from semel.tensor.key import Cut, Key, is_mask, parse_key, result_axes
+
+_MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
+
+
+class Assign(Indexing):
+    """Assignment and scatter."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: TensorLike) -> None:
+        self._node = self._with(key, value, "set")._node
+        self._value = None
+
+    def _with(self, key: Any, value: TensorLike, mode: str) -> Self:
+        """This tensor with `value` written (or combined) at `key`."""
+        update = self._in_my_dtype(value)
+        if is_mask(key) and isinstance(key, Handle) and key.node.op.name != "constant":
+            return self._masked(self._lift(key), update)
+        parsed = parse_key(key, self.shape, "setitem")
+        if mode == "set" and not parsed.picks:
+            return self._place(parsed, update._fit(parsed.cut_shape()))
+        region = self._cut(parsed.cuts).reshape(parsed.cut_shape())
+        if parsed.picks:
+            return self._place(parsed, region._scatter_picked(parsed, update, mode))
+        return self._place(parsed, region._combined(update._fit(region.shape), mode))
+
+    def _in_my_dtype(self, value: TensorLike) -> Self:
+        weak = weak_kind(value)
+        return self._weak(value, self.dtype) if weak else self._lift(value)._cast(self.dtype)
+
+    def _fit(self, shape: Sequence[Any]) -> Self:
+        """Broadcast to the region that is written; NumPy also drops leading axes of size 1."""
+        extra = self.ndim - len(shape)
+        lead = self.shape[: max(extra, 0)]
+        x = self.reshape(self.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else self
+        return x.broadcast_to(tuple(shape))
+
+    def _combined(self, update: Self, mode: str) -> Self:
+        match mode:
+            case "add":
+                return self + update
+            case "mul":
+                return self * update
+            case "max":
+                return self.maximum(update)
+            case _:
+                return self.minimum(update)
+
+    def _masked(self, mask: Self, update: Self) -> Self:
+        """A computed mask: the value must not depend on how many elements it selects."""
+        if mask.ndim > self.ndim or update.ndim > self.ndim - mask.ndim:
+            raise GraphError(
+                "setitem",
+                f"with a computed mask the value must fit the axes behind it, got {update.type}.",
+                hint="Use where(mask, value, x).",
+            )
+        wide = mask.reshape(*mask.shape, *(1,) * (self.ndim - mask.ndim))
+        return self._choose(wide, update, self)
+
+    # ------------------------------------------------------------ slices
+
+    def _place(self, key: Key, region: Self) -> Self:
+        """This tensor with the cut region replaced."""
+        if any(c.size == 0 for c in key.cuts):
+            return self
+        value = region.reshape(tuple(c.size for c in key.cuts))
+        mask: Self | None = None
+        for axis, cut in enumerate(key.cuts):
+            if cut.start == 0 and cut.step == 1 and cut.size == self.shape[axis]:
+                continue
+            inside = self._inside(axis, cut)
+            mask = inside if mask is None else mask & inside
+            value = value._spread(axis, cut, self.shape[axis])
+        if mask is None:
+            return value
+        return self._choose(mask, value, self)
+
+    def _inside(self, axis: int, cut: Cut) -> Self:
+        """Which positions of an axis the cut covers, shaped to broadcast."""
+        step = abs(cut.step)
+        offset: Self = self._iota((self.shape[axis],), 0) - _lowest(cut)
+        covered = (offset >= 0) & (offset < cut.size * step)
+        if step > 1:
+            covered = covered & ((offset % step).eq(0))
+        return covered.reshape(*(self.shape[axis],), *(1,) * (self.ndim - axis - 1))
+
+    def _spread(self, axis: int, cut: Cut, length: Any) -> Self:
+        """The cut's values at their positions along a whole axis, zeros between."""
+        x = self.flip(axis) if cut.step < 0 else self
+        step, first = abs(cut.step), _lowest(cut)
+        pads = [(0, 0)] * x.ndim
+        if step > 1:
+            gaps = [*pads, (0, 0)]
+            gaps[axis + 1] = (0, step - 1)
+            x = x.unsqueeze(axis + 1).pad(gaps).flatten(axis, axis + 1)
+        kept = minimum(cut.size * step, length - first)
+        pads[axis] = (first, length - first - kept)
+        return x.narrow(axis, 0, kept).pad(pads)
+
+    # ------------------------------------------------------------ index arrays
+
+    def _scatter_picked(self, key: Key, update: Self, mode: str) -> Self:
+        """This (cut) tensor with `update` written at the key's index arrays."""
+        places = [place for place, _ in key.picks]
+        index = self._flat_index(key)
+        rest = tuple(d for i, d in enumerate(self.shape) if i not in places)
+        order = result_axes(key, index.ndim)
+        shape = (*index.shape, *rest)
+        fitted = update._fit([shape[i] for i in order])
+        back = fitted.permute([order.index(i) for i in range(len(shape))])
+        rows = self._merged(places)
+        merged = rows._scatter_rows(index.flatten(), back.reshape(index.size, *rest), mode)
+        moved = merged.reshape(*(self.shape[p] for p in places), *rest)
+        return moved.moveaxis(range(len(places)), places)
+
+    def _scatter_rows(self, index: Self, update: Self, mode: str) -> Self:
+        """Rows of this tensor updated in order of `index` (1-D, checked)."""
+        width = product(self.shape[1:])
+        rows = self.reshape(self.shape[0], width)
+        new = update.reshape(index.shape[0], width)
+        result = self._apply("scatter", rows, index, new, attrs=ScatterAttrs(mode))
+        return result.reshape(self.shape)
+
+    def index_put(
+        self, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
+    ) -> Self:
+        """A copy with `values` written (or added) at x[indices]."""
+        return self._with(tuple(indices), values, "add" if accumulate else "set")
+
+    def index_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
+        """A copy with the slices of `source` added at the indices of one axis."""
+        i = normalize_axis(axis, self.ndim, "index_add")
+        checked = self._lift(index)._checked(self.shape[i], "index_add")
+        update = self._in_my_dtype(source).moveaxis(i, 0)
+        rows = self.moveaxis(i, 0)._scatter_rows(checked, update, "add")
+        return rows.moveaxis(0, i)
+
+    def scatter(
+        self, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
+    ) -> Self:
+        """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
+        if reduce not in _MODES:
+            raise GraphError(
+                "scatter", f"reduce must be one of {', '.join(_MODES)}, got {reduce!r}."
+            )
+        i = normalize_axis(axis, self.ndim, "scatter")
+        lifted = self._lift(index)
+        if lifted.ndim != self.ndim:
+            raise GraphError(
+                "scatter", f"index must have the rank of {self.type}, got {lifted.type}."
+            )
+        update = self._source(source, lifted)
+        flat_index = self._element_index(lifted._checked(self.shape[i], "scatter"), i)
+        flat = self.flatten()._scatter_rows(flat_index.flatten(), update.flatten(), _MODES[reduce])
+        return flat.reshape(self.shape)
+
+    def scatter_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
+        return self.scatter(axis, index, source, "sum")
+
+    def _source(self, source: TensorLike, index: Self) -> Self:
+        """The updates in the shape of the index; larger sources are cut."""
+        update = self._in_my_dtype(source)
+        if update.ndim == 0:
+            return update.broadcast_to(index.shape)
+        if update.ndim != index.ndim:
+            raise GraphError(
+                "scatter", f"source must have the rank of {index.type}, got {update.type}."
+            )
+        return update._slice((0,) * index.ndim, index.shape, (1,) * index.ndim)
+
+    def _element_index(self, index: Self, axis: int) -> Self:
+        """The row-major position of each update's target element."""
+        flat: Self | None = None
+        for k, dim in enumerate(self.shape):
+            here = index if k == axis else self._iota(index.shape, k)
+            flat = here if flat is None else flat * dim + here
+        return index if flat is None else flat
+
+
+def _lowest(cut: Cut) -> Any:
+    """The smallest position that a cut covers."""
+    return cut.start if cut.step > 0 else cut.start + (cut.size - 1) * cut.step

@@ -1,0 +1,83 @@
+"""Functions on tensors, for those who prefer `semel.exp(x)` to `x.exp()`.
+
+    semel.f(x, ...)  ==  Tensor(x).f(...)
+
+Each name stands for the method of the same name, except that the first argument may be an
+array, a list or a number too. What makes tensors is the class method itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semel.tensor.handle import TensorLike
+from semel.tensor.tensor import Tensor
+
+Function = Callable[..., Tensor]
+
+
+def _function(name: str) -> Function:
+    method = getattr(Tensor, name)
+
+    def call(x: TensorLike, *args: Any, **options: Any) -> Tensor:
+        result: Tensor = method(Tensor._lift(x), *args, **options)
+        return result
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = method.__doc__ or f"`Tensor.{name}` of anything that becomes a tensor."
+    return call
+
+
+absolute = _function("abs")
+exp, exp2, expm1 = (_function(n) for n in ("exp", "exp2", "expm1"))
+log, log2, log10, log1p = (_function(n) for n in ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, square = (_function(n) for n in ("sqrt", "rsqrt", "square"))
+sin, cos, tan = (_function(n) for n in ("sin", "cos", "tan"))
+asin, acos, atan, atan2 = (_function(n) for n in ("asin", "acos", "atan", "atan2"))
+sinh, cosh, tanh = (_function(n) for n in ("sinh", "cosh", "tanh"))
+erf, sigmoid, relu, gelu, silu = (_function(n) for n in ("erf", "sigmoid", "relu", "gelu", "silu"))
+floor, ceil, trunc, sign = (_function(n) for n in ("floor", "ceil", "trunc", "sign"))
+isnan, isinf, isfinite = (_function(n) for n in ("isnan", "isinf", "isfinite"))
+maximum, minimum, where = (_function(n) for n in ("maximum", "minimum", "where"))
+clip, lerp = (_function(n) for n in ("clip", "lerp"))
+logical_and, logical_or, logical_not, logical_xor = (
+    _function(n) for n in ("logical_and", "logical_or", "logical_not", "logical_xor")
+)
+matmul, dot, outer = (_function(n) for n in ("matmul", "dot", "outer"))
+softmax, log_softmax, layer_norm, rms_norm = (
+    _function(n) for n in ("softmax", "log_softmax", "layer_norm", "rms_norm")
+)
+scaled_dot_product_attention = _function("scaled_dot_product_attention")
+mean, std, var, logsumexp = (_function(n) for n in ("mean", "std", "var", "logsumexp"))
+argmax, argmin = (_function(n) for n in ("argmax", "argmin"))
+reshape, permute, broadcast_to, pad = (
+    _function(n) for n in ("reshape", "permute", "broadcast_to", "pad")
+)
+flip, roll, tile, repeat = (_function(n) for n in ("flip", "roll", "tile", "repeat"))
+take, take_along_axis, one_hot = (_function(n) for n in ("take", "take_along_axis", "one_hot"))
+tril, triu, diag = (_function(n) for n in ("tril", "triu", "diag"))
+cumsum, cumprod, sort, argsort = (_function(n) for n in ("cumsum", "cumprod", "sort", "argsort"))
+
+zeros, ones, full, empty = Tensor.zeros, Tensor.ones, Tensor.full, Tensor.empty
+zeros_like, ones_like, full_like = (_function(n) for n in ("zeros_like", "ones_like", "full_like"))
+arange, linspace, eye, tri = Tensor.arange, Tensor.linspace, Tensor.eye, Tensor.tri
+concat, stack, einsum, meshgrid = Tensor.concat, Tensor.stack, Tensor.einsum, Tensor.meshgrid
+rand, randn, randint = Tensor.rand, Tensor.randn, Tensor.randint
+key, split_key = Tensor.key, Tensor.split_key
+from_dlpack = Tensor.from_dlpack
+
+
+def dropout(x: TensorLike, p: float, key: TensorLike | None = None) -> Tensor:
+    """Zero each element with probability p, scale the others by 1 / (1 - p)."""
+    return Tensor._lift(x).dropout(p, key)
+
+
+def topk(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) elements in order, and their indices."""
+    return Tensor._lift(x).topk(k, axis, largest)
+
+
+def split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
+    """Pieces of `sections` elements each, or of the sizes given."""
+    return Tensor._lift(x).split(sections, axis)

@@ -1,0 +1,275 @@
+"""The root of `Tensor`: a handle on a node, and how Python values become nodes.
+
+    array | list | number | Variable  --coerce-->  Handle(node)
+
+A handle holds one node and, once it was computed, the sealed result. It never changes a
+node: assignment (`t[i] = v`) puts another node into the handle, and every tensor made from
+the old one keeps its value.
+
+Promotion: strong operands (tensors, arrays, lists) decide the dtype, `ir.types.promote` in
+pairs. Python and NumPy scalars and Variables are weak: they only ask for a kind, so that
+`float32 + 1.0` stays float32 and `int8 + 1` int8, while `int8 + 1.0` is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+
+import semel.ops  # noqa: F401  (registers the op table)
+from semel.errors import GraphError
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable
+from semel.ir.graph import Node, Storage, make_node
+from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, promote
+from semel.ops.attrs import (
+    CastAttrs,
+    ConstantAttrs,
+    IotaAttrs,
+    ReshapeAttrs,
+    ScalarAttrs,
+    SliceAttrs,
+)
+from semel.tensor.dlpack import read_dlpack
+from semel.tensor.origin import user_origin
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+TensorLike: TypeAlias = "Handle | Array | np.generic | bool | int | float | Dim | Sequence[Any]"
+DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
+SYMBOLIC = (Variable, Expr, Fn, Index)
+_WEAK_DEFAULT = {"b": BOOL, "i": INT64, "f": FLOAT32}
+_KIND_ORDER = "bif"
+
+
+class Handle:
+    """A tensor that is not computed yet: its node, and its value once it is known."""
+
+    __slots__ = ("__weakref__", "_node", "_value")
+    # NumPy's operators and ufuncs step back, so that `array + tensor` is lazy too.
+    __array_ufunc__: ClassVar[None] = None
+
+    _node: Node
+    _value: Storage | None
+
+    @classmethod
+    def _wrap(cls, node: Node) -> Self:
+        handle = cls.__new__(cls)
+        handle._node = node
+        handle._value = None
+        return handle
+
+    @classmethod
+    def _apply(cls, op: str, *inputs: Handle, attrs: Any = None) -> Self:
+        """A tensor for `op(inputs, attrs)`, marked with the user's source line."""
+        nodes = [handle._node for handle in inputs]
+        return cls._wrap(make_node(op, nodes, attrs, origin=user_origin()))
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def node(self) -> Node:
+        """The graph node behind this tensor."""
+        return self._node
+
+    @property
+    def id(self) -> int:
+        """The node's number, by which `plan.buffer(tensor)` finds its buffer."""
+        return self._node.id
+
+    @property
+    def type(self) -> TensorType:
+        return self._node.type
+
+    @property
+    def shape(self) -> Shape:
+        return self._node.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.type.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements, symbolic if the shape is."""
+        return self._node.type.num_elements
+
+    # ------------------------------------------------------------ values become tensors
+
+    @classmethod
+    def _constant(cls, array: Array) -> Self:
+        """A tensor over `array`, which nobody else may hold: it is sealed."""
+        dtype = as_dtype(array.dtype, "Tensor")
+        if array.ndim == 0:
+            return cls._scalar(array[()], dtype)
+        storage = Storage(array)
+        handle = cls._apply(
+            "constant", attrs=ConstantAttrs(storage, TensorType(array.shape, dtype))
+        )
+        handle._value = storage
+        return handle
+
+    @classmethod
+    def _scalar(cls, value: Any, dtype: DType) -> Self:
+        """A 0-d tensor; an integer that `dtype` cannot hold is an error, as in NumPy."""
+        integer = isinstance(value, (int, np.integer)) and dtype.is_integer
+        if integer and not dtype.lowest <= int(value) <= dtype.highest:
+            raise GraphError(
+                "Tensor",
+                f"a {dtype} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
+                hint="Cast the tensor to a wider dtype first.",
+            )
+        return cls._apply("scalar", attrs=ScalarAttrs(value, dtype))
+
+    @classmethod
+    def _dim(cls, dim: Dim, dtype: DType = INT64) -> Self:
+        """The value of a dim as a 0-d tensor, read at every run."""
+        if isinstance(dim, int):
+            return cls._scalar(dim, dtype)
+        # Element `dim` of 0, 1, 2, ... is `dim`: index arithmetic, no memory behind it.
+        counting = cls._apply("iota", attrs=IotaAttrs((dim + 1,), 0, INT64))
+        last = cls._apply("slice", counting, attrs=SliceAttrs((dim,), (1,), (1,)))
+        return cls._apply("reshape", last, attrs=ReshapeAttrs(()))._cast(dtype)
+
+    @classmethod
+    def _lift(cls, value: Any) -> Self:
+        """A tensor for anything an operation takes; scalars get their default dtype."""
+        if isinstance(value, Handle):
+            return value if isinstance(value, cls) else cls._wrap(value._node)
+        kind = weak_kind(value)
+        if kind:
+            return cls._weak(value, _WEAK_DEFAULT[kind])
+        return cls._constant(as_array(value))
+
+    @classmethod
+    def _weak(cls, value: Any, dtype: DType) -> Self:
+        if isinstance(value, SYMBOLIC):
+            return cls._dim(value, dtype)
+        return cls._scalar(value, dtype)
+
+    @classmethod
+    def _promote(cls, values: Sequence[Any], *, to_float: bool = False) -> list[Self]:
+        """The values as tensors of one dtype; `to_float` sends integers to float32."""
+        kinds = [weak_kind(v) for v in values]
+        lifted = [v if k else cls._lift(v) for v, k in zip(values, kinds, strict=True)]
+        dtype = common_dtype([t.dtype for t in lifted if isinstance(t, Handle)], kinds)
+        if to_float and not dtype.is_float:
+            dtype = FLOAT32
+        return [t._cast(dtype) if isinstance(t, cls) else cls._weak(t, dtype) for t in lifted]
+
+    def _cast(self, dtype: DType) -> Self:
+        if dtype == self.dtype:
+            return self
+        return self._apply("cast", self, attrs=CastAttrs(dtype))
+
+    def cast(self, dtype: DTypeLike) -> Self:
+        """Convert the elements; float to integer truncates and saturates, NaN gives 0."""
+        return self._cast(as_dtype(dtype, "cast"))
+
+    astype = cast
+    to = cast
+
+    def bitcast(self, dtype: DTypeLike) -> Self:
+        """Read the same bits as another dtype of the same width."""
+        return self._apply("bitcast", self, attrs=CastAttrs(as_dtype(dtype, "bitcast")))
+
+
+def weak_kind(value: Any) -> str:
+    """The kind (b, i, f) a scalar asks for; empty for what has a dtype of its own."""
+    if isinstance(value, (bool, np.bool_)):
+        return "b"
+    if isinstance(value, (int, np.integer, *SYMBOLIC)):
+        return "i"
+    if isinstance(value, (float, np.floating)) or is_bfloat16_scalar(value):
+        return "f"
+    return ""
+
+
+def is_bfloat16_scalar(value: Any) -> bool:
+    """ml_dtypes' scalars are NumPy generics outside NumPy's number classes."""
+    return isinstance(value, np.generic) and value.dtype.name == "bfloat16"
+
+
+def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
+    """The dtype of an operation on operands with these dtypes and weak kinds."""
+    weak = max((k for k in kinds if k), key=_KIND_ORDER.index, default="")
+    if not strong:
+        return _WEAK_DEFAULT[weak]
+    dtype = reduce(promote, strong)
+    if weak == "f" and not dtype.is_float:
+        return FLOAT32
+    if weak == "i" and dtype == BOOL:
+        return INT64
+    return dtype
+
+
+def as_array(value: Any, dtype: DType | None = None) -> Array:
+    """A fresh, C-contiguous array with one of our dtypes, from anything NumPy or DLPack reads."""
+    array = _read_array(value)
+    if dtype is None:
+        dtype = _default_dtype(value, array)
+    if array.dtype != dtype.numpy:
+        with np.errstate(all="ignore"):
+            return np.ascontiguousarray(array.astype(dtype.numpy)).reshape(array.shape)
+    return np.array(array, order="C", copy=True)
+
+
+def _read_array(value: Any) -> Array:
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Handle) for v in value):
+        raise GraphError(
+            "Tensor", "data must be plain numbers, got a list of tensors.", hint="Use semel.stack."
+        )
+    if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic)):
+        return read_dlpack(value)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise GraphError(
+            "Tensor", f"data must be an array or nested lists of one shape: {error}."
+        ) from None
+
+
+def _default_dtype(value: Any, array: Array) -> DType:
+    """Lists of Python numbers get float32 and int64; everything else keeps its dtype."""
+    plain = isinstance(value, (list, tuple, float)) and not isinstance(value, np.generic)
+    if array.dtype.kind == "f" and plain and not _holds_typed(value):
+        return FLOAT32
+    if array.dtype.kind in "OSUcmMV" and array.dtype.name != "bfloat16":
+        raise GraphError(
+            "Tensor",
+            f"data must be bool, integer or real numbers, got {array.dtype.name} elements.",
+        )
+    return as_dtype(array.dtype, "Tensor")
+
+
+def _holds_typed(value: Any) -> bool:
+    """Whether the first leaf of nested lists carries a dtype, like a NumPy scalar does."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return hasattr(value, "dtype")
+
+
+def normalize_axis(axis: Any, ndim: int, where: str) -> int:
+    """A non-negative axis, or a GraphError that names the range."""
+    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
+        raise GraphError(where, f"axis must be an int, got {axis!r}.")
+    if not -ndim <= axis < ndim:
+        raise GraphError(where, f"axis must lie in [{-ndim}, {ndim}), got axis={axis}.", axis=axis)
+    return int(axis) % ndim
+
+
+def normalize_axes(axes: Any, ndim: int, where: str) -> tuple[int, ...]:
+    """Distinct non-negative axes, in the order given; None means all of them."""
+    if axes is None:
+        return tuple(range(ndim))
+    if isinstance(axes, (int, np.integer)):
+        axes = (axes,)
+    result = tuple(normalize_axis(axis, ndim, where) for axis in axes)
+    if len(set(result)) != len(result):
+        raise GraphError(where, f"axes must be distinct, got {tuple(axes)}.")
+    return result

@@ -1,0 +1,182 @@
+"""Tensor, layer 6: reading by index.
+
+    x[key]  take  gather  take_along_axis  index_select  embedding  one_hot
+
+Index arrays are data: every index passes a `check_index` node, which wraps negative ones
+once and turns one out of range into an IndexRangeError at run time, naming the operation.
+Several index arrays become one flat index along merged axes, so that one gather does it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, product
+from semel.ir.types import INT64, Shape
+from semel.ops.attrs import CheckIndexAttrs, GatherAttrs, IotaAttrs
+from semel.tensor.contract import Contract
+from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis
+from semel.tensor.key import Cut, Key, parse_key, result_axes
+from semel.tensor.movement import broadcast_shapes
+
+
+class Indexing(Contract):
+    """Selection by position."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Self:
+        parsed = parse_key(key, self.shape, "getitem")
+        cut = self._cut(parsed.cuts).reshape(parsed.cut_shape())
+        return cut._pick(parsed) if parsed.picks else cut
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        if not isinstance(self.shape[0], int):
+            raise GraphError("len", f"the first dim must be fixed, got {self.type}.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def _cut(self, cuts: Sequence[Cut]) -> Self:
+        starts, sizes = [c.start for c in cuts], [c.size for c in cuts]
+        return self._slice(starts, sizes, [c.step for c in cuts])
+
+    def _pick(self, key: Key) -> Self:
+        """Select by the key's index arrays; self is the cut tensor."""
+        places = [place for place, _ in key.picks]
+        flat, indices = self._merged(places), self._flat_index(key)
+        if len(places) == 1:
+            return self._apply("gather", self, indices, attrs=GatherAttrs(places[0]))
+        picked = self._apply("gather", flat, indices, attrs=GatherAttrs(0))
+        return picked.permute(result_axes(key, indices.ndim))
+
+    def _merged(self, places: Sequence[int]) -> Self:
+        """The axes at `places` as one axis in front."""
+        moved = self.moveaxis(places, range(len(places)))
+        count = product(moved.shape[: len(places)])
+        return moved.reshape(count, *moved.shape[len(places) :])
+
+    def _flat_index(self, key: Key) -> Self:
+        """The checked index arrays of a key as one index into its merged axes."""
+        checked = [
+            self._lift(index)._checked(self.shape[place], "getitem") for place, index in key.picks
+        ]
+        indices = self._broadcast(checked, "getitem")
+        flat = indices[0]
+        for (place, _), index in zip(key.picks[1:], indices[1:], strict=True):
+            flat = flat * self.shape[place] + index
+        return flat
+
+    def _checked(self, size: Dim, where: str) -> Self:
+        """These indices as int64 in [0, size), checked at run time."""
+        if not self.dtype.is_integer:
+            raise GraphError(where, f"indices must be integers, got {self.type}.")
+        return self._apply("check_index", self, attrs=CheckIndexAttrs(size, where))
+
+    # ------------------------------------------------------------ named functions
+
+    def take(self, indices: TensorLike, axis: int | None = None) -> Self:
+        """np.take: rows of one axis, in the shape of `indices`; of the flat tensor without axis."""
+        return self._take(indices, axis, "take")
+
+    def _take(self, indices: TensorLike, axis: int | None, where: str) -> Self:
+        if axis is None:
+            return self.flatten()._take(indices, 0, where)
+        i = normalize_axis(axis, self.ndim, where)
+        checked = self._lift(indices)._checked(self.shape[i], where)
+        return self._apply("gather", self, checked, attrs=GatherAttrs(i))
+
+    def index_select(self, axis: int, index: TensorLike) -> Self:
+        """`take` with a 1-D index, the axis first."""
+        lifted = self._lift(index)
+        if lifted.ndim != 1:
+            raise GraphError("index_select", f"index must be 1-D, got {lifted.type}.")
+        return self._take(lifted, axis, "index_select")
+
+    def embedding(self, weight: TensorLike) -> Self:
+        """Rows of `weight` selected by these integers."""
+        return self._lift(weight)._take(self, 0, "embedding")
+
+    def gather(self, axis: int, index: TensorLike) -> Self:
+        """out[.., i, ..] = x[.., index[.., i, ..], ..]; index may be smaller than x elsewhere."""
+        where, lifted = "gather", self._lift(index)
+        i = normalize_axis(axis, self.ndim, where)
+        if lifted.ndim != self.ndim:
+            raise GraphError(where, f"index must have the rank of {self.type}, got {lifted.type}.")
+        sizes = (*lifted.shape[:i], self.shape[i], *lifted.shape[i + 1 :])
+        for have, want in zip(self.shape, sizes, strict=True):
+            if isinstance(have, int) and isinstance(want, int) and want > have:
+                raise GraphError(where, f"index {lifted.type} must not be larger than {self.type}.")
+        zeros, ones = (0,) * self.ndim, (1,) * self.ndim
+        return self._slice(zeros, sizes, ones)._take_along(lifted, i, where)
+
+    def _take_along(self, index: Self, axis: int, where: str) -> Self:
+        checked = index._checked(self.shape[axis], where)
+        return self._apply("take_along", self, checked, attrs=GatherAttrs(axis))
+
+    def take_along_axis(self, indices: TensorLike, axis: int) -> Self:
+        """np.take_along_axis: `gather` whose other axes broadcast."""
+        where, lifted = "take_along_axis", self._lift(indices)
+        i = normalize_axis(axis, self.ndim, where)
+        if lifted.ndim != self.ndim:
+            raise GraphError(
+                where, f"indices must have the rank of {self.type}, got {lifted.type}."
+            )
+        others = [t.shape[:i] + t.shape[i + 1 :] for t in (self, lifted)]
+        rest = broadcast_shapes(others, where)
+
+        def wide(t: Self) -> Self:
+            return t._stretch((*rest[:i], t.shape[i], *rest[i:]))
+
+        return wide(self)._take_along(wide(lifted), i, where)
+
+    def one_hot(self, num_classes: int, dtype: DTypeLike = "int64") -> Self:
+        """1 at each element's own number along a new last axis, else 0."""
+        if not self.dtype.is_integer:
+            raise GraphError("one_hot", f"needs integers, got {self.type}.")
+        classes = self._iota((num_classes,), 0)
+        return self._cast(INT64).unsqueeze(-1).eq(classes).cast(dtype)
+
+    @classmethod
+    def _iota(cls, shape: Shape, axis: int) -> Self:
+        """Each element's own index along an axis, as int64."""
+        return cls._apply("iota", attrs=IotaAttrs(shape, axis, INT64))
+
+    # ------------------------------------------------------------ triangles and diagonals
+
+    def _band(self, offset: int) -> Self:
+        """Whether column - row <= offset, for the last two axes."""
+        if self.ndim < 2:
+            raise GraphError("tril", f"needs at least 2 axes, got {self.type}.")
+        rows = self._iota(self.shape[-2:], 0)
+        return self._iota(self.shape[-2:], 1) - rows <= offset
+
+    def tril(self, offset: int = 0) -> Self:
+        """Zero above the diagonal."""
+        return self._choose(self._band(offset), self, self._scalar(0, self.dtype))
+
+    def triu(self, offset: int = 0) -> Self:
+        """Zero below the diagonal."""
+        return self._choose(self._band(offset - 1), self._scalar(0, self.dtype), self)
+
+    def diag(self, offset: int = 0) -> Self:
+        """np.diag: the diagonal of a matrix, or a matrix with this diagonal."""
+        if self.ndim == 2:
+            return self.diagonal(offset)
+        if self.ndim != 1:
+            raise GraphError("diag", f"needs 1 or 2 axes, got {self.type}.")
+        n = self.shape[0]
+        on_diagonal = self._iota((n, n), 0).eq(self._iota((n, n), 1))
+        square = self._choose(on_diagonal, self.unsqueeze(1), self._scalar(0, self.dtype))
+        below, right = (-offset, 0) if offset < 0 else (0, offset)
+        return square.pad(((below, right), (right, below)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.eq(value).any())

@@ -1,0 +1,232 @@
+"""What stands in the brackets of `x[...]`, brought into one form.
+
+    key, shape  --parse_key-->  Key: one cut per axis, inserted axes, index arrays
+
+A `Key` is applied in two steps: *cut* (slices with starts, sizes and steps; integers cut one
+element) and *pick* (index arrays along axes of the cut tensor). Index arrays follow NumPy:
+integers beside them are arrays of rank 0, and adjacent ones leave their result in place while
+separated ones put it in front. Bounds may be symbolic; sizes are clamped as Python's are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError, UnsupportedError
+from semel.ir.expr import Dim, add, ceildiv, is_nonnegative, is_positive, maximum, minimum
+from semel.ir.types import BOOL, Shape
+from semel.tensor.handle import SYMBOLIC, Handle
+from semel.tensor.movement import is_negative, show
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Elements start, start+step, ... of one axis; `drop` removes the axis (an integer)."""
+
+    start: Dim
+    size: Dim
+    step: int = 1
+    drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`cuts` has one per axis; `layout` says where each result axis of the cut comes from.
+
+    A layout entry is an axis number or None for an inserted axis. `picks` maps positions in
+    the layout to index arrays (NumPy arrays, tensors or ints), in order.
+    """
+
+    cuts: tuple[Cut, ...]
+    layout: tuple[int | None, ...]
+    picks: tuple[tuple[int, Any], ...]
+
+    @property
+    def is_adjacent(self) -> bool:
+        """Whether the picked axes stand side by side, so that their result stays in place."""
+        places = [place for place, _ in self.picks]
+        return places == list(range(places[0], places[0] + len(places)))
+
+    def cut_shape(self) -> Shape:
+        return tuple(1 if axis is None else self.cuts[axis].size for axis in self.layout)
+
+
+def parse_key(key: Any, shape: Shape, where: str) -> Key:
+    """Check and normalise a key for a tensor of this shape."""
+    items = _expand_ellipsis(_expand_masks(_as_items(key), shape, where), shape, where)
+    picking = any(_is_index_array(item) for item in items)
+    cuts: list[Cut] = []
+    layout: list[int | None] = []
+    picks: list[tuple[int, Any]] = []
+    for item in items:
+        axis = len(cuts)
+        if item is None:
+            layout.append(None)
+            continue
+        dim = shape[axis]
+        if isinstance(item, slice):
+            cuts.append(_cut_slice(item, dim, where))
+        elif picking or _is_uncertain(item, dim):
+            picks.append((len(layout), item))
+            cuts.append(Cut(0, dim))
+        else:
+            cuts.append(Cut(_certain_index(item, dim, axis, where), 1, drop=True))
+            continue
+        layout.append(axis)
+    return Key(tuple(cuts), tuple(layout), tuple(picks))
+
+
+# ---------------------------------------------------------------- items
+
+
+def _as_items(key: Any) -> list[Any]:
+    items = list(key) if isinstance(key, tuple) else [key]
+    return [np.asarray(i) if isinstance(i, (list, range)) else i for i in items]
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an item is a boolean array or tensor."""
+    if isinstance(item, Handle):
+        return item.dtype == BOOL
+    return isinstance(item, np.ndarray) and item.dtype == np.bool_
+
+
+def _is_index_array(item: Any) -> bool:
+    return isinstance(item, (np.ndarray, Handle))
+
+
+def _expand_masks(items: list[Any], shape: Shape, where: str) -> list[Any]:
+    """Constant masks become the index arrays of their true elements."""
+    result: list[Any] = []
+    for item in items:
+        if isinstance(item, (bool, np.bool_)):
+            raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
+        if not is_mask(item):
+            result.append(_check_item(item, where))
+            continue
+        mask = _mask_array(item, where)
+        axis = sum(1 for i in result if i is not None and i is not Ellipsis)
+        if Ellipsis not in [i for i in result if i is None or i is Ellipsis]:
+            _check_mask(mask, shape, axis, where)
+        result.extend(np.nonzero(mask))
+    return result
+
+
+def _check_mask(mask: Any, shape: Shape, axis: int, where: str) -> None:
+    if mask.shape != shape[axis : axis + mask.ndim]:
+        raise GraphError(
+            where,
+            f"a mask must have the shape of its axes, got {show(mask.shape)} of {show(shape)}.",
+        )
+
+
+def _mask_array(item: Any, where: str) -> Any:
+    if isinstance(item, np.ndarray):
+        return item
+    if item.node.op.name == "constant":
+        return item.node.attrs.storage.array
+    raise UnsupportedError(
+        where,
+        f"the number of true elements of a computed mask ({item.type}) is not known beforehand.",
+        hint="Use where(mask, x, fill), or mask.numpy() if the mask is a constant.",
+    )
+
+
+def _check_item(item: Any, where: str) -> Any:
+    if item is None or item is Ellipsis or isinstance(item, (slice, *SYMBOLIC)):
+        return item
+    if isinstance(item, Handle):
+        if not item.dtype.is_integer:
+            raise GraphError(where, f"indices must be integers, got {item.type}.")
+        return item
+    if isinstance(item, np.ndarray):
+        if item.size == 0 and item.dtype.kind == "f":
+            return item.astype(np.int64)
+        if item.dtype.kind not in "iu":
+            raise GraphError(where, f"indices must be integers, got an array of {item.dtype}.")
+        return item
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise GraphError(
+            where, f"an index must be an int, a slice, None, ... or an array, got {item!r}."
+        ) from None
+
+
+def _expand_ellipsis(items: list[Any], shape: Shape, where: str) -> list[Any]:
+    used = sum(1 for i in items if i is not None and i is not Ellipsis)
+    dots = [k for k, i in enumerate(items) if i is Ellipsis]
+    if len(dots) > 1:
+        raise GraphError(where, "a key may hold one ellipsis (...), got several.")
+    if used > len(shape):
+        raise GraphError(where, f"got {used} indices for {len(shape)} axes of {show(shape)}.")
+    at = dots[0] if dots else len(items)
+    fill = [slice(None)] * (len(shape) - used)
+    return items[:at] + fill + items[at + 1 :]
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def _is_uncertain(item: Any, dim: Dim) -> bool:
+    """A symbolic index that may leave the axis: it is checked at run time, as data is."""
+    if isinstance(item, int) and isinstance(dim, int):
+        return False
+    if isinstance(item, int) and item < 0:
+        return not is_nonnegative(dim + item)
+    return not (is_nonnegative(item) and is_positive(dim - item))
+
+
+def _certain_index(item: Dim, dim: Dim, axis: int, where: str) -> Dim:
+    if not isinstance(item, int):
+        return item
+    if isinstance(dim, int) and not -dim <= item < dim:
+        raise GraphError(
+            where, f"index must lie in [{-dim}, {dim}) on axis {axis}, got {item}.", index=item
+        )
+    return dim + item if item < 0 else item
+
+
+def _cut_slice(item: slice, dim: Dim, where: str) -> Cut:
+    """Python's rules for slices, on dims that may be symbolic."""
+    step = 1 if item.step is None else item.step
+    if not isinstance(step, (int, np.integer)) or step == 0:
+        raise GraphError(where, f"a slice's step must be a non-zero int, got {step!r}.")
+    step = int(step)
+    low, high = (0, dim) if step > 0 else (-1, add(dim, -1))
+    start = _bound(item.start, dim, low, high, low if step > 0 else high, where)
+    stop = _bound(item.stop, dim, low, high, high if step > 0 else low, where)
+    length = stop - start if step > 0 else start - stop
+    return Cut(start, maximum(ceildiv(length, abs(step)), 0), step)
+
+
+def _bound(value: Any, dim: Dim, low: Dim, high: Dim, default: Dim, where: str) -> Dim:
+    if value is None:
+        return default
+    if not isinstance(value, SYMBOLIC):
+        value = _index_of(value, operator.index, where)
+    if is_negative(value):
+        value = value + dim
+    elif not is_nonnegative(value):
+        raise GraphError(where, f"the sign of a slice bound must be known, got {value}.")
+    return maximum(minimum(value, high), low)
+
+
+def _index_of(value: Any, convert: Callable[[Any], int], where: str) -> int:
+    try:
+        return convert(value)
+    except TypeError:
+        raise GraphError(where, f"slice bounds must be ints or Variables, got {value!r}.") from None
+
+
+def result_axes(key: Key, index_ndim: int) -> Sequence[int]:
+    """The order that brings (index axes, other axes) to where NumPy puts them."""
+    kept = len(key.layout) - len(key.picks)
+    front = key.picks[0][0] if key.is_adjacent else 0
+    others = list(range(index_ndim, index_ndim + kept))
+    return others[:front] + list(range(index_ndim)) + others[front:]

@@ -1,0 +1,210 @@
+"""Tensor, layer 9: what neural networks are made of, as compositions.
+
+    softmax log_softmax layer_norm rms_norm group_norm batch_norm attention cross_entropy
+
+Half floats are taken through float32 and rounded once at the end. Every row's divisor is
+inverted on the row-sized tensor, so that the wide pass multiplies. Variances take two passes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from semel.errors import GraphError
+from semel.ir.types import BOOL
+from semel.tensor.handle import TensorLike, normalize_axis
+from semel.tensor.order import Order
+from semel.tensor.reduce import Axis
+
+
+class NN(Order):
+    """Normalisation, attention, losses."""
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------ softmax
+
+    def softmax(self, axis: Axis = -1) -> Self:
+        """exp(x) over its sum along the axes, without overflow."""
+        x = self._as_float()
+        # A NaN that max skips comes back through exp, so the cheaper max serves.
+        top = x._reduce("reduce_max", axis, True, propagate_nan=False)
+        weights = (x - top).exp()
+        return (weights * weights.sum(axis, keepdims=True).reciprocal())._back(self.dtype)
+
+    def log_softmax(self, axis: Axis = -1) -> Self:
+        """log(softmax(x)), exact where softmax underflows."""
+        x = self._as_float()
+        shifted = x - x._reduce("reduce_max", axis, True, propagate_nan=False)
+        return (shifted - shifted.exp().sum(axis, keepdims=True).log())._back(self.dtype)
+
+    # ------------------------------------------------------------ normalisation
+
+    def _normalized(self, axes: Axis, eps: float) -> Self:
+        """(x - mean) / sqrt(var + eps) over the axes, in float."""
+        x = self._as_float()
+        distance = x - x.mean(axes, keepdims=True)
+        variance = (distance * distance).mean(axes, keepdims=True)
+        return distance * (variance + eps).rsqrt()
+
+    def _affine(self, weight: TensorLike | None, bias: TensorLike | None) -> Self:
+        result = self if weight is None else self * weight
+        return result if bias is None else result + bias
+
+    def layer_norm(
+        self,
+        weight: TensorLike | None = None,
+        bias: TensorLike | None = None,
+        *,
+        axis: Axis = -1,
+        eps: float = 1e-5,
+    ) -> Self:
+        """Each row with mean 0 and variance 1, then scaled and shifted."""
+        return self._normalized(axis, eps)._affine(weight, bias)._back(self.dtype)
+
+    def rms_norm(
+        self, weight: TensorLike | None = None, *, axis: Axis = -1, eps: float = 1e-6
+    ) -> Self:
+        """Each row with mean square 1, then scaled."""
+        x = self._as_float()
+        scale = ((x * x).mean(axis, keepdims=True) + eps).rsqrt()
+        return (x * scale)._affine(weight, None)._back(self.dtype)
+
+    def group_norm(
+        self,
+        groups: int,
+        weight: TensorLike | None = None,
+        bias: TensorLike | None = None,
+        *,
+        eps: float = 1e-5,
+    ) -> Self:
+        """Axis 1 in groups, each normalised with all that follows; weight and bias per channel."""
+        if self.ndim < 2:
+            raise GraphError("group_norm", f"needs (batch, channels, ...), got {self.type}.")
+        channels = self.shape[1]
+        if groups <= 0 or (isinstance(channels, int) and channels % groups):
+            raise GraphError(
+                "group_norm", f"{channels} channels do not form {groups} equal groups."
+            )
+        grouped = self.reshape(self.shape[0], groups, channels // groups, *self.shape[2:])
+        result = grouped._normalized(tuple(range(2, grouped.ndim)), eps).reshape(self.shape)
+        scale, shift = self._per_channel(weight), self._per_channel(bias)
+        return result._affine(scale, shift)._back(self.dtype)
+
+    def instance_norm(
+        self,
+        weight: TensorLike | None = None,
+        bias: TensorLike | None = None,
+        *,
+        eps: float = 1e-5,
+    ) -> Self:
+        """Each channel of each sample normalised over its space."""
+        if self.ndim < 3:
+            raise GraphError(
+                "instance_norm", f"needs (batch, channels, space...), got {self.type}."
+            )
+        scale, shift = self._per_channel(weight), self._per_channel(bias)
+        result = self._normalized(tuple(range(2, self.ndim)), eps)
+        return result._affine(scale, shift)._back(self.dtype)
+
+    def batch_norm(
+        self,
+        mean: TensorLike,
+        variance: TensorLike,
+        weight: TensorLike | None = None,
+        bias: TensorLike | None = None,
+        *,
+        eps: float = 1e-5,
+    ) -> Self:
+        """Inference: channels (axis 1) normalised with the statistics given."""
+        if self.ndim < 2:
+            raise GraphError("batch_norm", f"needs (batch, channels, ...), got {self.type}.")
+        scale = (self._lift(variance) + eps).rsqrt()
+        scale = scale if weight is None else scale * weight
+        shift = -self._lift(mean) * scale
+        shift = shift if bias is None else shift + bias
+        result = self._as_float() * self._channels(scale) + self._channels(shift)
+        return result._back(self.dtype)
+
+    def _per_channel(self, value: TensorLike | None) -> Self | None:
+        return None if value is None else self._channels(self._lift(value))
+
+    def _channels(self, value: Self) -> Self:
+        """A vector over channels, shaped to broadcast along axis 1."""
+        return value.reshape(-1, *(1,) * (self.ndim - 2))
+
+    # ------------------------------------------------------------ attention
+
+    def scaled_dot_product_attention(
+        self,
+        key: TensorLike,
+        value: TensorLike,
+        mask: TensorLike | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> Self:
+        """softmax(q @ k.T * scale + mask) @ v over the last two axes.
+
+        A bool mask keeps where it is true, any other is added. `causal` lets query i see
+        keys up to i + (keys - queries): the last query sees all.
+        """
+        query, keys, values = self._promote((self, key, value), to_float=True)
+        width = query.shape[-1]
+        if scale is None and not isinstance(width, int):
+            raise GraphError("attention", f"needs a fixed head size or scale=, got {query.type}.")
+        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
+        scores = (query @ keys.mT)._as_float() * factor
+        if softcap is not None:
+            scores = scores.softcap(softcap)
+        scores = scores._masked_scores(mask, causal)
+        return scores.softmax(-1)._cast(values.dtype) @ values
+
+    def _masked_scores(self, mask: TensorLike | None, causal: bool) -> Self:
+        scores = self
+        if causal:
+            queries, keys = self.shape[-2:]
+            last_key = self._iota((queries, keys), 0) + (keys - queries)
+            allowed = self._iota((queries, keys), 1) <= last_key
+            scores = self._choose(allowed, scores, -math.inf)
+        if mask is None:
+            return scores
+        lifted = self._lift(mask)
+        if lifted.dtype == BOOL:
+            return self._choose(lifted, scores, -math.inf)
+        return scores + lifted
+
+    # ------------------------------------------------------------ losses
+
+    def cross_entropy(self, target: TensorLike, *, axis: int = -1, reduction: str = "mean") -> Self:
+        """-log_softmax at the target classes; `reduction` is mean, sum or none."""
+        i = normalize_axis(axis, self.ndim, "cross_entropy")
+        classes = self._lift(target)
+        logits = self._as_float().log_softmax(i)
+        picked = -logits._take_along(classes.unsqueeze(i), i, "cross_entropy")._drop((i,))
+        match reduction:
+            case "none":
+                return picked._back(self.dtype)
+            case "sum":
+                return picked.sum()._back(self.dtype)
+            case "mean":
+                return picked.mean()._back(self.dtype)
+        raise GraphError(
+            "cross_entropy", f"reduction must be mean, sum or none, got {reduction!r}."
+        )
+
+    def normalize(self, axis: Axis = -1, eps: float = 1e-12) -> Self:
+        """Each row divided by its length, at least `eps`."""
+        x = self._as_float()
+        return (x * x.norm(2, axis, keepdims=True).maximum(eps).reciprocal())._back(self.dtype)
+
+    def glu(self, axis: int = -1) -> Self:
+        """The first half of the axis times the sigmoid of the second."""
+        i = normalize_axis(axis, self.ndim, "glu")
+        length = self.shape[i]
+        if isinstance(length, int) and length % 2:
+            raise GraphError("glu", f"axis {i} must have an even size, got {self.type}.")
+        half = length // 2
+        return self.narrow(i, 0, half) * self.narrow(i, half, half).sigmoid()

@@ -1,0 +1,190 @@
+"""Tensor, layer 11: random numbers, counter-based.
+
+    key (uint32[2]), shape  --Philox-->  the same numbers, always
+
+A number depends on its key and its place, on nothing else: no hidden state runs along, the
+result is the same on every target and thread count, and a plan that executes twice with one
+key draws the same numbers twice. To draw new ones at each run make the key an input:
+
+    key = Tensor.input("key", (2,), "uint32")
+    noise = semel.randn(4, 4, key=key)
+
+Without a key a fresh constant one is taken from a process-wide sequence that `manual_seed`
+restarts; it is fixed in the graph when the tensor is made. Use every key once: `split` makes
+as many new ones of it as are needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from typing import Any, Self
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dtype, as_shape
+from semel.ops.attrs import RandomBitsAttrs
+from semel.tensor.creation import Creation
+from semel.tensor.handle import DTypeLike, TensorLike
+
+# Splitting must not reuse the words that drawing with the same key gives.
+_SPLIT_DOMAIN = 0x9E3779B9
+_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+class KeySequence:
+    """Keys in an endless row, from a seed; safe to share by threads."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self.restart(seed)
+
+    def restart(self, seed: int) -> None:
+        """Begin again: the same seed gives the same keys."""
+        with self._lock:
+            self._seed = seed
+            self._counter = itertools.count(1)
+
+    def words(self) -> tuple[int, int]:
+        """The two words of the next key."""
+        with self._lock:
+            state = self._seed + next(self._counter) * 0x9E3779B97F4A7C15
+        mixed = _mix(state & 0xFFFFFFFFFFFFFFFF)
+        return mixed & 0xFFFFFFFF, mixed >> 32
+
+
+def _mix(state: int) -> int:
+    """A bijection on 64 bits that sends neighbours far apart (the finaliser of SplitMix64)."""
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return state ^ (state >> 31)
+
+
+_default = KeySequence()
+
+
+def manual_seed(seed: int) -> None:
+    """Restart the process-wide sequence of keys that draws without `key=` take from."""
+    _default.restart(seed)
+
+
+class Random(Creation):
+    """Draws from the usual distributions."""
+
+    __slots__ = ()
+
+    @classmethod
+    def key(cls, seed: Any) -> Self:
+        """The key of a seed in [0, 2**64)."""
+        if not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 1 << 64:
+            raise GraphError("key", f"seed must be an int in [0, 2**64), got {seed!r}.")
+        words = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
+        return cls._constant(np.array(words, np.uint32))
+
+    @classmethod
+    def split_key(cls, key: TensorLike, count: int = 2) -> Self:
+        """`count` new keys of one, as uint32[count, 2]; the old one must not be used again."""
+        domain = cls._constant(np.array((0, _SPLIT_DOMAIN), np.uint32))
+        return cls._bits(cls._key(key) ^ domain, (count, 2))
+
+    @classmethod
+    def _key(cls, key: TensorLike | None) -> Self:
+        if key is None:
+            return cls._constant(np.array(_default.words(), np.uint32))
+        lifted = cls._lift(key)
+        if lifted.shape != (2,) or lifted.dtype != UINT32:
+            raise GraphError(
+                "random",
+                f"a key must be u32[2], got {lifted.type}.",
+                hint="Make one by semel.key(seed).",
+            )
+        return lifted
+
+    @classmethod
+    def _bits(cls, key: Self, shape: Shape) -> Self:
+        return cls._apply("random_bits", key, attrs=RandomBitsAttrs(shape))
+
+    @classmethod
+    def _words(cls, key: TensorLike | None, count: int, shape: Shape) -> list[Self]:
+        """`count` independent tensors of 32 random bits per element."""
+        return cls._bits(cls._key(key), (count, *shape)).unbind(0)
+
+    @classmethod
+    def _uniform(cls, words: list[Self], dtype: DType) -> Self:
+        """[0, 1) with all the digits the dtype has, from one word (float64: two)."""
+        digits = _DIGITS[dtype.name]
+        bits = words[0] if len(words) == 1 else cls._wide(words)
+        whole = bits >> (bits.dtype.bits - digits)
+        return whole._cast(dtype) * 2.0**-digits
+
+    @classmethod
+    def _wide(cls, words: list[Self]) -> Self:
+        """Two words as one of 64 bits."""
+        return (words[0]._cast(UINT64) << 32) | words[1]._cast(UINT64)
+
+    @classmethod
+    def rand(cls, *shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Self:
+        """Uniform in [0, 1)."""
+        wanted = _float_dtype(dtype, "rand")
+        words = cls._words(key, 2 if wanted == FLOAT64 else 1, _shape(shape, "rand"))
+        return cls._uniform(words, wanted)
+
+    @classmethod
+    def randn(
+        cls, *shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32"
+    ) -> Self:
+        """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
+        wanted = _float_dtype(dtype, "randn")
+        work = FLOAT64 if wanted == FLOAT64 else FLOAT32
+        count = 2 if work == FLOAT64 else 1
+        words = cls._words(key, 2 * count, _shape(shape, "randn"))
+        first, second = cls._uniform(words[:count], work), cls._uniform(words[count:], work)
+        radius = ((1 - first).log() * -2).sqrt()
+        return (radius * (second * (2 * math.pi)).cos())._cast(wanted)
+
+    @classmethod
+    def randint(
+        cls,
+        low: int,
+        high: int,
+        shape: Any = (),
+        *,
+        key: TensorLike | None = None,
+        dtype: DTypeLike = "int64",
+    ) -> Self:
+        """Integers in [low, high), uniform up to 2**-64 of the range."""
+        wanted = as_dtype(dtype, "randint")
+        if not low < high or high - low >= 1 << 63:
+            raise GraphError(
+                "randint", f"needs low < high, less than 2**63 apart, got {low}, {high}."
+            )
+        if not wanted.is_integer or not wanted.lowest <= low < high <= wanted.highest + 1:
+            raise GraphError("randint", f"[{low}, {high}) must fit an integer dtype, got {wanted}.")
+        words = cls._words(key, 2, as_shape(shape, "randint"))
+        offset = cls._wide(words) % (high - low)
+        return offset._cast(wanted) + cls._scalar(low, wanted)
+
+    def dropout(self, p: float, key: TensorLike | None = None) -> Self:
+        """Zero each element with probability p, scale the others by 1 / (1 - p)."""
+        if not 0 <= p <= 1:
+            raise GraphError("dropout", f"p must lie in [0, 1], got {p}.")
+        if p == 0:
+            return self
+        if p == 1:
+            return self.zeros_like()
+        kept = self.rand(self.shape, key=key) >= p
+        return self._choose(kept, self * (1 / (1 - p)), 0)
+
+
+def _shape(shape: tuple[Any, ...], where: str) -> Shape:
+    wrapped = len(shape) == 1 and isinstance(shape[0], (tuple, list))
+    return as_shape(shape[0] if wrapped else shape, where)
+
+
+def _float_dtype(dtype: DTypeLike, where: str) -> DType:
+    wanted = as_dtype(dtype, where)
+    if not wanted.is_float:
+        raise GraphError(where, f"dtype must be a float, got {wanted}.")
+    return wanted

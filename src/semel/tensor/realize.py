@@ -1,0 +1,217 @@
+"""Tensor, layer 12: from lazy to computed.
+
+    Tensor  --Graph-->  prepare_graph  -->  ExecutionPlan  -->  array
+
+`prepare` gives the plan; `numpy`, `realize`, `item` and the array protocols make one, run it
+once and keep the sealed result on the handle, so that asking twice computes once. A tensor
+that depends on an input or a variable has no value of its own: asking for it is an error that
+says to prepare it. What leaves this module is a copy, or a read-only view.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Self
+
+import numpy as np
+
+from semel.compiler.pipeline import prepare_graph
+from semel.errors import GraphError, RecompileError
+from semel.ir.graph import Graph, Storage
+from semel.plan.plan import ExecutionPlan
+from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
+from semel.tensor.handle import Array, Handle
+from semel.tensor.random import Random
+
+_compiling_is_an_error: ContextVar[bool] = ContextVar("compiling_is_an_error", default=False)
+
+
+@contextmanager
+def no_recompiles() -> Iterator[None]:
+    """Inside, anything that would compile raises RecompileError: for hot paths and their tests."""
+    token = _compiling_is_an_error.set(True)
+    try:
+        yield
+    finally:
+        _compiling_is_an_error.reset(token)
+
+
+def prepare(
+    outputs: Handle | Sequence[Handle] | Mapping[str, Handle],
+    *,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    fusion: bool | None = None,
+) -> ExecutionPlan:
+    """Compile once: a plan that computes these tensors, in order, again and again.
+
+    A mapping names the outputs. `threads`, `memory_limit` (bytes) and `fusion` override
+    the settings for this plan.
+    """
+    graph = build_graph(outputs)
+    if _compiling_is_an_error.get():
+        raise RecompileError(
+            "prepare",
+            f"{', '.join(graph.names)} would be compiled inside no_recompiles().",
+            hint="Prepare it before, and execute the plan here.",
+        )
+    return prepare_graph(graph, threads=threads, memory_limit=memory_limit, fusion=fusion)
+
+
+def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Graph:
+    """The graph of these tensors, named if a mapping names them."""
+    if isinstance(outputs, Handle):
+        outputs = [outputs]
+    names = tuple(outputs) if isinstance(outputs, Mapping) else ()
+    handles = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
+    for handle in handles:
+        if not isinstance(handle, Handle):
+            raise GraphError("prepare", f"outputs must be Tensors, got {type(handle).__name__}.")
+    return Graph(tuple(h.node for h in handles), names)
+
+
+class Realize(Random):
+    """Computing a tensor, and showing it to Python, NumPy and others."""
+
+    __slots__ = ()
+
+    def prepare(
+        self,
+        *,
+        threads: int | None = None,
+        memory_limit: int | None = None,
+        fusion: bool | None = None,
+    ) -> ExecutionPlan:
+        """Compile once: a plan that computes this tensor again and again."""
+        return prepare(self, threads=threads, memory_limit=memory_limit, fusion=fusion)
+
+    def realize(self) -> Self:
+        """The computed tensor, as a constant."""
+        return self._constant(self._array("realize"))
+
+    def numpy(self) -> Array:
+        """The value as a NumPy array of your own."""
+        return self._array("numpy").copy()
+
+    def _array(self, where: str) -> Array:
+        """The sealed value; computed at the first call."""
+        if self._value is None:
+            self._value = self._known() or Storage(self._compute(where))
+        return self._value.array
+
+    def _known(self) -> Storage | None:
+        attrs = self._node.attrs
+        match self._node.op.name:
+            case "constant" | "param":
+                storage: Storage = attrs.storage
+                return storage
+            case "scalar":
+                return Storage(np.array(attrs.value, self.dtype.numpy))
+        return None
+
+    def _compute(self, where: str) -> Array:
+        graph = Graph((self._node,))
+        missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
+        missing += [f"variable '{v.name}'" for v in graph.variables]
+        if missing:
+            raise GraphError(
+                where,
+                f"a value must not depend on inputs or variables, got {', '.join(missing)}.",
+                hint="Prepare it once, plan = t.prepare(), and call plan(name=array).",
+            )
+        result: Array = prepare(self)()
+        return result
+
+    # ------------------------------------------------------------ Python numbers
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self.size != 1:
+            raise GraphError("item", f"needs exactly one element, got {self.type}.")
+        value = self._array("item").reshape(())
+        return float(value) if self.dtype.is_float else value.item()
+
+    def tolist(self) -> Any:
+        """The value as nested lists of Python numbers."""
+        array = self._array("tolist")
+        return (array.astype(np.float32) if self.dtype.is_half else array).tolist()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise GraphError(
+                "bool",
+                f"the truth of a tensor needs exactly one element, got {self.type}.",
+                hint="Use .any() or .all().",
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"only integer tensors can be an index, got {self.type}")
+        return int(self.item())
+
+    # ------------------------------------------------------------ arrays of other libraries
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._array("numpy")
+        wanted = array.dtype if dtype is None else np.dtype(dtype)
+        if copy is False:
+            if wanted != array.dtype:
+                raise ValueError(f"[numpy] {self.type} as {wanted} needs a copy.")
+            return array
+        return array.astype(wanted)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """A read-only view for NumPy, which keeps the value alive."""
+        if self.dtype.name == "bfloat16":
+            raise AttributeError("bfloat16 has no array interface; NumPy takes __array__")
+        array = self._array("numpy")
+        # A buffer rather than an address: the consumer then holds the memory itself.
+        data = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        return {"version": 3, "shape": array.shape, "typestr": array.dtype.str, "data": data}
+
+    if sys.version_info >= (3, 12):
+
+        def __buffer__(self, flags: int, /) -> memoryview:
+            if self.dtype.name == "bfloat16":
+                raise BufferError("[buffer] bfloat16 has no buffer format; use DLPack.")
+            return memoryview(self._array("buffer"))
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule: a copy of its own, or with copy=False a read-only view."""
+        if stream is not None:
+            raise BufferError(f"[dlpack] CPU memory has no streams, got stream={stream!r}.")
+        if dl_device is not None and tuple(int(v) for v in dl_device) != CPU:
+            raise BufferError(f"[dlpack] data is on device {CPU}, got dl_device={dl_device}.")
+        versioned = max_version is not None and tuple(max_version) >= VERSION
+        array = self._array("dlpack")
+        return write_dlpack(array if copy is False else array.copy(), versioned=versioned)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+    @classmethod
+    def from_dlpack(cls, source: Any) -> Self:
+        """A copy of another library's CPU tensor."""
+        if not hasattr(source, "__dlpack__"):
+            raise GraphError(
+                "from_dlpack", f"needs an object with __dlpack__, got {type(source).__name__}."
+            )
+        return cls._constant(read_dlpack(source))
