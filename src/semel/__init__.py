@@ -26,6 +26,17 @@ from semel.errors import (
 )
 from semel.ir.expr import Variable
 from semel.ir.types import DType
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import (
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    RuntimeVar,
+)
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,
@@ -148,18 +159,27 @@ from semel.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
+    "Buffer",
     "CacheError",
+    "CachedKernel",
     "CompileError",
     "CycleError",
     "DType",
     "DeviceError",
+    "ExecutionPlan",
+    "ExecutionPlanBuilder",
     "GraphError",
     "IndexRangeError",
     "InputError",
     "InternalError",
     "OutOfMemoryError",
     "PlanError",
+    "PreparedBufferView",
+    "PreparedCopy",
+    "PreparedCustomFunction",
+    "PreparedKernel",
     "RecompileError",
+    "RuntimeVar",
     "SemelError",
     "Tensor",
     "UnsupportedError",

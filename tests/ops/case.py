@@ -23,7 +23,7 @@ RTOL = {"float64": 1e-12, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 @dataclass(frozen=True)
 class Spec:
-    """Random data: uniform in [low, high], of a dtype and shape; `special` mixes in NaN and such."""
+    """Random data: uniform in [low, high], of a dtype and shape; `special` mixes in NaN."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tests.ops.case import Case, Spec
 
 from semel import Tensor
-from tests.ops.case import Case, Spec
 
 NAN, INF = math.nan, math.inf
 SPECIALS = (NAN, INF, -INF, 0.0, -0.0, 1e-30, -1e-30)
@@ -92,12 +92,28 @@ UNARY: list[tuple[str, Callable[[Any], Any], float, float, float]] = [
 ]
 # Compositions round at every step in half precision, so their bound is a few of its ulps.
 HALF_STEPS = {"float16": 4e-3, "bfloat16": 4e-2}
-EXACT_SPECIALS = ("abs", "neg", "sign", "sqrt", "exp", "log", "tanh", "floor", "isnan", "isinf",
-                  "isfinite", "relu", "atan", "sigmoid", "erf")  # fmt: skip
+EXACT_SPECIALS = (
+    "abs",
+    "neg",
+    "sign",
+    "sqrt",
+    "exp",
+    "log",
+    "tanh",
+    "floor",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "relu",
+    "atan",
+    "sigmoid",
+    "erf",
+)
 
 
 def method(name: str) -> Callable[..., Any]:
-    return lambda *tensors: getattr(Tensor, name)(*tensors)
+    function: Callable[..., Any] = getattr(Tensor, name)
+    return function
 
 
 def unary_cases() -> Iterator[Case]:
@@ -136,8 +152,12 @@ def integer_unary_cases() -> Iterator[Case]:
     yield Case("softcap", lambda x: x.softcap(2.0), lambda x: 2 * np.tanh(x / 2), (Spec((9,)),))
     yield Case("clip", lambda x: x.clip(-1, 1), lambda x: np.clip(x, -1, 1), (Spec((9,)),))
     yield Case("clip_low", lambda x: x.clip(0), lambda x: np.maximum(x, 0), (Spec((9,), "int8"),))
-    yield Case("clip_nan", lambda x: x.clip(-1, 1), lambda x: np.clip(x, -1, 1),
-               (Spec((9,), special=SPECIALS),))  # fmt: skip
+    yield Case(
+        "clip_nan",
+        lambda x: x.clip(-1, 1),
+        lambda x: np.clip(x, -1, 1),
+        (Spec((9,), special=SPECIALS),),
+    )
 
 
 # name, on tensors, NumPy, low and high of the right operand
@@ -268,23 +288,42 @@ def adders(scalar: Any) -> tuple[Any, Any]:
     return lambda x: x + scalar, lambda x: x + np.asarray(scalar)
 
 
-CASTS = (("float32", "int32"), ("float32", "int8"), ("float64", "float32"), ("float32", "float16"),
-         ("float32", "bfloat16"), ("int32", "float32"), ("int64", "int8"), ("float32", "bool"),
-         ("bool", "float32"), ("uint8", "int32"), ("bfloat16", "float32"), ("int32", "bool"))  # fmt: skip
+CASTS = (
+    ("float32", "int32"), ("float32", "int8"), ("float64", "float32"), ("float32", "float16"),
+    ("float32", "bfloat16"), ("int32", "float32"), ("int64", "int8"), ("float32", "bool"),
+    ("bool", "float32"), ("uint8", "int32"), ("bfloat16", "float32"), ("int32", "bool"),
+)  # fmt: skip
 
 
 def cast_cases() -> Iterator[Case]:
     for source, target in CASTS:
         run, reference = casts(target)
         yield Case(f"cast_{target}", run, reference, (Spec((17,), source, -9, 9),), target)
-    yield Case("where", lambda c, x, y: c.where(x, y), np.where,
-               (Spec((3, 1), "bool"), Spec((3, 5)), Spec((5,))))  # fmt: skip
-    yield Case("where_scalar", lambda c, x: c.where(x, 0), lambda c, x: np.where(c, x, 0),
-               (Spec((9,), "bool"), Spec((9,))))  # fmt: skip
-    yield Case("masked_fill", lambda x, m: x.masked_fill(m, -1), lambda x, m: np.where(m, -1, x),
-               (Spec((3, 4)), Spec((4,), "bool")))  # fmt: skip
-    yield Case("lerp", lambda x, y: x.lerp(y, 0.25), lambda x, y: x + 0.25 * (y - x),
-               (Spec((9,)), Spec((9,))), atol=1e-6)  # fmt: skip
+    yield Case(
+        "where",
+        lambda c, x, y: c.where(x, y),
+        np.where,
+        (Spec((3, 1), "bool"), Spec((3, 5)), Spec((5,))),
+    )
+    yield Case(
+        "where_scalar",
+        lambda c, x: c.where(x, 0),
+        lambda c, x: np.where(c, x, 0),
+        (Spec((9,), "bool"), Spec((9,))),
+    )
+    yield Case(
+        "masked_fill",
+        lambda x, m: x.masked_fill(m, -1),
+        lambda x, m: np.where(m, -1, x),
+        (Spec((3, 4)), Spec((4,), "bool")),
+    )
+    yield Case(
+        "lerp",
+        lambda x, y: x.lerp(y, 0.25),
+        lambda x, y: x + 0.25 * (y - x),
+        (Spec((9,)), Spec((9,))),
+        atol=1e-6,
+    )
     yield Case(
         "bitcast", lambda x: x.bitcast("int32").bitcast("float32"), lambda x: x, (Spec((9,)),)
     )

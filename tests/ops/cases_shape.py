@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tests.ops.case import Case, Spec
 
 import semel
 from semel import Tensor
-from tests.ops.case import Case, Spec
 
 A = Spec((3, 4))
 B = Spec((2, 3, 5))
@@ -89,10 +89,11 @@ PAIRS: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any], Spec]] = [
     ("pad", lambda x: x.pad(1), lambda x: np.pad(x, 1), A),
     ("pad_pairs", lambda x: x.pad(((0, 2), (1, 0)), 7),
      lambda x: np.pad(x, ((0, 2), (1, 0)), constant_values=7), A),
-    ("pad_inf", lambda x: x.pad((1, 2), -np.inf), lambda x: np.pad(x, (1, 2), constant_values=-np.inf),
-     V),
+    ("pad_inf", lambda x: x.pad((1, 2), -np.inf),
+     lambda x: np.pad(x, (1, 2), constant_values=-np.inf), V),
     ("pad_slice", lambda x: x.pad(2)[1:-1, ::2], lambda x: np.pad(x, 2)[1:-1, ::2], A),
-    ("pad_then_sum", lambda x: x.pad(1, 1).sum(0), lambda x: np.pad(x, 1, constant_values=1).sum(0), A),
+    ("pad_then_sum", lambda x: x.pad(1, 1).sum(0),
+     lambda x: np.pad(x, 1, constant_values=1).sum(0), A),
     ("flip", lambda x: x.flip(), np.flip, B),
     ("flip_axis", lambda x: x.flip(1), lambda x: np.flip(x, 1), B),
     ("roll", lambda x: x.roll(2), lambda x: np.roll(x, 2), A),
@@ -181,41 +182,98 @@ def shape_cases() -> Iterator[Case]:
 
 def joined_cases() -> Iterator[Case]:
     two = (Spec((3, 2)), Spec((3, 5)))
-    yield Case("concat", lambda x, y: Tensor.concat([x, y], 1),
-               lambda x, y: np.concatenate([x, y], 1), two)  # fmt: skip
-    yield Case("concat_promotes", lambda x, y: Tensor.concat([x, y]),
-               lambda x, y: np.concatenate([x, y]), (Spec((3,), "int32"), Spec((2,))))  # fmt: skip
-    yield Case("concat_empty", lambda x, y: Tensor.concat([x, y]),
-               lambda x, y: np.concatenate([x, y]), (Spec((0,)), Spec((2,))))  # fmt: skip
-    yield Case("concat_exp", lambda x, y: Tensor.concat([x.exp(), y], 1)[:, 1:4] * 2,
-               lambda x, y: np.concatenate([np.exp(x), y], 1)[:, 1:4] * 2, two)  # fmt: skip
+    yield Case(
+        "concat", lambda x, y: Tensor.concat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), two
+    )
+    yield Case(
+        "concat_promotes",
+        lambda x, y: Tensor.concat([x, y]),
+        lambda x, y: np.concatenate([x, y]),
+        (Spec((3,), "int32"), Spec((2,))),
+    )
+    yield Case(
+        "concat_empty",
+        lambda x, y: Tensor.concat([x, y]),
+        lambda x, y: np.concatenate([x, y]),
+        (Spec((0,)), Spec((2,))),
+    )
+    yield Case(
+        "concat_exp",
+        lambda x, y: Tensor.concat([x.exp(), y], 1)[:, 1:4] * 2,
+        lambda x, y: np.concatenate([np.exp(x), y], 1)[:, 1:4] * 2,
+        two,
+    )
     index = Spec((3, 4), "int64", -3, 2)
-    yield Case("gather", lambda x, i: x.gather(0, i),
-               lambda x, i: np.take_along_axis(x, i, 0), (A, index))  # fmt: skip
-    yield Case("gather_smaller", lambda x, i: x.gather(1, i),
-               lambda x, i: np.take_along_axis(x[:2], i, 1), (A, Spec((2, 6), "int32", 0, 3)))  # fmt: skip
-    yield Case("take_along_axis", lambda x, i: x.take_along_axis(i, 1),
-               lambda x, i: np.take_along_axis(x, i, 1), (A, Spec((3, 2), "int64", -4, 3)))  # fmt: skip
-    yield Case("take_along_broadcast", lambda x, i: x.take_along_axis(i, 1),
-               lambda x, i: np.take_along_axis(x, i, 1), (A, Spec((1, 2), "int64", 0, 3)))  # fmt: skip
+    yield Case(
+        "gather", lambda x, i: x.gather(0, i), lambda x, i: np.take_along_axis(x, i, 0), (A, index)
+    )
+    yield Case(
+        "gather_smaller",
+        lambda x, i: x.gather(1, i),
+        lambda x, i: np.take_along_axis(x[:2], i, 1),
+        (A, Spec((2, 6), "int32", 0, 3)),
+    )
+    yield Case(
+        "take_along_axis",
+        lambda x, i: x.take_along_axis(i, 1),
+        lambda x, i: np.take_along_axis(x, i, 1),
+        (A, Spec((3, 2), "int64", -4, 3)),
+    )
+    yield Case(
+        "take_along_broadcast",
+        lambda x, i: x.take_along_axis(i, 1),
+        lambda x, i: np.take_along_axis(x, i, 1),
+        (A, Spec((1, 2), "int64", 0, 3)),
+    )
     yield Case(
         "index_by_input", lambda x, i: x[i], lambda x, i: x[i], (A, Spec((5,), "int32", -3, 2))
     )
-    yield Case("index_by_two_inputs", lambda x, i, j: x[i, j] * 2, lambda x, i, j: x[i, j] * 2,
-               (A, Spec((5,), "int64", 0, 2), Spec((2, 1), "uint8", 0, 3)))  # fmt: skip
-    yield Case("scatter", lambda x, s: x.scatter(0, np.array([[2, 0, 1, 2]]), s), np_scatter,
-               (A, Spec((1, 4))))  # fmt: skip
-    yield Case("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), np_scatter_add,
-               (A, Spec((3, 6), "int64", 0, 3), Spec((3, 6))), atol=1e-6)  # fmt: skip
-    yield Case("scatter_max", lambda x, i, s: x.scatter(1, i, s, "amax"), np_scatter_max,
-               (A, Spec((2, 3), "int64", 0, 3), Spec((2, 4))))  # fmt: skip
-    yield Case("index_add", lambda x, i, s: x.index_add(0, i, s), np_index_add,
-               (A, Spec((5,), "int64", 0, 2), Spec((5, 4))), atol=1e-6)  # fmt: skip
-    yield Case("index_put_accumulate", lambda x, i, s: x.index_put((i,), s, accumulate=True),
-               np_index_add, (A, Spec((5,), "int64", 0, 2), Spec((5, 4))), atol=1e-6)  # fmt: skip
+    yield Case(
+        "index_by_two_inputs",
+        lambda x, i, j: x[i, j] * 2,
+        lambda x, i, j: x[i, j] * 2,
+        (A, Spec((5,), "int64", 0, 2), Spec((2, 1), "uint8", 0, 3)),
+    )
+    yield Case(
+        "scatter",
+        lambda x, s: x.scatter(0, np.array([[2, 0, 1, 2]]), s),
+        np_scatter,
+        (A, Spec((1, 4))),
+    )
+    yield Case(
+        "scatter_add",
+        lambda x, i, s: x.scatter_add(1, i, s),
+        np_scatter_add,
+        (A, Spec((3, 6), "int64", 0, 3), Spec((3, 6))),
+        atol=1e-6,
+    )
+    yield Case(
+        "scatter_max",
+        lambda x, i, s: x.scatter(1, i, s, "amax"),
+        np_scatter_max,
+        (A, Spec((2, 3), "int64", 0, 3), Spec((2, 4))),
+    )
+    yield Case(
+        "index_add",
+        lambda x, i, s: x.index_add(0, i, s),
+        np_index_add,
+        (A, Spec((5,), "int64", 0, 2), Spec((5, 4))),
+        atol=1e-6,
+    )
+    yield Case(
+        "index_put_accumulate",
+        lambda x, i, s: x.index_put((i,), s, accumulate=True),
+        np_index_add,
+        (A, Spec((5,), "int64", 0, 2), Spec((5, 4))),
+        atol=1e-6,
+    )
     yield Case("assign_by_mask", assign_by_mask, lambda x: np.where(x > 0, 9, x), (A,))
-    yield Case("assign_update", assign_update, lambda x: x + np.eye(3, 4, dtype=x.dtype)[:, :1] * 0 + 1,
-               (A,))  # fmt: skip
+    yield Case(
+        "assign_update",
+        assign_update,
+        lambda x: x + np.eye(3, 4, dtype=x.dtype)[:, :1] * 0 + 1,
+        (A,),
+    )
 
 
 def np_scatter(x: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -264,10 +322,13 @@ CREATIONS: list[tuple[str, Callable[[], Tensor], Callable[[], Any]]] = [
     ("arange", lambda: semel.arange(7), lambda: np.arange(7)),
     ("arange_step", lambda: semel.arange(10, 1, -3), lambda: np.arange(10, 1, -3)),
     ("arange_empty", lambda: semel.arange(3, 3), lambda: np.arange(3, 3)),
-    ("arange_float", lambda: semel.arange(0.0, 1.0, 0.25), lambda: np.arange(0, 1, 0.25, np.float32)),
-    ("arange_dtype", lambda: semel.arange(5, dtype="float32"), lambda: np.arange(5, dtype=np.float32)),
+    ("arange_float", lambda: semel.arange(0.0, 1.0, 0.25),
+     lambda: np.arange(0, 1, 0.25).astype(np.float32)),
+    ("arange_dtype", lambda: semel.arange(5, dtype="float32"),
+     lambda: np.arange(5, dtype=np.float32)),
     ("linspace", lambda: semel.linspace(-1, 1, 7), lambda: np.linspace(-1, 1, 7, dtype=np.float32)),
-    ("linspace_one", lambda: semel.linspace(2, 3, 1), lambda: np.linspace(2, 3, 1, dtype=np.float32)),
+    ("linspace_one", lambda: semel.linspace(2, 3, 1),
+     lambda: np.linspace(2, 3, 1, dtype=np.float32)),
     ("eye", lambda: semel.eye(3, 4, 1), lambda: np.eye(3, 4, 1, np.float32)),
     ("tri", lambda: semel.tri(3, 4, -1), lambda: np.tri(3, 4, -1, np.float32)),
     ("meshgrid_ij", lambda: semel.meshgrid([1, 2], [3, 4, 5], indexing="ij")[1],

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from tests.ops.case import Case, Spec
+from tests.ops.cases import CASES
+from tests.ops.cases_reduce import np_normalized, np_softmax
 
 from semel import Tensor, Variable
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
-from tests.ops.case import Case, Spec
-from tests.ops.cases import CASES
-from tests.ops.cases_reduce import np_normalized, np_softmax
 
 Execute = Callable[[Tensor, Mapping[str, np.ndarray]], np.ndarray]
 

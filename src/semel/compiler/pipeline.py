@@ -5,6 +5,7 @@ next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP
 writes its product to a file named after it.
 
     graph      passes.run_passes         fold, simplify, decompose
+    pack       passes.pack_weights       constant weights as kernels read them
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group
     artefacts  compiler.artefacts        machine code, from the cache or from LLVM
@@ -27,9 +28,11 @@ from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
+from semel.lower.contract import register_tile
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.guards import guards
 from semel.passes import run_passes
+from semel.passes.pack import pack_weights
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
 from semel.schedule.groups import build_schedule
@@ -59,9 +62,10 @@ def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -
 
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
-    graph = graph_to_run(graph)
+    panel = register_tile(target).lanes
+    graph = stage("pack", lambda: pack_weights(graph_to_run(graph), panel))
     stage.dump("graph", graph, format_graph)
-    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse))
+    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     for number, lowered in enumerate(kernels):

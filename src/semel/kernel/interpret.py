@@ -39,6 +39,7 @@ from semel.kernel.ir import (
     Kernel,
     Local,
     Loop,
+    Prefetch,
     Reduce,
     Statement,
     Store,
@@ -360,6 +361,8 @@ class _Machine:
                 self._bind(index, int(value))
             case Store():
                 self._store(statement)
+            case Prefetch():
+                pass
             case Check(code=code):
                 ok, value = self._values(statement)
                 if not ok:

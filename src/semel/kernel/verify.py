@@ -41,6 +41,7 @@ from semel.kernel.ir import (
     Kernel,
     Local,
     Loop,
+    Prefetch,
     Reduce,
     Statement,
     Store,
@@ -142,6 +143,9 @@ class _Verifier:
                 self.indices[index] = None
             case Store():
                 self._store(statement)
+            case Prefetch(buffer=buffer, at=at):
+                self._declared(buffer)
+                self._dim(f"prefetch of '{buffer.name}'", at)
             case Check(ok=ok, code=code, value=value):
                 self.report(ok.dtype == BOOL, f"check {code}: condition is {ok.dtype}, not bool")
                 self.report(value.dtype.is_integer, f"check {code}: reports a {value.dtype} value")

@@ -31,25 +31,25 @@ from semel.schedule.groups import Group
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Register tile: `heights` of row blocks, tallest first, and vectors per row."""
+class RegisterTile:
+    """How much of the result lives in registers, and how much one tile covers.
+
+    `heights` are the row blocks, tallest first; `lanes` the columns of one panel; `rows`
+    and `panels` what a tile of the kernel covers.
+    """
 
     heights: tuple[int, ...]
-    vectors: int
+    lanes: int
     rows: int
-    columns: int
+    panels: int
 
 
-def register_tile(target: Target, columns: Dim) -> Shape:
-    """The tile that fills the registers without spilling."""
-    lanes = target.vector_bits // 32
+def register_tile(target: Target, bits: int = 32) -> RegisterTile:
+    """The tile that fills the registers without spilling, for accumulators of `bits`."""
+    lanes = 2 * target.vector_bits // max(bits, 32)
     if target.vector_bits == 512:
-        if isinstance(columns, int) and columns <= lanes:
-            return Shape((16, 4, 1), 1, 64, lanes)
-        return Shape((12, 4, 1), 2, 48, 4 * lanes)
-    if isinstance(columns, int) and columns <= lanes:
-        return Shape((8, 4, 1), 1, 64, lanes)
-    return Shape((6, 2, 1), 2, 48, 8 * lanes)
+        return RegisterTile((12, 4, 1), lanes, 48, 4)
+    return RegisterTile((6, 2, 1), lanes, 48, 8)
 
 
 def lower_contract(group: Group, target: Target) -> Lowered:
@@ -88,26 +88,27 @@ class _Lowering:
 
     def run(self) -> Lowered:
         *batch, row, column = self.at
-        tile_shape = register_tile(self.target, self.node.type.shape[-1])
+        shape = register_tile(self.target, self.accumulator.bits)
         outer = [i for i in batch if isinstance(i, Index)]
         rows, columns = self.node.type.shape[-2:]
-        row_blocks = ceildiv(rows, tile_shape.rows)
-        column_blocks = ceildiv(columns, tile_shape.columns)
+        row_blocks = ceildiv(rows, shape.rows)
+        panels = ceildiv(columns, shape.lanes)
+        column_blocks = ceildiv(panels, shape.panels)
         tiles = product(i.extent for i in outer) * row_blocks * column_blocks
         tile = Index("tile", tiles)
-        first_column = (tile % column_blocks) * tile_shape.columns
-        first_row = (tile // column_blocks % row_blocks) * tile_shape.rows
-        last_row = minimum(first_row + tile_shape.rows, rows)
-        body = self._rows(row, first_row, last_row, tile_shape)
+        first_panel = (tile % column_blocks) * shape.panels
+        first_row = (tile // column_blocks % row_blocks) * shape.rows
+        last_row = minimum(first_row + shape.rows, rows)
+        body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
-            stop = minimum(first_column + tile_shape.columns, columns)
-            lanes = tile_shape.vectors * self.target.vector_bits // 32
-            body = (ir.Loop(column, first_column, stop, body, lanes),)
+            last_panel = minimum(first_panel + shape.panels, panels)
+            body = self._columns(column, first_panel, last_panel, shape, body)
         split = split_rows(tile // (column_blocks * row_blocks), outer)
         body = substitute_indices(body, split)
         depth = self.node.inputs[0].type.shape[-1]
+        is_bare = self.group.root is self.node
         kernel = finish_kernel(
-            self.group.root.op.name if self.group.root is self.node else f"matmul_{self.group.root.op.name}",
+            "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
             list(self.buffers.values()),
             [],
             tile,
@@ -118,8 +119,32 @@ class _Lowering:
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
 
+    def _columns(
+        self,
+        column: Index,
+        first: Dim,
+        last: Dim,
+        shape: RegisterTile,
+        body: tuple[Statement, ...],
+    ) -> tuple[Statement, ...]:
+        """A loop over panels around a vector loop over the columns of one.
+
+        Column n is lane n % lanes of panel n // lanes: in these terms a packed operand's
+        address is affine, so that its panels are read as they lie.
+        """
+        lanes, extent = shape.lanes, column.extent
+        lane = Index(self.names("n"), lanes)
+        if isinstance(extent, int) and extent <= lanes:
+            inner = substitute_indices(body, {column: lane})
+            return (ir.Loop(lane, 0, extent, inner, lanes),)
+        panel = Index(self.names("p"), ceildiv(extent, lanes))
+        inner = substitute_indices(body, {column: panel * lanes + lane})
+        whole = isinstance(extent, int) and extent % lanes == 0
+        stop = lanes if whole else minimum(lanes, extent - panel * lanes)
+        return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+
     def _rows(
-        self, row: Dim, first: Dim, last: Dim, shape: Shape
+        self, row: Dim, first: Dim, last: Dim, shape: RegisterTile
     ) -> tuple[Statement, ...]:
         """Blocks of rows from `first` to `last`, tallest first."""
         if not isinstance(row, Index):

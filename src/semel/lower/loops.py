@@ -69,6 +69,11 @@ class _Phase:
     stop: Dim | None = None
     body: list[Statement] = field(default_factory=list)
 
+    @property
+    def rows(self) -> Indices:
+        """The index with the phase's own loops left out: the row it works on."""
+        return tuple(0 if i in self.loops else i for i in self.at)
+
 
 def lower_loops(group: Group, target: Target) -> Lowered:
     """The kernel of an elementwise or reducing group."""
@@ -116,7 +121,7 @@ class _Lowering:
     def _phases(self) -> list[_Phase]:
         phases: list[_Phase] = []
         for level in self._levels():
-            for reduces in _same_extents(level):
+            for reduces in self._sharing_a_loop(level):
                 phases.append(self._reduce_phase(reduces))
         finals = [n for n in self.group.outputs if n not in self.group.reduces]
         if finals:
@@ -137,6 +142,15 @@ class _Lowering:
         count = max(depth.values(), default=-1) + 1
         return [[n for n in self.group.reduces if depth[n] == k] for k in range(count)]
 
+    def _sharing_a_loop(self, reduces: Sequence[Node]) -> list[list[Node]]:
+        """Reductions of one level that walk the same elements share one loop."""
+        groups: dict[object, list[Node]] = {}
+        for node in reduces:
+            axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
+            key = (node.inputs[0].type.shape, axes, self._kept_index(node))
+            groups.setdefault(key, []).append(node)
+        return list(groups.values())
+
     def _reduce_phase(self, reduces: list[Node]) -> _Phase:
         node = reduces[0]
         shape = node.inputs[0].type.shape
@@ -155,15 +169,8 @@ class _Lowering:
 
     def _kept_index(self, node: Node) -> Indices:
         """The index of a reduction's result in terms of the row's loops."""
-        if node is self.group.root:
-            return self.root_loops
-        outer = iter(self.outer)
-        axes = node.attrs.axes
-        shape = node.inputs[0].type.shape
-        kept: list[Dim] = []
-        for d, dim in enumerate(shape):
-            kept.append(0 if d in axes or dim == 1 else next(outer))
-        return tuple(kept)
+        mine = dict(zip(self.group.loops, self.root_loops, strict=True))
+        return tuple(0 if i == 0 else mine[i] for i in self.group.rows[node])
 
     # ------------------------------------------------------------ values kept between phases
 
@@ -175,6 +182,9 @@ class _Lowering:
             if len(wanting) < 2 or node in self.group.reduces:
                 continue
             if any(node.type.shape != self._phase_shape(p) for p in wanting):
+                continue
+            # Another order of the rows: a phase would read what another row has stored.
+            if len({p.rows for p in wanting}) > 1:
                 continue
             if node in self.group.outputs:
                 self.kept[node] = self._reread(node)
@@ -502,12 +512,3 @@ def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Stateme
 def _position(loops: Sequence[Index]) -> Dim:
     """The place of an element in its row's scratch."""
     return flat_index(tuple(loops), tuple(i.extent for i in loops))
-
-
-def _same_extents(reduces: Sequence[Node]) -> list[list[Node]]:
-    """Reductions of one level that walk the same elements share one loop."""
-    groups: dict[object, list[Node]] = {}
-    for node in reduces:
-        axes = (node.attrs.axis,) if node.op.name == "reduce_partial" else node.attrs.axes
-        groups.setdefault((node.inputs[0].type.shape, axes), []).append(node)
-    return list(groups.values())

@@ -267,7 +267,7 @@ class ExecutionPlan:
         """
         with self._lock:
             fast = self._fast
-            if fast is None or fast.version != self._state.version:
+            if fast is None or fast.version != self._state.version or self._is_hosting:
                 return self._call_slowly(inputs)
             slots = fast.inputs
             if len(inputs) != len(slots):

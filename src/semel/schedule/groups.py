@@ -20,9 +20,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from semel.ir.expr import Dim, Index, atoms, linear_coefficient, product, upper_bound
+from semel.ir.expr import (
+    Dim,
+    Index,
+    atoms,
+    ceildiv,
+    linear_coefficient,
+    product,
+    substitute,
+    upper_bound,
+)
 from semel.ir.graph import Graph, Node, users
-from semel.ops.index_maps import Indices, operand_index
+from semel.ops.index_maps import Indices, flat_index, operand_index
 
 #: Scalar work above which an expression is kept rather than computed twice.
 DEAR = 8
@@ -42,7 +51,8 @@ class Group:
     `outputs` are stored to memory (the root first); `inside` is everything computed
     here; `reads` are the materialised nodes and leaves it loads. `loops` are the
     root's loop indices by axis (0 where the axis has size 1); `outer` are those
-    that fused reductions keep: the others run inside, once per phase.
+    that fused reductions keep: the others run inside, once per phase. `rows` says at
+    which index, in terms of the loops, each reduction is wanted.
     """
 
     root: Node
@@ -55,6 +65,7 @@ class Group:
     contract: Node | None = None
     columns: Dim = 0  # the loop along the contraction's contiguous axis
     outer: frozenset[Index] | None = None
+    rows: dict[Node, Indices] = field(default_factory=dict)
     work: int = 0
 
 
@@ -67,9 +78,12 @@ class Schedule:
     log: tuple[str, ...]
 
 
-def build_schedule(graph: Graph, *, fusion: bool = True) -> Schedule:
-    """Decide what is computed together; without fusion every node is a kernel of its own."""
-    return _Scheduler(graph, fusion).run()
+def build_schedule(graph: Graph, *, fusion: bool = True, panel: int = 32) -> Schedule:
+    """Decide what is computed together; without fusion every node is a kernel of its own.
+
+    `panel` is how many columns of a contraction lowering takes at once.
+    """
+    return _Scheduler(graph, fusion, panel).run()
 
 
 @dataclass(eq=False)
@@ -82,8 +96,8 @@ class _Wanted:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, fusion: bool) -> None:
-        self.graph, self.fusion = graph, fusion
+    def __init__(self, graph: Graph, fusion: bool, panel: int) -> None:
+        self.graph, self.fusion, self.panel = graph, fusion, panel
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
         self.users = users(graph.nodes)
         self.home: dict[Node, Group] = {}
@@ -91,6 +105,7 @@ class _Scheduler:
         self.depends: dict[Group, set[Group]] = {}
         self.log: list[str] = []
         self.weight = _weights(graph)
+        self.epilogues = _epilogues(graph, self.users)
         self._counter = 0
 
     def run(self) -> Schedule:
@@ -153,6 +168,8 @@ class _Scheduler:
             return self._why_not_contract(node, group, indices)
         if group.contract is not None and self._is_operand(node, group, indices):
             return self._why_not_operand(node, group, indices)
+        if group.outer is not None and node in self.epilogues:
+            return "it follows a contraction, which computes it on its registers"
         if self.weight[node] >= DEAR and len(indices) > 3:
             return f"it is wanted at {len(indices)} indices"
         if self.weight[node] >= DEAR and self._is_repeated(group, indices[0]):
@@ -225,19 +242,21 @@ class _Scheduler:
     def _is_fast_view(self, node: Node, group: Group, indices: list[Indices]) -> bool:
         """Whether the chain of views below gives the addresses a contraction can stream."""
         base, at = node, indices[0]
+        columns = group.columns
+        is_right = group.contract is not None and node in group.contract.inputs[1:]
+        lane = Index("lane", self.panel)
+        if is_right and isinstance(columns, Index):
+            # Lowering walks columns panel by panel; packed operands are affine in these terms.
+            panel = Index("panel", ceildiv(columns.extent, self.panel))
+            at = tuple(substitute(i, {columns: panel * self.panel + lane}) for i in at)
         while base.op.name in _PURE_VIEWS:
             at = operand_index(base, 0, at, _no_gather)
             base = base.inputs[0]
-        loops = {a for i in at for a in atoms(i) if isinstance(a, Index)}
-        flat: Dim = 0
-        for i, d in zip(at, base.type.shape, strict=True):
-            flat = flat * d + i
-        coefficients = {a: linear_coefficient(flat, a) for a in loops}
-        if any(c is None for c in coefficients.values()):
+        flat = flat_index(at, base.type.shape)
+        loops = {a for a in atoms(flat) if isinstance(a, Index)}
+        if any(linear_coefficient(flat, a) is None for a in loops):
             return False
-        is_right = group.contract is not None and node in group.contract.inputs[1:]
-        columns = group.columns
-        return not is_right or not isinstance(columns, Index) or coefficients.get(columns) == 1
+        return lane not in loops or linear_coefficient(flat, lane) == 1
 
     # ------------------------------------------------------------ placing
 
@@ -345,6 +364,7 @@ class _Scheduler:
 
     def _want_reduced(self, node: Node, group: Group, at: Indices) -> None:
         group.reduces.append(node)
+        group.rows[node] = at
         shape = node.inputs[0].type.shape
         if node.op.name == "reduce_partial":
             axes: tuple[int, ...] = (node.attrs.axis,)
@@ -409,6 +429,19 @@ def _weights(graph: Graph) -> dict[Node, int]:
         else:
             weight[node] = min(node.op.cost + sum(weight[n] for n in node.inputs), 1000)
     return weight
+
+
+def _epilogues(graph: Graph, users_of: dict[Node, list[Node]]) -> set[Node]:
+    """Elementwise nodes that a contraction can compute on its result before storing it."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.kind != "elementwise":
+            continue
+        for operand in node.inputs:
+            follows = operand.op.kind == "contract" or operand in found
+            if follows and operand.type.shape == node.type.shape and len(users_of[operand]) == 1:
+                found.add(node)
+    return found
 
 
 def _is_identity(at: Indices, group: Group) -> bool:

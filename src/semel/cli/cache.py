@@ -1,0 +1,69 @@
+"""`semel cache`: what lies in the kernel cache on disk, and a way to empty it.
+
+    info | clear  -->  directory, entries, bytes, and why the disk is not used if it is not
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+from semel.cli.report import Section, format_bytes, show
+from semel.compiler.cache import KernelCache, default_cache
+from semel.config import settings
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """The cache on disk now; `reason` is empty while it works."""
+
+    directory: str
+    entries: int
+    bytes: int
+    max_bytes: int
+    reason: str
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The command: show the cache, or empty it and say what went."""
+    kernels = default_cache()
+    before = inspect_cache(kernels)
+    if arguments.action == "clear":
+        kernels.clear()
+    now = inspect_cache(kernels)
+    if arguments.json:
+        print(json.dumps({**asdict(now), "removed_bytes": before.bytes - now.bytes}, indent=2))
+    elif arguments.action == "clear":
+        removed = before.entries - now.entries
+        print(f"Removed {removed} kernels, {format_bytes(before.bytes - now.bytes)}.")
+    else:
+        show([Section("kernel cache", describe(now))])
+    return 0
+
+
+def inspect_cache(kernels: KernelCache) -> CacheInfo:
+    """Count entries and bytes; looking one up first finds out whether the directory is usable."""
+    kernels.get("")
+    status = kernels.status
+    directory = status.directory
+    entries = 0
+    if directory is not None and directory.is_dir():
+        entries = sum(1 for _ in directory.glob("*.kernel"))
+    return CacheInfo(
+        directory="" if directory is None else str(directory),
+        entries=entries,
+        bytes=kernels.disk_bytes,
+        max_bytes=settings().cache_bytes,
+        reason=status.reason,
+    )
+
+
+def describe(info: CacheInfo) -> tuple[tuple[str, ...], ...]:
+    """The cache as rows for people."""
+    return (
+        ("directory", info.directory or "none"),
+        ("kernels", str(info.entries)),
+        ("size", f"{format_bytes(info.bytes)} of {format_bytes(info.max_bytes)} at most"),
+        ("state", info.reason or "in use"),
+    )

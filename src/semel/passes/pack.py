@@ -1,0 +1,88 @@
+"""Constant right operands of matmuls, laid out as the kernel reads them.
+
+    matmul(x, w)  -->  matmul(x, view of packed w)
+
+A panel holds `lanes` neighbouring columns of w for all k, one k after the other, so
+that a kernel which keeps a panel's columns in registers reads one straight run of
+memory. The packed constant has shape (panels, K, lanes), its last panel padded with
+zeros; the view (permute, reshape, slice) gives back w's shape, so that the graph
+means what it meant and index arithmetic alone finds the elements. Transposed and
+otherwise moved constants are packed straight from where they lie.
+
+Before:  %1 = constant f32[384,1536];   %2 = matmul %0, %1
+After:   %1 = constant f32[48,384,32];  %2 = permute; %3 = reshape f32[384,1536]; %4 = matmul %0, %3
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
+from semel.ir.types import TensorType
+from semel.ops.attrs import ConstantAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.evaluate import evaluate_node
+
+_VIEWS = ("reshape", "permute", "slice")
+#: Packed copies by the storage they came from: plans that share weights share these too.
+_packed: WeakKeyDictionary[Storage, dict[Any, Storage]] = WeakKeyDictionary()
+
+
+def pack_weights(graph: Graph, lanes: int) -> Graph:
+    """Pack every constant right operand of a matmul into panels of `lanes` columns."""
+
+    def rule(node: Node) -> Node | None:
+        if node.op.name != "matmul":
+            return None
+        left, right = node.inputs
+        chain = _constant_chain(right)
+        if chain is None or right.type.rank != 2 or right.type.shape[1] <= lanes:
+            return None
+        return make_node("matmul", (left, _packed_view(right, chain, lanes)))
+
+    return rewrite(graph, rule)
+
+
+def _constant_chain(node: Node) -> list[Node] | None:
+    """The views from a constant up to `node`, or None if there is no constant below."""
+    chain: list[Node] = []
+    while node.op.name in _VIEWS:
+        chain.append(node)
+        node = node.inputs[0]
+    is_static = all(isinstance(d, int) for n in chain for d in n.type.shape)
+    if node.op.name != "constant" or not is_static:
+        return None
+    return [node, *reversed(chain)]
+
+
+def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
+    depth, columns = (int(d) for d in right.type.shape)  # type: ignore[arg-type]
+    panels = -(-columns // lanes)
+    source: Storage = chain[0].attrs.storage
+    known = _packed.setdefault(source, {})
+    key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes)
+    if key not in known:
+        known[key] = Storage(_pack(_compute(chain), panels, lanes))
+    kind = TensorType((panels, depth, lanes), right.type.dtype)
+    constant = make_node("constant", (), ConstantAttrs(known[key], kind))
+    turned = make_node("permute", (constant,), PermuteAttrs((1, 0, 2)))
+    flat = make_node("reshape", (turned,), ReshapeAttrs((depth, panels * lanes)))
+    if panels * lanes == columns:
+        return flat
+    return make_node("slice", (flat,), SliceAttrs((0, 0), (depth, columns), (1, 1)))
+
+
+def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
+    array = chain[0].attrs.storage.array.reshape(chain[0].type.shape)
+    for node in chain[1:]:
+        array = evaluate_node(node, (array,), {})
+    return array
+
+
+def _pack(array: np.ndarray[Any, Any], panels: int, lanes: int) -> np.ndarray[Any, Any]:
+    depth, columns = array.shape
+    wide = np.zeros((depth, panels * lanes), array.dtype)
+    wide[:, :columns] = array
+    return np.ascontiguousarray(wide.reshape(depth, panels, lanes).transpose(1, 0, 2))
