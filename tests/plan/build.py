@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.plan.kernels import kernel
+
 from semel.ir.expr import Variable
 from semel.ir.types import FLOAT32, TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import PreparedKernel
 from semel.runtime.buffer import Buffer
-from tests.plan.kernels import kernel
 
 N = Variable("n", 0, 1 << 20)
 

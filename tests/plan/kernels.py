@@ -100,6 +100,14 @@ stored:
   %o_at = getelementptr float, ptr %p1, i64 %i
   %r = fadd float %a, 1.0
   store float %r, ptr %o_at, align 4"""
+# As slow; out[i] = index of the participant that computed it.
+_WHO = (
+    _SLOW[: _SLOW.index("  %a_at")]
+    + """  %who = load i64, ptr %lane, align 8
+  %r = sitofp i64 %who to float
+  %o_at = getelementptr float, ptr %p1, i64 %i
+  store float %r, ptr %o_at, align 4"""
+)
 
 _BODIES = {
     "add": (_BINARY.format(op="fadd"), 3, FLOAT32),
@@ -109,6 +117,7 @@ _BODIES = {
     "reverse": (_REVERSE, 2, FLOAT32),
     "check": (_CHECK, 2, INT64),
     "slow": (_SLOW, 2, FLOAT32),
+    "who": (_WHO, 2, FLOAT32),
 }
 
 
@@ -134,7 +143,7 @@ def kernel(name: str, variable: Variable, *, bytes_per_element: int = 12) -> Cac
         (variable,),
         ceildiv(variable, TILE),
         checks=(CheckInfo("gather", "index", 10),) if name == "check" else (),
-        flops=variable * (50_000 if name == "slow" else 1),
+        flops=variable * (50_000 if name in ("slow", "who") else 1),
         bytes=variable * bytes_per_element,
     )
     return CachedKernel(signature, _symbols()[name], name)

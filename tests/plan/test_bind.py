@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.plan.build import Sketch, symbolic_add, typed
+from tests.plan.kernels import TILE, kernel
 
+from semel import config
 from semel.errors import InputError, OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
-from tests.plan.build import Sketch, symbolic_add, typed
-from tests.plan.kernels import TILE, kernel
 
 X8 = np.arange(8, dtype=np.float32)
 
@@ -159,7 +162,7 @@ def test_lists_and_dlpack_objects_are_inputs() -> None:
         def __init__(self, array: np.ndarray) -> None:
             self._array = array
 
-        def __dlpack__(self, **options: object) -> object:
+        def __dlpack__(self, **options: Any) -> object:
             return self._array.__dlpack__(**options)
 
         def __dlpack_device__(self) -> tuple[int, int]:
@@ -288,8 +291,6 @@ def test_released_intermediates_come_back() -> None:
 
 
 def test_poison_fills_everything_stale() -> None:
-    from semel import config
-
     with config.override(debug=frozenset({"poison"})):
         plan = instantiate(_program(64), threads=1)
     _check(plan, 5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.plan.build import Sketch
+from tests.plan.kernels import kernel
 
 from semel.errors import CycleError, PlanError, UnsupportedError, VariableError
 from semel.ir.expr import Variable
@@ -15,8 +17,6 @@ from semel.plan.prepared import (
     PreparedKernel,
 )
 from semel.runtime.buffer import Buffer
-from tests.plan.build import Sketch
-from tests.plan.kernels import kernel
 
 DOUBLE = kernel("double", Variable("n", 0, 16))
 

@@ -21,9 +21,7 @@ def test_nothing_needs_nothing() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 2000), st.integers(0, 30), st.integers(0, 10)), max_size=40
-    )
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 30), st.integers(0, 10)), max_size=40)
 )
 def test_values_that_live_together_never_share_bytes(drawn: list[tuple[int, int, int]]) -> None:
     lives = [Lifetime(size, first, first + length) for size, first, length in drawn]

@@ -8,15 +8,19 @@ import time
 
 import numpy as np
 import pytest
+from tests.plan.build import Sketch, symbolic_add
+from tests.plan.kernels import TILE, kernel
 
-from semel.errors import PlanError
+from semel import config
+from semel.codegen.runner import emit_runner
+from semel.errors import PlanError, UnsupportedError
+from semel.ir.abi import Header
+from semel.ir.expr import Variable
 from semel.ir.types import FLOAT32, TensorType
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.prepared import PreparedBufferView, PreparedCopy, PreparedKernel
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
-from tests.plan.build import Sketch, symbolic_add
-from tests.plan.kernels import TILE, kernel
 
 
 def test_one_kernel_runs() -> None:
@@ -30,8 +34,6 @@ def test_one_kernel_runs() -> None:
 
 
 def test_kernel_from_pointer_runs() -> None:
-    from semel.ir.expr import Variable
-
     n = Variable("n", 0, 8)
     vector = TensorType((n,), FLOAT32)
     address = kernel("double", n).address
@@ -216,6 +218,50 @@ def test_large_steps_are_shared_and_right(threads: int) -> None:
         np.testing.assert_array_equal(plan.output_buffer.numpy(), 2 * x[::-1] + 1 + x)
 
 
+def test_workers_take_part_even_if_they_slept() -> None:
+    s = Sketch(16 * TILE)
+    s.op("who", "x", "out")
+    plan = s.build("out", threads=2)
+    seen: set[float] = set()
+    until = time.monotonic() + 20
+    while seen != {0.0, 1.0} and time.monotonic() < until:
+        time.sleep(0.01)  # long enough for an idle worker to fall asleep
+        plan.execute()
+        seen |= set(plan.output_buffer.numpy().tolist())
+    assert seen == {0.0, 1.0}
+
+
+def test_one_thread_never_touches_the_pool() -> None:
+    s = Sketch(16 * TILE)
+    s.op("who", "x", "out")
+    plan = s.build("out", threads=1)
+    plan.execute()
+    assert set(plan.output_buffer.numpy().tolist()) == {0.0}
+    assert plan._state.table.words[Header.POOL_READY] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dawdling_workers_change_no_bit(seed: int) -> None:
+    expected, names = _random_plan(seed, 1)
+    _run_in_schedule_order(expected)
+    with config.override(debug=frozenset({"jitter"})):
+        s, _ = _random_plan(seed, 4)
+        plan = s.build(names[0], threads=4)
+    plan.execute()
+    for name in names:
+        np.testing.assert_array_equal(s.buffers[name].numpy(), expected.buffers[name].numpy())
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_the_runner_is_well_formed_on_every_architecture(arch: str) -> None:
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(emit_runner(arch))
+    module.verify()
+    with pytest.raises(UnsupportedError, match="got riscv64"):
+        emit_runner("riscv64")
+
+
 def test_two_plans_run_at_once_on_two_python_threads() -> None:
     elements = 32 * TILE
     failures: list[str] = []
@@ -291,6 +337,19 @@ def test_released_plan_refuses_to_run() -> None:
         plan.execute()
     with pytest.raises(PlanError, match="released"):
         s.buffers["x"].numpy()
+
+
+def test_a_release_does_not_pull_memory_from_under_another_plan() -> None:
+    shared = Buffer(np.arange(1 << 18, dtype=np.float32))
+    plans = []
+    for _ in range(2):
+        s = Sketch(1 << 18)
+        s.buffer("x", shared)
+        s.op("double", "x", "out")
+        plans.append(s.build("out"))
+    plans[0].release_all_buffers()
+    plans[1].execute()
+    np.testing.assert_array_equal(plans[1].output_buffer.numpy(), 2 * np.arange(1 << 18))
 
 
 def test_dropping_a_plan_returns_its_entry() -> None:

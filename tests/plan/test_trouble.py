@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plan.build import Sketch, symbolic_add, typed
+from tests.plan.kernels import TILE
 
 from semel.errors import IndexRangeError, PlanError
 from semel.ir.abi import Header
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import PreparedCustomFunction, register_custom_function
 from semel.runtime.buffer import Buffer
-from tests.plan.build import Sketch, symbolic_add, typed
-from tests.plan.kernels import TILE
 
 _calls: list[Any] = []
 
@@ -53,7 +53,9 @@ def test_a_bad_index_is_named_and_outputs_are_invalid(threads: int) -> None:
     plan.execute()
     x[5 * TILE] = 12
     s.buffers["x"].copyin(x)
-    with pytest.raises(IndexRangeError, match=r"\[gather\] index must lie in \[0, 10\), got 12") as e:
+    with pytest.raises(
+        IndexRangeError, match=r"\[gather\] index must lie in \[0, 10\), got 12"
+    ) as e:
         plan.execute()
     assert (e.value.op, e.value.index, e.value.size) == ("gather", 12, 10)  # type: ignore[attr-defined]
     with pytest.raises(PlanError, match="last execute failed"):
@@ -91,7 +93,7 @@ def test_running_a_plan_inside_itself_is_an_error() -> None:
     seen: list[BaseException] = []
 
     def action(buffers: Sequence[Buffer]) -> None:
-        for again in (plan.execute, lambda: plan.execute_with_vars(n=1), lambda: plan()):
+        for again in (plan.execute, lambda: plan.execute_with_vars(n=1), plan):
             try:
                 again()
             except PlanError as error:

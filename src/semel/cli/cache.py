@@ -1,6 +1,6 @@
 """`semel cache`: what lies in the kernel cache on disk, and a way to empty it.
 
-    info | clear  -->  directory, entries, bytes, and why the disk is not used if it is not
+info | clear  -->  directory, entries, bytes, and why the disk is not used if it is not
 """
 
 from __future__ import annotations

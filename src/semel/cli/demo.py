@@ -248,7 +248,7 @@ def _prepare_section(report: DemoReport) -> Section:
     warm = report.warm_seconds
     rows = [row(stage, s, warm.get(stage, 0.0)) for stage, s in report.cold_seconds.items()]
     rows.append(row("total", sum(report.cold_seconds.values()), sum(warm.values())))
-    rows.append(("bar", f"{COLD_BAR_S * 1e3:.0f}   ms", f"{WARM_BAR_S * 1e3:.0f}   ms"))
+    rows.append(row("bar", COLD_BAR_S, WARM_BAR_S))
     return Section(
         "prepare, once",
         tuple(rows),
@@ -285,11 +285,9 @@ def _execute_section(report: DemoReport) -> Section:
 
 
 def _check_section(report: DemoReport) -> Section:
-    rows = tuple(
-        ("ok  " if holds else "FAIL", text) for text, holds in report.checks.items()
-    )
+    rows = tuple(("ok  " if holds else "FAIL", text) for text, holds in report.checks.items())
     return Section(
         f"checks, after {report.executes:,} executes",
         rows,
-        notes=("", "Next: semel doctor, or look inside with python examples/03_look_inside.py"),
+        notes=("", "Next: `semel doctor` says what Semel sees of this machine."),
     )

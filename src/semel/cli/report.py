@@ -9,12 +9,14 @@ dumb terminal; `rich` is used only where it is installed and someone is looking.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 _GAP = "  "
+_RICH_COLUMNS = 72
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -30,10 +32,17 @@ class Section:
 
 def show(sections: Sequence[Section]) -> None:
     """Write sections to stdout in the richest form that it takes."""
-    if sys.stdout.isatty() and find_spec("rich") is not None:
+    if _is_rich():
         _show_rich(sections)
     else:
         print("\n\n".join(plain(section) for section in sections))
+
+
+def _is_rich() -> bool:
+    """Below some width `rich` would cut numbers short, and plain lines only wrap."""
+    if not sys.stdout.isatty() or find_spec("rich") is None:
+        return False
+    return shutil.get_terminal_size().columns >= _RICH_COLUMNS
 
 
 def plain(section: Section) -> str:

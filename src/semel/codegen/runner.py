@@ -45,8 +45,11 @@ def emit_runner(arch: str) -> str:
         "@WAKE_NS": str(abi.WAKE_NS),
         "@NO_CLAIM": str(abi.NO_CLAIM),
         "@STOP": str(abi.STOP),
+        "@MASK_BYTES": str(abi.MASK_WORDS * abi.WORD_BYTES),
+        "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }
-    text = "\n".join((_MACHINE[arch], _REBIND, _CHUNKS, _WALK, _SHARE, _RUN, _WORKER))
+    names |= {f"@SYS_{name}": str(number) for name, number in _SYSTEM_CALLS[arch].items()}
+    text = "\n".join((_MACHINE[arch], _SYSTEM, _REBIND, _CHUNKS, _WALK, _SHARE, _RUN, _WORKER))
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.
     return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", _expand(text) + _entries())
@@ -91,7 +94,12 @@ def _entries() -> str:
     return "\n".join(lines) + "\n"
 
 
-# What the architectures do differently: a pause, a clock, the futex system call.
+_SYSTEM_CALLS = {
+    "x86_64": {"FUTEX": 202, "GETTID": 186, "GETCPU": 309, "SET_AFFINITY": 203},
+    "aarch64": {"FUTEX": 98, "GETTID": 178, "GETCPU": 168, "SET_AFFINITY": 122},
+}
+
+# What the architectures do differently: a pause, a clock, a system call.
 _MACHINE = {
     "x86_64": """
 define internal void @pause() alwaysinline {
@@ -106,10 +114,10 @@ define dso_local i64 @ticks() {
   %now = or i64 %up, %low
   ret i64 %now
 }
-define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
+define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinline {
   %r = call i64 asm sideeffect "syscall",
     "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}"
-    (i64 202, ptr %word, i64 %op, i64 %value, ptr %timeout)
+    (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
   ret i64 %r
 }
 """,
@@ -122,13 +130,59 @@ define dso_local i64 @ticks() {
   %now = call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()
   ret i64 %now
 }
-define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
+define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinline {
   %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
-    (i64 98, ptr %word, i64 %op, i64 %value, ptr %timeout)
+    (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
   ret i64 %r
 }
 """,
 }  # fmt: skip
+
+# The operating system likes to wake a thread on the CPU of the one that wakes it, above all in
+# a virtual machine, where idle CPUs do not look idle; the two then share that CPU for
+# milliseconds. So a sleeper is told to stay off the caller's CPU before it is woken.
+_SYSTEM = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
+  %number = inttoptr i64 %value to ptr
+  %r = call i64 @system(i64 @SYS_FUTEX, ptr %word, i64 %op, ptr %number, ptr %timeout)
+  ret i64 %r
+}
+
+define internal void @keep_apart(ptr %worker) noinline {
+  %mask = alloca [@MASK_BYTES x i8], align 8
+  %cpu = alloca i64, align 8
+  store i64 0, ptr %cpu, align 8
+  %allowed = pointer %worker.Worker.CPU_MASK
+  %thread = pointer %worker.Worker.THREAD_ID
+  %has_mask = icmp ne ptr %allowed, null
+  %has_started = icmp ne ptr %thread, null
+  %possible = and i1 %has_mask, %has_started
+  br i1 %possible, label %ask, label %exit
+ask:
+  %failed = call i64 @system(i64 @SYS_GETCPU, ptr %cpu, i64 0, ptr null, ptr null)
+  %here = load i64, ptr %cpu, align 8
+  %known = icmp ult i64 %here, @MASK_BITS
+  br i1 %known, label %move, label %exit
+move:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 @MASK_BYTES, i1 false)
+  %byte_index = lshr i64 %here, 3
+  %byte_at = getelementptr i8, ptr %mask, i64 %byte_index
+  %byte = load i8, ptr %byte_at, align 1
+  %here8 = trunc i64 %here to i8
+  %bit_index = and i8 %here8, 7
+  %bit = shl i8 1, %bit_index
+  %others = xor i8 %bit, -1
+  %left = and i8 %byte, %others
+  store i8 %left, ptr %byte_at, align 1
+  %ignored = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
+                              ptr %mask, ptr null)
+  br label %exit
+exit:
+  ret void
+}
+"""
 
 # Check the pending values, then commit them: variables, dependent words, chunk sizes.
 _REBIND = """
@@ -610,7 +664,7 @@ exit:
 ; The next chunk of the caller's own step, or -1 when all are taken.
 define internal i64 @take_chunk(ptr %h, i64 %index, i64 %chunks) alwaysinline {
   %claim = at %h.Header.CLAIM
-  %ticket = atomicrmw add ptr %claim, i64 0 acquire
+  %ticket = load atomic i64, ptr %claim acquire, align 8
   br label %retry
 retry:
   %word = phi i64 [ %ticket, %0 ], [ %seen, %try ]
@@ -734,6 +788,7 @@ offered:
   %must_wake = icmp ne i64 %asleep2, 0
   br i1 %must_wake, label %wake, label %lane_next
 wake:
+  call void @keep_apart(ptr %worker)
   store atomic i64 0, ptr %sleeping seq_cst, align 8
   %ignored = call i64 @futex(ptr %sleeping, i64 129, i64 1, ptr null)
   br label %lane_next
@@ -924,6 +979,8 @@ define internal void @help(ptr %h, ptr %lane) noinline {
 entry:
   %steps = pointer %h.Header.STEPS
   %idle_ticks = word %h.Header.IDLE_TICKS
+  %jitter = word %h.Header.JITTER
+  %has_jitter = icmp ne i64 %jitter, 0
   %claim = at %h.Header.CLAIM
   %done = at %h.Header.DONE
   %waiting = at %h.Header.WAITING
@@ -948,7 +1005,19 @@ try:
   %word1 = add i64 %word, 1
   %swap = cmpxchg ptr %claim, i64 %word, i64 %word1 seq_cst seq_cst
   %won = extractvalue { i64, i1 } %swap, 1
-  br i1 %won, label %work, label %look
+  br i1 %won, label %won_chunk, label %look
+won_chunk:
+  br i1 %has_jitter, label %dawdle, label %work
+dawdle:
+  %noise = call i64 @ticks()
+  %turns = and i64 %noise, 4095
+  br label %turn
+turn:
+  %turned = phi i64 [ 0, %dawdle ], [ %turned1, %turn ]
+  call void @pause()
+  %turned1 = add i64 %turned, 1
+  %turning = icmp slt i64 %turned1, %turns
+  br i1 %turning, label %turn, label %work
 work:
   call void @run_chunk(ptr %h, ptr %st, i64 %next, ptr %lane)
   %before = atomicrmw add ptr %done, i64 1 seq_cst
@@ -997,6 +1066,8 @@ define dso_local ptr @worker(ptr %me) {
 entry:
   %mailbox = at %me.Worker.MAILBOX
   %sleeping = at %me.Worker.SLEEPING
+  %thread_id = call i64 @system(i64 @SYS_GETTID, ptr null, i64 0, ptr null, ptr null)
+  set %me.Worker.THREAD_ID = %thread_id
   br label %rest
 rest:
   %spin_ticks = word %me.Worker.SPIN_TICKS

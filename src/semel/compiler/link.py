@@ -17,7 +17,7 @@ from semel.ir.graph import Graph, Node
 from semel.lower.lowered import Lowered
 from semel.plan.program import Program, ProgramOp, ProgramValue
 from semel.runtime.kernel import CachedKernel
-from semel.schedule.groups import Schedule
+from semel.schedule.group import Schedule
 
 _LEAF_KINDS = {"input": "input", "constant": "constant", "param": "constant"}
 

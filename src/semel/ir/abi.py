@@ -26,6 +26,7 @@ WORKER_WORDS = 16
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
 NO_CLAIM = -1  #: the claim word while no step is published
 STOP = -1  #: in a mailbox: the worker ends
+MASK_WORDS = 16  #: CPUs that a worker's affinity can name, in words
 NUM_ENTRIES = 64  #: plans that one loaded copy of the runner serves
 
 LARGE_NS = 20_000  #: a step with less estimated work is run by the caller alone
@@ -87,6 +88,7 @@ class Header(IntEnum):
     DEADLINE = 35
     SLICE_TICKS = 36  # the runner comes back to Python after this long
     IDLE_TICKS = 37  # an attached worker without work leaves after this long
+    JITTER = 38  # 1: workers dawdle at random before each chunk
     CLAIM = 40  # step << 32 | next chunk
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE
@@ -150,6 +152,8 @@ class Worker(IntEnum):
     SLEEPING = 1
     SPIN_TICKS = 2
     EXITED = 3
+    THREAD_ID = 4
+    CPU_MASK = 5  # CPUs of the process, MASK_WORDS words; 0: leave it where it is
 
 
 class Code(IntEnum):

@@ -19,7 +19,7 @@ from semel.lower.loops import lower_loops
 from semel.lower.lowered import Lowered
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
-from semel.schedule.groups import Schedule
+from semel.schedule.group import Schedule
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 

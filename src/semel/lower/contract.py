@@ -27,7 +27,7 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.ops.index_maps import Indices, flat_index
-from semel.schedule.groups import Group
+from semel.schedule.group import Group
 
 
 @dataclass(frozen=True, slots=True)

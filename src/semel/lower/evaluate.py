@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index, atoms
@@ -26,6 +27,19 @@ from semel.ops.index_maps import Indices, concat_offsets, flat_index, operand_in
 
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+#: How many nodes deep one Python call stack goes; each takes about three frames.
+MAX_DEPTH = 64
+
+_Key: TypeAlias = "tuple[Node, Indices, Value | None]"
+
+
+class _TooDeepError(Exception):
+    """Asks the outermost call to evaluate `key` first."""
+
+    def __init__(self, key: _Key) -> None:
+        self.key = key
 
 
 @dataclass
@@ -42,14 +56,42 @@ class Evaluator:
     names: Callable[[str], str]
     kept: Callable[[Node, Indices], Value | None] = lambda node, at: None
     prelude: list[Statement] = field(default_factory=list)
-    _memo: dict[tuple[Node, Indices, Value | None], Value] = field(default_factory=dict)
-    _bound: dict[tuple[Node, Indices, Value | None], Index] = field(default_factory=dict)
+    _memo: dict[_Key, Value] = field(default_factory=dict)
+    _bound: dict[_Key, Index] = field(default_factory=dict)
+    _depth: int = 0
 
     def __call__(self, node: Node, at: Indices, guard: Value | None = None) -> Value:
         key = (node, at, guard)
         found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._evaluate(node, at, guard)
+        if found is not None:
+            return found
+        if self._depth == 0:
+            return self._evaluate_all(key)
+        if self._depth >= MAX_DEPTH:
+            raise _TooDeepError(key)
+        return self._evaluate_key(key)
+
+    def _evaluate_all(self, key: _Key) -> Value:
+        """Evaluate a chain of any length: what lies too deep is evaluated first, by itself.
+
+        A rule may be entered again after that. It is safe because rules leave statements,
+        checks and names behind only after all the values they need are there.
+        """
+        waiting = [key]
+        while waiting:
+            try:
+                self._evaluate_key(waiting[-1])
+                waiting.pop()
+            except _TooDeepError as deep:
+                waiting.append(deep.key)
+        return self._memo[key]
+
+    def _evaluate_key(self, key: _Key) -> Value:
+        self._depth += 1
+        try:
+            found = self._memo[key] = self._evaluate(*key)
+        finally:
+            self._depth -= 1
         return found
 
     def _evaluate(self, node: Node, at: Indices, guard: Value | None) -> Value:

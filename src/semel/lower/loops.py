@@ -49,7 +49,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.ops.index_maps import Indices, flat_index
-from semel.schedule.groups import DEAR, Group
+from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
@@ -330,9 +330,10 @@ class _Lowering:
     def _compute(self, evaluate: Evaluator, node: Node, at: Indices) -> Value:
         """The node's own value, past the rule that would look it up."""
         lookup, evaluate.kept = evaluate.kept, lambda n, i: None if n is node else lookup(n, i)
-        value = evaluate._evaluate(node, at, None)
-        evaluate.kept = lookup
-        return value
+        try:
+            return evaluate._evaluate(node, at, None)
+        finally:
+            evaluate.kept = lookup
 
     def _accumulate(
         self, node: Node, phase: _Phase, evaluate: Evaluator

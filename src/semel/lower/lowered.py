@@ -18,7 +18,7 @@ from semel.ir.signature import CheckInfo
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Statement, Value, statement_values, walk_values
 from semel.kernel.rewrite import substitute_indices
-from semel.schedule.groups import Group
+from semel.schedule.group import Group
 
 
 @dataclass(frozen=True)

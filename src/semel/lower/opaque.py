@@ -29,7 +29,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.ops.index_maps import flat_index
-from semel.schedule.groups import Group
+from semel.schedule.group import Group
 
 #: A merge sort doubles its runs at most this often.
 MAX_PASSES = 62

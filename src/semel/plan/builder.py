@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from semel.errors import CycleError, PlanError, UnsupportedError, VariableError
-from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
+from semel.ir.expr import Dim, Variable, upper_bound, variables
 from semel.ir.types import TensorType
-from semel.plan.plan import ExecutionPlan, PlanParts, kernel_variables
+from semel.plan.link import KernelBinder
+from semel.plan.plan import ExecutionPlan, PlanParts
 from semel.plan.prepared import (
     CUSTOM_FUNCTIONS,
     PreparedBufferView,
@@ -140,7 +141,8 @@ class ExecutionPlanBuilder:
         outputs = self._checked_outputs()
         after = resolve_dependencies(ops, self._instance_deps)
         plan_variables = self._checked_variables(ops)
-        self._check_sizes(ops, {v.variable.name: v.as_bounded() for v in plan_variables})
+        bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
+        self._check_sizes(ops, KernelBinder(bounded))
         self._is_built = True
         return ExecutionPlan(
             PlanParts(
@@ -275,19 +277,21 @@ class ExecutionPlanBuilder:
                 _merge(found, str(dim), RuntimeVar.of(variable), None)
         return tuple(found[name] for name in sorted(found))
 
-    def _check_sizes(self, ops: Sequence[PreparedOp], known: dict[str, Variable]) -> None:
+    def _check_sizes(self, ops: Sequence[PreparedOp], binder: KernelBinder) -> None:
         """Every buffer must hold what its kernel touches at the variables' maxima."""
         for op in ops:
             if isinstance(op, PreparedKernel):
-                names = kernel_variables(op, known)
-                for spec, index in zip(op.kernel.signature.buffers, op.buffer_indices, strict=True):
-                    size = upper_bound(substitute(spec.size, names) * spec.dtype.size_bytes)
-                    held = self._buffers[index].capacity_bytes
-                    if size is None or size > held:
+                sizes = binder.bind(op).sizes_bytes
+                for position, (index, size) in enumerate(
+                    zip(op.buffer_indices, sizes, strict=True)
+                ):
+                    most, held = upper_bound(size), self._buffers[index].capacity_bytes
+                    if most is None or most > held:
+                        spec = op.kernel.signature.buffers[position]
                         raise PlanError(
                             f"op {op.id} ({op.kernel.name})",
                             f"buffer {index} must hold {spec.size} x {spec.dtype} of '{spec.name}' "
-                            f"({'unbounded' if size is None else f'{size} bytes'} at the "
+                            f"({'unbounded' if most is None else f'{most} bytes'} at the "
                             f"variables' maxima), it has {held} bytes.",
                         )
 

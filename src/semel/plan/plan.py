@@ -33,14 +33,12 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir import abi
-from semel.ir.abi import Code, Header, RowKind
-from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
+from semel.ir.abi import Code, Header
+from semel.ir.expr import Dim, evaluate, substitute
 from semel.ir.types import TensorType
-from semel.plan.hazards import Access, OpAccess, find_conflicts, form_steps
+from semel.plan.link import KernelBinder, link_ops, scratch_bytes
 from semel.plan.prepared import (
     CUSTOM_FUNCTIONS,
-    PreparedBufferView,
-    PreparedCopy,
     PreparedCustomFunction,
     PreparedKernel,
     PreparedOp,
@@ -50,11 +48,10 @@ from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.device import Device, PlanEntry
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.optable import OpTable, TableInput, TableRow, TableStep, make_lanes
+from semel.runtime.optable import OpTable, TableInput, make_lanes
 
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
-_COPY_TILE_BYTES = 256 << 10
 _NO_LIMIT = (1 << 62) - 1
 
 
@@ -100,14 +97,6 @@ class PlanMemory:
         return self if self.measure is None else self.measure(values)
 
 
-def kernel_variables(op: PreparedKernel, known: Mapping[str, Variable]) -> dict[Variable, Dim]:
-    """For each variable of the kernel, what it stands for in the plan."""
-    return {
-        own: op.fixedvars[var.name] if var.name in op.fixedvars else known[var.name]
-        for own, var in zip(op.kernel.signature.variables, op.runtime_vars, strict=True)
-    }
-
-
 class ExecutionPlan:
     """A computation bound to its memory; run it as often as you like.
 
@@ -119,7 +108,6 @@ class ExecutionPlan:
         self._entry: PlanEntry = parts.device.open_entry()
         self._release_entry = weakref.finalize(self, self._entry.release)
         self._release_entry.atexit = False
-        self._known = {v.variable.name: v.variable for v in parts.variables}
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
         self._state = PlanState(parts.variables, parts.input_io)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
@@ -224,7 +212,7 @@ class ExecutionPlan:
     @property
     def steps(self) -> list[list[list[int]]]:
         """How it runs: steps of segments of positions in `prepared_ops`; barriers between steps."""
-        return self._steps
+        return self._linked.steps
 
     @property
     def memory(self) -> PlanMemory:
@@ -359,6 +347,7 @@ class ExecutionPlan:
 
     def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
         """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
+        self._check_idle()
         if self._resize is None:
             raise InternalError("plan", "has a capacity but no way to grow.")
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
@@ -457,12 +446,12 @@ class ExecutionPlan:
 
     def _on_status(self) -> None:
         words = self._state.table.words
-        op = self._parts.ops[self._row_ops[words[Header.ERROR_INDEX]]]
+        op = self._parts.ops[self._linked.row_ops[words[Header.ERROR_INDEX]]]
         if not isinstance(op, PreparedKernel):
             raise InternalError("runner", "a row without a kernel reported a status.")
         check = op.kernel.signature.checks[words[Header.STATUS_CODE] - 1]
         size = evaluate(
-            substitute(check.size, self._substitution(op)), self._state.current_values()
+            substitute(check.size, self._binder.names(op)), self._state.current_values()
         )
         index = words[Header.STATUS_VALUE]
         raise IndexRangeError(
@@ -475,7 +464,7 @@ class ExecutionPlan:
 
     def _on_host_call(self) -> None:
         table = self._state.table
-        op = self._parts.ops[self._row_ops[table.words[Header.ERROR_INDEX]]]
+        op = self._parts.ops[self._linked.row_ops[table.words[Header.ERROR_INDEX]]]
         if not isinstance(op, PreparedCustomFunction):
             raise InternalError("runner", "came back for a row that is no host call.")
         buffers = [self._parts.buffers[i] for i in op.buffer_indices]
@@ -550,132 +539,34 @@ class ExecutionPlan:
 
     def _link(self) -> None:
         """Turn operations into steps, rows and tables, and point the entry to them."""
-        parts = self._parts
-        accesses = [self._access(i) for i in range(len(parts.ops))]
-        order = [i for i in parts.order if not isinstance(parts.ops[i], PreparedBufferView)]
-        self._steps = form_steps(accesses, order, find_conflicts(accesses, order))
-        self._row_ops = [i for step in self._steps for segment in step for i in segment]
-        rows = [self._row(i) for i in self._row_ops]
-        steps = [
-            TableStep(tuple(len(s) for s in step), self._step_kind(step)) for step in self._steps
-        ]
-        state = self._state
+        parts, state = self._parts, self._state
+        bounded = {v.variable.name: v.as_bounded() for v in parts.variables}
+        self._binder = KernelBinder(bounded)
+        # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
+        self._pins = [buffer.memory.bytes for buffer in parts.buffers]
+        self._linked = link_ops(parts.ops, parts.after, parts.order, parts.buffers, self._binder)
+        size = align(scratch_bytes(parts.ops, self._binder))
+        self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
         state.table = OpTable(
             [v.variable for v in parts.variables],
             [(v.variable.min, _NO_LIMIT if v.top is None else v.top) for v in parts.variables],
             [expr for expr, _ in parts.guards],
             [TableInput(io.name, io.type.shape) for io in parts.input_io],
-            rows,
-            steps,
-            make_lanes(parts.threads, self._scratch_addresses()),
+            self._linked.rows,
+            self._linked.table_steps,
+            make_lanes(parts.threads, [memory.address for memory in self._scratch]),
             parts.threads,
         )
         words = state.table.words
         words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)
         words[Header.IDLE_TICKS] = int(_IDLE_US * parts.device.ticks_per_us)
+        words[Header.JITTER] = "jitter" in settings().debug
         for i, v in enumerate(parts.variables):
             if v.initial is not None:
                 state.table.pending_words[i] = state.table.current_words[i] = v.initial
         self._entry.point_to(state.table.address)
 
-    def _substitution(self, op: PreparedKernel) -> dict[Variable, Dim]:
-        return kernel_variables(op, self._known)
-
-    def _step_kind(self, step: list[list[int]]) -> RowKind:
-        first = self._parts.ops[step[0][0]]
-        is_host = isinstance(first, PreparedCustomFunction)
-        return RowKind.HOST_CALL if is_host else RowKind.KERNEL
-
-    def _after(self, i: int) -> tuple[int, ...]:
-        """Predecessors that have rows: a view stands for its own predecessors."""
-        found: dict[int, None] = {}
-        stack = list(self._parts.after[i])
-        while stack:
-            j = stack.pop()
-            if isinstance(self._parts.ops[j], PreparedBufferView):
-                stack += self._parts.after[j]
-            else:
-                found[j] = None
-        return tuple(found)
-
-    def _access(self, i: int) -> OpAccess:
-        op = self._parts.ops[i]
-        after = self._after(i)
-        ranges = [self._parts.buffers[b].byte_range for b in op.buffer_indices]
-        match op:
-            case PreparedKernel():
-                names = self._substitution(op)
-                accesses = tuple(
-                    Access(
-                        *where,
-                        position in op.output_indices,
-                        None
-                        if spec.tile_stride is None
-                        else substitute(spec.tile_stride, names) * spec.dtype.size_bytes,
-                    )
-                    for position, (spec, where) in enumerate(
-                        zip(op.kernel.signature.buffers, ranges, strict=True)
-                    )
-                )
-                return OpAccess(accesses, substitute(op.kernel.signature.tiles, names), after)
-            case PreparedCopy():
-                dst, src = ranges
-                tiles = _copy_tiles(dst, src)
-                return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
-            case PreparedCustomFunction():
-                return OpAccess(tuple(Access(*r, True) for r in ranges), 1, after, is_alone=True)
-            case _:
-                return OpAccess((), 1, after)
-
-    def _row(self, i: int) -> TableRow:
-        op = self._parts.ops[i]
-        buffers = [self._parts.buffers[b] for b in op.buffer_indices]
-        addresses = tuple(b.address for b in buffers)
-        match op:
-            case PreparedKernel():
-                names, signature = self._substitution(op), op.kernel.signature
-                return TableRow(
-                    RowKind.KERNEL,
-                    op.kernel.address,
-                    addresses,
-                    tuple(names[v] for v in signature.variables),
-                    substitute(signature.tiles, names),
-                    substitute(signature.flops, names),
-                    substitute(signature.bytes, names),
-                )
-            case PreparedCopy():
-                size = buffers[0].capacity_bytes
-                tiles = _copy_tiles(buffers[0].byte_range, buffers[1].byte_range)
-                tile_bytes = size if tiles == 1 else _COPY_TILE_BYTES
-                return TableRow(
-                    RowKind.COPY,
-                    0,
-                    addresses,
-                    (),
-                    tiles if size else 0,
-                    bytes=2 * size,
-                    size_bytes=size,
-                    tile_bytes=tile_bytes,
-                )
-            case _:
-                return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
-
-    def _scratch_addresses(self) -> list[int]:
-        """Scratch for each participant, large enough for every kernel at every legal value."""
-        bounded = {v.variable.name: v.as_bounded() for v in self._parts.variables}
-        size = 0
-        for op in self.prepared_kernels:
-            wanted = op.kernel.signature.scratch_bytes
-            top = upper_bound(substitute(wanted, kernel_variables(op, bounded)))
-            if top is None:
-                raise PlanError(op.kernel.name, f"scratch of {wanted} bytes has no upper bound.")
-            size = max(size, top)
-        self._scratch = [allocate(align(size)) for _ in range(self._parts.threads if size else 0)]
-        return [memory.address for memory in self._scratch]
-
-    def own(
-        self, record: PlanMemory, *, arena: tuple[Memory, ...], shared: frozenset[int]
-    ) -> None:
+    def own(self, record: PlanMemory, *, arena: tuple[Memory, ...], shared: frozenset[int]) -> None:
         """For `instantiate`: what the plan's memory is, and which storages other plans share."""
         self._program_memory, self._arena, self._shared = record, arena, shared
 
@@ -728,6 +619,7 @@ class ExecutionPlan:
                 buffer.move(gone, 0, 0)
             for memory in (gone, *self._arena, *self._scratch):
                 memory.release()
+            self._pins = []
             for ast_id in (*self._parts.ast_to_buffer, *self._parts.alias_ids):
                 if f is not None:
                     f(ast_id)
@@ -759,12 +651,6 @@ def _raise_names(given: set[str], known: set[str]) -> None:
     unknown, missing = sorted(given - known), sorted(known - given)
     what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
     raise InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")
-
-
-def _copy_tiles(dst: tuple[int, int, int], src: tuple[int, int, int]) -> int:
-    """Overlapping ranges are copied in one piece: only then is the order of bytes right."""
-    overlap = dst[0] == src[0] and dst[1] < src[2] and src[1] < dst[2]
-    return 1 if overlap else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))
 
 
 @dataclass(slots=True)

@@ -238,9 +238,7 @@ def as_array(value: Any, dtype: DType, where: str) -> Array:
     else:
         return _convert(value, dtype, where)
     if array.dtype != dtype.numpy:
-        raise InputError(
-            where, f"dtype must be {dtype}, got {array.dtype}.", hint="Cast it first."
-        )
+        raise InputError(where, f"dtype must be {dtype}, got {array.dtype}.", hint="Cast it first.")
     return array
 
 

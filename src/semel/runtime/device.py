@@ -10,6 +10,7 @@ process pays only for the devices it uses.
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -20,6 +21,14 @@ from semel.runtime.pool import WorkerPool
 _MODULES = {"cpu": "semel.devices.cpu.runtime"}
 _open: dict[str, Device] = {}
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class PlanEntry(Protocol):

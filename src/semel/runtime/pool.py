@@ -21,7 +21,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from semel.errors import DeviceError
+import numpy as np
+
 from semel.ir import abi
 from semel.ir.abi import Worker
 from semel.runtime.allocator import Memory, allocate
@@ -66,6 +67,7 @@ class WorkerPool:
         words = self._records.bytes[offset:].view("int64")[: abi.WORKER_WORDS]
         words[:] = 0
         words[Worker.SPIN_TICKS] = self._spin_ticks
+        words[Worker.CPU_MASK] = self._mask_address()
         libc = ctypes.CDLL(None)
         thread = ctypes.c_ulong()
         # The thread inherits the mask of its creator: block everything around the creation,
@@ -80,11 +82,23 @@ class WorkerPool:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
-        if failed and index == 0:
-            raise DeviceError("pthread_create", f"failed with error {failed}.")
+        # Without a thread the callers do all the work themselves: slower, not wrong.
         if not failed:
             libc.pthread_detach(thread)
         return not failed
+
+    def _mask_address(self) -> int:
+        """The CPUs of this process as a mask behind the records; 0 if there is no choice."""
+        try:
+            cpus = os.sched_getaffinity(0)
+        except AttributeError:  # not on this system
+            return 0
+        if len(cpus) < 2 or max(cpus) >= abi.MASK_WORDS * 64:
+            return 0
+        offset = MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES
+        mask = sum(1 << cpu for cpu in cpus).to_bytes(abi.MASK_WORDS * abi.WORD_BYTES, "little")
+        self._records.bytes[offset : offset + len(mask)] = np.frombuffer(mask, np.uint8)
+        return self._records.address + offset
 
     def stop(self) -> None:
         """End the workers; a plan that runs later does all its work on the calling thread."""
@@ -105,6 +119,7 @@ class WorkerPool:
 
 
 def _immortal_records() -> Memory:
-    records = allocate(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES, mapped=True)
+    size = (MAX_WORKERS * abi.WORKER_WORDS + abi.MASK_WORDS) * abi.WORD_BYTES
+    records = allocate(size, mapped=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
     return records

@@ -19,12 +19,14 @@ fused reduction or contraction is computed once; groups are in topological order
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from semel.ir.expr import (
     Dim,
     Index,
     atoms,
     ceildiv,
+    is_nonnegative,
     linear_coefficient,
     product,
     substitute,
@@ -32,50 +34,13 @@ from semel.ir.expr import (
 )
 from semel.ir.graph import Graph, Node, users
 from semel.ops.index_maps import Indices, flat_index, operand_index
+from semel.schedule.group import DEAR, MAX_INPUTS, MAX_OUTPUTS, MAX_WORK, Group, Schedule
+from semel.schedule.siblings import merge_siblings
 
-#: Scalar work above which an expression is kept rather than computed twice.
-DEAR = 8
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
-#: Far more than a fused kernel wants to read or compute per element.
-MAX_INPUTS = 24
-MAX_WORK = 400
 
 _PURE_VIEWS = ("reshape", "permute", "expand", "slice")
-
-
-@dataclass(eq=False)
-class Group:
-    """Nodes computed by one kernel. `kind` is loops, contract or opaque.
-
-    `outputs` are stored to memory (the root first); `inside` is everything computed
-    here; `reads` are the materialised nodes and leaves it loads. `loops` are the
-    root's loop indices by axis (0 where the axis has size 1); `outer` are those
-    that fused reductions keep: the others run inside, once per phase. `rows` says at
-    which index, in terms of the loops, each reduction is wanted.
-    """
-
-    root: Node
-    kind: str
-    loops: Indices
-    outputs: list[Node]
-    inside: list[Node] = field(default_factory=list)
-    reads: list[Node] = field(default_factory=list)
-    reduces: list[Node] = field(default_factory=list)
-    contract: Node | None = None
-    columns: Dim = 0  # the loop along the contraction's contiguous axis
-    outer: frozenset[Index] | None = None
-    rows: dict[Node, Indices] = field(default_factory=dict)
-    work: int = 0
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Groups in execution order, and why nodes were not fused."""
-
-    graph: Graph
-    groups: tuple[Group, ...]
-    log: tuple[str, ...]
 
 
 def build_schedule(graph: Graph, *, fusion: bool = True, panel: int = 32) -> Schedule:
@@ -117,6 +82,9 @@ class _Scheduler:
         for group in self.groups:
             group.inside.reverse()
             group.reduces.reverse()
+        if self.fusion:
+            for kept, gone in merge_siblings(self.groups, self.depends, self._reaches):
+                self.log.append(f"{gone.root!r} joins {kept.root!r}: they read the same tensor.")
         return Schedule(self.graph, self._order(), tuple(self.log))
 
     # ------------------------------------------------------------ one node
@@ -202,6 +170,8 @@ class _Scheduler:
             return "its rows are not loops of the group"
         if len(set(names)) != len(names) or any(i not in group.loops for i in names):
             return "its rows are not loops of the group"
+        if not _stays_inside(indices[0], node, node.attrs.axes):
+            return "the group's loops go beyond its rows"
         outer = frozenset(names)
         if group.outer is not None and outer != group.outer:
             return "the group reduces over other rows"
@@ -222,6 +192,8 @@ class _Scheduler:
             return "the group reduces"
         if len(indices) != 1 or not _is_identity(indices[0], group):
             return "its elements are not wanted one by one"
+        if not _stays_inside(indices[0], node):
+            return "the group's loops go beyond its elements"
         return ""
 
     def _is_operand(self, node: Node, group: Group, indices: list[Indices]) -> bool:
@@ -289,11 +261,14 @@ class _Scheduler:
     def _may_host(self, node: Node, host: Group) -> bool:
         """Whether `host` may also store the node: same elements, and no cycle of groups."""
         indices = self.wanted[node].by[host]
-        if node.op.kind != "reduce" and not all(_is_full(at, host, node) for at in indices):
+        if node.op.kind == "reduce":
+            if any(i != 0 and i.extent != d for i, d in _kept(next(iter(indices)), node)):
+                return False
+        elif not all(_is_full(at, host, node) for at in indices):
             return False
         if host.kind == "contract" or host.contract is not None:
             return False
-        if len(host.outputs) >= 8:
+        if len(host.outputs) >= MAX_OUTPUTS:
             return False
         others = [g for g in self.wanted[node].by if g is not host]
         return not any(self._reaches(host, g) for g in others)
@@ -364,7 +339,6 @@ class _Scheduler:
 
     def _want_reduced(self, node: Node, group: Group, at: Indices) -> None:
         group.reduces.append(node)
-        group.rows[node] = at
         shape = node.inputs[0].type.shape
         if node.op.name == "reduce_partial":
             axes: tuple[int, ...] = (node.attrs.axis,)
@@ -373,6 +347,8 @@ class _Scheduler:
         if node is not group.root or group.outer is None:
             kept = [i for d, i in enumerate(at) if d not in axes or node.op.name == "reduce_partial"]
             group.outer = frozenset(i for i in kept if isinstance(i, Index))
+        is_kept = [d not in axes or node.op.name == "reduce_partial" for d in range(len(at))]
+        group.rows[node] = tuple(i if kept else 0 for i, kept in zip(at, is_kept, strict=True))
         index = tuple(self._fresh(shape[d]) if d in axes else i for d, i in enumerate(at))
         self._want(node.inputs[0], group, index)
 
@@ -449,6 +425,22 @@ def _is_identity(at: Indices, group: Group) -> bool:
     named = [i for i in at if i != 0]
     wanted = [i for i in group.loops if isinstance(i, Index)]
     return len(named) == len(wanted) and set(named) == set(wanted)
+
+
+def _kept(at: Indices, node: Node) -> list[tuple[Any, Dim]]:
+    """The index and the size of every axis that a reduction keeps."""
+    pairs = zip(at, node.type.shape, strict=True)
+    return [pair for d, pair in enumerate(pairs) if d not in node.attrs.axes]
+
+
+def _stays_inside(at: Indices, node: Node, axes: tuple[int, ...] = ()) -> bool:
+    """Whether loops named in `at` end before the node does; padding makes them longer."""
+    pairs = enumerate(zip(at, node.type.shape, strict=True))
+    return all(
+        is_nonnegative(size - i.extent)
+        for d, (i, size) in pairs
+        if isinstance(i, Index) and d not in axes
+    )
 
 
 def _is_full(at: Indices, group: Group, node: Node) -> bool:

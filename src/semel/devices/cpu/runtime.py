@@ -2,8 +2,8 @@
 
     emit_runner --toolchain--> object code --load--> CpuDevice
 
-The runner is compiled once per process, or taken from the cache that the compiler installs
-with `use_object_cache`. One loaded copy serves `abi.NUM_ENTRIES` plans; when all its entries
+The runner is compiled once per process, or comes from the cache that the compiler layer puts
+in front with `use_compiler`. One loaded copy serves `abi.NUM_ENTRIES` plans; when all its entries
 are taken the same object is loaded once more.
 """
 
@@ -14,48 +14,32 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from semel.codegen.runner import emit_runner
 from semel.config import settings
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
 from semel.ir import abi
+from semel.ir.target import Target
 from semel.runtime.pool import WorkerPool
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
-class ObjectCache(Protocol):
-    """Where compiled objects are kept between processes."""
-
-    def get_object(self, ir_text: str) -> bytes | None:
-        """The object made from this IR for this machine, if it is known."""
-
-    def put_object(self, ir_text: str, code: bytes) -> None:
-        """Remember an object; never raises."""
+_compile: Callable[[str, Target], bytes] = compile_ir
 
 
-_cache: ObjectCache | None = None
-
-
-def use_object_cache(cache: ObjectCache | None) -> None:
-    """Take the runner's object code from `cache` where possible; for the compiler layer."""
-    global _cache  # noqa: PLW0603 - one per process, like the runner itself
-    _cache = cache
+def use_compiler(compile_text: Callable[[str, Target], bytes]) -> None:
+    """Get the runner's object code from `compile_text`: the compiler layer passes a cached one."""
+    global _compile  # noqa: PLW0603 - one per process, like the runner itself
+    _compile = compile_text
 
 
 def runner_object() -> bytes:
     """The runner's object code for this machine."""
     target = host_target()
-    text = emit_runner(target.arch)
-    found = _cache.get_object(text) if _cache is not None else None
-    if found is None:
-        found = compile_ir(text, target)
-        if _cache is not None:
-            _cache.put_object(text, found)
-    return found
+    return _compile(emit_runner(target.arch), target)
 
 
 class CpuEntry:

@@ -8,8 +8,8 @@ interpreter alike. Nothing is called and nothing is reassociated later: what is 
 here is what runs. float16 and bfloat16 compute in float32 and round once.
 
 `FUNCTIONS` lists each function with the largest errors measured, in ulp against a reference
-of higher precision (for gelu: absolute, over max(|x|, 1), in units of 2**-24 and 2**-53).
-Tests hold them.
+of higher precision (for gelu: absolute, over max(|x|, 1), in units of 2**-24 and 2**-53):
+the unary float32 ones over 20 million evenly spaced bit patterns. Tests hold them.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class MathFunction:
 FUNCTIONS: dict[str, MathFunction] = {
     "exp": MathFunction(exponential.exp, 0.88, 0.84),
     "exp2": MathFunction(exponential.exp2, 1.01, 0.93),
-    "expm1": MathFunction(exponential.expm1, 1.53, 1.96),
-    "sigmoid": MathFunction(exponential.sigmoid, 2.17, 1.93),
-    "sinh": MathFunction(exponential.sinh, 2.15, 2.36),
+    "expm1": MathFunction(exponential.expm1, 1.54, 1.96),
+    "sigmoid": MathFunction(exponential.sigmoid, 2.29, 1.93),
+    "sinh": MathFunction(exponential.sinh, 2.16, 2.36),
     "cosh": MathFunction(exponential.cosh, 1.31, 1.19),
-    "tanh": MathFunction(exponential.tanh, 2.07, 2.46),
+    "tanh": MathFunction(exponential.tanh, 2.08, 2.46),
     "log": MathFunction(logarithm.log, 0.84, 0.77),
-    "log2": MathFunction(logarithm.log2, 0.97, 0.93),
+    "log2": MathFunction(logarithm.log2, 0.99, 0.93),
     "log10": MathFunction(logarithm.log10, 0.94, 0.92),
-    "log1p": MathFunction(logarithm.log1p, 1.45, 1.35),
-    "asinh": MathFunction(logarithm.asinh, 1.73, 1.66),
+    "log1p": MathFunction(logarithm.log1p, 1.47, 1.35),
+    "asinh": MathFunction(logarithm.asinh, 1.76, 1.66),
     "acosh": MathFunction(logarithm.acosh, 1.97, 1.47),
-    "atanh": MathFunction(logarithm.atanh, 2.01, 1.75),
-    "sin": MathFunction(trigonometric.sin, 1.62, 1.52),
-    "cos": MathFunction(trigonometric.cos, 1.6, 1.48),
-    "tan": MathFunction(trigonometric.tan, 3.44, 3.17),
-    "asin": MathFunction(trigonometric.asin, 2.32, 2.11),
+    "atanh": MathFunction(logarithm.atanh, 2.07, 1.75),
+    "sin": MathFunction(trigonometric.sin, 1.63, 1.52),
+    "cos": MathFunction(trigonometric.cos, 1.62, 1.48),
+    "tan": MathFunction(trigonometric.tan, 3.75, 3.17),
+    "asin": MathFunction(trigonometric.asin, 2.34, 2.11),
     "acos": MathFunction(trigonometric.acos, 1.12, 1.04),
     "atan": MathFunction(trigonometric.atan, 1.33, 1.45),
     "atan2": MathFunction(trigonometric.atan2, 1.51, 1.57),

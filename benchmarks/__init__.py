@@ -1,0 +1,1 @@
+"""Semel against its peers and against the machine: `python -m benchmarks --help`."""

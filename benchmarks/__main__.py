@@ -1,0 +1,96 @@
+"""`python -m benchmarks [calls|elementwise|startup|all]`: measure, print, write JSON.
+
+arguments  -->  table on stdout, progress on stderr, results in --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.driver import RowResult, installed_peers, measure
+from benchmarks.peers import NAMES
+from benchmarks.report import align, document, limits_line, table
+from benchmarks.rows import ROWS
+from benchmarks.startup import measure_startup, startup_lines
+
+_GROUPS = ("calls", "elementwise", "startup", "all")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmarks that `argv` asks for."""
+    arguments = _parse(argv)
+    rows = [
+        row
+        for row in ROWS.values()
+        if arguments.group in ("all", row.group)
+        and (not arguments.rows or row.name in arguments.rows)
+    ]
+    peers = installed_peers(arguments.peers)
+    results: list[RowResult] = []
+    versions: dict[str, str] = {}
+    for threads in arguments.threads if rows else ():
+        measured, found = measure(
+            rows, threads, peers=peers, rounds=arguments.rounds, progress=_progress
+        )
+        results += measured
+        versions |= found
+    startup = measure_startup() if arguments.group in ("startup", "all") else {}
+    if results:
+        print(table(results))
+        print(limits_line(results))
+    if startup:
+        print(align(startup_lines(startup)))
+    if arguments.json:
+        text = json.dumps(document(results, versions, startup), indent=1)
+        Path(arguments.json).write_text(text + "\n")
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("group", nargs="?", choices=_GROUPS, default="all")
+    parser.add_argument("--threads", type=_counts, default=[1, 2], metavar="1,2")
+    parser.add_argument("--rounds", type=int, default=7, help="after one that is dropped")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured")
+    parser.add_argument("--rows", type=_names(ROWS), metavar="ROW,..", help=", ".join(ROWS))
+    parser.add_argument(
+        "--peers", type=_names(NAMES), default=list(NAMES), metavar="PEER,..", help=", ".join(NAMES)
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
+    return arguments
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(word) for word in text.split(",") if word.isdecimal() and int(word) > 0]
+    if len(counts) != len(text.split(",")):
+        raise argparse.ArgumentTypeError(f"must be thread counts such as 1,2, got {text!r}")
+    return counts
+
+
+class _names:  # noqa: N801  (used like a function)
+    """A comma list of words from a table."""
+
+    def __init__(self, known: Sequence[str] | dict[str, object]) -> None:
+        self._known = tuple(known)
+
+    def __call__(self, text: str) -> list[str]:
+        words = text.split(",")
+        unknown = [word for word in words if word not in self._known]
+        if unknown:
+            known = ", ".join(self._known)
+            raise argparse.ArgumentTypeError(f"must be among {known}, got {', '.join(unknown)}")
+        return words
+
+
+def _progress(text: str) -> None:
+    print(f"... {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""NumPy, the way one writes it: outputs are fresh arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rows import PASSES, Inputs
+
+VERSION = np.__version__
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def setup(threads: int) -> None:
+    """The driver has limited the threads of its BLAS through the environment."""
+
+
+def _row(function: Callable[..., Any]) -> Callable[[Inputs], Pair]:
+    def build(arrays: Inputs) -> Pair:
+        values = list(arrays.values())
+
+        def run() -> Any:
+            return function(*values)
+
+        return run, run
+
+    return build
+
+
+def _chain(x: Any, weights: Any) -> Any:
+    for weight in weights:
+        x = np.maximum(x @ weight, 0)
+    return x
+
+
+def _means(x: Any) -> Any:
+    for i in range(PASSES):
+        x = (x + x.mean(axis=i % 2, keepdims=True)) * np.float32(0.5)
+    return x
+
+
+def _softmax(x: Any) -> Any:
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    distance = x - x.mean(-1, keepdims=True)
+    scale = 1 / np.sqrt(np.square(distance).mean(-1, keepdims=True) + np.float32(1e-5))
+    return distance * scale * weight + bias
+
+
+def _tanh(a: Any, b: Any, c: Any, d: Any) -> Any:
+    return np.tanh(a * b + c) * d
+
+
+# No gelu: NumPy has no erf.
+BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    "tiny_add": _row(np.add),
+    "call_add": _row(np.add),
+    "chain": _row(_chain),
+    "unfusable": _row(_means),
+    "softmax": _row(_softmax),
+    "layer_norm": _row(_layer_norm),
+    "sum": _row(np.sum),
+    "tanh": _row(_tanh),
+}

@@ -1,0 +1,91 @@
+"""Just enough of the ONNX file format to hand a graph to onnxruntime.
+
+    nodes, inputs, constants  --model-->  bytes of a ModelProto
+
+The format is protocol buffers: a message is a list of (field number, value), an integer is a
+varint, text, bytes and messages carry their length. Field numbers are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_FLOAT = 1  # TensorProto.DataType
+_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT = 1, 2  # AttributeProto.AttributeType
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxNode:
+    """One operator by its ONNX name."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, int | float] = field(default_factory=dict)
+
+
+def model(
+    nodes: Sequence[OnnxNode],
+    inputs: Mapping[str, Sequence[int]],
+    output: tuple[str, Sequence[int]],
+    constants: Mapping[str, np.ndarray[Any, Any]],
+    opset: int = 20,
+) -> bytes:
+    """A float32 model with one output, as the bytes of its file."""
+    graph = b"".join(_bytes(1, _node(node)) for node in nodes)
+    graph += _bytes(2, b"row")
+    graph += b"".join(_bytes(5, _tensor(name, array)) for name, array in constants.items())
+    graph += b"".join(_bytes(11, _value(name, shape)) for name, shape in inputs.items())
+    graph += _bytes(12, _value(*output))
+    return _int(1, 9) + _bytes(7, graph) + _bytes(8, _bytes(1, b"") + _int(2, opset))
+
+
+def _node(node: OnnxNode) -> bytes:
+    data = b"".join(_bytes(1, name.encode()) for name in node.inputs)
+    data += _bytes(2, node.output.encode()) + _bytes(4, node.op.encode())
+    return data + b"".join(_bytes(5, _attribute(*item)) for item in node.attributes.items())
+
+
+def _attribute(name: str, value: int | float) -> bytes:
+    data = _bytes(1, name.encode())
+    if isinstance(value, float):
+        return data + _tag(2, 5) + struct.pack("<f", value) + _int(20, _ATTRIBUTE_FLOAT)
+    return data + _int(3, value) + _int(20, _ATTRIBUTE_INT)
+
+
+def _tensor(name: str, array: np.ndarray[Any, Any]) -> bytes:
+    kind = {"float32": _FLOAT, "int64": 7}[array.dtype.name]
+    data = b"".join(_int(1, size) for size in array.shape) + _int(2, kind)
+    return data + _bytes(8, name.encode()) + _bytes(9, array.tobytes())
+
+
+def _value(name: str, shape: Sequence[int]) -> bytes:
+    dims = b"".join(_bytes(1, _int(1, size)) for size in shape)
+    tensor = _int(1, _FLOAT) + _bytes(2, dims)
+    return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
+
+
+def _tag(number: int, wire: int) -> bytes:
+    return _varint(number << 3 | wire)
+
+
+def _int(number: int, value: int) -> bytes:
+    return _tag(number, 0) + _varint(value & (1 << 64) - 1)
+
+
+def _bytes(number: int, data: bytes) -> bytes:
+    return _tag(number, 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,115 @@
+"""ONNX Runtime with IO binding: inputs and outputs stay in its memory between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from benchmarks.peers.onnx_file import OnnxNode, model
+from benchmarks.rows import PASSES, Inputs
+
+VERSION = ort.__version__
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+_options = ort.SessionOptions()
+
+
+def setup(threads: int) -> None:
+    """One pool of this size per session."""
+    _options.intra_op_num_threads = threads
+    _options.inter_op_num_threads = 1
+    _options.log_severity_level = 3
+
+
+def _session(
+    nodes: Sequence[OnnxNode],
+    arrays: Inputs,
+    shape: Sequence[int],
+    constants: Mapping[str, Any] | None = None,
+) -> Any:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    data = model(nodes, shapes, (nodes[-1].output, shape), constants or {})
+    return ort.InferenceSession(data, _options, providers=["CPUExecutionProvider"])
+
+
+def _bound(session: Any, arrays: Inputs) -> Pair:
+    binding = session.io_binding()
+    output = session.get_outputs()[0]
+    held = ort.OrtValue.ortvalue_from_numpy(np.zeros(output.shape, np.float32))
+    for name, array in arrays.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+    binding.bind_ortvalue_output(output.name, held)
+    run = session.run_with_iobinding
+
+    def result() -> Any:
+        run(binding)
+        return held.numpy()
+
+    return (lambda: run(binding)), result
+
+
+def _row(*nodes: OnnxNode, shape: Sequence[int] | None = None) -> Callable[[Inputs], Pair]:
+    def build(arrays: Inputs) -> Pair:
+        first = next(iter(arrays.values()))
+        return _bound(_session(nodes, arrays, first.shape if shape is None else shape), arrays)
+
+    return build
+
+
+def _call_add(arrays: Inputs) -> Pair:
+    session = _session([OnnxNode("Add", ("x", "y"), "out")], arrays, (4,))
+
+    def run() -> Any:
+        return session.run(None, arrays)[0]
+
+    return run, run
+
+
+def _chain(arrays: Inputs) -> Pair:
+    nodes, constants, last = [], {}, "x"
+    for i, weight in enumerate(arrays["weights"]):
+        constants[f"w{i}"] = weight
+        nodes.append(OnnxNode("MatMul", (last, f"w{i}"), f"m{i}"))
+        last = f"r{i}"
+        nodes.append(OnnxNode("Relu", (f"m{i}",), last))
+    inputs = {"x": arrays["x"]}
+    return _bound(_session(nodes, inputs, arrays["x"].shape, constants), inputs)
+
+
+def _means(arrays: Inputs) -> Pair:
+    constants = {
+        "axis0": np.array([0]),
+        "axis1": np.array([1]),
+        "half": np.array(0.5, np.float32),
+    }
+    nodes, last = [], "x"
+    for i in range(PASSES):
+        nodes.append(OnnxNode("ReduceMean", (last, f"axis{i % 2}"), f"m{i}", {"keepdims": 1}))
+        nodes.append(OnnxNode("Add", (last, f"m{i}"), f"s{i}"))
+        last = f"h{i}"
+        nodes.append(OnnxNode("Mul", (f"s{i}", "half"), last))
+    return _bound(_session(nodes, arrays, arrays["x"].shape, constants), arrays)
+
+
+BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    "tiny_add": _row(OnnxNode("Add", ("x", "y"), "out")),
+    "call_add": _call_add,
+    "chain": _chain,
+    "unfusable": _means,
+    "softmax": _row(OnnxNode("Softmax", ("x",), "out", {"axis": -1})),
+    "layer_norm": _row(
+        OnnxNode(
+            "LayerNormalization", ("x", "weight", "bias"), "out", {"axis": -1, "epsilon": 1e-5}
+        )
+    ),
+    "gelu": _row(OnnxNode("Gelu", ("x",), "out")),
+    "sum": _row(OnnxNode("ReduceSum", ("x",), "out", {"keepdims": 0}), shape=()),
+    "tanh": _row(
+        OnnxNode("Mul", ("a", "b"), "ab"),
+        OnnxNode("Add", ("ab", "c"), "abc"),
+        OnnxNode("Tanh", ("abc",), "t"),
+        OnnxNode("Mul", ("t", "d"), "out"),
+    ),
+}

@@ -1,0 +1,99 @@
+"""Semel: every row is prepared once; what is timed is `plan.execute()` or the call named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import semel
+from benchmarks.rows import PASSES, SIDE, Inputs
+from semel import Tensor, Variable
+from semel.plan.plan import ExecutionPlan
+
+VERSION = semel.__version__
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def setup(threads: int) -> None:
+    """Every plan of this process uses so many participants."""
+    semel.set_num_threads(threads)
+
+
+def _execute(output: Tensor, inputs: Inputs) -> Pair:
+    plan = output.prepare()
+    plan(**{name: inputs[name] for name in plan.inputs})
+    return plan.execute, plan.output_buffer.numpy
+
+
+def _inputs(arrays: Inputs) -> dict[str, Tensor]:
+    return {name: Tensor.input(name, array.shape) for name, array in arrays.items()}
+
+
+def _row(make: Callable[..., Tensor]) -> Callable[[Inputs], Pair]:
+    """The row that computes `make(**inputs)`."""
+    return lambda arrays: _execute(make(**_inputs(arrays)), arrays)
+
+
+def _call_add(arrays: Inputs) -> Pair:
+    tensors = _inputs(arrays)
+    plan = (tensors["x"] + tensors["y"]).prepare()
+    x, y = arrays["x"], arrays["y"]
+    return (lambda: plan(x=x, y=y)), (lambda: plan(x=x, y=y))
+
+
+def _chain(arrays: Inputs) -> Pair:
+    x = Tensor.input("x", arrays["x"].shape)
+    for weight in arrays["weights"]:
+        x = (x @ Tensor(weight)).relu()
+    return _execute(x, arrays)
+
+
+def _means(x: Tensor) -> Tensor:
+    for i in range(PASSES):
+        x = (x + x.mean(i % 2, keepdims=True)) * 0.5
+    return x
+
+
+def _symbolic_plan(arrays: Inputs) -> ExecutionPlan:
+    """Every kernel depends on n, and no input does: it can be rebound without new data."""
+    n = Variable("n", 1, 4 * SIDE)
+    x = Tensor.input("x", (SIDE,))
+    steps = Tensor.arange(n).cast("float32").reshape(n, 1)
+    plan = _means(x + steps).prepare()
+    buffer = plan.buffer(x)
+    assert buffer is not None
+    buffer.copyin(arrays["x"])
+    plan.execute_with_vars(n=SIDE)
+    return plan
+
+
+def _symbolic(arrays: Inputs) -> Pair:
+    plan = _symbolic_plan(arrays)
+    return plan.execute, plan.output_buffer.numpy
+
+
+def _rebind(arrays: Inputs) -> Pair:
+    plan = _symbolic_plan(arrays)
+    sizes = cycle((SIDE - 1, SIDE + 1))  # on average the size that is not rebound
+
+    def result() -> Any:
+        plan.execute_with_vars(n=SIDE)
+        return plan.output_buffer.numpy()
+
+    return (lambda: plan.execute_with_vars(n=next(sizes))), result
+
+
+BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    "tiny_add": _row(lambda x, y: x + y),
+    "call_add": _call_add,
+    "chain": _chain,
+    "unfusable": _row(_means),
+    "symbolic": _symbolic,
+    "rebind": _rebind,
+    "softmax": _row(lambda x: x.softmax(-1)),
+    "layer_norm": _row(lambda x, weight, bias: x.layer_norm(weight, bias)),
+    "gelu": _row(lambda x: x.gelu()),
+    "sum": _row(lambda x: x.sum()),
+    "tanh": _row(lambda a, b, c, d: (a * b + c).tanh() * d),
+}

@@ -1,0 +1,66 @@
+"""PyTorch, eager, under inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
+
+from benchmarks.rows import PASSES, Inputs
+
+VERSION = torch.__version__
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def setup(threads: int) -> None:
+    """Torch's own pool; inference mode for the life of the process."""
+    torch.set_num_threads(threads)
+    torch.inference_mode().__enter__()
+
+
+def _row(function: Callable[..., Any]) -> Callable[[Inputs], Pair]:
+    def build(arrays: Inputs) -> Pair:
+        values = [torch.from_numpy(array) for array in arrays.values()]
+
+        def run() -> Any:
+            return function(*values)
+
+        return run, lambda: run().numpy()
+
+    return build
+
+
+def _call_add(arrays: Inputs) -> Pair:
+    x, y = arrays["x"], arrays["y"]
+
+    def run() -> Any:
+        return torch.add(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+
+    return run, run
+
+
+def _chain(x: Any, weights: Any) -> Any:
+    for weight in weights.unbind():
+        x = torch.relu(x @ weight)
+    return x
+
+
+def _means(x: Any) -> Any:
+    for i in range(PASSES):
+        x = (x + x.mean(i % 2, keepdim=True)) * 0.5
+    return x
+
+
+BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    "tiny_add": _row(torch.add),
+    "call_add": _call_add,
+    "chain": _row(_chain),
+    "unfusable": _row(_means),
+    "softmax": _row(lambda x: torch.softmax(x, -1)),
+    "layer_norm": _row(lambda x, weight, bias: F.layer_norm(x, (x.shape[-1],), weight, bias)),
+    "gelu": _row(F.gelu),
+    "sum": _row(torch.sum),
+    "tanh": _row(lambda a, b, c, d: torch.tanh(a * b + c) * d),
+}

@@ -1,0 +1,212 @@
+"""Results as a table for people and as JSON for scripts.
+
+    RowResult...  --judge-->  Verdict...  --table, document-->  text, JSON
+
+Ratios are Semel's time over the best peer's: below 1 Semel is faster. A bar that names a
+peer which did not run is not judged.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import RowResult, Timing
+from benchmarks.peers import NAMES
+from benchmarks.rows import ROWS
+
+FORMAT = 1
+_TIE = 1.15  # two runs of one peer differ by about this much
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A row judged: ratio to the best peer, its name, whether the bar is met, and bandwidth."""
+
+    row: str
+    threads: int
+    ratio: float | None
+    best_peer: str
+    met: str  # yes, no, tie, or - where nothing can be said
+    share: float | None
+
+
+def judge(results: Sequence[RowResult]) -> list[Verdict]:
+    """A verdict for every result, in order."""
+    known = {(r.row, r.threads): r for r in results}
+    return [_judge(result, known) for result in results]
+
+
+def _judge(result: RowResult, known: Mapping[tuple[str, int], RowResult]) -> Verdict:
+    row = ROWS[result.row]
+    times = {p: _time(t, row.statistic) for p, t in result.timings.items() if not t.error}
+    ours = times.pop("semel", None)
+    if ours is None:
+        return Verdict(row.name, result.threads, None, "", "no", None)
+    best = min(times, key=lambda peer: times[peer], default="")
+    bounds: list[float] = []
+    for kind, key, amount in row.bar.limits:
+        other = known.get((key, result.threads))
+        if kind == "time":
+            bounds.append(amount)
+        elif kind == "peer" and key in times:
+            bounds.append(times[key] * amount)
+        elif kind == "best" and best:
+            bounds.append(times[best] * amount)
+        elif kind == "row" and other and not other.timings["semel"].error:
+            bounds.append(_time(other.timings["semel"], row.statistic) + amount)
+    rate = result.limits.get(row.bound)
+    return Verdict(
+        row.name,
+        result.threads,
+        ours / times[best] if best else None,
+        best,
+        _met(ours, bounds),
+        row.traffic / result.timings["semel"].p10 / rate if rate else None,
+    )
+
+
+def _met(ours: float, bounds: Sequence[float]) -> str:
+    if not bounds:
+        return "-"
+    if ours <= min(bounds):
+        return "yes"
+    return "tie" if ours <= min(bounds) * _TIE else "no"
+
+
+def _time(timing: Timing, statistic: str) -> float:
+    return timing.p10 if statistic == "p10" else timing.median
+
+
+# -------------------------------------------------------------------------------- text
+
+
+def table(results: Sequence[RowResult]) -> str:
+    """All results, aligned; times are median/p10 in microseconds."""
+    peers = [n for n in NAMES if any(n in r.timings for r in results)]
+    head = ["row", "thr", *peers, "ratio", "best peer", "bar", "met", "of bandwidth"]
+    lines = [head]
+    for result, verdict in zip(results, judge(results), strict=True):
+        row = ROWS[result.row]
+        lines.append(
+            [
+                row.title,
+                str(result.threads),
+                *(_cell(result.timings.get(peer)) for peer in peers),
+                "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
+                verdict.best_peer or "-",
+                row.bar.text or "-",
+                verdict.met,
+                "-" if verdict.share is None else f"{verdict.share:.0%}",
+            ]
+        )
+    text = align(lines)
+    errors = [
+        f"{ROWS[r.row].title}, {peer}: {timing.error}"
+        for r in results
+        for peer, timing in r.timings.items()
+        if timing.error
+    ]
+    notes = [
+        "Times in us, median/p10. Calls are judged by medians, throughput by p10. "
+        "met = tie: within 15 %."
+    ]
+    return "\n".join([text, *notes, *errors])
+
+
+def _cell(timing: Timing | None) -> str:
+    if timing is None:
+        return "-"
+    if timing.error:
+        return "failed"
+    return f"{_short(timing.median * 1e6)}/{_short(timing.p10 * 1e6)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def align(lines: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as columns: text to the left, all but the first column to the right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    out = []
+    for line in lines:
+        cells = [
+            c.rjust(w) if i else c.ljust(w)
+            for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out)
+
+
+def limits_line(results: Sequence[RowResult]) -> str:
+    """The best rates of the machine seen during the run, per thread count."""
+    lines = []
+    for threads in sorted({r.threads for r in results if r.limits}):
+        limits = [r.limits for r in results if r.threads == threads and r.limits]
+        best = {key: max(limit[key] for limit in limits) / 1e9 for key in limits[0]}
+        lines.append(
+            f"limits, {threads} thread{'s' if threads > 1 else ''}: {best['fma']:.0f} GFLOP/s, "
+            f"read {best['read']:.1f} GB/s, copy {best['copy']:.1f} GB/s"
+        )
+    return "\n".join(lines)
+
+
+# -------------------------------------------------------------------------------- JSON
+
+
+def document(
+    results: Sequence[RowResult], versions: Mapping[str, str], startup: Mapping[str, float]
+) -> dict[str, Any]:
+    """Everything measured, with what is needed to repeat it."""
+    return {
+        "format": FORMAT,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "versions": {"python": platform.python_version(), **versions},
+        "commit": git_commit(),
+        "startup_seconds": dict(startup),
+        "results": [asdict(r) for r in results],
+        "verdicts": [asdict(v) for v in judge(results)],
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def git_commit() -> str:
+    """The checked-out commit, with + if files differ from it; empty outside a repository."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            check=False,
+        )
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if commit and git("status", "--porcelain") else "")
+    except OSError:
+        return ""

@@ -1,0 +1,207 @@
+"""From operations to rows: what each touches, which run together, how each is called.
+
+    ops + buffers + variables  --link_ops-->  LinkedOps (steps, rows)
+
+This is the one place that turns Prepared* records into the runner's terms. Symbolic
+quantities of a kernel are renamed to the plan's variables once per (kernel, variables) and
+shared by all its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from semel.errors import PlanError
+from semel.ir.abi import RowKind
+from semel.ir.expr import Dim, Variable, substitute, upper_bound
+from semel.plan.hazards import Access, OpAccess, find_conflicts, form_steps
+from semel.plan.prepared import (
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+)
+from semel.runtime.buffer import Buffer
+from semel.runtime.optable import TableRow, TableStep
+
+_COPY_TILE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class BoundKernel:
+    """A kernel's symbolic quantities in the plan's variables."""
+
+    values: tuple[Dim, ...]
+    tiles: Dim
+    flops: Dim
+    bytes: Dim
+    tile_bytes: tuple[Dim | None, ...]
+    sizes_bytes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+class KernelBinder:
+    """Renames kernels' variables to the plan's; each distinct combination once."""
+
+    def __init__(self, variables: Mapping[str, Variable]) -> None:
+        self._variables = variables
+        self._known: dict[tuple[object, ...], BoundKernel] = {}
+
+    def names(self, op: PreparedKernel) -> dict[Variable, Dim]:
+        """For each variable of the kernel, what it stands for in the plan."""
+        return {
+            own: op.fixedvars[var.name] if var.name in op.fixedvars else self._variables[var.name]
+            for own, var in zip(op.kernel.signature.variables, op.runtime_vars, strict=True)
+        }
+
+    def bind(self, op: PreparedKernel) -> BoundKernel:
+        """The kernel of `op` in the plan's variables."""
+        key = (id(op.kernel), op.runtime_vars, *sorted(op.fixedvars.items()))
+        if key not in self._known:
+            self._known[key] = self._bind(op)
+        return self._known[key]
+
+    def _bind(self, op: PreparedKernel) -> BoundKernel:
+        names, signature = self.names(op), op.kernel.signature
+        specs = signature.buffers
+        return BoundKernel(
+            values=tuple(names[v] for v in signature.variables),
+            tiles=substitute(signature.tiles, names),
+            flops=substitute(signature.flops, names),
+            bytes=substitute(signature.bytes, names),
+            tile_bytes=tuple(
+                None
+                if s.tile_stride is None
+                else substitute(s.tile_stride, names) * s.dtype.size_bytes
+                for s in specs
+            ),
+            sizes_bytes=tuple(substitute(s.size, names) * s.dtype.size_bytes for s in specs),
+            scratch_bytes=substitute(signature.scratch_bytes, names),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedOps:
+    """`steps` of segments of positions; `row_ops[r]` is the position behind row r."""
+
+    steps: list[list[list[int]]]
+    row_ops: list[int]
+    rows: list[TableRow]
+    table_steps: list[TableStep]
+
+
+def link_ops(
+    ops: Sequence[PreparedOp],
+    after: Sequence[tuple[int, ...]],
+    order: Sequence[int],
+    buffers: Sequence[Buffer],
+    binder: KernelBinder,
+) -> LinkedOps:
+    """Steps and rows for operations in a legal order."""
+    accesses = [
+        _access(op, _predecessors(i, ops, after), buffers, binder) for i, op in enumerate(ops)
+    ]
+    with_rows = [i for i in order if not isinstance(ops[i], PreparedBufferView)]
+    steps = form_steps(accesses, with_rows, find_conflicts(accesses, with_rows))
+    row_ops = [i for step in steps for segment in step for i in segment]
+    return LinkedOps(
+        steps,
+        row_ops,
+        [_row(ops[i], buffers, binder) for i in row_ops],
+        [TableStep(tuple(map(len, step)), _step_kind(ops[step[0][0]])) for step in steps],
+    )
+
+
+def scratch_bytes(ops: Sequence[PreparedOp], binder: KernelBinder) -> int:
+    """What one participant needs for any kernel at any legal value."""
+    most = 0
+    for bound, op in ((binder.bind(op), op) for op in ops if isinstance(op, PreparedKernel)):
+        top = upper_bound(bound.scratch_bytes)
+        if top is None:
+            raise PlanError(
+                op.kernel.name, f"scratch of {bound.scratch_bytes} bytes must have an upper bound."
+            )
+        most = max(most, top)
+    return most
+
+
+def _step_kind(first: PreparedOp) -> RowKind:
+    is_host = isinstance(first, PreparedCustomFunction)
+    return RowKind.HOST_CALL if is_host else RowKind.KERNEL
+
+
+def _predecessors(
+    i: int, ops: Sequence[PreparedOp], after: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Explicit predecessors that have rows: a view stands for its own predecessors."""
+    found: dict[int, None] = {}
+    stack = list(after[i])
+    while stack:
+        j = stack.pop()
+        if isinstance(ops[j], PreparedBufferView):
+            stack += after[j]
+        else:
+            found[j] = None
+    return tuple(found)
+
+
+def _access(
+    op: PreparedOp, after: tuple[int, ...], buffers: Sequence[Buffer], binder: KernelBinder
+) -> OpAccess:
+    ranges = [buffers[b].byte_range for b in op.buffer_indices]
+    match op:
+        case PreparedKernel():
+            bound = binder.bind(op)
+            accesses = tuple(
+                Access(*where, position in op.output_indices, bound.tile_bytes[position])
+                for position, where in enumerate(ranges)
+            )
+            return OpAccess(accesses, bound.tiles, after)
+        case PreparedCopy():
+            dst, src = ranges
+            tiles = _copy_tiles(dst, src)
+            return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
+        case PreparedCustomFunction():
+            return OpAccess(tuple(Access(*r, True) for r in ranges), 1, after, is_alone=True)
+        case PreparedBufferView():
+            return OpAccess((), 1, after)
+
+
+def _row(op: PreparedOp, buffers: Sequence[Buffer], binder: KernelBinder) -> TableRow:
+    own = [buffers[b] for b in op.buffer_indices]
+    addresses = tuple(b.address for b in own)
+    match op:
+        case PreparedKernel():
+            bound = binder.bind(op)
+            return TableRow(
+                RowKind.KERNEL,
+                op.kernel.address,
+                addresses,
+                bound.values,
+                bound.tiles,
+                bound.flops,
+                bound.bytes,
+            )
+        case PreparedCopy():
+            size = own[0].capacity_bytes
+            tiles = _copy_tiles(own[0].byte_range, own[1].byte_range)
+            return TableRow(
+                RowKind.COPY,
+                0,
+                addresses,
+                (),
+                tiles,
+                bytes=2 * size,
+                size_bytes=size,
+                tile_bytes=size if tiles == 1 else _COPY_TILE_BYTES,
+            )
+        case _:
+            return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
+
+
+def _copy_tiles(dst: tuple[int, int, int], src: tuple[int, int, int]) -> int:
+    """Overlapping ranges are copied in one piece: only then is the order of bytes right."""
+    overlap = dst[0] == src[0] and dst[1] < src[2] and src[1] < dst[2]
+    return 1 if overlap else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))

@@ -1,0 +1,55 @@
+"""A group of nodes that one kernel computes, and the schedule made of groups.
+
+    Graph --groups.build_schedule--> Schedule --lower--> kernels
+
+Plain data: what decides is in `groups` and `siblings`, what reads it is in `lower`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from semel.ir.expr import Dim, Index
+from semel.ir.graph import Graph, Node
+from semel.ops.index_maps import Indices
+
+#: Scalar work above which an expression is kept rather than computed twice.
+DEAR = 8
+#: Far more than a fused kernel wants to read, store or compute per element.
+MAX_INPUTS = 24
+MAX_OUTPUTS = 8
+MAX_WORK = 400
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes computed by one kernel. `kind` is loops, contract or opaque.
+
+    `outputs` are stored to memory (the root first); `inside` is everything computed
+    here; `reads` are the materialised nodes and leaves it loads. `loops` are the
+    root's loop indices by axis (0 where the axis has size 1); `outer` are those
+    that fused reductions keep: the others run inside, once per phase. `rows` says at
+    which index, in terms of the loops, each reduction is wanted.
+    """
+
+    root: Node
+    kind: str
+    loops: Indices
+    outputs: list[Node]
+    inside: list[Node] = field(default_factory=list)
+    reads: list[Node] = field(default_factory=list)
+    reduces: list[Node] = field(default_factory=list)
+    contract: Node | None = None
+    columns: Dim = 0  # the loop along the contraction's contiguous axis
+    outer: frozenset[Index] | None = None
+    rows: dict[Node, Indices] = field(default_factory=dict)
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Groups in execution order, and why nodes were not fused."""
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    log: tuple[str, ...]

@@ -1,0 +1,79 @@
+"""Groups that read the same data side by side become one kernel.
+
+    groups --merge_siblings--> fewer groups
+
+Two groups may join if they loop over the same elements in the same way, read a
+common tensor of that size, and neither needs the other's result: sum and max of one
+tensor, sine and cosine of one tensor. The tensor is then read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semel.ir.expr import Index
+from semel.ir.graph import Node
+from semel.schedule.group import MAX_OUTPUTS, MAX_WORK, Group
+
+
+def merge_siblings(
+    groups: list[Group],
+    depends: dict[Group, set[Group]],
+    reaches: Callable[[Group, Group], bool],
+) -> list[tuple[Group, Group]]:
+    """Join what can be joined, in place; returns (kept, gone) pairs."""
+    joined: list[tuple[Group, Group]] = []
+    by_shape: dict[Any, list[Group]] = {}
+    for group in list(groups):
+        if group.kind != "loops":
+            continue
+        for other in by_shape.setdefault(_shape_key(group), []):
+            if _shares_read(group, other) and _fits(group, other):
+                if reaches(group, other) or reaches(other, group):
+                    continue
+                _join(other, group, depends)
+                groups.remove(group)
+                joined.append((other, group))
+                break
+        else:
+            by_shape[_shape_key(group)].append(group)
+    return joined
+
+
+def _shape_key(group: Group) -> Any:
+    """Groups with equal keys have the same loops and the same phases."""
+    outer = None
+    if group.outer is not None:
+        outer = tuple(isinstance(i, Index) and i in group.outer for i in group.loops)
+    extents = frozenset(
+        (n.inputs[0].type.shape, getattr(n.attrs, "axes", n.attrs)) for n in group.reduces
+    )
+    return group.root.type.shape, outer, extents
+
+
+def _shares_read(a: Group, b: Group) -> bool:
+    walked = {n.inputs[0].type.shape for n in (*a.reduces, *b.reduces)}
+    walked.add(a.root.type.shape)
+    common: set[Node] = set(a.reads) & set(b.reads)
+    return any(n.type.shape in walked for n in common)
+
+
+def _fits(a: Group, b: Group) -> bool:
+    return len(a.outputs) + len(b.outputs) <= MAX_OUTPUTS and a.work + b.work <= MAX_WORK
+
+
+def _join(kept: Group, gone: Group, depends: dict[Group, set[Group]]) -> None:
+    for name in ("outputs", "inside", "reads", "reduces"):
+        mine: list[Node] = getattr(kept, name)
+        mine += [n for n in getattr(gone, name) if n not in mine]
+    mine_of = dict(zip(gone.loops, kept.loops, strict=True))
+    for node, at in gone.rows.items():
+        kept.rows.setdefault(node, tuple(0 if i == 0 else mine_of[i] for i in at))
+    kept.work += gone.work
+    depends[kept] |= depends.pop(gone)
+    for needs in depends.values():
+        if gone in needs:
+            needs.discard(gone)
+            needs.add(kept)
+    depends[kept].discard(kept)
