@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -105,15 +106,17 @@ class _Limits:
         from semel.devices.cpu.limits import measure_limits
 
         # The function remembers its first answer; a state of the machine is wanted each time.
-        self._measure = lambda: measure_limits.__wrapped__(threads)
+        self._measure = partial(measure_limits.__wrapped__, threads)
+        self._nbytes = 0
 
-    def load(self, _: str) -> dict[str, Any]:
-        """Every row can be held against the machine."""
+    def load(self, name: str) -> dict[str, Any]:
+        """Hold the row against loops over as many bytes as it touches itself."""
+        self._nbytes = ROWS[name].traffic
         return {}
 
     def run(self, _: float) -> dict[str, Any]:
         """One measurement of arithmetic, reading and copying."""
-        limits = self._measure()
+        limits = self._measure(self._nbytes)
         return {
             "fma": limits.flops_per_s,
             "read": limits.read_bytes_per_s,

@@ -161,3 +161,11 @@ def test_guards_excuse_an_index() -> None:
     guard = index(T) < 0
     assert verify(Loop(K, 0, 8, (Store(OUT, T * 8 + K + 1, ONE, guard),))) == []
     assert verify(If(guard, (Loop(K, 0, 8, (Store(OUT, T * 8 + K + 1, ONE),)),))) == []
+
+
+def test_code_that_never_runs_may_have_any_index() -> None:
+    empty = Index("empty", 0)
+    assert verify(Loop(K, 3, 3, (Store(OUT, -1, ONE),))) == []
+    nothing = Buffer("nothing", FLOAT32, 0, "w")
+    body = (Loop(empty, 0, 8, (Store(nothing, empty, ONE),)),)
+    assert verify_kernel(Kernel("k", (nothing,), (), (), Index("t", 0), 0, body)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel.ir.expr import Index
+from semel.codegen.emit import emit_kernel
+from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.toolchain import compile_ir, host_target
+from semel.ir.expr import Index, Variable
 from semel.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from semel.kernel.interpret import evaluate_value, interpret
 from semel.kernel.ir import (
@@ -171,6 +175,41 @@ def test_any_nan_stays_nan(name: str) -> None:
     assert np.isnan(compute(name, FLOAT32, payloads.view(np.float32))).all()
     wide = (payloads.astype(np.uint64) << 32) | 0x7FF0000000000001
     assert np.isnan(compute(name, FLOAT64, wide.view(np.float64))).all()
+
+
+def native(name: str, dtype: DType, lanes: int) -> Callable[..., Array]:
+    """The function as machine code of the host, over whole arrays."""
+    n, tile = Variable("n", 1), Index("t", 1)
+    i = Index("i", n)
+    buffers = tuple(Buffer(b, dtype, n, "r") for b in "xy"[: MATH[name]])
+    out = Buffer("out", dtype, n, "w")
+    store = Store(out, i, op(name, *(load(b, i) for b in buffers)))
+    body = (Loop(i, 0, n, (store,), lanes=lanes),)
+    kernel = Kernel(name, (out, *buffers), (), (n,), tile, 1, body)
+    target = host_target()
+    text = emit_kernel(expand_kernel_math(kernel), target, "entry")
+    code = load_object(compile_ir(text, target))
+    entry = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+    )(code.address("entry"))
+
+    def run(*args: Array, keep: object = code) -> Array:
+        result = np.empty_like(args[0])
+        pointers = np.array([a.ctypes.data for a in (result, *args)], np.int64)
+        values, lane = np.array([result.size], np.int64), np.zeros(64, np.int64)
+        entry(lane.ctypes.data, pointers.ctypes.data, values.ctypes.data, 0, 1)
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize("name", [*UNARY, *BINARY, "gelu"])
+def test_machine_code_gives_the_bits_of_the_interpreter(name: str) -> None:
+    args = [sample(FLOAT32, 10_001, seed) for seed in range(MATH[name])]
+    got = native(name, FLOAT32, host_target().vector_bits // 32)(*args)
+    expected = compute(name, FLOAT32, *args)
+    both_nan = np.isnan(got) & np.isnan(expected)
+    assert ((got.view(np.uint32) == expected.view(np.uint32)) | both_nan).all()
 
 
 def test_powers_near_one_with_large_exponents_are_accurate() -> None:

@@ -205,6 +205,8 @@ def _build(terms: Mapping[Monomial, int]) -> Dim:
     kept = {m: c for m, c in terms.items() if c}
     if not kept:
         return 0
+    if any(isinstance(a, Fn) and a.kind == "mod" for m in kept for a in m):
+        kept = _rejoin(kept)
     if len(kept) == 1:
         (monomial, coefficient), = kept.items()
         if not monomial:
@@ -212,6 +214,25 @@ def _build(terms: Mapping[Monomial, int]) -> Dim:
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
     return Expr(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [a._key() for a in t[0]]))))
+
+
+def _rejoin(terms: dict[Monomial, int]) -> dict[Monomial, int]:
+    """x//d * d + x%d is x: what a reshape took apart, another puts together."""
+    for monomial, coefficient in list(terms.items()):
+        for position, atom in enumerate(monomial):
+            if not isinstance(atom, Fn) or atom.kind != "mod" or monomial not in terms:
+                continue
+            whole, divisor = atom.args
+            rest = monomial[:position] + monomial[position + 1 :]
+            factor = _build({rest: coefficient})
+            partner = _terms(mul(mul(factor, divisor), Fn("floordiv", (whole, divisor))))
+            if len(partner) == 1 and all(terms.get(m) == c for m, c in partner.items()):
+                (other,) = partner
+                joined = {m: c for m, c in terms.items() if m not in (monomial, other)}
+                for m, c in _terms(mul(factor, whole)).items():
+                    joined[m] = joined.get(m, 0) + c
+                return {m: c for m, c in joined.items() if c}
+    return terms
 
 
 def add(a: Dim, b: Dim) -> Dim:

@@ -4,7 +4,8 @@
 
 Reports only what is certainly wrong: an index that may or may not leave its buffer is not
 reported (the interpreter finds it when it does), one whose reachable maximum lies past the
-end for all variable values is. Checked: names defined before use and in scope, dtypes and
+end for all variable values is. Code that never runs (no tiles, an empty loop) may have any
+index. Checked: names defined before use and in scope, dtypes and
 operand counts of every op, access modes, what vector and unrolled loops may hold.
 """
 
@@ -84,6 +85,7 @@ class _Verifier:
         self.stored: set[Buffer] = set()
         self.vector: Loop | None = None
         self.conditional = False
+        self.dead = _is_surely_below(kernel.tiles, 1)
         self.checked: set[Value] = set()
 
     def report(self, condition: object, message: str) -> bool:
@@ -160,11 +162,11 @@ class _Verifier:
 
     @contextmanager
     def _scope(self, vector: Loop | None = None, *, conditional: bool = False) -> Iterator[None]:
-        saved = (dict(self.indices), dict(self.locals), self.vector, self.conditional)
+        saved = (dict(self.indices), dict(self.locals), self.vector, self.conditional, self.dead)
         self.vector = vector or self.vector
         self.conditional = conditional or self.conditional
         yield
-        self.indices, self.locals, self.vector, self.conditional = saved
+        self.indices, self.locals, self.vector, self.conditional, self.dead = saved
         # What was checked in the inner scope may be out of scope from here on.
         self.checked.clear()
 
@@ -174,8 +176,8 @@ class _Verifier:
         self._dim(f"{where}: stop", loop.stop)
         self.report(loop.index not in self.indices, f"index '{loop.index}' is defined twice")
         self.report(not _is_surely_below(loop.start, 0), f"{where} starts below 0")
-        excess = loop.stop - loop.index.extent
-        self.report(not is_positive(excess), f"{where} runs past its extent {loop.index.extent}")
+        past = is_positive(loop.stop - loop.index.extent)
+        self.report(self.dead or not past, f"{where} runs past its extent {loop.index.extent}")
         self.report(loop.lanes >= 1, f"{where}: lanes must be >= 1, got {loop.lanes}")
         if loop.unroll:
             trips = loop.stop - loop.start
@@ -185,6 +187,7 @@ class _Verifier:
         if loop.lanes > 1:
             self.report(self.vector is None, f"{where} is a vector loop inside a vector loop")
         with self._scope(loop if loop.lanes > 1 else None):
+            self.dead = self.dead or _is_surely_below(loop.stop - loop.start, 1)
             self.indices[loop.index] = loop
             self.body(loop.body)
 
@@ -262,6 +265,8 @@ class _Verifier:
 
     def _index(self, where: str, buffer: Buffer, at: Dim, *, guarded: bool) -> None:
         self._dim(where, at)
+        if self.dead:
+            return
         outside = f"{where}: index {at} is outside [0, {buffer.size})"
         if _is_surely_below(at, 0) or is_nonnegative(symbolic_min(at - buffer.size)):
             self.report(guarded or self.conditional, outside)

@@ -52,6 +52,7 @@ from semel.runtime.optable import OpTable, TableInput, make_lanes
 
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
+_DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
 _NO_LIMIT = (1 << 62) - 1
 
 
@@ -240,13 +241,17 @@ class ExecutionPlan:
         """Bind variables and run. Checks everything first; values stay for later runs."""
         with self._lock:
             self._bind(named if values is None else {**values, **named})
-            try:
-                code = self._enter()
-                if code:
-                    self._resolve(code)
-            except BaseException:
-                self._abandon()
-                raise
+            self._run()
+
+    def _run(self) -> None:
+        """One run, with the lock held."""
+        try:
+            code = self._enter()
+            if code:
+                self._resolve(code)
+        except BaseException:
+            self._abandon()
+            raise
 
     def __call__(self, **inputs: Any) -> Any:
         """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
@@ -262,18 +267,14 @@ class ExecutionPlan:
                 return self._call_slowly(inputs)
             for name, value in inputs.items():
                 slot = slots.get(name)
-                if (
-                    slot is None
-                    or type(value) is not np.ndarray
-                    or value.shape != slot.shape
-                    or value.dtype != slot.dtype
-                ):
+                if slot is None or type(value) is not np.ndarray:
                     return self._call_slowly(inputs)
-                slot[...] = value
-            self.execute()
-            if fast.single is not None:
-                return fast.single.copy()
-            return tuple(array.copy() for array in fast.outputs)
+                view, shape, dtype = slot
+                if value.shape != shape or value.dtype != dtype:
+                    return self._call_slowly(inputs)
+                view[...] = value
+            self._run()
+            return fast.copies()
 
     def _call_slowly(self, inputs: Mapping[str, Any]) -> Any:
         """Any shapes: check names, solve variables, grow if needed, then run and remember."""
@@ -292,15 +293,16 @@ class ExecutionPlan:
             self._parts.buffers[slots[name].index].array(array.shape)[...] = array
         if values:
             self._bind(values)
-        self.execute()
+        self._run()
         self._fast = self._remember_call(arrays)
-        if self._fast.single is not None:
-            return self._fast.single.copy()
-        return tuple(array.copy() for array in self._fast.outputs)
+        return self._fast.copies()
 
     def _remember_call(self, arrays: Mapping[str, Array]) -> _FastCall:
         slots, buffers = self._state.inputs, self._parts.buffers
-        views = {n: buffers[slots[n].index].array(a.shape) for n, a in arrays.items()}
+        views = {
+            name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
+            for name, a in arrays.items()
+        }
         outputs = [b.array() for b in self.output_buffers]
         single = outputs[0] if len(outputs) == 1 else None
         return _FastCall(self._state.version, views, outputs, single)
@@ -309,19 +311,21 @@ class ExecutionPlan:
 
     def _bind(self, values: Mapping[str, int]) -> None:
         """Put values into the pending area; the runner checks and commits them."""
-        self._check_idle()
-        pending = self._state.table.pending_words
-        index = self._index
+        if self._is_hosting or self._state.is_released:
+            self._check_idle()
+        index, state = self._index, self._state
         checked: list[tuple[int, int]] = []
         for name, value in values.items():
             if name not in index:
                 known = ", ".join(index) or "none"
                 raise VariableError("plan", f"has no variable '{name}'; known: {known}.")
-            checked.append((index[name], _as_value(name, value)))
+            is_plain = type(value) is int and -_NO_LIMIT <= value <= _NO_LIMIT
+            checked.append((index[name], value if is_plain else _as_value(name, value)))
+        pending = state.table.pending_words
         for i, number in checked:
             pending[i] = number
-        self._state.table.words[Header.DIRTY] = 1
-        self._state.version += 1
+        state.table.words[_DIRTY] = 1
+        state.version += 1
 
     def _check_idle(self) -> None:
         """A change from inside a run of this plan would change what is running."""
@@ -658,9 +662,15 @@ class _FastCall:
     """What the last `plan(**inputs)` looked like; good while the state's version is the same."""
 
     version: int
-    inputs: dict[str, Array]
+    inputs: dict[str, tuple[Array, tuple[int, ...], np.dtype[Any]]]
     outputs: list[Array]
     single: Array | None
+
+    def copies(self) -> Any:
+        """The outputs as fresh arrays: one, or a tuple."""
+        if self.single is not None:
+            return self.single.copy()
+        return tuple(array.copy() for array in self.outputs)
 
 
 _ACTIONS: dict[int, Callable[[ExecutionPlan], None]] = {

@@ -13,6 +13,9 @@ from semel.ir.expr import Dim, Index
 from semel.ir.graph import Graph, Node
 from semel.ops.index_maps import Indices
 
+#: Terms of an index above which computing it costs more than storing what it selects from;
+#: a chain of reshapes and permutes doubles them at every step.
+MAX_INDEX_TERMS = 24
 #: Scalar work above which an expression is kept rather than computed twice.
 DEAR = 8
 #: Far more than a fused kernel wants to read, store or compute per element.

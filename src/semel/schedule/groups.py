@@ -23,6 +23,7 @@ from typing import Any
 
 from semel.ir.expr import (
     Dim,
+    Fn,
     Index,
     atoms,
     ceildiv,
@@ -30,6 +31,7 @@ from semel.ir.expr import (
     linear_coefficient,
     product,
     substitute,
+    terms,
     upper_bound,
 )
 from semel.ir.graph import Graph, Node, users
@@ -130,6 +132,8 @@ class _Scheduler:
             return f"{group.root.op.name} reads its operands from memory"
         if len(group.reads) >= MAX_INPUTS or group.work > MAX_WORK:
             return "the kernel would grow too large"
+        if any(_count_terms(i) > MAX_INDEX_TERMS for at in indices for i in at):
+            return "its index would cost more than storing it"
         if node.op.kind == "reduce":
             return self._why_not_reduce(node, group, indices)
         if node.op.kind == "contract":
@@ -206,24 +210,19 @@ class _Scheduler:
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
         if node.op.name not in _PURE_VIEWS:
             return "a contraction reads its operands from memory"
-        for user in self.users[node]:
-            if user is group.contract and not self._is_fast_view(node, group, indices):
-                return "the view is not contiguous enough for the contraction"
+        if len(indices) != 1 or not self._is_fast_view(node, group, indices[0]):
+            return "the view is not contiguous enough for the contraction"
         return ""
 
-    def _is_fast_view(self, node: Node, group: Group, indices: list[Indices]) -> bool:
-        """Whether the chain of views below gives the addresses a contraction can stream."""
-        base, at = node, indices[0]
-        columns = group.columns
-        is_right = group.contract is not None and node in group.contract.inputs[1:]
-        lane = Index("lane", self.panel)
-        if is_right and isinstance(columns, Index):
+    def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
+        """Whether reading through the view gives addresses that a contraction can stream."""
+        columns, lane = group.columns, Index("lane", self.panel)
+        if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
             panel = Index("panel", ceildiv(columns.extent, self.panel))
             at = tuple(substitute(i, {columns: panel * self.panel + lane}) for i in at)
-        while base.op.name in _PURE_VIEWS:
-            at = operand_index(base, 0, at, _no_gather)
-            base = base.inputs[0]
+        # One step only: what lies below may be stored in an order that suits.
+        at, base = operand_index(node, 0, at, _no_gather), node.inputs[0]
         flat = flat_index(at, base.type.shape)
         loops = {a for a in atoms(flat) if isinstance(a, Index)}
         if any(linear_coefficient(flat, a) is None for a in loops):
@@ -425,6 +424,17 @@ def _is_identity(at: Indices, group: Group) -> bool:
     named = [i for i in at if i != 0]
     wanted = [i for i in group.loops if isinstance(i, Index)]
     return len(named) == len(wanted) and set(named) == set(wanted)
+
+
+def _count_terms(index: Dim) -> int:
+    """The size of an index expression, counted until it is past the limit."""
+    count, stack = 0, [index]
+    while stack and count <= MAX_INDEX_TERMS:
+        dim = stack.pop()
+        for monomial, _ in [] if isinstance(dim, int) else terms(dim):
+            count += 1
+            stack.extend(a for atom in monomial if isinstance(atom, Fn) for a in atom.args)
+    return count
 
 
 def _kept(at: Indices, node: Node) -> list[tuple[Any, Dim]]:

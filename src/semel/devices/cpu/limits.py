@@ -43,12 +43,12 @@ class Limits:
 
 
 @cache
-def measure_limits(threads: int) -> Limits:
-    """Measure now, once per process and number of threads."""
+def measure_limits(threads: int, nbytes: int = 0) -> Limits:
+    """Measure now, once per process and arguments; over `nbytes` of memory if that is given."""
     target = host_target()
     code = load_object(compile_ir(_kernels(target), target))
-    nbytes = min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES)
-    memory = mmap.mmap(-1, nbytes)
+    nbytes = nbytes or min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     # Whole turns of the loop per thread; the halves of a share are source and destination.
     unit = 2 * _STREAMS * target.vector_bytes

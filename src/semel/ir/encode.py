@@ -1,0 +1,233 @@
+"""Dims and kernel signatures as plain JSON values, and back.
+
+    Dim              --DimWriter-->         int, or [entry of the table]  --DimReader-->  Dim
+    KernelSignature  --encode_signature-->  lists and strings  --decode_signature-->  the same
+
+Plan files are read from disk, so nothing here evaluates text or trusts what it finds: every
+constructor checks its arguments, and what does not fit is a `GraphError`. Reading rebuilds
+an expression with the algebra itself, so that it is canonical whatever the file says; what
+was canonical comes back equal. A table of the distinct expressions keeps shared parts shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable, add, mul
+from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
+from semel.ir.types import DTYPES, DType, TensorType
+
+_FUNCTIONS = ("floordiv", "mod", "min", "max")
+_ACCESSES = ("r", "w", "rw", "s")
+_DTYPES = {d.name: d for d in DTYPES}
+
+
+class DimWriter:
+    """Turns dims into references; `entries` is the table that a `DimReader` needs."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self._known: dict[Dim, int] = {}
+
+    def __call__(self, dim: Dim) -> Any:
+        if isinstance(dim, int):
+            return int(dim)
+        if dim not in self._known:
+            entry = self._entry(dim)
+            self._known[dim] = len(self.entries)
+            self.entries.append(entry)
+        return [self._known[dim]]
+
+    def all(self, dims: Sequence[Dim]) -> list[Any]:
+        """The references of several dims."""
+        return [self(dim) for dim in dims]
+
+    def _entry(self, dim: Dim) -> list[Any]:
+        match dim:
+            case Variable(name=name, min=low, max=high):
+                return ["variable", name, low, high]
+            case Index(name=name, extent=extent):
+                return ["index", name, self(extent)]
+            case Fn(kind=kind, args=args):
+                return [kind, *self.all(args)]
+            case Expr(terms=terms):
+                return ["sum", *([factor, *self.all(atoms)] for atoms, factor in terms)]
+        raise GraphError("encode", f"a dim must be an int or an expression, got {dim!r}.")
+
+
+class DimReader:
+    """Turns references back into dims; an entry may refer to earlier ones only."""
+
+    def __init__(self, entries: Any) -> None:
+        self._dims: list[Dim] = []
+        for entry in as_list(entries):
+            self._dims.append(self._read(as_list(entry)))
+
+    def __call__(self, reference: Any) -> Dim:
+        if not isinstance(reference, list):
+            return as_int(reference)
+        (number,) = as_list(reference, 1)
+        return self._dims[as_index(number, len(self._dims), "dim")]
+
+    def all(self, references: Any) -> tuple[Dim, ...]:
+        """The dims of several references."""
+        return tuple(self(r) for r in as_list(references))
+
+    def index(self, reference: Any) -> Index:
+        """A reference that must be to an index."""
+        found = self(reference)
+        if not isinstance(found, Index):
+            raise GraphError("decode", f"an index must be referred to, got {found}.")
+        return found
+
+    def variable(self, reference: Any) -> Variable:
+        """A reference that must be to a variable."""
+        found = self(reference)
+        if not isinstance(found, Variable):
+            raise GraphError("decode", f"a variable must be referred to, got {found}.")
+        return found
+
+    def _read(self, entry: list[Any]) -> Dim:
+        match entry:
+            case ["variable", str(name), low, high]:
+                return Variable(name, as_int(low), None if high is None else as_int(high))
+            case ["index", str(name), extent]:
+                return Index(name, self(extent))
+            case ["sum", *terms]:
+                total: Dim = 0
+                for term in terms:
+                    total = add(total, self._term(as_list(term)))
+                return total
+            case [str(kind), a, b] if kind in _FUNCTIONS:
+                return Fn(kind, (self(a), self(b)))
+        raise GraphError("decode", f"a dim must be of a known kind, got {entry}.")
+
+    def _term(self, term: list[Any]) -> Dim:
+        factor, *atoms = term
+        result: Dim = as_int(factor)
+        for atom in atoms:
+            result = mul(result, self(atom))
+        return result
+
+
+# ---------------------------------------------------------------- records
+
+
+def encode_signature(signature: KernelSignature, dim: DimWriter) -> dict[str, Any]:
+    """All of a signature; its dims go to the table of `dim`."""
+    return {
+        "name": signature.name,
+        "buffers": [
+            [
+                b.name,
+                b.dtype.name,
+                b.access,
+                dim(b.size),
+                None if b.tile_stride is None else dim(b.tile_stride),
+            ]
+            for b in signature.buffers
+        ],
+        "variables": dim.all(signature.variables),
+        "tiles": dim(signature.tiles),
+        "scratch_bytes": dim(signature.scratch_bytes),
+        "checks": [encode_check(c, dim) for c in signature.checks],
+        "flops": dim(signature.flops),
+        "bytes": dim(signature.bytes),
+    }
+
+
+def decode_signature(record: Any, dim: DimReader) -> KernelSignature:
+    """The signature that `encode_signature` wrote."""
+    buffers = []
+    for entry in as_list(record["buffers"]):
+        name, dtype, access, size, stride = as_list(entry, 5)
+        buffers.append(
+            BufferSpec(
+                as_text(name),
+                as_known_dtype(dtype),
+                as_access(access),
+                dim(size),
+                None if stride is None else dim(stride),
+            )
+        )
+    return KernelSignature(
+        name=as_text(record["name"]),
+        buffers=tuple(buffers),
+        variables=tuple(dim.variable(v) for v in as_list(record["variables"])),
+        tiles=dim(record["tiles"]),
+        scratch_bytes=dim(record["scratch_bytes"]),
+        checks=tuple(decode_check(c, dim) for c in as_list(record["checks"])),
+        flops=dim(record["flops"]),
+        bytes=dim(record["bytes"]),
+    )
+
+
+def encode_check(check: CheckInfo, dim: DimWriter) -> list[Any]:
+    """What a failed check means, as a list."""
+    return [check.op, check.what, dim(check.size)]
+
+
+def decode_check(entry: Any, dim: DimReader) -> CheckInfo:
+    """The check that `encode_check` wrote."""
+    op, what, size = as_list(entry, 3)
+    return CheckInfo(as_text(op), as_text(what), dim(size))
+
+
+def encode_type(kind: TensorType, dim: DimWriter) -> list[Any]:
+    """dtype and dims of a tensor, as a list."""
+    return [kind.dtype.name, *dim.all(kind.shape)]
+
+
+def decode_type(entry: Any, dim: DimReader) -> TensorType:
+    """The type that `encode_type` wrote."""
+    dtype, *shape = as_list(entry)
+    return TensorType(dim.all(shape), as_known_dtype(dtype))
+
+
+# ---------------------------------------------------------------- checked JSON
+
+
+def as_list(value: Any, length: int | None = None) -> list[Any]:
+    """A JSON list, of this length if one is given."""
+    if not isinstance(value, list) or (length is not None and len(value) != length):
+        wanted = "a list" if length is None else f"a list of {length}"
+        raise GraphError("decode", f"must find {wanted}, got {value!r:.80}.")
+    return value
+
+
+def as_int(value: Any) -> int:
+    """A JSON integer; true and false are none."""
+    if type(value) is not int:
+        raise GraphError("decode", f"must find an int, got {value!r:.80}.")
+    return value
+
+
+def as_index(value: Any, count: int, what: str) -> int:
+    """An integer in [0, count)."""
+    number = as_int(value)
+    if not 0 <= number < count:
+        raise GraphError("decode", f"{what} must lie in [0, {count}), got {number}.")
+    return number
+
+
+def as_text(value: Any) -> str:
+    """A JSON string."""
+    if not isinstance(value, str):
+        raise GraphError("decode", f"must find a string, got {value!r:.80}.")
+    return value
+
+
+def as_known_dtype(value: Any) -> DType:
+    """The dtype of a full name."""
+    if not isinstance(value, str) or value not in _DTYPES:
+        raise GraphError("decode", f"dtype must be one of {', '.join(_DTYPES)}, got {value!r:.80}.")
+    return _DTYPES[value]
+
+
+def as_access(value: Any) -> str:
+    """How a buffer is accessed: r, w, rw, or s for scratch."""
+    if value not in _ACCESSES:
+        raise GraphError("decode", f"access must be one of {_ACCESSES}, got {value!r:.80}.")
+    return as_text(value)

@@ -1,0 +1,234 @@
+"""The records of a profiled run, and how native events become them.
+
+    ops, events, limits  --merge_events-->  list[KernelProfile]
+
+A native event is one call: one row of the op table over a range of tiles, by one lane. An
+operation that several lanes shared, or that a chain ran piece by piece, has several; they
+become the spans of one record. Operations without an event (a view, a kernel with no tiles)
+have a record too: every operation of the plan is in the report.
+
+Invariants: spans of one record are in order of their start; spans of one lane never overlap.
+`elapsed` is the time during which at least one lane worked on the operation, so that neither
+lanes nor gaps count twice; `busy_ns` is what all lanes spent together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.runtime.kernel import CachedKernel
+
+KINDS = ("kernel", "copy", "view", "host call")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One lane's uninterrupted work on one operation; times in ns of the profiled run."""
+
+    lane: int
+    start_ns: int
+    end_ns: int
+    tiles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the runner wrote: `row` of the op table, and when which lane was busy with it."""
+
+    row: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """The most that `threads` threads reach on this machine, measured."""
+
+    threads: int
+    flops_per_s: float
+    bytes_per_s: float
+
+    def share(self, flops: int, moved_bytes: int, seconds: float) -> tuple[float, str]:
+        """The larger of the two shares that this work reaches, and which limit it is."""
+        if seconds <= 0 or (flops <= 0 and moved_bytes <= 0):
+            return 0.0, ""
+        of_flops = flops / seconds / self.flops_per_s
+        of_bytes = moved_bytes / seconds / self.bytes_per_s
+        return (of_flops, "flops") if of_flops > of_bytes else (of_bytes, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledOp:
+    """What is known of an operation before it runs, at the variables of this run.
+
+    `op_index` is its place in `prepared_ops`, `row` its row of the op table (-1: none), `step`
+    the step that row belongs to. `bytes` and `flops` are what the operation has to move and
+    to compute at least. `kernel` is None for what is no kernel.
+    """
+
+    kernel: CachedKernel | None
+    device: str
+    num_buffers: int
+    name: str
+    kind: str
+    op_index: int
+    op_id: int = 0
+    row: int = -1
+    step: int = -1
+    tiles: int = 1
+    bytes: int = 0
+    flops: int = 0
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelProfile(ProfiledOp):
+    """One operation of a profiled run. `elapsed` is in seconds.
+
+    `share_of_limit` is how much of the machine's measured limit the operation reached: of
+    float32 arithmetic or of memory bandwidth (`limited_by`), whichever is larger. Above 1 the
+    data came from a cache. None: nothing was measured.
+    """
+
+    elapsed: float
+    start_ns: int
+    end_ns: int
+    spans: tuple[Span, ...] = ()
+    share_of_limit: float | None = None
+    limited_by: str = ""
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes that worked on it, each once."""
+        return tuple(sorted({span.lane for span in self.spans}))
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds of all lanes together."""
+        return sum(span.end_ns - span.start_ns for span in self.spans)
+
+    @property
+    def gb_per_s(self) -> float:
+        """Gigabytes (1e9) per second, both directions together."""
+        return self.bytes / self.elapsed / 1e9 if self.elapsed > 0 else 0.0
+
+    @property
+    def gflop_per_s(self) -> float:
+        """Floating-point operations per nanosecond."""
+        return self.flops / self.elapsed / 1e9 if self.elapsed > 0 else 0.0
+
+    def __str__(self) -> str:
+        lanes = ",".join(map(str, self.lanes)) or "-"
+        share = "" if self.share_of_limit is None else f", {self.share_of_limit:.0%} of the limit"
+        return (
+            f"{self.name}: {self.elapsed * 1e6:.2f} us on lane {lanes}, "
+            f"{self.gb_per_s:.1f} GB/s, {self.gflop_per_s:.1f} GFLOP/s{share}"
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, the derived numbers included; the kernel by its name."""
+        names = ("name", "kind", "device", "op_index", "op_id", "row", "step", "tiles")
+        numbers = ("num_buffers", "bytes", "flops", "elapsed", "start_ns", "end_ns", "busy_ns")
+        derived = ("gb_per_s", "gflop_per_s", "share_of_limit", "limited_by")
+        found = {name: getattr(self, name) for name in (*names, *numbers, *derived)}
+        found["lanes"] = list(self.lanes)
+        found["origins"] = list(self.origins)
+        found["spans"] = [[s.lane, s.start_ns, s.end_ns, s.tiles] for s in self.spans]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaBlock:
+    """A value in the arena: reserved bytes, used bytes, alive from record `first` to `last`."""
+
+    name: str
+    offset_bytes: int
+    reserved_bytes: int
+    used_bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What holds for the whole run.
+
+    `num_barriers`: steps that several lanes shared and that another step follows; the caller
+    waits for all lanes there. A step that one lane runs needs none.
+    """
+
+    device: str
+    threads: int
+    variables: Mapping[str, int] = field(default_factory=dict)
+    num_steps: int = 0
+    num_shared_steps: int = 0
+    num_barriers: int = 0
+    arena_bytes: int = 0
+    arena: tuple[ArenaBlock, ...] = ()
+    limits: MachineLimits | None = None
+
+
+def merge_events(
+    ops: Sequence[ProfiledOp], events: Sequence[Event], limits: MachineLimits | None = None
+) -> list[KernelProfile]:
+    """One record per operation, in the order of `ops`.
+
+    An operation without events starts and ends where the one before it ended.
+    """
+    spans: dict[int, list[Span]] = {}
+    for event in events:
+        spans.setdefault(event.row, []).append(event.span)
+    found: list[KernelProfile] = []
+    now = min((e.span.start_ns for e in events), default=0)
+    for op in ops:
+        own = sorted(spans.get(op.row, ()), key=lambda s: (s.start_ns, s.lane))
+        found.append(_profile(op, tuple(own), now, limits))
+        now = found[-1].end_ns
+    return found
+
+
+def _profile(
+    op: ProfiledOp, spans: tuple[Span, ...], now: int, limits: MachineLimits | None
+) -> KernelProfile:
+    start = spans[0].start_ns if spans else now
+    end = max((s.end_ns for s in spans), default=now)
+    elapsed = covered_ns(spans) / 1e9
+    share: float | None = None
+    limited_by = ""
+    if limits is not None:
+        share, limited_by = limits.share(op.flops, op.bytes, elapsed)
+    known = {name: getattr(op, name) for name in ProfiledOp.__dataclass_fields__}
+    return KernelProfile(
+        **known,
+        elapsed=elapsed,
+        start_ns=start,
+        end_ns=end,
+        spans=spans,
+        share_of_limit=share,
+        limited_by=limited_by,
+    )
+
+
+def covered_ns(spans: Sequence[Span]) -> int:
+    """The length of the union of the spans, which are in order of their start."""
+    covered, until = 0, 0
+    for span in spans:
+        begin = max(span.start_ns, until)
+        if span.end_ns > begin:
+            covered += span.end_ns - begin
+            until = span.end_ns
+    return covered
+
+
+def live_bytes(blocks: Sequence[ArenaBlock], num_ops: int) -> list[int]:
+    """Used bytes of the arena while each operation runs."""
+    change = [0] * (num_ops + 1)
+    for block in blocks:
+        change[block.first] += block.used_bytes
+        change[block.last + 1] -= block.used_bytes
+    total, found = 0, []
+    for delta in change[:num_ops]:
+        total += delta
+        found.append(total)
+    return found
