@@ -1,6 +1,6 @@
 """Prepare once, execute many: a plan owns its buffers and its kernels.
 
-    python examples/01_hello_plan.py
+Run it: python examples/01_hello_plan.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Lazy tensors: write NumPy, get compiled kernels; a value is computed when it is asked for.
 
-    python examples/02_lazy_tensor.py
+Run it: python examples/02_lazy_tensor.py
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ a = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
 print("lazy:    ", a @ a.T)
 print("computed:", (a @ a.T).softmax(-1).numpy())
 
-# Broadcasting, slicing, reductions: one kernel computes all of this.
+# Broadcasting, slicing, reductions: compiled together, computed once.
 centred = (a - a.mean(0)) / (a.std(0) + 1e-6)
 print("centred:", centred[:, ::-1].tolist())
 

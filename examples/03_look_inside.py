@@ -1,6 +1,6 @@
 """Look inside: the same small softmax as graph, schedule, kernel and LLVM code.
 
-    python examples/03_look_inside.py
+Run it: python examples/03_look_inside.py
 
 `SEMEL_DUMP=dir` writes these products of every prepare to files.
 """
@@ -37,5 +37,5 @@ for lowered in lower_schedule(schedule, target):
     code = emit_kernel(lowered.kernel, target, "softmax")
     print("\n== its LLVM IR, the first lines of", code.count("\n"))
     print("\n".join(code.splitlines()[:24]))
-    print("\n== and its machine code, the first lines")
-    print("\n".join(assembly(code, target).splitlines()[:16]))
+    print("\n== and its machine code, the first instructions")
+    print("\n".join(assembly(code, target).partition("\nsoftmax:")[2].splitlines()[1:16]))

@@ -1,6 +1,6 @@
 """Sizes that change from call to call, without a recompile.
 
-    python examples/04_variable_sizes.py
+Run it: python examples/04_variable_sizes.py
 """
 
 import numpy as np

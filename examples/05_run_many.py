@@ -1,6 +1,6 @@
 """Many runs: several plans at once, several Python threads, and what an execute costs.
 
-    python examples/05_run_many.py
+Run it: python examples/05_run_many.py
 """
 
 import threading
@@ -10,24 +10,27 @@ import numpy as np
 
 import semel
 from semel import Tensor
+from semel.plan.plan import ExecutionPlan
 
 # How many cores an execute may use: for the process, or for one plan.
 semel.set_num_threads(2)
 
 
-def make_plan(scale: float) -> "semel.plan.plan.ExecutionPlan":
+def make_plan(scale: float) -> ExecutionPlan:
+    """A plan of its own; both compute the same thing with another constant."""
     x = Tensor.input("x", (256, 512), "float32")
     return ((x * scale).tanh().sum(-1)).prepare(threads=1)
 
 
-# Two plans of the same computation share their machine code, not their buffers.
+# Plans share nothing that a run changes: each has its own buffers.
 plans = [make_plan(0.5), make_plan(2.0)]
 data = np.random.default_rng(0).standard_normal((256, 512), dtype=np.float32)
 for plan in plans:
     plan(x=data)
 
 
-def run(plan: "semel.plan.plan.ExecutionPlan", times: int) -> None:
+def run(plan: ExecutionPlan, times: int) -> None:
+    """What each Python thread does."""
     for _ in range(times):
         plan.execute()  # the native call lets other Python threads run
 

@@ -1,6 +1,6 @@
 """A plan by hand: any function with the kernel ABI, buffers of your own, and the builder.
 
-    python examples/06_hand_built_plan.py
+Run it: python examples/06_hand_built_plan.py
 
 The ABI is `void kernel(ptr lane, ptr buffers, ptr vals, i64 tile_begin, i64 tile_end)`;
 here the function is a few lines of LLVM IR that double n floats.

@@ -9,6 +9,7 @@
         IndexRangeError       an index found in the data lies outside the axis it selects from
         PlanError             a plan is malformed or used out of order
           CycleError          its dependencies form a cycle
+          PlanFileError       a plan file is damaged, too new, or made for another machine
         RecompileError        a compilation happened inside `no_recompiles()`
       CompileError            a toolchain refused code that we generated
       CacheError              a cache entry or directory cannot be used; never fatal for a prepare
@@ -83,6 +84,13 @@ class PlanError(UserError):
 
 class CycleError(PlanError):
     """The dependencies of a plan form a cycle. Fields: `cycle`, `blocked`."""
+
+
+class PlanFileError(PlanError):
+    """A plan file cannot be loaded here: damaged, of another version, for another machine.
+
+    Field: `path`; and `missing`, the CPU features that this machine lacks.
+    """
 
 
 class RecompileError(UserError):

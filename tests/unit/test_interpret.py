@@ -252,6 +252,24 @@ def test_arg_reductions_take_the_first_best_and_nan_first(combine: str) -> None:
         assert result[0] == getattr(np, combine)(data)
 
 
+def test_fast_maxima_pass_over_nan() -> None:
+    out, source = Buffer("out", FLOAT32, 2, "w"), Buffer("in", FLOAT32, 4, "r")
+    high, low = Local("high", FLOAT32), Local("low", FLOAT32)
+    i = Index("i", 4)
+    x = load(source, i)
+    body = (
+        Declare(high, const(FLOAT32, -math.inf)),
+        Declare(low, const(FLOAT32, math.inf)),
+        Loop(i, 0, 4, (Reduce((high,), "fastmax", (x,)), Reduce((low,), "fastmin", (x,)))),
+        Store(out, 0, local(high)),
+        Store(out, 1, local(low)),
+    )
+    result = np.zeros(2, np.float32)
+    data = np.array([1, math.nan, 3, -2], np.float32)
+    interpret(kernel(body, (out, source)), [result, data], {"n": 1})
+    assert result.tolist() == [3.0, -2.0]
+
+
 def test_unrolled_copies_fma_and_assign() -> None:
     out, source = Buffer("out", FLOAT32, 2, "w"), Buffer("in", FLOAT32, 6, "r")
     sums = Local("sums", FLOAT32, (2,))
@@ -276,7 +294,7 @@ def test_gather_binds_checks_and_guards() -> None:
     ok = op("and", raw >= 0, raw < 4)
     body = (
         Loop(i, 0, 3, (
-            Check(ok, 0, raw),
+            Check(ok, 1, raw),
             Bind(row, select(ok, raw, const(INT64, 0))),
             Prefetch(table, row + 100),
             Store(out, i, load(table, row, ok, const(FLOAT32, -1.0))),
@@ -286,7 +304,7 @@ def test_gather_binds_checks_and_guards() -> None:
     result = np.zeros(3, np.float32)
     table_data = np.array([10, 11, 12, 13], np.float32)
     failed = interpret(gather, [result, np.array([2, 7, -1]), table_data], {"n": 1})
-    assert failed == [(0, 7), (0, -1)]
+    assert failed == [(1, 7), (1, -1)]
     assert result.tolist() == [12.0, -1.0, -1.0]
 
 

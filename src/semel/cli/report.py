@@ -14,6 +14,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _GAP = "  "
 _RICH_COLUMNS = 72
@@ -70,27 +74,29 @@ def _line(row: tuple[str, ...], widths: Sequence[int], *, right: bool) -> str:
 
 def _show_rich(sections: Sequence[Section]) -> None:
     from rich.console import Console  # optional: colours for people
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
     for section in sections:
-        table = Table(
-            title=Text(section.title, style="bold cyan"),
-            title_justify="left",
-            show_header=bool(section.head),
-            box=None,
-            pad_edge=False,
-        )
-        for i, name in enumerate(section.head or section.rows[0] if section.rows else ()):
-            head = Text(name, style="dim") if section.head else ""
-            table.add_column(head, justify="right" if section.head and i else "left")
-        for row in section.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
+        console.print(Text(section.title, style="bold cyan"))
+        if section.rows:
+            console.print(_rich_table(section))
         for note in section.notes:
             console.print(Text(note, style="dim"))
         console.print()
+
+
+def _rich_table(section: Section) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=bool(section.head), box=None, pad_edge=False)
+    for i, name in enumerate(section.head or section.rows[0]):
+        head = Text(name, style="dim") if section.head else ""
+        table.add_column(head, justify="right" if section.head and i else "left")
+    for row in section.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def format_bytes(size: float) -> str:

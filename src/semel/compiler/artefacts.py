@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.compiler.cache import cache_key, default_cache
 from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.runtime import use_compiler
 from semel.devices.cpu.toolchain import compile_ir
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
+from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.text import format_kernel
 from semel.lower.lowered import Lowered
@@ -53,9 +55,24 @@ def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:
         entry=symbol,
         code=code,
         text=text,
+        encoded=encode_kernel(kernel),
+        target=target,
     )
     with _lock:
         return _loaded.setdefault(key, loaded)
+
+
+def compile_text(ir_text: str, target: Target) -> bytes:
+    """Object code for LLVM IR as it stands, from disk or from LLVM: for the plan runner."""
+    key, cache = cache_key(ir_text, target), default_cache()
+    code = cache.get(key)
+    if code is None:
+        code = compile_ir(ir_text, target)
+        cache.put(key, code)
+    return code
+
+
+use_compiler(compile_text)
 
 
 def signature_of(kernel: Kernel) -> KernelSignature:

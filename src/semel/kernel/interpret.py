@@ -475,6 +475,9 @@ class _Machine:
 
 
 def _combine(name: str, dtype: DType, operands: list[Any]) -> Any:
+    if name in ("fastmax", "fastmin"):
+        old, new = operands
+        return new if (new > old if name == "fastmax" else new < old) else old  # a NaN never wins
     table = _BOOLEAN if dtype == BOOL else _INTEGER if dtype.is_integer else _FLOAT
     function = _lookup(table, name, dtype)
     if dtype.is_half:

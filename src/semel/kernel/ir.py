@@ -316,7 +316,10 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Unless `ok`, report (code, value) in the status word and go on."""
+    """Unless `ok`, report (code, value) in the status word and go on.
+
+    Codes count from 1: code c is explained by entry c - 1 of the kernel's `checks`.
+    """
 
     ok: Value
     code: int

@@ -62,9 +62,9 @@ _KINDS = {
 } | dict.fromkeys(MATH, "f") | dict.fromkeys(COMPARISONS, _ANY)  # fmt: skip
 _COUNTS = ARITHMETIC | MATH | dict.fromkeys(COMPARISONS, 2) | {"select": 3, "cast": 1, "bitcast": 1}
 #: combine -> number of locals and of values.
-_COMBINES = dict.fromkeys(("add", "mul", "min", "max", "and", "or"), (1, 1)) | {
-    "fma": (1, 2), "argmax": (2, 2), "argmin": (2, 2),
-}  # fmt: skip
+_COMBINES = dict.fromkeys(
+    ("add", "mul", "min", "max", "fastmin", "fastmax", "and", "or"), (1, 1)
+) | {"fma": (1, 2), "argmax": (2, 2), "argmin": (2, 2)}
 
 
 def verify_kernel(kernel: Kernel) -> list[str]:
@@ -152,7 +152,7 @@ class _Verifier:
                 self.report(ok.dtype == BOOL, f"check {code}: condition is {ok.dtype}, not bool")
                 self.report(value.dtype.is_integer, f"check {code}: reports a {value.dtype} value")
                 self.report(
-                    0 <= code < len(self.root.checks), f"check {code} has no entry in checks"
+                    1 <= code <= len(self.root.checks), f"check {code} has no entry in checks"
                 )
             case If(condition=condition, body=body):
                 self.report(condition.dtype == BOOL, f"if: condition is {condition.dtype}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
+from semel.lower.attention import lower_attention
 from semel.lower.contract import lower_contract
 from semel.lower.loops import lower_loops
 from semel.lower.lowered import Lowered
@@ -33,7 +34,9 @@ def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
     """The kernels of a schedule, in its order."""
     result = []
     for group in schedule.groups:
-        lowered = _RULES[group.kind](group, target)
+        is_attention = group.contract is not None and group.contract.op.name == "softmax_matmul"
+        rule = lower_attention if is_attention else _RULES[group.kind]
+        lowered = rule(group, target)
         kernel = choose_lanes(expand_kernel_math(lowered.kernel))
         result.append(replace(lowered, kernel=kernel))
     return tuple(result)

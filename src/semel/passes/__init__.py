@@ -17,6 +17,7 @@ from semel.errors import InternalError
 from semel.ir.graph import Graph
 from semel.ir.text import format_graph
 from semel.ir.verify import verify_graph
+from semel.passes.attention import fuse_attention
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.fold import fold_constants
 from semel.passes.simplify import simplify
@@ -32,6 +33,7 @@ def default_passes() -> tuple[Pass, ...]:
         fold_constants,
         simplify,
         fold_constants,
+        fuse_attention,
         merge_reduced_axes,
         split_large_reductions,
         simplify,

@@ -120,6 +120,9 @@ class ExecutionPlan:
         #: Set by `instantiate`: re-plans memory for larger capacities.
         self._resize: Callable[[Mapping[str, int]], None] | None = None
         self._program_memory: PlanMemory | None = None
+        #: Set by `instantiate`: what the plan was made from.
+        self.program: Program | None = None
+        self.memory_limit: int | None = None
         #: Memory of intermediates, and of constants that other plans share.
         self._arena: tuple[Memory, ...] = ()
         self._shared: frozenset[int] = frozenset()
@@ -574,6 +577,10 @@ class ExecutionPlan:
         """For `instantiate`: what the plan's memory is, and which storages other plans share."""
         self._program_memory, self._arena, self._shared = record, arena, shared
 
+    def set_program(self, program: Program, memory_limit: int | None) -> None:
+        """For `instantiate`: what the plan was made from, and under which limit."""
+        self.program, self.memory_limit = program, memory_limit
+
     def set_resize(self, resize: Callable[[Mapping[str, int]], None]) -> None:
         """For `instantiate`: how to move the buffers to memory for larger capacities."""
         self._resize = resize
@@ -582,6 +589,24 @@ class ExecutionPlan:
         """For `instantiate`: these buffers share their bytes and cannot be read."""
         for index, kind in types.items():
             self._parts.buffers[index].keep(IntermediateKeeper(self._state, kind))
+
+    # ------------------------------------------------------------ saving
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program, its code and its constants to one file for `semel.load_plan`.
+
+        Buffers and bound variables are not part of it. The file appears whole or not at all.
+        """
+        write_file(path, self.to_bytes())
+
+    def to_bytes(self) -> list[Buffers]:
+        """The contents of a plan file, in pieces that are to be written one after the other."""
+        if self.program is None:
+            raise PlanError(
+                "save",
+                "a plan must be made from a compiled program, this one was built by hand.",
+            )
+        return pack_program(self.program, self._parts.device.device_code())
 
     # ------------------------------------------------------------ releasing
 

@@ -270,6 +270,11 @@ def _constants(program: Program) -> dict[int, Memory]:
     return found
 
 
+def adopt_constants(program: Program, memory: dict[int, Memory]) -> None:
+    """Let the plans of `program` read its constants where they lie: memory by value."""
+    _constant_memory[program] = memory
+
+
 def _constant(value: ProgramValue) -> Memory:
     array = np.asarray(value.array)
     if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
@@ -307,6 +312,7 @@ def _adopt(
         set_memory(larger)
 
     owner_ref = weakref.ref(plan)
+    plan.set_program(program, memory_limit)
     set_memory(layout)
     if any(v.max is None for v in program.variables):
         plan.set_resize(resize)

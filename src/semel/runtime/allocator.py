@@ -47,6 +47,17 @@ class Memory:
         except (MemoryError, OSError, ValueError, OverflowError):
             raise OutOfMemoryError("cpu", size_bytes, free_bytes()) from None
 
+    @staticmethod
+    def over(array: Bytes) -> Memory:
+        """A block that somebody else made, such as a part of a mapped file.
+
+        It must start on a cache line and be readable for a line past `array`'s end.
+        """
+        memory = Memory.__new__(Memory)
+        memory.id, memory.size_bytes, memory._map = next(_ids), array.size, None
+        memory.bytes = array
+        return memory
+
     @property
     def address(self) -> int:
         return int(self.bytes.ctypes.data)

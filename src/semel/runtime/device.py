@@ -13,9 +13,11 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from semel.errors import UnsupportedError
+from semel.ir.target import Target
 from semel.runtime.pool import WorkerPool
 
 _MODULES = {"cpu": "semel.devices.cpu.runtime"}
@@ -29,6 +31,19 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """What a plan file keeps of a device: its target, and the runner's code for that target.
+
+    `runner_key` is the hash of what the runner was compiled from: code under the same key
+    is the same runner.
+    """
+
+    target: Target
+    runner_key: str
+    runner: bytes
 
 
 class PlanEntry(Protocol):
@@ -57,6 +72,9 @@ class Device(Protocol):
 
     def pool(self) -> WorkerPool:
         """The process-wide workers; none is started by asking."""
+
+    def device_code(self) -> DeviceCode:
+        """What a process without a compiler needs to open this device."""
 
 
 def find_device(name: str) -> Device:

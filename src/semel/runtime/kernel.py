@@ -14,18 +14,25 @@ from dataclasses import dataclass, field
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Variable
 from semel.ir.signature import BufferSpec, KernelSignature
+from semel.ir.target import Target
 from semel.ir.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """A native function with our ABI. `code` is its object file, `text` what it was made from."""
+    """A native function with our ABI.
+
+    `code` is its object file for `target`, `text` what it was made from, and `encoded` the
+    same in a form that can be compiled again. Without them a plan runs but cannot be saved.
+    """
 
     signature: KernelSignature
     address: int
     entry: str
     code: bytes | None = field(default=None, repr=False)
     text: str = field(default="", repr=False)
+    encoded: bytes = field(default=b"", repr=False)
+    target: Target | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.address <= 0:

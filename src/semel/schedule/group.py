@@ -43,6 +43,9 @@ class Group:
     reads: list[Node] = field(default_factory=list)
     reduces: list[Node] = field(default_factory=list)
     contract: Node | None = None
+    scores: Node | None = None  # the contraction that makes an attention's scores
+    keys: Dim = 0  # the loop over an attention's keys
+    score_at: Indices = ()
     columns: Dim = 0  # the loop along the contraction's contiguous axis
     outer: frozenset[Index] | None = None
     rows: dict[Node, Indices] = field(default_factory=dict)

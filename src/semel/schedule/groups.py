@@ -36,7 +36,15 @@ from semel.ir.expr import (
 )
 from semel.ir.graph import Graph, Node, users
 from semel.ops.index_maps import Indices, flat_index, operand_index
-from semel.schedule.group import DEAR, MAX_INPUTS, MAX_OUTPUTS, MAX_WORK, Group, Schedule
+from semel.schedule.group import (
+    DEAR,
+    MAX_INDEX_TERMS,
+    MAX_INPUTS,
+    MAX_OUTPUTS,
+    MAX_WORK,
+    Group,
+    Schedule,
+)
 from semel.schedule.siblings import merge_siblings
 
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
@@ -191,7 +199,7 @@ class _Scheduler:
 
     def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> str:
         if group.contract is not None:
-            return "the group has a contraction already"
+            return self._why_not_scores(node, group, indices)
         if group.reduces or group.outer is not None:
             return "the group reduces"
         if len(indices) != 1 or not _is_identity(indices[0], group):
@@ -200,12 +208,21 @@ class _Scheduler:
             return "the group's loops go beyond its elements"
         return ""
 
+    def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        """Whether the contraction can make the scores of the group's attention."""
+        if group.keys == 0 or group.scores is not None or node.op.name != "matmul":
+            return "the group has a contraction already"
+        if len(indices) != 1 or indices[0] != group.score_at:
+            return "the scores are not wanted one by one"
+        return ""
+
     def _is_operand(self, node: Node, group: Group, indices: list[Indices]) -> bool:
         """Whether the node is read inside the contraction's own loop."""
         loops = {i for i in group.loops if isinstance(i, Index)}
-        return any(
-            isinstance(a, Index) and a not in loops for at in indices for i in at for a in atoms(i)
-        )
+        used = {a for at in indices for i in at for a in atoms(i) if isinstance(a, Index)}
+        if isinstance(group.keys, Index) and group.columns not in used:
+            loops.add(group.keys)  # scores are computed element by element, like an epilogue
+        return not used <= loops
 
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
         if node.op.name not in _PURE_VIEWS:
@@ -217,6 +234,8 @@ class _Scheduler:
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
         columns, lane = group.columns, Index("lane", self.panel)
+        if isinstance(group.keys, Index) and not any(columns in atoms(i) for i in at):
+            columns = group.keys  # an operand of the scores, which are vectors of keys
         if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
             panel = Index("panel", ceildiv(columns.extent, self.panel))
@@ -315,6 +334,8 @@ class _Scheduler:
         for at in list(self.wanted[node].by[group]):
             if node.op.kind == "reduce":
                 self._want_reduced(node, group, at)
+            elif node.op.kind == "contract" and group.contract is not None:
+                self._want_scores(node, group, at)
             elif node.op.kind == "contract":
                 self._want_contracted(node, group, at)
             elif node.op.kind == "opaque":
@@ -355,6 +376,14 @@ class _Scheduler:
         group.contract = node
         group.kind = "contract"
         group.columns = at[-1]
+        inner = self._fresh(node.inputs[0].type.shape[-1])
+        if node.op.name == "softmax_matmul":
+            group.keys, group.score_at = inner, (*at[:-1], inner)
+        self._want(node.inputs[0], group, (*at[:-1], inner))
+        self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
+
+    def _want_scores(self, node: Node, group: Group, at: Indices) -> None:
+        group.scores = node
         inner = self._fresh(node.inputs[0].type.shape[-1])
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))

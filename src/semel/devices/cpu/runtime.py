@@ -10,6 +10,7 @@ are taken the same object is loaded once more.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
 from semel.ir import abi
 from semel.ir.target import Target
+from semel.runtime.device import DeviceCode
 from semel.runtime.pool import WorkerPool
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
@@ -36,10 +38,21 @@ def use_compiler(compile_text: Callable[[str, Target], bytes]) -> None:
     _compile = compile_text
 
 
-def runner_object() -> bytes:
-    """The runner's object code for this machine."""
+_offered: dict[str, bytes] = {}
+
+
+def offer_runner(key: str, code: bytes) -> None:
+    """Let the device use this object code, if `key` is that of the runner we would compile."""
+    _offered[key] = code
+
+
+def runner_object() -> tuple[str, bytes]:
+    """The key of the runner for this machine, and its object code."""
     target = host_target()
-    return _compile(emit_runner(target.arch), target)
+    text = emit_runner(target.arch)
+    # The text alone: any code for it that the machine can execute is the same runner.
+    key = hashlib.sha256(text.encode()).hexdigest()
+    return key, _offered.get(key) or _compile(text, target)
 
 
 class CpuEntry:
@@ -67,7 +80,7 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._object = runner_object()
+        self._key, self._object = runner_object()
         self._lock = threading.RLock()
         self._loaded: list[LoadedCode] = []
         self._free: list[tuple[int, int]] = []
@@ -93,6 +106,9 @@ class CpuDevice:
                 spin_ticks = int(settings().spin_us * self.ticks_per_us)
                 self._pool = WorkerPool(symbols["worker"], _STOP(symbols["stop"]), spin_ticks)
             return self._pool
+
+    def device_code(self) -> DeviceCode:
+        return DeviceCode(host_target(), self._key, self._object)
 
     def give_back(self, key: tuple[int, int]) -> None:
         """Return the place of a plan that is gone."""

@@ -7,6 +7,7 @@ Our code generator carries none, so this asks `objdump`. A report is worth havin
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +26,8 @@ def disassemble(code: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".o") as file:
         file.write(code)
         file.flush()
-        command = [program, "-d", "--no-show-raw-insn", "-M", "intel", file.name]
+        style = ["-M", "intel"] if platform.machine() in ("x86_64", "AMD64") else []
+        command = [program, "-d", "--no-show-raw-insn", *style, file.name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError):

@@ -1,0 +1,101 @@
+"""The report of a profiled run: a list of records that can show itself.
+
+    execute_profiled()  -->  ProfileReport  -->  table, JSON, Chrome trace, HTML page
+
+It is a plain list of `KernelProfile` in order of execution, so that a loop over it is all
+one needs; everything about the run as a whole stands in `run`. Reports hold no plan and no
+buffers: they can be kept, compared and written long after the plan is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from semel.runtime.report.page import kernel_sources, render_page
+from semel.runtime.report.records import (
+    ArenaBlock,
+    Event,
+    KernelProfile,
+    MachineLimits,
+    ProfiledOp,
+    RunInfo,
+    Span,
+    live_bytes,
+    merge_events,
+)
+from semel.runtime.report.table import format_table
+from semel.runtime.report.trace import chrome_trace
+
+__all__ = [
+    "ArenaBlock",
+    "Event",
+    "KernelProfile",
+    "MachineLimits",
+    "ProfileReport",
+    "ProfiledOp",
+    "RunInfo",
+    "Span",
+    "merge_events",
+]
+
+
+class ProfileReport(list[KernelProfile]):
+    """Every operation of one run, in order; `run` says what holds for all of it."""
+
+    def __init__(self, profiles: Iterable[KernelProfile], run: RunInfo) -> None:
+        super().__init__(profiles)
+        self.run = run
+
+    @property
+    def sum_seconds(self) -> float:
+        """The times of all operations added up: more than the makespan if they overlap."""
+        return sum(p.elapsed for p in self)
+
+    @property
+    def makespan_seconds(self) -> float:
+        """From the first start to the last end."""
+        ran = [p for p in self if p.spans]
+        if not ran:
+            return 0.0
+        return (max(p.end_ns for p in ran) - min(p.start_ns for p in ran)) / 1e9
+
+    @property
+    def live_bytes(self) -> list[int]:
+        """Used bytes of the arena while each operation runs."""
+        return live_bytes(self.run.arena, len(self))
+
+    def table(self, top: int | None = None) -> str:
+        """Aligned text for people; with `top`, only the longest operations."""
+        return format_table(self, self.run, top)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def json(self) -> dict[str, Any]:
+        """Plain data for scripts: the run, its totals, and one entry per operation."""
+        run = asdict(self.run)
+        run["variables"] = dict(self.run.variables)
+        return {
+            "run": run,
+            "sum_seconds": self.sum_seconds,
+            "makespan_seconds": self.makespan_seconds,
+            "live_bytes": self.live_bytes,
+            "ops": [p.json() for p in self],
+        }
+
+    def chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write a trace that Perfetto and chrome://tracing open."""
+        Path(path).write_text(json.dumps(chrome_trace(self, self.run)), "utf-8")
+
+    def html(self, path: str | PathLike[str]) -> None:
+        """Write one page with timeline, arena map, roofline and sources; it works offline."""
+        numbers, sources = kernel_sources(self)
+        report = self.json()
+        for op, number in zip(report["ops"], numbers, strict=True):
+            op["source"] = number
+        Path(path).write_text(render_page(report, sources), "utf-8")

@@ -1,0 +1,460 @@
+"use strict";
+// A profile report: one JSON object in #data, four views of it, one selection shared by all.
+const data = JSON.parse(document.getElementById("data").textContent);
+const ops = data.ops, run = data.run, blocks = run.arena;
+const ran = ops.filter((op) => op.spans.length);
+const t0 = Math.min(...ran.map((op) => op.start_ns), Infinity);
+const t1 = Math.max(...ran.map((op) => op.end_ns), -Infinity);
+const whole = ran.length ? [t0, Math.max(t1, t0 + 1)] : [0, 1];
+const state = { selected: -1, view: whole.slice(), tab: 0, sort: ["start", 1] };
+const byId = (id) => document.getElementById(id);
+
+// ------------------------------------------------------------------ small things
+
+function html(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function svg(tag, attributes, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function time(ns) {
+  if (ns >= 1e9) return (ns / 1e9).toPrecision(4) + " s";
+  if (ns >= 1e6) return (ns / 1e6).toPrecision(4) + " ms";
+  if (ns >= 1e3) return (ns / 1e3).toPrecision(4) + " us";
+  return Math.round(ns) + " ns";
+}
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; bytes >= 1024 && unit < units.length - 1; unit++) bytes /= 1024;
+  return (unit ? bytes.toPrecision(3) : bytes) + " " + units[unit];
+}
+
+const percent = (x) => (x === null ? "-" : (100 * x).toFixed(x < 0.1 ? 1 : 0) + " %");
+const fixed = (x) => x.toFixed(2);
+
+function style(op) {
+  if (op.kind === "kernel") return op.limited_by === "flops" ? "flops" : "bytes";
+  return { copy: "copy", view: "view", "host call": "host" }[op.kind];
+}
+
+function hint(op) {
+  const limit = op.share_of_limit === null ? "" : `, ${percent(op.share_of_limit)} of the limit`;
+  return `${op.name}\n${op.kind}, op ${op.op_index}, step ${op.step}, ${time(op.elapsed * 1e9)}\n` +
+    `${fixed(op.gb_per_s)} GB/s, ${fixed(op.gflop_per_s)} GFLOP/s${limit}`;
+}
+
+function explain(node, text) {
+  const tip = byId("tip");
+  node.addEventListener("pointermove", (event) => {
+    tip.textContent = text;
+    tip.hidden = false;
+    const width = tip.offsetWidth, height = tip.offsetHeight;
+    tip.style.left = Math.min(event.clientX + 12, innerWidth - width - 8) + "px";
+    const below = event.clientY + 16;
+    tip.style.top = (below + height > innerHeight ? event.clientY - height - 8 : below) + "px";
+  });
+  node.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+function hit(node, index, text) {
+  node.classList.add("hit");
+  node.dataset.op = index;
+  node.addEventListener("click", () => select(index));
+  explain(node, text);
+  return node;
+}
+
+function frame(id, height) {
+  const node = byId(id), width = Math.max(node.clientWidth, 320);
+  node.replaceChildren();
+  node.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  node.style.height = height + "px";
+  return [node, width];
+}
+
+// Round numbers that cut [low, high] into about `count` parts.
+function ticks(low, high, count) {
+  const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw) || raw;
+  const found = [];
+  for (let x = Math.ceil(low / step) * step; x <= high; x += step) found.push(x);
+  return found;
+}
+
+// ------------------------------------------------------------------ head
+
+function drawHead() {
+  const values = Object.entries(run.variables).map(([name, value]) => `${name}=${value}`);
+  byId("summary").textContent = [
+    `${run.threads} thread${run.threads === 1 ? "" : "s"} on ${run.device}`, ...values,
+    run.limits === null ? "limits not measured" :
+      `limits: ${(run.limits.flops_per_s / 1e9).toFixed(0)} GFLOP/s, ` +
+      `${(run.limits.bytes_per_s / 1e9).toFixed(1)} GB/s`,
+  ].join(" · ");
+  const figures = {
+    "makespan": time(data.makespan_seconds * 1e9), "sum over ops": time(data.sum_seconds * 1e9),
+    "ops": ops.length, "steps": run.num_steps, "shared steps": run.num_shared_steps,
+    "barriers": run.num_barriers, "arena": size(run.arena_bytes),
+  };
+  for (const [name, value] of Object.entries(figures))
+    byId("figures").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
+  const legend = {
+    flops: "kernel nearer to the arithmetic limit", bytes: "kernel nearer to the bandwidth limit",
+    copy: "copy", host: "host call",
+  };
+  const used = new Set(ops.map(style));
+  for (const [name, text] of Object.entries(legend))
+    if (used.has(name)) byId("legend").append(html("li", {}, html("i", { class: name }), text));
+}
+
+// ------------------------------------------------------------------ timeline
+
+const LEFT = 84, ROW = 30;
+
+function laneSpans() {
+  const lanes = new Map();
+  ops.forEach((op, index) => op.spans.forEach(([lane, start, end]) => {
+    if (!lanes.has(lane)) lanes.set(lane, []);
+    lanes.get(lane).push({ index, start, end });
+  }));
+  for (const spans of lanes.values()) spans.sort((a, b) => a.start - b.start);
+  return [...lanes.entries()].sort((a, b) => a[0] - b[0]);
+}
+
+function stepSpans() {
+  const steps = new Map();
+  ran.forEach((op) => {
+    const seen = steps.get(op.step) || { step: op.step, start: Infinity, end: -Infinity, ops: 0 };
+    seen.start = Math.min(seen.start, op.start_ns);
+    seen.end = Math.max(seen.end, op.end_ns);
+    seen.ops += 1;
+    steps.set(op.step, seen);
+  });
+  return [...steps.values()];
+}
+
+const lanes = laneSpans(), steps = stepSpans();
+
+function drawTimeline() {
+  const height = 24 + 18 + lanes.length * ROW;
+  const [root, width] = frame("timeline", height);
+  const [low, high] = state.view;
+  const scale = (width - LEFT - 8) / (high - low);
+  const x = (ns) => LEFT + (ns - low) * scale;
+  for (const tick of ticks(low - t0, high - t0, Math.max(2, width / 140))) {
+    root.append(svg("line", { class: "grid", x1: x(tick + t0), x2: x(tick + t0), y1: 16, y2: height }));
+    root.append(svg("text", { x: x(tick + t0) + 3, y: 11 }, time(tick)));
+  }
+  root.append(svg("text", { x: 0, y: 32 }, "steps"));
+  for (const step of steps) {
+    const from = Math.max(step.start, low), to = Math.min(step.end, high);
+    if (to <= from) continue;
+    const box = svg("rect", {
+      class: "step", x: x(from), y: 22, width: Math.max((to - from) * scale - 1, 0.7), height: 12,
+    });
+    explain(box, `step ${step.step}: ${step.ops} ops, ${time(step.end - step.start)}`);
+    root.append(box);
+  }
+  lanes.forEach(([lane, spans], row) => {
+    const y = 42 + row * ROW;
+    root.append(svg("text", { x: 0, y: y + 16 }, lane === 0 ? "lane 0 (caller)" : `lane ${lane}`));
+    drawLane(root, spans, y, x, scale);
+  });
+}
+
+function drawLane(root, spans, y, x, scale) {
+  const [low, high] = state.view;
+  let drawnTo = -Infinity;
+  for (const { index, start, end } of spans) {
+    if (end < low || start > high) continue;
+    const from = x(Math.max(start, low)), to = x(Math.min(end, high));
+    // What is narrower than half a pixel hides behind what is drawn there already.
+    if (to - drawnTo < 0.5 && index !== state.selected) continue;
+    drawnTo = to;
+    const width = Math.max(to - from - 1, 0.7), op = ops[index];
+    const selected = index === state.selected ? " selected" : "";
+    const box = svg("rect", {
+      class: style(op) + selected, x: from, y, width, height: ROW - 6, rx: Math.min(2, width / 2),
+    });
+    root.append(hit(box, index, `${hint(op)}\nthis piece: ${time(end - start)}`));
+    const letters = Math.floor((width - 8) / 6.2);
+    if (letters >= 4) {
+      const text = op.name.length > letters ? op.name.slice(0, letters - 1) + "…" : op.name;
+      root.append(svg("text", { class: "label", x: from + 4, y: y + 16 }, text));
+    }
+  }
+}
+
+function setView(low, high) {
+  const span = Math.min(Math.max(high - low, 20), whole[1] - whole[0]);
+  const start = Math.min(Math.max(low, whole[0]), whole[1] - span);
+  state.view = [start, start + span];
+  drawTimeline();
+}
+
+function armTimeline() {
+  const root = byId("timeline");
+  const share = (event) => {
+    const box = root.getBoundingClientRect();
+    return (event.clientX - box.left - LEFT) / Math.max(box.width - LEFT - 8, 1);
+  };
+  root.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    const [low, high] = state.view, at = low + (high - low) * Math.min(Math.max(share(event), 0), 1);
+    const factor = Math.exp(Math.sign(event.deltaY) * 0.25);
+    setView(at - (at - low) * factor, at + (high - at) * factor);
+  }, { passive: false });
+  let from = null;
+  root.addEventListener("pointerdown", (event) => { from = [share(event), ...state.view]; });
+  addEventListener("pointermove", (event) => {
+    if (from === null || Math.abs(share(event) - from[0]) < 0.004) return;
+    const shift = (from[0] - share(event)) * (from[2] - from[1]);
+    setView(from[1] + shift, from[2] + shift);
+  });
+  addEventListener("pointerup", () => { from = null; });
+  byId("reset").addEventListener("click", () => setView(...whole));
+}
+
+// ------------------------------------------------------------------ arena
+
+function drawArena() {
+  const peak = Math.max(...data.live_bytes, 0);
+  byId("arena-note").textContent = blocks.length === 0 ? "No intermediate values." :
+    `${blocks.length} values in ${size(run.arena_bytes)}; at most ${size(peak)} live at once. ` +
+    "Light: reserved; dark: in use at these variables.";
+  if (blocks.length === 0) return void frame("arena", 0);
+  const height = 300, bottom = 34, left = 64;
+  const [root, width] = frame("arena", height);
+  const x = (op) => left + (op / ops.length) * (width - left - 8);
+  const y = (bytes) => height - bottom - (bytes / run.arena_bytes) * (height - bottom - 8);
+  for (const tick of [0, 0.25, 0.5, 0.75, 1].map((part) => part * run.arena_bytes)) {
+    root.append(svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(tick), y2: y(tick) }));
+    root.append(svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, size(tick)));
+  }
+  blocks.forEach((block) => {
+    const wide = x(block.last + 1) - x(block.first);
+    const low = y(block.offset_bytes);
+    const tall = low - y(block.offset_bytes + block.reserved_bytes);
+    const used = low - y(block.offset_bytes + block.used_bytes);
+    const box = svg("rect", {
+      class: "block", x: x(block.first), y: low - tall, width: wide, height: tall,
+    });
+    root.append(hit(box, block.first,
+      `${block.name}\n${size(block.used_bytes)} of ${size(block.reserved_bytes)} at ` +
+      `${block.offset_bytes}\nalive from op ${block.first} to op ${block.last}`));
+    root.append(svg("rect", {
+      class: "used", x: x(block.first), y: low - used, width: Math.max(wide - 1, 0.5), height: used,
+    }));
+  });
+  const points = data.live_bytes.flatMap((bytes, i) => [[x(i), y(bytes)], [x(i + 1), y(bytes)]]);
+  root.append(svg("polyline", { class: "live", points: points.map((p) => p.join()).join(" ") }));
+  root.append(svg("text", { x: left, y: height - 18 }, "op 0"));
+  root.append(svg("text", { x: width - 8, y: height - 18, "text-anchor": "end" }, `op ${ops.length - 1}`));
+  root.append(svg("text", { x: left, y: height - 4 }, "order of execution; the line is the sum of live bytes"));
+  if (state.selected >= 0) {
+    root.append(svg("rect", {
+      class: "band", x: x(state.selected), y: 8, height: height - bottom - 8,
+      width: Math.max(x(1) - x(0), 2),
+    }));
+  }
+}
+
+// ------------------------------------------------------------------ roofline
+
+function drawRoofline() {
+  const shown = ops.map((op, index) => ({ op, index }))
+    .filter(({ op }) => op.flops > 0 && op.bytes > 0 && op.elapsed > 0);
+  const hidden = ran.length - shown.length;
+  byId("roofline-note").textContent = shown.length === 0 ? "No op with arithmetic ran." :
+    "A larger dot took longer. Above the slope the data came from a cache." +
+    (hidden ? ` ${hidden} ops without arithmetic are not shown.` : "");
+  if (shown.length === 0) return void frame("roofline", 0);
+  const height = 300, bottom = 34, left = 48;
+  const [root, width] = frame("roofline", height);
+  const limits = run.limits, ridge = limits ? limits.flops_per_s / limits.bytes_per_s : 1;
+  const xs = shown.map(({ op }) => op.flops / op.bytes).concat(ridge);
+  const ys = shown.map(({ op }) => op.gflop_per_s).concat(limits ? limits.flops_per_s / 1e9 : []);
+  const range = (values) => [
+    Math.floor(Math.log10(Math.min(...values)) - 0.1), Math.ceil(Math.log10(Math.max(...values)) + 0.1),
+  ];
+  const [xl, xh] = range(xs), [yl, yh] = range(ys);
+  const x = (v) => left + ((Math.log10(v) - xl) / (xh - xl)) * (width - left - 8);
+  const y = (v) => height - bottom - ((Math.log10(v) - yl) / (yh - yl)) * (height - bottom - 8);
+  for (let power = xl; power <= xh; power++) {
+    root.append(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: 8, y2: y(10 ** yl) }));
+    root.append(svg("text", { x: x(10 ** power), y: height - 20, "text-anchor": "middle" }, String(10 ** power)));
+  }
+  for (let power = yl; power <= yh; power++) {
+    root.append(svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(10 ** power), y2: y(10 ** power) }));
+    root.append(svg("text", { x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, String(10 ** power)));
+  }
+  root.append(svg("text", { x: left, y: height - 4 }, "flops per byte; upwards: GFLOP/s"));
+  if (limits) {
+    const at = (v) => [x(v), y(Math.min(limits.flops_per_s, v * limits.bytes_per_s) / 1e9)];
+    const lowest = Math.max(10 ** xl, (10 ** yl * 1e9) / limits.bytes_per_s);
+    const roof = [at(lowest), at(ridge), at(10 ** xh)];
+    root.append(svg("polyline", { class: "roof", points: roof.map((p) => p.join()).join(" ") }));
+  }
+  const longest = Math.max(...shown.map(({ op }) => op.elapsed));
+  shown.sort((a, b) => b.op.elapsed - a.op.elapsed).forEach(({ op, index }) => {
+    const dot = svg("circle", {
+      class: `dot ${style(op)}${index === state.selected ? " selected" : ""}`,
+      cx: x(op.flops / op.bytes), cy: y(op.gflop_per_s), r: 4 + 8 * Math.sqrt(op.elapsed / longest),
+    });
+    root.append(hit(dot, index, `${hint(op)}\n${fixed(op.flops / op.bytes)} flops per byte`));
+  });
+}
+
+// ------------------------------------------------------------------ ops and selection
+
+const COLUMNS = [
+  ["op", "", (op) => op.op_index, String], ["kind", "text", (op) => op.kind, String],
+  ["name", "text", (op) => op.name, String],
+  ["lanes", "", (op) => op.lanes.length, (_, op) => op.lanes.join(",") || "-"],
+  ["start", "", (op) => op.start_ns, (v) => (ran.length ? time(Math.max(v - t0, 0)) : "-")],
+  ["time", "", (op) => op.elapsed, (v) => time(v * 1e9)],
+  ["of all", "", (op) => op.elapsed, (v) => percent(data.sum_seconds ? v / data.sum_seconds : 0)],
+  ["GB/s", "", (op) => op.gb_per_s, fixed], ["GFLOP/s", "", (op) => op.gflop_per_s, fixed],
+  ["limit", "", (op) => op.share_of_limit ?? -1, (_, op) => percent(op.share_of_limit)],
+  ["origin", "text", (op) => op.origins[0] || "", String],
+];
+
+function drawTable() {
+  const table = byId("ops");
+  const head = html("tr");
+  COLUMNS.forEach(([name, kind]) => {
+    const arrow = state.sort[0] === name ? (state.sort[1] > 0 ? " ↑" : " ↓") : "";
+    const button = html("button", { type: "button" }, name + arrow);
+    button.addEventListener("click", () => {
+      state.sort = [name, state.sort[0] === name ? -state.sort[1] : name === "op" ? 1 : -1];
+      drawTable();
+    });
+    head.append(html("th", { class: kind, scope: "col" }, button));
+  });
+  table.tHead.replaceChildren(head);
+  const key = COLUMNS.find(([name]) => name === state.sort[0])[2];
+  const order = ops.map((op, index) => [key(op), index]);
+  order.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]) * state.sort[1]);
+  table.tBodies[0].replaceChildren(...order.map(([, index]) => tableRow(index)));
+}
+
+function tableRow(index) {
+  const op = ops[index];
+  const cells = COLUMNS.map(([, kind, value, show]) =>
+    html("td", { class: kind, ...(kind ? { title: value(op) } : {}) }, show(value(op), op)));
+  const row = html("tr", { "data-op": index, "aria-selected": index === state.selected, tabindex: 0 }, ...cells);
+  row.addEventListener("click", () => select(index));
+  row.addEventListener("keydown", (event) => { if (event.key === "Enter") select(index); });
+  return row;
+}
+
+function drawDetail() {
+  const op = ops[state.selected];
+  byId("detail-title").textContent = op ? op.name : "Select an op to see its source";
+  byId("facts").replaceChildren();
+  byId("origins").replaceChildren();
+  byId("tabs").replaceChildren();
+  byId("source").textContent = "";
+  if (!op) return;
+  const facts = {
+    "kind": op.kind, "op": op.op_index, "step": op.step, "time": time(op.elapsed * 1e9),
+    "lanes": op.lanes.join(", ") || "none", "pieces": op.spans.length, "lane time": time(op.busy_ns),
+    "tiles": op.tiles, "moves": size(op.bytes), "computes": op.flops.toLocaleString("en") + " flops",
+    "GB/s": fixed(op.gb_per_s), "GFLOP/s": fixed(op.gflop_per_s),
+    "share of the limit": percent(op.share_of_limit), "buffers": op.num_buffers,
+  };
+  for (const [name, value] of Object.entries(facts))
+    byId("facts").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
+  byId("origins").append(...op.origins.map((line) => html("li", {}, line)));
+  drawSource(data.sources[op.source]);
+}
+
+function drawSource(source) {
+  const tabs = Object.entries(source || {}).filter(([, text]) => text);
+  if (tabs.length === 0) return;
+  const chosen = Math.min(state.tab, tabs.length - 1);
+  tabs.forEach(([name], index) => {
+    const tab = html("button", { type: "button", role: "tab", "aria-selected": index === chosen }, name);
+    tab.addEventListener("click", () => { state.tab = index; drawDetail(); });
+    byId("tabs").append(tab);
+  });
+  byId("source").textContent = tabs[chosen][1];
+}
+
+function select(index) {
+  state.selected = index;
+  drawDetail();
+  drawTimeline();
+  drawArena();
+  drawRoofline();
+  document.querySelectorAll("#ops tbody tr").forEach((row) =>
+    row.setAttribute("aria-selected", Number(row.dataset.op) === index));
+}
+
+function drawAll() {
+  drawTimeline();
+  drawArena();
+  drawRoofline();
+}
+
+// ------------------------------------------------------------------ self-test
+
+// With ?selftest the page clicks through itself and says how that went, in #selftest.
+const problems = [];
+addEventListener("error", (event) => problems.push(event.message));
+
+function selftest() {
+  let clicks = 0;
+  const expect = (holds, what) => { if (!holds) problems.push(what); };
+  const click = (node, what) => {
+    if (node === null || node === undefined) return void problems.push(`${what} is missing`);
+    clicks += 1;
+    node.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  };
+  const selects = (selector) => {
+    const node = document.querySelector(selector);
+    click(node, selector);
+    const op = node && ops[Number(node.dataset.op)];
+    expect(op && byId("detail-title").textContent === op.name, `${selector} must select its op`);
+  };
+  if (ran.length) selects("#timeline .hit");
+  if (blocks.length) selects("#arena .hit");
+  if (document.querySelector("#roofline .dot")) selects("#roofline .dot");
+  if (ops.length) selects("#ops tbody tr:last-child");
+  const withSource = ops.findIndex((op) => op.source >= 0);
+  if (withSource >= 0) {
+    click(document.querySelector(`#ops tr[data-op="${withSource}"]`), "the row of a kernel");
+    expect(byId("source").textContent.length > 0, "a kernel must show its source");
+    click(byId("tabs").lastElementChild, "the last tab");
+    expect(byId("tabs").lastElementChild.getAttribute("aria-selected") === "true", "tabs must switch");
+  }
+  document.querySelectorAll("#ops th button").forEach((button, i) => {
+    click(document.querySelectorAll("#ops th button")[i], "a column head");
+    expect(document.querySelectorAll("#ops tbody tr").length === ops.length, "sorting keeps rows");
+  });
+  const before = state.view[1] - state.view[0];
+  byId("timeline").dispatchEvent(new WheelEvent("wheel", { deltaY: -1, cancelable: true }));
+  expect(before <= 20 || state.view[1] - state.view[0] < before, "the wheel must zoom");
+  click(byId("reset"), "the reset button");
+  expect(state.view[0] === whole[0] && state.view[1] === whole[1], "reset shows the whole run");
+  const verdict = problems.length ? `failed: ${problems.join("; ")}` : `passed: ${clicks} clicks`;
+  document.body.append(html("p", { id: "selftest" }, `selftest ${verdict}`));
+}
+
+drawHead();
+drawTable();
+drawDetail();
+armTimeline();
+drawAll();
+addEventListener("resize", drawAll);
+if (new URLSearchParams(location.search).has("selftest")) selftest();

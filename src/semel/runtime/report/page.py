@@ -1,0 +1,57 @@
+"""A profiled run as one HTML page that needs nothing but itself.
+
+    report as plain data, kernel sources  --render_page-->  str
+
+Style, script and data are inside the page, and its content policy allows nothing from
+outside: it opens from a mail attachment, offline. Opened with `?selftest` it clicks through
+itself and writes the outcome into the element `selftest`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from semel.runtime.kernel import CachedKernel
+from semel.runtime.report.assembly import disassemble
+from semel.runtime.report.records import KernelProfile
+
+
+def render_page(report: Mapping[str, Any], sources: Sequence[Mapping[str, str]]) -> str:
+    """The page for `report` (with a `source` number in each op) and the kernels' texts."""
+    data = json.dumps({**report, "sources": list(sources)}, separators=(",", ":"))
+    parts = {
+        "/*CSS*/": _read("page.css"),
+        "/*JS*/": _read("page.js"),
+        # Inside a script element only "<" could end the data early.
+        "/*DATA*/": data.replace("<", "\\u003c"),
+    }
+    page = _read("page.html")
+    for mark, text in parts.items():
+        page = page.replace(mark, text, 1)
+    return page
+
+
+def kernel_sources(
+    profiles: Sequence[KernelProfile],
+) -> tuple[list[int], list[dict[str, str]]]:
+    """For each record the number of its source (-1: none), and the distinct sources."""
+    numbers: dict[CachedKernel, int] = {}
+    found: list[int] = []
+    for profile in profiles:
+        kernel = profile.kernel
+        found.append(-1 if kernel is None else numbers.setdefault(kernel, len(numbers)))
+    return found, [_source(kernel) for kernel in numbers]
+
+
+def _source(kernel: CachedKernel) -> dict[str, str]:
+    shown = {"kernel": kernel.text}
+    if kernel.code is not None:
+        shown["assembly"] = disassemble(kernel.code)
+    return shown
+
+
+def _read(name: str) -> str:
+    return files("semel.runtime.report").joinpath(name).read_text("utf-8")

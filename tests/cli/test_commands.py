@@ -1,0 +1,139 @@
+"""The command line: arguments, exit codes, and what the small commands say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import semel
+from semel import Tensor, config
+from semel.cli import doctor, report
+from semel.cli.main import main
+from semel.cli.report import Section, format_bytes, format_seconds, plain, show
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"semel {semel.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["fly"], ["demo", "--threads", "0"], ["demo", "--threads", "two"], ["cache", "eat"]],
+)
+def test_wrong_arguments_are_refused_with_usage(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert "usage: semel" in capsys.readouterr().err
+
+
+def test_a_semel_error_is_one_line_and_code_two(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise semel.UserError("config", "SEMEL_THREADS must be an integer, got 'x'.")
+
+    monkeypatch.setattr(doctor, "diagnose", refuse)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err.startswith("semel: [config] SEMEL_THREADS must be")
+
+
+def test_ctrl_c_gives_the_shells_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "diagnose", interrupt)
+    assert main(["doctor"]) == 130
+
+
+def test_cache_counts_kernels_and_clears_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.override(cache=True, cache_dir=tmp_path):
+        assert main(["cache", "--json"]) == 0
+        empty = json.loads(capsys.readouterr().out)
+        assert (empty["entries"], empty["bytes"], empty["reason"]) == (0, 0, "")
+        # A constant that no other test uses, so that its kernel is not already loaded.
+        (Tensor([1.0, 2.0]) * 0.8171923).numpy()
+        main(["cache", "--json"])
+        full = json.loads(capsys.readouterr().out)
+        assert full["entries"] >= 1
+        assert full["bytes"] > 0
+        assert main(["cache", "clear"]) == 0
+        assert capsys.readouterr().out.startswith(f"Removed {full['entries']} kernels")
+        main(["cache"])
+        assert str(tmp_path) in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.kernel"))
+
+
+def test_cache_says_why_it_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with config.override(cache=False):
+        assert main(["cache"]) == 0
+    assert "turned off" in capsys.readouterr().out
+
+
+def test_doctor_finds_that_plans_work_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["works"] is True
+    assert found["versions"]["semel"] == semel.__version__
+    assert found["versions"]["numpy"]
+    assert found["cores"] >= 1
+    assert all(limit["flops_per_s"] > 1e8 for limit in found["limits"])
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in ("machine", "versions", "kernel cache", "measured limits", "works"):
+        assert word in text
+
+
+def test_doctor_fails_where_numbers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "try_plan", lambda: (0.1, 1e-6, False))
+    assert main(["doctor"]) == 1
+
+
+def test_columns_line_up() -> None:
+    section = Section("title", (("a", "1"), ("long", "1000")), ("name", "us"), ("a note",))
+    assert plain(section) == ("title\n-----\nname    us\na        1\nlong  1000\na note")
+    assert plain(Section("t", (("a", "left"), ("bb", "x")))) == "t\n-\na   left\nbb  x"
+
+
+def test_rich_output_has_the_same_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(report, "_is_rich", lambda: True)
+    show([Section("title", (("a", "1"),), ("name", "us"), ("[note]",)), Section("empty")])
+    said = capsys.readouterr().out
+    for word in ("title", "name", "us", "[note]", "empty"):
+        assert word in said
+
+
+def test_rich_is_for_wide_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert not report._is_rich()
+    monkeypatch.setenv("COLUMNS", "100")
+    assert report._is_rich()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert not report._is_rich()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3 GiB")]
+)
+def test_sizes_read_well(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (4.5e-6, "4.5 us"), (8e-8, "80 ns")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
