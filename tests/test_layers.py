@@ -9,11 +9,12 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "semel"
 
-BASE = {"errors", "config", "ir"}
+BASE = {"version", "errors", "config", "ir"}
 COMPILE = BASE | {"kernel", "ops", "passes", "schedule", "lower", "codegen"}
 RUN = {"runtime", "plan", "devices"}
 
 MAY_IMPORT: dict[str, set[str]] = {
+    "version": set(),
     "errors": set(),
     "config": {"errors"},
     "ir": {"errors", "config"},
@@ -28,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "devices": BASE | {"kernel", "codegen", "runtime"},
     "compiler": COMPILE | RUN,
     "tensor": COMPILE | RUN | {"compiler"},
-    "cli": COMPILE | RUN | {"compiler", "tensor"},
+    "load": COMPILE | RUN | {"compiler", "tensor"},
+    "cli": COMPILE | RUN | {"compiler", "tensor", "load"},
 }
 
 FILES = sorted(SRC.rglob("*.py"))

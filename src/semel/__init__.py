@@ -18,6 +18,7 @@ from semel.errors import (
     InternalError,
     OutOfMemoryError,
     PlanError,
+    PlanFileError,
     RecompileError,
     SemelError,
     UnsupportedError,
@@ -26,6 +27,7 @@ from semel.errors import (
 )
 from semel.ir.expr import Variable
 from semel.ir.types import DType
+from semel.load import load_plan
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
@@ -155,8 +157,7 @@ from semel.tensor.functions import (
 from semel.tensor.random import manual_seed
 from semel.tensor.realize import no_recompiles, prepare
 from semel.tensor.tensor import Tensor
-
-__version__ = "0.1.0"
+from semel.version import VERSION as __version__
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "Buffer",
@@ -174,6 +175,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "InternalError",
     "OutOfMemoryError",
     "PlanError",
+    "PlanFileError",
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",
@@ -236,6 +238,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "layer_norm",
     "lerp",
     "linspace",
+    "load_plan",
     "log",
     "log10",
     "log1p",

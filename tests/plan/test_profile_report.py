@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from semel.runtime.profile import MachineLimits, ProfileReport, RunInfo
+from semel.runtime.profile import ProfileReport, RunInfo
 from semel.runtime.report.records import Span, covered_ns
 from semel.runtime.report.trace import chrome_trace
 from tests.plan.profiles import LIMITS, sample_report
@@ -53,7 +53,11 @@ def test_rates_and_shares_follow_from_bytes_and_flops() -> None:
 
 def test_the_share_of_no_time_is_zero() -> None:
     assert LIMITS.share(100, 100, 0.0) == (0.0, "")
-    assert MachineLimits(1, 1.0, 1.0).share(0, 0, 1.0) == (0.0, "")
+
+
+def test_what_moves_and_computes_nothing_has_no_share() -> None:
+    view, _, host = sample_report()[3:]
+    assert view.share_of_limit is None and host.share_of_limit is None
 
 
 def test_sum_and_makespan() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from semel import __version__
+import semel
 from semel.cli.cache import CacheInfo, describe, inspect_cache
 from semel.cli.report import Section, format_bytes, format_seconds, show
 from semel.compiler.cache import default_cache
@@ -74,7 +74,7 @@ def diagnose() -> Diagnosis:
 
 def find_versions() -> dict[str, str]:
     """Versions of Semel, Python and what we build on; empty for what is not installed."""
-    found = {"semel": __version__, "python": platform.python_version()}
+    found = {"semel": semel.__version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:
             found[name] = version(name)

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from semel import __version__
+import semel
 from semel.cli import cache, demo, doctor
 from semel.config import MAX_THREADS
 from semel.errors import SemelError
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="semel", description="An ML compiler and runtime: prepare once, execute many."
     )
-    parser.add_argument("--version", action="version", version=f"semel {__version__}")
+    parser.add_argument("--version", action="version", version=f"semel {semel.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_cache(commands)

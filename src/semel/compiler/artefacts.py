@@ -10,11 +10,12 @@ warm start loads object code by our own loader and never imports llvmlite.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.compiler.cache import cache_key, default_cache
 from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.runtime import use_compiler
 from semel.devices.cpu.runtime import use_compiler
 from semel.devices.cpu.toolchain import compile_ir
 from semel.ir.signature import BufferSpec, KernelSignature
@@ -43,12 +44,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:
         found = _loaded.get(key)
     if found is not None:
         return found
-    cache = default_cache()
-    code = cache.get(key)
     symbol = f"k{key[:24]}"
-    if code is None:
-        code = compile_ir(emit_kernel(kernel, target, symbol), target)
-        cache.put(key, code)
+    code = cached_object(key, lambda: compile_ir(emit_kernel(kernel, target, symbol), target))
     loaded = CachedKernel(
         signature=signature_of(kernel),
         address=load_object(code).address(symbol),
@@ -62,16 +59,22 @@ def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:
         return _loaded.setdefault(key, loaded)
 
 
-def compile_text(ir_text: str, target: Target) -> bytes:
-    """Object code for LLVM IR as it stands, from disk or from LLVM: for the plan runner."""
-    key, cache = cache_key(ir_text, target), default_cache()
+def cached_object(key: str, compile_now: Callable[[], bytes]) -> bytes:
+    """Object code by its key: from the cache, or compiled and remembered."""
+    cache = default_cache()
     code = cache.get(key)
     if code is None:
-        code = compile_ir(ir_text, target)
+        code = compile_now()
         cache.put(key, code)
     return code
 
 
+def compile_text(ir_text: str, target: Target) -> bytes:
+    """Object code for LLVM IR as it stands: for the plan runner."""
+    return cached_object(cache_key(ir_text, target), lambda: compile_ir(ir_text, target))
+
+
+# The plan runner comes from the same cache as the kernels.
 use_compiler(compile_text)
 
 

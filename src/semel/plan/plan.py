@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,12 +43,16 @@ from semel.plan.prepared import (
     PreparedKernel,
     PreparedOp,
 )
+from semel.plan.save import save_program
 from semel.plan.state import IntermediateKeeper, OutputKeeper, PlanIO, PlanState, PlanVariable
 from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.device import Device, PlanEntry
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.optable import OpTable, TableInput, make_lanes
+
+if TYPE_CHECKING:
+    from semel.plan.program import Program
 
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
@@ -597,16 +601,7 @@ class ExecutionPlan:
 
         Buffers and bound variables are not part of it. The file appears whole or not at all.
         """
-        write_file(path, self.to_bytes())
-
-    def to_bytes(self) -> list[Buffers]:
-        """The contents of a plan file, in pieces that are to be written one after the other."""
-        if self.program is None:
-            raise PlanError(
-                "save",
-                "a plan must be made from a compiled program, this one was built by hand.",
-            )
-        return pack_program(self.program, self._parts.device.device_code())
+        save_program(self.program, self._parts.device.device_code(), path)
 
     # ------------------------------------------------------------ releasing
 

@@ -39,6 +39,16 @@ def no_recompiles() -> Iterator[None]:
         _compiling_is_an_error.reset(token)
 
 
+def check_may_compile(where: str, what: str) -> None:
+    """Raise inside `no_recompiles()`; whoever is about to compile asks first."""
+    if _compiling_is_an_error.get():
+        raise RecompileError(
+            where,
+            f"{what} would be compiled inside no_recompiles().",
+            hint="Prepare it before, and execute the plan here.",
+        )
+
+
 def prepare(
     outputs: Handle | Sequence[Handle] | Mapping[str, Handle],
     *,
@@ -52,12 +62,7 @@ def prepare(
     the settings for this plan.
     """
     graph = build_graph(outputs)
-    if _compiling_is_an_error.get():
-        raise RecompileError(
-            "prepare",
-            f"{', '.join(graph.names)} would be compiled inside no_recompiles().",
-            hint="Prepare it before, and execute the plan here.",
-        )
+    check_may_compile("prepare", ", ".join(graph.names))
     return prepare_graph(graph, threads=threads, memory_limit=memory_limit, fusion=fusion)
 
 

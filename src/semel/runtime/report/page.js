@@ -292,7 +292,8 @@ function drawRoofline() {
   const y = (v) => height - bottom - ((Math.log10(v) - yl) / (yh - yl)) * (height - bottom - 8);
   for (let power = xl; power <= xh; power++) {
     root.append(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: 8, y2: y(10 ** yl) }));
-    root.append(svg("text", { x: x(10 ** power), y: height - 20, "text-anchor": "middle" }, String(10 ** power)));
+    const anchor = power === xl ? "start" : power === xh ? "end" : "middle";
+    root.append(svg("text", { x: x(10 ** power), y: height - 18, "text-anchor": anchor }, String(10 ** power)));
   }
   for (let power = yl; power <= yh; power++) {
     root.append(svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(10 ** power), y2: y(10 ** power) }));

@@ -51,7 +51,7 @@ class MachineLimits:
 
     def share(self, flops: int, moved_bytes: int, seconds: float) -> tuple[float, str]:
         """The larger of the two shares that this work reaches, and which limit it is."""
-        if seconds <= 0 or (flops <= 0 and moved_bytes <= 0):
+        if seconds <= 0:
             return 0.0, ""
         of_flops = flops / seconds / self.flops_per_s
         of_bytes = moved_bytes / seconds / self.bytes_per_s
@@ -88,7 +88,7 @@ class KernelProfile(ProfiledOp):
 
     `share_of_limit` is how much of the machine's measured limit the operation reached: of
     float32 arithmetic or of memory bandwidth (`limited_by`), whichever is larger. Above 1 the
-    data came from a cache. None: nothing was measured.
+    data came from a cache. None: not measured, or there was nothing to move or compute.
     """
 
     elapsed: float
@@ -196,7 +196,7 @@ def _profile(
     elapsed = covered_ns(spans) / 1e9
     share: float | None = None
     limited_by = ""
-    if limits is not None:
+    if limits is not None and spans and (op.flops or op.bytes):
         share, limited_by = limits.share(op.flops, op.bytes, elapsed)
     known = {name: getattr(op, name) for name in ProfiledOp.__dataclass_fields__}
     return KernelProfile(

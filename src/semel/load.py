@@ -1,0 +1,369 @@
+"""Plan files, the reading side: from a file to a plan that is ready to run.
+
+    file  --load_plan-->  ExecutionPlan
+
+A plan file is a program: loading one and executing it runs the machine code in it with the
+rights of this process. Load only what you trust. `trust=False` runs none of that code and
+compiles the kernels again from their stored form; it protects from code that was put into a
+file, not from a kernel that was made to misbehave. Nothing is ever unpickled or evaluated.
+
+A load maps the file, checks it, copies the code to executable pages and makes a plan: some
+milliseconds, and no compiler is imported. Constants stay in the file's pages, read-only,
+and are shared with every process that has it open; so replace a plan file, as `save` does, and
+never write into one.
+
+Plans pickle by the same format: `pickle` carries its bytes and calls `plan_from_bytes`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import json
+import mmap
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from semel.compiler.artefacts import compile_kernel
+from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.runtime import offer_runner
+from semel.devices.cpu.toolchain import host_target
+from semel.errors import CompileError, GraphError, PlanFileError
+from semel.ir.encode import (
+    DimReader,
+    as_index,
+    as_int,
+    as_list,
+    as_text,
+    decode_signature,
+    decode_type,
+)
+from semel.ir.signature import ABI_VERSION
+from semel.ir.target import Target
+from semel.kernel.encode import decode_kernel
+from semel.kernel.verify import verify_kernel
+from semel.plan.plan import ExecutionPlan
+from semel.plan.program import Program, ProgramOp, ProgramValue, adopt_constants, instantiate
+from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, Prefix, pack_program
+from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
+from semel.runtime.device import find_device
+from semel.runtime.kernel import CachedKernel
+from semel.tensor.realize import check_may_compile
+
+_REBUILD = "Load it with recompile=True."
+
+
+def load_plan(
+    path: str | os.PathLike[str],
+    *,
+    recompile: bool = False,
+    trust: bool = True,
+    verify: bool = True,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+) -> ExecutionPlan:
+    """The plan that `plan.save(path)` wrote, with fresh buffers and unbound variables.
+
+    A plan file is code: load only what you trust. `recompile=True` compiles the kernels for
+    this CPU, for a file made on another one; `trust=False` does the same in order to run no
+    code from the file. `verify=False` skips the checksum of the constants, and with it
+    the reading of them. Raises PlanFileError for a file that is damaged or does not fit here.
+    """
+    file = _parse(_map(Path(path)), str(path), verify=verify)
+    return _make_plan(file, recompile or not trust, threads, memory_limit)
+
+
+def plan_from_bytes(
+    data: bytes, threads: int | None = None, memory_limit: int | None = None
+) -> ExecutionPlan:
+    """The plan whose file has these contents; the constants are copied."""
+    memory = allocate(len(data))
+    memory.bytes[: len(data)] = np.frombuffer(data, np.uint8)
+    memory.bytes.flags.writeable = False
+    file = _parse(memory.bytes[: len(data)], "bytes", verify=True)
+    return _make_plan(file, False, threads, memory_limit)
+
+
+def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tuple[Any, ...]]:
+    data = pack_program(plan.program, find_device(plan.device).device_code())
+    return plan_from_bytes, (data, plan.threads, plan.memory_limit)
+
+
+copyreg.pickle(ExecutionPlan, _reduce_plan)  # type: ignore[arg-type]
+
+
+def _make_plan(
+    file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None
+) -> ExecutionPlan:
+    with file.reading():
+        kernels = _rebuild_kernels(file) if rebuild else _load_kernels(file)
+        program, constants = _read_program(file, kernels, compile_count=int(rebuild))
+    adopt_constants(program, constants)
+    return instantiate(program, threads=threads, memory_limit=memory_limit)
+
+
+# ---------------------------------------------------------------- the file
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanFile:
+    """A file whose prefix and checksums are right; `name` is for messages."""
+
+    name: str
+    prefix: Prefix
+    header: Any
+    dim: DimReader
+    blobs: memoryview
+    constants: Bytes
+
+    def blob(self, place: Any) -> bytes:
+        """The bytes at [offset, size]."""
+        offset, size = (as_int(n) for n in as_list(place, 2))
+        if offset < 0 or size < 0 or offset + size > len(self.blobs):
+            raise self.refuse(f"bytes [{offset}, {offset + size}) must lie inside the file.")
+        return bytes(self.blobs[offset : offset + size])
+
+    def target(self, number: Any) -> Target:
+        """The target that code was made for."""
+        targets = as_list(self.header["targets"])
+        record = dict(targets[as_index(number, len(targets), "target")])
+        return Target(**{**record, "features": tuple(as_list(record["features"]))})
+
+    def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
+        """The error for this file."""
+        return _refuse(self.name, message, hint, **fields)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns whatever is wrong with the records into the error for this file."""
+        try:
+            yield
+        except (GraphError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise self.refuse(f"must have the records of format {FORMAT}: {error}") from error
+
+
+def _refuse(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileError:
+    return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
+
+
+def _map(path: Path) -> Bytes:
+    """The file's bytes, read-only and shared with all who map it."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, np.uint8)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise _refuse(str(path), f"must be readable: {error}.") from error
+
+
+def _parse(data: Bytes, name: str, *, verify: bool) -> _PlanFile:
+    prefix = _read_prefix(data, name)
+    front = memoryview(data)[Prefix.LAYOUT.size : prefix.constants_offset]  # type: ignore[arg-type]
+    constants = data[prefix.constants_offset :]
+    if zlib.crc32(front) != prefix.front_checksum:
+        raise _damaged(name, "code or header")
+    if verify and _checksum(constants, prefix.format) != prefix.constants_checksum:
+        raise _damaged(name, "constants")
+    header = json.loads(bytes(front[: prefix.header_bytes]))
+    for version in range(prefix.format, FORMAT):
+        header = _UPGRADES[version](header)
+    blobs = front[prefix.header_bytes :]
+    return _PlanFile(name, prefix, header, DimReader(header["dims"]), blobs, constants)
+
+
+#: For each earlier format, how its header becomes that of the next one.
+_UPGRADES: dict[int, Callable[[Any], Any]] = {}
+
+
+def _read_prefix(data: Bytes, name: str) -> Prefix:
+    """The first bytes; what follows may be looked at only after this."""
+    size = Prefix.LAYOUT.size
+    start = data[:size].tobytes()
+    if start[: len(MAGIC)] != MAGIC:
+        raise _refuse(name, f"must start with {MAGIC!r}, as plan files do, got {start[:8]!r}.")
+    if len(start) < size:
+        raise _refuse(name, f"must have at least {size} bytes, got {len(start)}: it is cut off.")
+    _, *fields, checksum = Prefix.LAYOUT.unpack(start)
+    prefix = Prefix(*fields)
+    if not 1 <= prefix.format <= FORMAT:
+        raise _refuse(
+            name,
+            f"format must lie in [1, {FORMAT}], got {prefix.format}.",
+            "It was written by a newer version; save the plan with this one.",
+        )
+    if checksum != zlib.crc32(start[:-4]):
+        raise _damaged(name, "first bytes")
+    if prefix.file_bytes != data.size:
+        raise _refuse(name, f"must have {prefix.file_bytes} bytes, got {data.size}: it is cut off.")
+    return prefix
+
+
+def _damaged(name: str, what: str) -> PlanFileError:
+    return _refuse(name, f"the file is damaged: the checksum of its {what} is wrong.")
+
+
+def _checksum(constants: Bytes, version: int) -> int:
+    checksum = CHECKSUMS[version]()
+    for start in range(0, constants.size, CHUNK_BYTES):
+        checksum.update(constants[start : start + CHUNK_BYTES])
+    return checksum.value
+
+
+# ---------------------------------------------------------------- kernels
+
+_loaded: dict[bytes, int] = {}
+_lock = threading.Lock()
+
+
+def _load_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:
+    """The kernels with the code in the file, which must be for a machine like this one."""
+    if file.prefix.abi != ABI_VERSION:
+        raise file.refuse(
+            f"code must be for kernel ABI {ABI_VERSION}, got {file.prefix.abi}.", _REBUILD
+        )
+    host = host_target()
+    records = as_list(file.header["kernels"])
+    for number in sorted({as_int(record["target"]) for record in records}):
+        _check_target(file, file.target(number), host)
+    runner = file.header["runner"]
+    if not _missing_features(file.target(runner["target"]), host):
+        offer_runner(as_text(runner["key"]), file.blob(runner["code"]))
+    return tuple(_load_kernel(file, record) for record in records)
+
+
+def _check_target(file: _PlanFile, target: Target, host: Target) -> None:
+    if target.arch != host.arch:
+        raise file.refuse(f"code must be for {host.arch}, got {target.arch}.", _REBUILD)
+    missing = _missing_features(target, host)
+    if missing:
+        raise file.refuse(
+            f"its code needs CPU features that this machine lacks: {', '.join(missing)}.",
+            _REBUILD,
+            missing=missing,
+        )
+
+
+def _missing_features(target: Target, host: Target) -> tuple[str, ...]:
+    if target.arch != host.arch:
+        return (target.arch,)
+    return tuple(f for f in target.features if f not in host.features)
+
+
+def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
+    code, entry = file.blob(record["code"]), as_text(record["entry"])
+    return CachedKernel(
+        signature=decode_signature(record["signature"], file.dim),
+        address=_load_code(file, code, entry),
+        entry=entry,
+        code=code,
+        text=file.blob(record["text"]).decode(),
+        encoded=file.blob(record["form"]),
+        target=file.target(record["target"]),
+    )
+
+
+def _load_code(file: _PlanFile, code: bytes, entry: str) -> int:
+    """The address of the code; loaded once per process, since loaded code is never freed."""
+    key = hashlib.blake2b(code, digest_size=32, key=entry.encode()[:64]).digest()
+    with _lock:
+        if key not in _loaded:
+            try:
+                _loaded[key] = load_object(code).address(entry)
+            except CompileError as error:
+                raise file.refuse(f"its code cannot be loaded: {error}", _REBUILD) from error
+        return _loaded[key]
+
+
+def _rebuild_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:
+    """The kernels compiled again for this machine; signatures follow from them too."""
+    check_may_compile("load_plan", file.name)
+    return tuple(_rebuild_kernel(file, record) for record in as_list(file.header["kernels"]))
+
+
+def _rebuild_kernel(file: _PlanFile, record: Any) -> CachedKernel:
+    kernel = decode_kernel(file.blob(record["form"]))
+    found = verify_kernel(kernel)
+    if found:
+        raise file.refuse(f"kernel '{kernel.name}' must be well formed: {found[0]}")
+    return compile_kernel(kernel, host_target())
+
+
+# ---------------------------------------------------------------- program
+
+
+def _read_program(
+    file: _PlanFile, kernels: tuple[CachedKernel, ...], compile_count: int
+) -> tuple[Program, dict[int, Memory]]:
+    """The program, and where its constants lie."""
+    header, dim = file.header, file.dim
+    constants: dict[int, Memory] = {}
+    values = tuple(
+        _read_value(file, i, record, constants)
+        for i, record in enumerate(as_list(header["values"]))
+    )
+    program = Program(
+        kernels=kernels,
+        values=values,
+        ops=tuple(_read_op(file, r, len(kernels)) for r in as_list(header["ops"])),
+        inputs=_read_names(header["inputs"], len(values)),
+        outputs=_read_names(header["outputs"], len(values)),
+        guards=tuple(
+            (dim(expr), as_text(message))
+            for expr, message in (as_list(g, 2) for g in as_list(header["guards"]))
+        ),
+        variables=tuple(dim.variable(v) for v in as_list(header["variables"])),
+        log=tuple(as_text(line) for line in as_list(header["log"])),
+        compile_count=compile_count,
+    )
+    return program, constants
+
+
+def _read_value(
+    file: _PlanFile, i: int, record: Any, constants: dict[int, Memory]
+) -> ProgramValue:
+    kind = decode_type(record["type"], file.dim)
+    first, last = (as_int(n) for n in as_list(record["life"], 2))
+    array = None
+    if record["place"] is not None:
+        size = as_int(kind.num_bytes)
+        data = _constant(file, as_int(record["place"]), size)
+        constants[i] = Memory.over(data)
+        shape = tuple(as_int(d) for d in kind.shape)
+        array = np.ndarray(shape, kind.dtype.numpy, data.data)
+    return ProgramValue(as_text(record["name"]), kind, as_text(record["kind"]), array, first, last)
+
+
+def _constant(file: _PlanFile, offset: int, size: int) -> Bytes:
+    """The bytes of a constant, which must be followed by a line that can be read."""
+    end = offset + max(size, ALIGNMENT_BYTES)
+    if offset < 0 or size < 0 or offset % ALIGNMENT_BYTES or end > file.constants.size:
+        raise file.refuse(f"a constant must lie inside the file, got {size} bytes at {offset}.")
+    if offset + size + SLACK_BYTES > file.constants.size:
+        raise file.refuse(f"a constant must have {SLACK_BYTES} bytes after it, at {offset}.")
+    return file.constants[offset:end]
+
+
+def _read_op(file: _PlanFile, record: Any, num_kernels: int) -> ProgramOp:
+    if record["kind"] != "kernel":
+        raise file.refuse(f"an op must be a kernel call, got {record['kind']!r:.40}.")
+    return ProgramOp(
+        kernel=as_index(record["kernel"], num_kernels, "kernel"),
+        args=tuple(as_int(a) for a in as_list(record["args"])),
+        variables=tuple(file.dim.variable(v) for v in as_list(record["variables"])),
+        origins=tuple(as_text(line) for line in as_list(record["origins"])),
+    )
+
+
+def _read_names(entries: Any, count: int) -> tuple[tuple[str, int], ...]:
+    pairs = (as_list(entry, 2) for entry in as_list(entries))
+    return tuple((as_text(name), as_index(index, count, "value")) for name, index in pairs)

@@ -1,0 +1,301 @@
+"""Plan files: a program, its code and its constants in one file.
+
+    Program x DeviceCode  --save_program-->  file  --semel.load_plan-->  ExecutionPlan
+
+    prefix     64 bytes: magic, versions, sizes, checksums
+    header     JSON: signatures, ops, values, variables, guards, inputs, outputs, log, target
+    blobs      object code of the runner and of each kernel, kernel texts, kernel forms
+    constants  from a page boundary on; each starts on a cache line and has a line of slack
+
+Every byte is covered by a checksum, paddings too, so that damage anywhere is noticed. The
+same program gives the same bytes: what differs from run to run (node ids, compile times)
+stays out. Constants are used where they lie, mapped read-only, so processes that load one
+file share them. Why this way: docs/decisions/0009-plan-files.md.
+
+Numbers are little-endian. The reader is `semel.load`; it reads all versions up to `FORMAT`.
+A change of anything below is a new version there.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from semel.errors import PlanError, PlanFileError
+from semel.ir.abi import RUNNER_VERSION
+from semel.ir.encode import DimWriter, encode_signature, encode_type
+from semel.ir.signature import ABI_VERSION
+from semel.ir.target import Target
+from semel.runtime.allocator import SLACK_BYTES, align
+from semel.runtime.device import DeviceCode
+from semel.runtime.kernel import CachedKernel
+from semel.version import VERSION
+
+if TYPE_CHECKING:  # a plan can be saved, so plan.plan needs this file; programs need plans
+    from semel.plan.program import Program, ProgramOp
+
+FORMAT = 1
+MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
+PAGE_BYTES = 4096
+CHUNK_BYTES = 16 << 20
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first bytes of a file. `front` is everything between prefix and constants."""
+
+    format: int
+    abi: int
+    header_bytes: int
+    constants_offset: int
+    file_bytes: int
+    front_checksum: int
+    constants_checksum: int
+
+    # magic, the fields in order, room for later, the checksum of all that
+    LAYOUT = struct.Struct("<8sIIQQQII12xI")
+
+    def pack(self) -> bytes:
+        """The bytes, with their own checksum at the end."""
+        fields = (
+            self.format,
+            self.abi,
+            self.header_bytes,
+            self.constants_offset,
+            self.file_bytes,
+            self.front_checksum,
+            self.constants_checksum,
+        )
+        data = self.LAYOUT.pack(MAGIC, *fields, 0)[:-4]
+        return data + struct.pack("<I", zlib.crc32(data))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def save_program(
+    program: Program | None, code: DeviceCode, path: str | os.PathLike[str]
+) -> None:
+    """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
+    checked = _check_program(program)
+    place = Path(path)
+    beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
+    try:
+        with open(beside, "xb") as file:
+            _write(checked, code, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+        _sync_folder(place.parent)
+    except OSError as error:
+        raise PlanFileError("save", f"{place} must be writable: {error}.", path=place) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def pack_program(program: Program | None, code: DeviceCode) -> bytes:
+    """The contents of a plan file as bytes, to send to another process."""
+    file = io.BytesIO()
+    _write(_check_program(program), code, file)
+    return file.getvalue()
+
+
+def _check_program(program: Program | None) -> Program:
+    if program is None:
+        raise PlanError("save", "a plan must come from `prepare`, this one was built by hand.")
+    for kernel in program.kernels:
+        if not kernel.code or not kernel.encoded or kernel.target is None:
+            raise PlanError(
+                "save", f"kernel '{kernel.name}' must come from the compiler: it has no code."
+            )
+    return program
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename last; not every file system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _write(program: Program, code: DeviceCode, file: IO[bytes]) -> None:
+    blobs = _Blobs()
+    places, constants_bytes = place_constants(program)
+    header = json.dumps(encode_header(program, code, blobs, places), separators=(",", ":"))
+    text = header.encode()
+    front = b"".join([text, *blobs.pieces])
+    start = Prefix.LAYOUT.size + len(front)
+    constants_offset = -(-start // PAGE_BYTES) * PAGE_BYTES
+    front += bytes(constants_offset - start)
+    file.write(bytes(Prefix.LAYOUT.size))
+    file.write(front)
+    checksum = Checksum()
+    for chunk in in_chunks(constant_pieces(program, places, constants_bytes)):
+        checksum.update(chunk)
+        file.write(chunk)
+    prefix = Prefix(
+        FORMAT,
+        ABI_VERSION,
+        len(text),
+        constants_offset,
+        constants_offset + constants_bytes,
+        zlib.crc32(front),
+        checksum.value,
+    )
+    file.seek(0)
+    file.write(prefix.pack())
+
+
+class _Blobs:
+    """Byte strings one after the other; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._places: dict[bytes, list[int]] = {}
+        self._end = 0
+
+    def add(self, data: bytes) -> list[int]:
+        """[offset, size] of the bytes."""
+        if data not in self._places:
+            self._places[data] = [self._end, len(data)]
+            self.pieces.append(data)
+            self._end += len(data)
+        return self._places[data]
+
+
+class Checksum:
+    """Of the constants, chunk by chunk; all but the last chunk are whole pages."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def update(self, chunk: Any) -> None:
+        """Add the next chunk."""
+        self.value = zlib.crc32(chunk, self.value)
+
+
+#: How each format sums up its constants.
+CHECKSUMS = {1: Checksum}
+
+# ---------------------------------------------------------------- header
+
+
+def encode_header(
+    program: Program, code: DeviceCode, blobs: _Blobs, places: dict[int, int]
+) -> dict[str, Any]:
+    """All of a program but its bytes, as JSON values; bytes go to `blobs`."""
+    dim = DimWriter()
+    targets: dict[Target, int] = {}
+
+    def target(which: Target | None) -> int:
+        wanted = code.target if which is None else which
+        return targets.setdefault(wanted, len(targets))
+
+    return {
+        "semel": VERSION,
+        "runner": {
+            "version": RUNNER_VERSION,
+            "key": code.runner_key,
+            "target": target(code.target),
+            "code": blobs.add(code.runner),
+        },
+        "kernels": [
+            {**_encode_kernel(kernel, dim, blobs), "target": target(kernel.target)}
+            for kernel in program.kernels
+        ],
+        "ops": [_encode_op(op, dim) for op in program.ops],
+        "values": [
+            {
+                "name": value.name,
+                "kind": value.kind,
+                "type": encode_type(value.type, dim),
+                "life": [value.first, value.last],
+                "place": places.get(i),
+            }
+            for i, value in enumerate(program.values)
+        ],
+        "inputs": [list(io) for io in program.inputs],
+        "outputs": [list(io) for io in program.outputs],
+        "guards": [[dim(expr), message] for expr, message in program.guards],
+        "variables": dim.all(program.variables),
+        "log": list(program.log),
+        "targets": [asdict(which) for which in targets],
+        "dims": dim.entries,
+    }
+
+
+def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[str, Any]:
+    return {
+        "signature": encode_signature(kernel.signature, dim),
+        "entry": kernel.entry,
+        "code": blobs.add(kernel.code or b""),
+        "text": blobs.add(kernel.text.encode()),
+        "form": blobs.add(kernel.encoded),
+    }
+
+
+def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
+    """A row. Other kinds than kernel calls will name what they do, never hold code."""
+    return {
+        "kind": "kernel",
+        "kernel": op.kernel,
+        "args": list(op.args),
+        "variables": dim.all(op.variables),
+        "origins": list(op.origins),
+    }
+
+
+# ---------------------------------------------------------------- constants
+
+
+def place_constants(program: Program) -> tuple[dict[int, int], int]:
+    """The offset of each constant in its section, by value, and the size of the section."""
+    places: dict[int, int] = {}
+    end = 0
+    for i, value in enumerate(program.values):
+        if value.array is not None:
+            places[i] = end
+            end += align(max(value.array.nbytes, 1)) + SLACK_BYTES
+    return places, -(-end // PAGE_BYTES) * PAGE_BYTES
+
+
+def constant_pieces(
+    program: Program, places: dict[int, int], constants_bytes: int
+) -> Iterator[bytes | memoryview]:
+    """The bytes of the section in order: arrays, and zeros between them."""
+    end = 0
+    for i, offset in places.items():
+        array = np.ascontiguousarray(program.values[i].array)
+        yield bytes(offset - end)
+        yield memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        end = offset + array.nbytes
+    yield bytes(constants_bytes - end)
+
+
+def in_chunks(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """The same bytes, cut into chunks of whole pages; the last one is what remains."""
+    pending = bytearray()
+    for piece in pieces:
+        for start in range(0, len(piece), CHUNK_BYTES):
+            pending += piece[start : start + CHUNK_BYTES]
+            if len(pending) >= CHUNK_BYTES:
+                yield bytes(pending[:CHUNK_BYTES])
+                del pending[:CHUNK_BYTES]
+    yield bytes(pending)
+

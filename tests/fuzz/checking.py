@@ -1,0 +1,147 @@
+"""What must hold for every program: all executors agree.
+
+    Program --check_program--> nothing, or an AssertionError that says what differs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+from tests.fuzz.programs import TOLERANCE, Program
+
+import semel
+from semel import Tensor, config
+from semel.compiler.pipeline import graph_to_run
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.expr import evaluate as evaluate_dim
+from semel.ir.graph import Graph, Node
+from semel.ir.types import as_dtype
+from semel.kernel.interpret import interpret
+from semel.lower import lower_schedule
+from semel.ops.evaluate import evaluate
+from semel.passes import run_passes
+from semel.plan.plan import ExecutionPlan
+from semel.schedule.groups import build_schedule
+
+Arrays = Sequence[np.ndarray]
+#: The interpreter takes microseconds per element, so only small programs go through it.
+INTERPRET_ELEMENTS = 600
+
+
+def check_program(program: Program, rng: Random, *, interpreted: bool = True) -> None:
+    """Run everywhere and compare; the message of a failure has the program in it."""
+    try:
+        _check(program, rng, interpreted)
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error}\n{program}") from error
+
+
+def _check(program: Program, rng: Random, interpreted: bool) -> None:
+    graph = _graph(program.build())
+    noise = [program.noise[i] for i in program.outputs]
+    with config.override(debug=frozenset({"poison"}), verify=True):
+        fused = semel.prepare(program.build(), threads=1)
+        shared = semel.prepare(program.build(), threads=2)
+        single = semel.prepare(program.build(), threads=1, fusion=False)
+        bindings = program.bindings(rng)
+        for values in [*bindings, bindings[0]]:
+            data = _used(graph, program.data(values))
+            bound = {v.name: values[v.name] for v in graph.variables}
+            want = evaluate(graph, data, bound)
+            got = _run(fused, data, bound)
+            _compare("fused", got, want, noise)
+            _compare("not fused", _run(single, data, bound), want, noise)
+            _same_bits("the second run", _run(fused, data, bound), got)
+            _same_bits("two threads", _run(shared, data, bound), got)
+            if program.variables:
+                fixed_graph = program.build(values)
+                fixed = _run(semel.prepare(fixed_graph, threads=1), data, {})
+                _compare("fixed sizes", fixed, want, noise)
+                _same_bits("fixed sizes", fixed, got)
+            if interpreted and _size(graph, bound) <= INTERPRET_ELEMENTS:
+                for fusion in (True, False):
+                    result = run_interpreted(graph, data, bound, fusion=fusion)
+                    _compare(f"interpreted, fusion {fusion}", result, want, noise)
+        assert fused.compile_count == 1
+
+
+def _graph(tensors: Sequence[Tensor]) -> Graph:
+    return Graph(tuple(t.node for t in tensors))
+
+
+def _used(graph: Graph, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = {node.attrs.name for node in graph.inputs}
+    return {name: array for name, array in data.items() if name in names}
+
+
+def _run(plan: ExecutionPlan, data: Mapping[str, Any], bound: Mapping[str, int]) -> Arrays:
+    unknown = {name: value for name, value in bound.items() if name in plan.variables}
+    for name, array in data.items():
+        node_buffer = plan.buffers[plan._state.inputs[name].index]
+        node_buffer.copyin(array)
+    plan.execute_with_vars(unknown)
+    return [buffer.numpy() for buffer in plan.output_buffers]
+
+
+def _size(graph: Graph, bound: Mapping[str, int]) -> int:
+    return sum(evaluate_dim(node.type.num_elements, bound) for node in graph.nodes)
+
+
+def _same_bits(what: str, got: Arrays, want: Arrays) -> None:
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert g.shape == w.shape, f"{what}: output {i} has shape {g.shape}, not {w.shape}"
+        equal = g.tobytes() == w.tobytes()
+        assert equal, f"{what}: output {i} has other bits:\n{g}\nand\n{w}"
+
+
+def _compare(what: str, got: Arrays, want: Arrays, noise: Sequence[str | None]) -> None:
+    for i, (g, w, n) in enumerate(zip(got, want, noise, strict=True)):
+        assert g.dtype == w.dtype and g.shape == w.shape, (
+            f"{what}: output {i} is {g.dtype}{g.shape}, not {w.dtype}{w.shape}"
+        )
+        if n is None:
+            _compare_exactly(f"{what}: output {i}", g, w)
+        else:
+            _compare_closely(f"{what}: output {i} ({n})", g, w, TOLERANCE[n])
+
+
+def _compare_exactly(what: str, got: np.ndarray, want: np.ndarray) -> None:
+    if as_dtype(want.dtype).is_float:
+        got, want = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_array_equal(got, want, err_msg=what)
+
+
+def _compare_closely(what: str, got: np.ndarray, want: np.ndarray, rtol: float) -> None:
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(want)
+    largest = float(np.max(np.abs(want[finite]), initial=1.0))
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * largest, err_msg=what)
+
+
+def run_interpreted(
+    graph: Graph, data: Mapping[str, np.ndarray], bound: Mapping[str, int], *, fusion: bool = True
+) -> Arrays:
+    """The kernels of a graph, run one after another by the interpreter.
+
+    It raises where the machine would silently read outside a buffer.
+    """
+    graph = graph_to_run(run_passes(graph, verify=True))
+    memory: dict[Node, np.ndarray] = {}
+    for node in graph.nodes:
+        if node.op.name == "input":
+            memory[node] = np.ascontiguousarray(data[node.attrs.name]).reshape(-1)
+        elif node.op.name in ("constant", "param"):
+            memory[node] = np.ascontiguousarray(node.attrs.storage.array).reshape(-1)
+    for lowered in lower_schedule(build_schedule(graph, fusion=fusion), host_target()):
+        for node in lowered.args:
+            if node not in memory:
+                size = evaluate_dim(node.type.num_elements, bound)
+                memory[node] = np.zeros(size, node.type.dtype.numpy)
+        failed = interpret(lowered.kernel, [memory[n].copy() if n.op.kind == "leaf" else memory[n]
+                                            for n in lowered.args], bound)  # fmt: skip
+        assert not failed, f"checks failed: {failed}"
+    shapes = [tuple(evaluate_dim(d, bound) for d in n.type.shape) for n in graph.outputs]
+    return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]

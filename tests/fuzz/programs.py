@@ -1,0 +1,715 @@
+"""Random programs over the Tensor API, replayable with other sizes.
+
+    Random --make_program--> Program --build--> tensors (symbolic, or at fixed sizes)
+
+A program is a list of steps, each a function of earlier values. Steps take sizes from the
+shapes of their operands only, so that the same steps build the graph with Variables and
+the graph at fixed sizes. A value is *exact* if every executor must give the same bits:
+inputs, integers, correctly rounded ops, and what selects from them. Ops that turn a tiny
+difference into a large one (comparisons, floor, sort, float to integer) get exact operands
+only. An inexact value remembers the coarsest dtype that took part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from semel import Tensor, Variable
+from semel.errors import GraphError
+from semel.ir.expr import Dim, evaluate, lower_bound, upper_bound
+from semel.ir.types import DType, as_dtype
+
+Build: TypeAlias = Callable[..., Tensor]
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = ("float32",) * 8 + FLOATS + INTEGERS + ("int32", "int64", "bool", "bool")
+SIZES = (0, 1, 1, 2, 3, 5, 7, 8, 16, 17, 33)
+VARIABLES = (Variable("n", 0, 40), Variable("m", 1, 19), Variable("k", 3, 70))
+MAX_ELEMENTS = 4096
+#: Relative to the largest element of the result.
+TOLERANCE = {"float64": 1e-9, "float32": 3e-4, "float16": 6e-2, "bfloat16": 3e-1}
+
+
+@dataclass(frozen=True)
+class Step:
+    """`build` applied to earlier values; `label` is for people."""
+
+    label: str
+    operands: tuple[int, ...]
+    build: Build
+
+
+@dataclass
+class Program:
+    """Inputs, then steps; `noise` gives each value's coarsest inexact dtype, or None: exact."""
+
+    inputs: list[tuple[str, tuple[Dim, ...], str]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    noise: list[str | None] = field(default_factory=list)
+    seed: int = 0
+
+    @property
+    def variables(self) -> list[Variable]:
+        found = {d for _, shape, _ in self.inputs for d in shape if isinstance(d, Variable)}
+        return sorted(found, key=lambda v: v.name)
+
+    def build(self, values: Mapping[str, int] | None = None) -> list[Tensor]:
+        """The outputs, over Variables or at fixed sizes."""
+        tensors: list[Tensor] = []
+        for name, shape, dtype in self.inputs:
+            dims = shape if values is None else [evaluate(d, values) for d in shape]
+            tensors.append(Tensor.input(name, tuple(dims), dtype))
+        for step in self.steps:
+            tensors.append(step.build(*(tensors[i] for i in step.operands)))
+        return [tensors[i] for i in self.outputs]
+
+    def data(self, values: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Arrays for the inputs at these sizes, the same at every call."""
+        result = {}
+        for i, (name, shape, dtype) in enumerate(self.inputs):
+            sizes = tuple(evaluate(d, values) for d in shape)
+            result[name] = _array(np.random.default_rng(self.seed + i), sizes, as_dtype(dtype))
+        return result
+
+    def bindings(self, rng: Random) -> list[dict[str, int]]:
+        """Values to run at: all minima, all maxima, and something between."""
+        bounds = [(v.name, v.min, v.max or 50) for v in self.variables]
+        middle = {name: rng.randint(low, high) for name, low, high in bounds}
+        return [
+            {name: high for name, _, high in bounds},
+            {name: low for name, low, _ in bounds},
+            middle,
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"%{i} = input {n}: {d}{list(s)}" for i, (n, s, d) in enumerate(self.inputs)]
+        for i, step in enumerate(self.steps, len(self.inputs)):
+            lines.append(f"%{i} = {step.label} {', '.join(f'%{k}' for k in step.operands)}")
+        return "\n".join([*lines, f"outputs {self.outputs}, seed {self.seed}"])
+
+
+def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    if dtype.name == "bool":
+        return rng.random(shape) < 0.5
+    if dtype.is_integer:
+        low = 0 if dtype.kind == "u" else -9
+        array = rng.integers(low, 10, shape).astype(dtype.numpy)
+        if array.size and rng.random() < 0.3:
+            extreme = dtype.lowest if rng.random() < 0.5 else dtype.highest
+            array.reshape(-1)[rng.integers(array.size)] = extreme
+        return array
+    # Few distinct values, so that ties and zeros happen.
+    array = np.asarray(rng.integers(-12, 13, shape) / 4.0 + rng.choice([0.0, 0.1])).astype(
+        dtype.numpy
+    )
+    if array.size and rng.random() < 0.15:
+        special = rng.choice(np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40]))
+        array.reshape(-1)[rng.integers(array.size)] = special
+    return array
+
+
+# ---------------------------------------------------------------- choosing steps
+
+
+class Maker:
+    """A program under construction: the values so far, and steps that fit them."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.program = Program(seed=rng.randrange(1 << 30))
+        self.tensors: list[Tensor] = []
+
+    def input(self, shape: Sequence[Dim], dtype: str) -> int:
+        name = f"x{len(self.program.inputs)}"
+        assert len(self.tensors) == len(self.program.inputs), "inputs come first"
+        self.program.inputs.append((name, tuple(shape), dtype))
+        self.program.noise.append(None)
+        self.tensors.append(Tensor.input(name, tuple(shape), dtype))
+        return len(self.tensors) - 1
+
+    def random_shape(self) -> tuple[Dim, ...]:
+        rank = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
+        choices: tuple[Dim, ...] = (*SIZES, *VARIABLES, *VARIABLES)
+        while True:
+            shape = tuple(self.rng.choice(choices) for _ in range(rank))
+            if _high(shape) <= MAX_ELEMENTS:
+                return shape
+
+    def add(
+        self, label: str, operands: Sequence[int], build: Build, *, noisy: bool | str = False
+    ) -> bool:
+        """Append a step if it makes sense; `noisy` says it is not bit-exact."""
+        try:
+            tensor = build(*(self.tensors[i] for i in operands))
+        except GraphError:
+            return False  # the shapes do not fit: another choice will
+        if _high(tensor.shape) > MAX_ELEMENTS:
+            return False
+        noises = [n for i in operands if (n := self.program.noise[i]) is not None]
+        if noisy:
+            noises.append(noisy if isinstance(noisy, str) else tensor.dtype.name)
+            noises += [t.dtype.name for i in operands if (t := self.tensors[i]).dtype.is_half]
+        noises = [n for n in noises if n in TOLERANCE]
+        if noises and tensor.dtype.name in TOLERANCE:
+            noises.append(tensor.dtype.name)
+        worst = max(noises, key=lambda n: TOLERANCE[n], default=None)
+        self.program.steps.append(Step(label, tuple(operands), build))
+        self.program.noise.append(worst if tensor.dtype.is_float else None)
+        self.tensors.append(tensor)
+        return True
+
+    # -------------------------------------------------------- picking operands
+
+    def pick(
+        self, want: Callable[[Tensor], bool] = lambda t: True, *, exact: bool = False
+    ) -> int | None:
+        """A value, later ones more often."""
+        fits = [
+            i
+            for i, t in enumerate(self.tensors)
+            if want(t) and not (exact and self.program.noise[i] is not None)
+        ]
+        if not fits:
+            return None
+        recent = fits[-3:]
+        return self.rng.choice(recent if self.rng.random() < 0.6 else fits)
+
+    def axis(self, tensor: Tensor) -> int:
+        return self.rng.randrange(-tensor.ndim, tensor.ndim)
+
+
+def _high(shape: Sequence[Any]) -> int:
+    total = 1
+    for dim in shape:
+        total *= max(upper_bound(dim) or 50, 1)
+    return total
+
+
+def _low(dim: Dim) -> int:
+    return lower_bound(dim) or 0
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype.is_float
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return tensor.dtype.name != "bool"
+
+
+UNARY_EXACT: dict[str, Build] = {
+    "neg": lambda x: -x, "abs": lambda x: x.abs(), "square": lambda x: x * x,
+    "relu": lambda x: x.relu(), "half": lambda x: x * 0.5, "plus_one": lambda x: x + 1,
+    "clip": lambda x: x.clip(-2, 3) if x.dtype.kind != "u" else x.clip(1, 3),
+    "isnan": lambda x: x.isnan(), "sign": lambda x: x.sign(), "one_minus": lambda x: 1 - x,
+    "reciprocal": lambda x: 1 / (x.abs() + 1), "sqrt": lambda x: x.abs().sqrt(),
+}  # fmt: skip
+DISCONTINUOUS: dict[str, Build] = {
+    "floor": lambda x: x.floor(), "ceil": lambda x: x.ceil(), "trunc": lambda x: x.trunc(),
+    "round": lambda x: x.round(), "positive": lambda x: x > 0, "is_one": lambda x: x == 1,
+    "logical_not": lambda x: x.logical_not(), "isinf": lambda x: x.isinf(),
+}  # fmt: skip
+#: Bounded, or made so: a small difference stays small.
+UNARY_SMOOTH: dict[str, Build] = {
+    "exp": lambda x: x.clip(-4, 4).exp(), "tanh": lambda x: x.tanh(), "erf": lambda x: x.erf(),
+    "sigmoid": lambda x: x.sigmoid(), "sin": lambda x: x.clip(-9, 9).sin(),
+    "cos": lambda x: x.clip(-9, 9).cos(), "log": lambda x: (x.abs() + 1).log(),
+    "gelu": lambda x: x.clip(-9, 9).gelu(), "silu": lambda x: x.clip(-9, 9).silu(),
+    "atan": lambda x: x.atan(), "log1p": lambda x: x.abs().clip(0, 99).log1p(),
+    "softplus": lambda x: x.clip(-9, 9).softplus(), "exp2": lambda x: x.clip(-4, 4).exp2(),
+}  # fmt: skip
+BINARY: dict[str, Build] = {
+    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
+    "maximum": lambda x, y: x.maximum(y), "minimum": lambda x, y: x.minimum(y),
+    "div": lambda x, y: x / (y.abs() + 1),
+    "lerp": lambda x, y: x + (y - x) * 0.25,
+}  # fmt: skip
+BINARY_EXACT: dict[str, Build] = {
+    "lt": lambda x, y: x < y, "eq": lambda x, y: x == y, "ge": lambda x, y: x >= y,
+    "floordiv": lambda x, y: x // y, "mod": lambda x, y: x % y,
+}  # fmt: skip
+BITS: dict[str, Build] = {
+    "and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y,
+    "shl": lambda x, y: x << y, "shr": lambda x, y: x >> y, "not": lambda x, y: ~x,
+}  # fmt: skip
+REDUCE: dict[str, tuple[Build, bool]] = {  # name -> (build, whether floats are inexact)
+    "sum": (lambda x, axis, keep: x.sum(axis, keepdims=keep), True),
+    "mean": (lambda x, axis, keep: x.mean(axis, keepdims=keep), True),
+    "max": (lambda x, axis, keep: x.max(axis, keepdims=keep), False),
+    "min": (lambda x, axis, keep: x.min(axis, keepdims=keep), False),
+    "prod": (lambda x, axis, keep: x.clip(0, 2).prod(axis, keepdims=keep), True),
+    "var": (lambda x, axis, keep: x.clip(-9, 9).var(axis, keepdims=keep, correction=0), True),
+    "logsumexp": (lambda x, axis, keep: x.clip(-9, 9).logsumexp(axis, keepdims=keep), True),
+    "norm": (lambda x, axis, keep: (x.clip(-9, 9).square().sum(axis, keepdims=keep)), True),
+}  # fmt: skip
+REDUCE_EXACT: dict[str, Build] = {
+    "any": lambda x, axis, keep: (x > 0).any(axis, keepdims=keep),
+    "all": lambda x, axis, keep: (x > 0).all(axis, keepdims=keep),
+    "count": lambda x, axis, keep: x.count_nonzero(axis, keepdims=keep),
+}  # fmt: skip
+
+
+def unary(m: Maker) -> bool:
+    x = m.pick(_is_number)
+    if x is None:
+        return False
+    name = m.rng.choice(list(UNARY_EXACT))
+    return m.add(name, [x], UNARY_EXACT[name])
+
+
+def discontinuous(m: Maker) -> bool:
+    x = m.pick(_is_number, exact=True)
+    if x is None:
+        return False
+    name = m.rng.choice(list(DISCONTINUOUS))
+    return m.add(name, [x], DISCONTINUOUS[name])
+
+
+def smooth(m: Maker) -> bool:
+    x = m.pick(_is_float)
+    if x is None:
+        return False
+    name = m.rng.choice(list(UNARY_SMOOTH))
+    return m.add(name, [x], UNARY_SMOOTH[name], noisy=True)
+
+
+def _pair(m: Maker, want: Callable[[Tensor], bool], *, exact: bool) -> tuple[int, int] | None:
+    x = m.pick(want, exact=exact)
+    if x is None:
+        return None
+    y = m.pick(lambda t: want(t) and _broadcasts(m.tensors[x], t), exact=exact)
+    return None if y is None else (x, y)
+
+
+def _broadcasts(a: Tensor, b: Tensor) -> bool:
+    pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
+    return all(p == q or p == 1 or q == 1 for p, q in pairs)
+
+
+def binary(m: Maker) -> bool:
+    pair = _pair(m, _is_number, exact=False)
+    if pair is None:
+        return False
+    name = m.rng.choice(list(BINARY))
+    return m.add(name, pair, BINARY[name])
+
+
+def binary_exact(m: Maker) -> bool:
+    pair = _pair(m, _is_number, exact=True)
+    if pair is None:
+        return False
+    name = m.rng.choice(list(BINARY_EXACT))
+    return m.add(name, pair, BINARY_EXACT[name])
+
+
+def bits(m: Maker) -> bool:
+    pair = _pair(m, lambda t: t.dtype.is_integer, exact=True)
+    if pair is None:
+        return False
+    name = m.rng.choice(list(BITS))
+    return m.add(name, pair, BITS[name])
+
+
+def where(m: Maker) -> bool:
+    pair = _pair(m, _is_number, exact=False)
+    if pair is None:
+        return False
+    c = m.pick(
+        lambda t: t.dtype.name == "bool"
+        and _broadcasts(m.tensors[pair[0]], t)
+        and _broadcasts(m.tensors[pair[1]], t)
+    )
+    if c is None:
+        return False
+    return m.add("where", [c, *pair], lambda c, x, y: c.where(x, y))
+
+
+def cast(m: Maker) -> bool:
+    dtype = m.rng.choice(DTYPES)
+    x = m.pick(lambda t: t.dtype.name != dtype, exact=as_dtype(dtype).name not in TOLERANCE)
+    if x is None:
+        return False
+    source = m.tensors[x].dtype
+    # An integer near the largest float16 may become infinite: that is exact, too.
+    narrows = source.bits > 16 and as_dtype(dtype).is_half and m.program.noise[x] is not None
+    return m.add(f"cast to {dtype}", [x], lambda t: t.cast(dtype), noisy=dtype if narrows else False)
+
+
+def reduce(m: Maker) -> bool:
+    x = m.pick(_is_number)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axes: Any = None
+    if t.ndim:
+        axes = tuple(sorted(m.rng.sample(range(t.ndim), m.rng.randint(1, t.ndim))))
+    keep = m.rng.random() < 0.5
+    if any(_low(t.shape[a]) == 0 for a in (range(t.ndim) if axes is None else axes)):
+        name = "sum"
+    else:
+        name = m.rng.choice(list(REDUCE))
+    build, noisy = REDUCE[name]
+    inexact = noisy and (t.dtype.is_float or name in ("mean", "var", "logsumexp"))
+    return m.add(f"{name} {axes} {keep}", [x], lambda t: build(t, axes, keep), noisy=inexact)
+
+
+def reduce_exact(m: Maker) -> bool:
+    x = m.pick(lambda t: _is_number(t) and t.ndim > 0, exact=True)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis, keep = m.axis(t), m.rng.random() < 0.5
+    if m.rng.random() < 0.4 and _low(t.shape[axis]) > 0:
+        largest = m.rng.random() < 0.5
+        return m.add(
+            f"arg {largest} {axis} {keep}",
+            [x],
+            lambda t: (t.argmax if largest else t.argmin)(axis, keepdims=keep),
+        )
+    name = m.rng.choice(list(REDUCE_EXACT))
+    build = REDUCE_EXACT[name]
+    return m.add(f"{name} {axis} {keep}", [x], lambda t: build(t, axis, keep))
+
+
+# ---------------------------------------------------------------- movement
+
+
+def movement(m: Maker) -> bool:
+    x = m.pick()
+    if x is None:
+        return False
+    t = m.tensors[x]
+    if t.ndim == 0:
+        return m.add("unsqueeze", [x], lambda t: t.unsqueeze(0))
+    kind = m.rng.choice(list(_MOVES))
+    made = _MOVES[kind](m, t)
+    if made is None:
+        return False
+    label, build = made
+    return m.add(label, [x], build)
+
+
+def _permute(m: Maker, t: Tensor) -> tuple[str, Build]:
+    axes = m.rng.sample(range(t.ndim), t.ndim)
+    return f"permute {axes}", lambda t: t.permute(*axes)
+
+
+def _slice(m: Maker, t: Tensor) -> tuple[str, Build]:
+    axis = m.axis(t)
+    low = _low(t.shape[axis])
+    step = m.rng.choice((1, 1, 2, 3, -1, -2, -3))
+    if m.rng.random() < 0.4 or low == 0:
+        key: Any = slice(None, None, step)
+    else:
+        a, b = sorted(m.rng.randint(0, low) for _ in range(2))
+        key = slice(a, b, step) if step > 0 else slice(b - 1 if b else 0, a, step)
+    place = (slice(None),) * (axis % t.ndim)
+    return f"slice axis {axis} {key}", lambda t: t[(*place, key)]
+
+
+def _select(m: Maker, t: Tensor) -> tuple[str, Build] | None:
+    axis = m.rng.randrange(t.ndim)
+    low = _low(t.shape[axis])
+    if low == 0:
+        return None
+    i = m.rng.randrange(-low, low)
+    place = (slice(None),) * axis
+    return f"select axis {axis} {i}", lambda t: t[(*place, i)]
+
+
+def _pad(m: Maker, t: Tensor) -> tuple[str, Build]:
+    widths = [(m.rng.choice((0, 0, 1, 3)), m.rng.choice((0, 0, 1, 2))) for _ in range(t.ndim)]
+    fill = m.rng.choice((0, 1)) if t.dtype.name == "bool" else m.rng.choice((0, 1, 3))
+    return f"pad {widths} with {fill}", lambda t: t.pad(widths, fill)
+
+
+def _merge(m: Maker, t: Tensor) -> tuple[str, Build]:
+    a = m.rng.randrange(t.ndim)
+    b = m.rng.randrange(a, t.ndim)
+    return f"flatten {a} {b}", lambda t: t.flatten(a, b)
+
+
+def _split(m: Maker, t: Tensor) -> tuple[str, Build] | None:
+    axes = [(a, f) for a, d in enumerate(t.shape) if isinstance(d, int) for f in (2, 3, 8)
+            if d and d % f == 0]  # fmt: skip
+    if not axes:
+        return None
+    a, f = m.rng.choice(axes)
+    outer = m.rng.random() < 0.5
+    return f"unflatten {a} by {f}", lambda t: t.unflatten(
+        a, (f, t.shape[a] // f) if outer else (t.shape[a] // f, f)
+    )
+
+
+def _mask(m: Maker, t: Tensor) -> tuple[str, Build] | None:
+    if t.ndim < 2:
+        return None
+    offset = m.rng.randint(-2, 2)
+    lower = m.rng.random() < 0.5
+    return f"tri {lower} {offset}", lambda t: (t.tril if lower else t.triu)(offset)
+
+
+def _diagonal(m: Maker, t: Tensor) -> tuple[str, Build] | None:
+    return None if t.ndim < 2 or t.shape[0] != t.shape[1] else ("diag", lambda t: t.diagonal())
+
+
+def _with_axis(name: str, build: Build) -> Callable[[Maker, Tensor], tuple[str, Build]]:
+    def make(m: Maker, t: Tensor) -> tuple[str, Build]:
+        axis = m.axis(t)
+        return f"{name} axis {axis}", lambda t: build(t, axis)
+
+    return make
+
+
+_MOVES: dict[str, Callable[[Maker, Tensor], tuple[str, Build] | None]] = {
+    "permute": _permute, "slice": _slice, "slice_again": _slice, "select": _select, "pad": _pad,
+    "merge": _merge, "split": _split, "mask": _mask, "diagonal": _diagonal,
+    "flip": _with_axis("flip", lambda t, a: t.flip(a)),
+    "roll": _with_axis("roll", lambda t, a: t.roll(2, a)),
+    "repeat": _with_axis("repeat", lambda t, a: t.repeat(2, a)),
+    "stack": _with_axis("stack", lambda t, a: Tensor.stack([t, t, t], a)),
+    "unsqueeze": _with_axis("unsqueeze", lambda t, a: t.unsqueeze(a)),
+    "tile": lambda m, t: ("tile", lambda t: t.tile(2)),
+    "stretch": lambda m, t: ("stretch", lambda t: t.unsqueeze(0).expand(3, *t.shape)),
+}  # fmt: skip
+
+
+def concat(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis = m.rng.randrange(t.ndim)
+
+    def fits(u: Tensor) -> bool:
+        return u.ndim == t.ndim and all(
+            p == q for d, (p, q) in enumerate(zip(t.shape, u.shape, strict=True)) if d != axis
+        )
+
+    others = [i for _ in range(m.rng.randint(1, 2)) if (i := m.pick(fits)) is not None]
+    parts = [x, *others]
+    m.rng.shuffle(parts)
+    return m.add(f"concat axis {axis}", parts, lambda *ts: Tensor.concat(list(ts), axis))
+
+
+# ---------------------------------------------------------------- indices
+
+
+def take(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis = m.rng.randrange(t.ndim)
+    low = _low(t.shape[axis])
+    if low == 0:
+        return False
+    shape = m.rng.choice([(1,), (4,), (2, 3), (17,), (0,)])
+    index = np.array(
+        [m.rng.randrange(-low, low) for _ in range(int(np.prod(shape)))], np.int64
+    ).reshape(shape)
+    dtype = m.rng.choice(("int64", "int32", "int8"))
+    place = (slice(None),) * axis
+    if m.rng.random() < 0.5:
+        return m.add(f"take axis {axis}", [x], lambda t: t.take(index.astype(dtype), axis))
+    return m.add(f"x[..., {shape}] axis {axis}", [x], lambda t: t[(*place, index)])
+
+
+def take_computed(m: Maker) -> bool:
+    """Indices that are themselves computed, wrapped into range by a modulo."""
+    x = m.pick(lambda t: t.ndim > 0)
+    i = m.pick(lambda t: t.dtype.is_integer and t.dtype.bits >= 16 and t.ndim <= 2, exact=True)
+    if x is None or i is None:
+        return False
+    t = m.tensors[x]
+    axis = m.rng.randrange(t.ndim)
+    low = _low(t.shape[axis])
+    if low == 0:
+        return False
+    return m.add(f"take axis {axis} at % {low}", [x, i], lambda t, i: t.take(i % low, axis))
+
+
+def take_along(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and _is_number(t) and all(_low(d) for d in t.shape), exact=True)
+    if x is None:
+        return False
+    axis = m.axis(m.tensors[x])
+    return m.add(
+        f"take_along own argsort {axis}", [x], lambda t: t.take_along_axis(t.argsort(axis), axis)
+    )
+
+
+def scatter(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and _is_number(t))
+    if x is None:
+        return False
+    t = m.tensors[x]
+    low = _low(t.shape[0])
+    if low == 0:
+        return False
+    index = np.array([m.rng.randrange(low) for _ in range(m.rng.randint(1, 5))])
+    if m.rng.random() < 0.5:
+        return m.add(
+            f"index_add {index.tolist()}",
+            [x],
+            lambda t: t.index_add(0, index, (t[0:1] * 0 + 1).expand(len(index), *t.shape[1:])),
+            noisy=t.dtype.is_half,
+        )
+
+    def assign(t: Tensor) -> Tensor:
+        result = t + 0
+        result[index] = t[0] * 2
+        return result
+
+    return m.add(f"setitem {index.tolist()}", [x], assign)
+
+
+def set_slice(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and _is_number(t))
+    if x is None or _low(m.tensors[x].shape[0]) < 2:
+        return False
+    low = _low(m.tensors[x].shape[0])
+    start = m.rng.randrange(low - 1)
+    step = m.rng.choice((1, 2, -1))
+    key = slice(start, low, step) if step > 0 else slice(low - 1, start, step)
+
+    def assign(t: Tensor) -> Tensor:
+        result = t + 0
+        result[key] = t[start] * 3
+        return result
+
+    return m.add(f"set slice {key}", [x], assign)
+
+
+# ---------------------------------------------------------------- the heavier ones
+
+
+def matmul(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim >= 2 and t.dtype.is_float)
+    if x is None:
+        return False
+    small = lambda t: t.clip(-3, 3)  # noqa: E731
+    if m.rng.random() < 0.5:
+        return m.add("x @ x.mT", [x], lambda t: small(t) @ small(t).mT, noisy=True)
+    t = m.tensors[x]
+    y = m.pick(lambda u: u.ndim in (1, 2) and u.dtype == t.dtype and u.shape[0] == t.shape[-1])
+    if y is None:
+        return False
+    return m.add("x @ y", [x, y], lambda t, u: small(t) @ small(u), noisy=True)
+
+
+def integer_matmul(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim == 2 and t.dtype.is_integer, exact=True)
+    return x is not None and m.add("int x @ x.T", [x], lambda t: t @ t.T)
+
+
+def scan(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and _is_number(t))
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis = m.axis(t)
+    kind = m.rng.choice(("cumsum", "exclusive", "cummax", "cummin", "cumprod"))
+    builds: dict[str, Build] = {
+        "cumsum": lambda t: t.cumsum(axis),
+        "exclusive": lambda t: t.cumsum(axis, exclusive=True),
+        "cummax": lambda t: t.cummax(axis),
+        "cummin": lambda t: t.cummin(axis),
+        "cumprod": lambda t: t.clip(0, 2).cumprod(axis),
+    }
+    noisy = t.dtype.is_float and kind in ("cumsum", "exclusive", "cumprod")
+    return m.add(f"{kind} {axis}", [x], builds[kind], noisy=noisy)
+
+
+def order(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and _is_number(t), exact=True)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis, down = m.axis(t), m.rng.random() < 0.5
+    low = _low(t.shape[axis])
+    kind = m.rng.choice(("sort", "argsort", "topk_values", "topk_indices"))
+    if kind == "sort":
+        return m.add(f"sort {axis} {down}", [x], lambda t: t.sort(axis, descending=down))
+    if kind == "argsort":
+        return m.add(f"argsort {axis} {down}", [x], lambda t: t.argsort(axis, descending=down))
+    if low == 0:
+        return False
+    k, which = m.rng.randint(1, low), int(kind == "topk_indices")
+    return m.add(f"{kind} {k} {axis} {down}", [x], lambda t: t.topk(k, axis, largest=down)[which])
+
+
+def network(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0 and t.dtype.is_float)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    axis = m.axis(t)
+    if _low(t.shape[axis]) == 0:
+        return False
+    builds: dict[str, Build] = {
+        "softmax": lambda t: t.clip(-9, 9).softmax(axis),
+        "log_softmax": lambda t: t.clip(-9, 9).log_softmax(axis),
+        # A large eps, so that a constant row does not blow up the last bits.
+        "norm": lambda t: t.clip(-9, 9).layer_norm(axis, eps=0.1),
+        "rms": lambda t: t.clip(-9, 9).rms_norm(axis, eps=0.1),
+    }
+    name = m.rng.choice(list(builds))
+    return m.add(f"{name} {axis}", [x], builds[name], noisy=True)
+
+
+def random_numbers(m: Maker) -> bool:
+    x = m.pick(lambda t: t.dtype.is_float)
+    if x is None:
+        return False
+    key = m.rng.randrange(1 << 40)
+    if m.rng.random() < 0.5:
+        return m.add("plus rand", [x], lambda t: t + Tensor.rand(t.shape, key=Tensor.key(key)))
+    return m.add("dropout", [x], lambda t: t.dropout(0.5, key=Tensor.key(key)))
+
+
+def from_nothing(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim > 0)
+    if x is None:
+        return False
+    axis = m.rng.randrange(m.tensors[x].ndim)
+    if m.rng.random() < 0.5:
+        return m.add(f"arange axis {axis}", [x], lambda t: Tensor.arange(t.shape[axis]))
+    return m.add(f"size axis {axis}", [x], lambda t: Tensor.zeros(()) + t.shape[axis])
+
+
+#: Step -> how often it is tried.
+STEPS: dict[Callable[[Maker], bool], int] = {
+    unary: 4, discontinuous: 2, smooth: 4, binary: 8, binary_exact: 2, bits: 2, where: 2, cast: 3,
+    reduce: 6, reduce_exact: 2, movement: 12, concat: 3, take: 3, take_computed: 2, take_along: 1,
+    scatter: 1, set_slice: 1, matmul: 3, integer_matmul: 1, scan: 2, order: 2, network: 3,
+    random_numbers: 1, from_nothing: 1,
+}  # fmt: skip
+
+
+def make_program(rng: Random, max_steps: int = 12) -> Program:
+    """A program of some inputs and up to `max_steps` steps, with several outputs."""
+    m = Maker(rng)
+    base = m.random_shape()
+    for _ in range(rng.randint(1, 3)):
+        shape = base if rng.random() < 0.6 else m.random_shape()
+        m.input(shape, rng.choice(DTYPES))
+    steps, weights = list(STEPS), list(STEPS.values())
+    wanted = rng.randint(1, max_steps)
+    for _ in range(4 * max_steps):
+        if len(m.program.steps) >= wanted:
+            break
+        rng.choices(steps, weights)[0](m)
+    last = len(m.tensors) - 1
+    some = [i for i in range(len(m.program.inputs), last) if rng.random() < 0.2]
+    m.program.outputs = [*some[:3], last]
+    if rng.random() < 0.3:
+        m.program.outputs.reverse()
+    return m.program
