@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.driver import RowResult, installed_peers, measure
@@ -76,7 +76,7 @@ def _counts(text: str) -> list[int]:
 class _names:  # noqa: N801  (used like a function)
     """A comma list of words from a table."""
 
-    def __init__(self, known: Sequence[str] | dict[str, object]) -> None:
+    def __init__(self, known: Iterable[str]) -> None:
         self._known = tuple(known)
 
     def __call__(self, text: str) -> list[str]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import NAMES
@@ -61,6 +62,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            cwd=Path(__file__).parent.parent,
             env=_environment(threads),
         )
         self.version = str(self._answer().get("version", ""))
@@ -86,13 +88,13 @@ class Worker:
 
     def stop(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with self._process as process:  # closes the pipes, which ends the worker, and waits
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _environment(threads: int) -> dict[str, str]:

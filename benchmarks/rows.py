@@ -94,14 +94,14 @@ def _symbolic(inputs: Inputs) -> Array:
 def _softmax(inputs: Inputs) -> Array:
     x = inputs["x"].astype(np.float64)
     weights = np.exp(x - x.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def _layer_norm(inputs: Inputs) -> Array:
     x = inputs["x"].astype(np.float64)
     distance = x - x.mean(-1, keepdims=True)
     scale = 1 / np.sqrt((distance**2).mean(-1, keepdims=True) + 1e-5)
-    return distance * scale * inputs["weight"] + inputs["bias"]
+    return np.asarray(distance * scale * inputs["weight"] + inputs["bias"])
 
 
 def _gelu(inputs: Inputs) -> Array:
@@ -113,11 +113,11 @@ def _gelu(inputs: Inputs) -> Array:
         -0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))
     )
     erf = np.sign(x) * (1 - poly * t * np.exp(-z * z))
-    return x * 0.5 * (1 + erf)
+    return np.asarray(x * 0.5 * (1 + erf))
 
 
 def _tanh(inputs: Inputs) -> Array:
-    return np.tanh(inputs["a"] * inputs["b"] + inputs["c"]) * inputs["d"]
+    return np.asarray(np.tanh(inputs["a"] * inputs["b"] + inputs["c"]) * inputs["d"])
 
 
 def _sum(inputs: Inputs) -> Array:

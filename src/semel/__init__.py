@@ -157,7 +157,7 @@ from semel.tensor.functions import (
 from semel.tensor.random import manual_seed
 from semel.tensor.realize import no_recompiles, prepare
 from semel.tensor.tensor import Tensor
-from semel.version import VERSION as __version__
+from semel.version import VERSION as __version__  # noqa: N811
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "Buffer",

@@ -22,7 +22,6 @@ import hashlib
 import json
 import mmap
 import os
-import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -53,7 +52,7 @@ from semel.kernel.encode import decode_kernel
 from semel.kernel.verify import verify_kernel
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramOp, ProgramValue, adopt_constants, instantiate
-from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, Prefix, pack_program
+from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_program
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
 from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
@@ -98,13 +97,13 @@ def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tup
     return plan_from_bytes, (data, plan.threads, plan.memory_limit)
 
 
-copyreg.pickle(ExecutionPlan, _reduce_plan)  # type: ignore[arg-type]
+copyreg.pickle(ExecutionPlan, _reduce_plan)
 
 
 def _make_plan(
     file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None
 ) -> ExecutionPlan:
-    with file.reading():
+    with _reading(file.name):
         kernels = _rebuild_kernels(file) if rebuild else _load_kernels(file)
         program, constants = _read_program(file, kernels, compile_count=int(rebuild))
     adopt_constants(program, constants)
@@ -136,23 +135,25 @@ class _PlanFile:
         """The target that code was made for."""
         targets = as_list(self.header["targets"])
         record = dict(targets[as_index(number, len(targets), "target")])
-        return Target(**{**record, "features": tuple(as_list(record["features"]))})
+        features = tuple(as_text(name) for name in as_list(record["features"]))
+        return Target(**{**record, "features": features})
 
     def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
         """The error for this file."""
         return _refuse(self.name, message, hint, **fields)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Turns whatever is wrong with the records into the error for this file."""
-        try:
-            yield
-        except (GraphError, KeyError, IndexError, TypeError, ValueError) as error:
-            raise self.refuse(f"must have the records of format {FORMAT}: {error}") from error
-
 
 def _refuse(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileError:
     return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turns whatever is wrong with the records into the error for this file."""
+    try:
+        yield
+    except (GraphError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise _refuse(name, f"its records must be those of a plan: {error!r:.200}.") from error
 
 
 def _map(path: Path) -> Bytes:
@@ -174,14 +175,20 @@ def _parse(data: Bytes, name: str, *, verify: bool) -> _PlanFile:
         raise _damaged(name, "code or header")
     if verify and _checksum(constants, prefix.format) != prefix.constants_checksum:
         raise _damaged(name, "constants")
-    header = json.loads(bytes(front[: prefix.header_bytes]))
-    for version in range(prefix.format, FORMAT):
-        header = _UPGRADES[version](header)
-    blobs = front[prefix.header_bytes :]
-    return _PlanFile(name, prefix, header, DimReader(header["dims"]), blobs, constants)
+    with _reading(name):
+        header = json.loads(bytes(front[: prefix.header_bytes]))
+        for version in range(prefix.format, FORMAT):
+            header = _UPGRADES.get(version, _unchanged)(header)
+        dim = DimReader(header["dims"])
+    return _PlanFile(name, prefix, header, dim, front[prefix.header_bytes :], constants)
 
 
-#: For each earlier format, how its header becomes that of the next one.
+def _unchanged(header: Any) -> Any:
+    return header
+
+
+#: How the header of an earlier format becomes that of the next one, where it changed.
+#: Format 1 differs from 2 only in how constants are summed up.
 _UPGRADES: dict[int, Callable[[Any], Any]] = {}
 
 
@@ -205,6 +212,8 @@ def _read_prefix(data: Bytes, name: str) -> Prefix:
         raise _damaged(name, "first bytes")
     if prefix.file_bytes != data.size:
         raise _refuse(name, f"must have {prefix.file_bytes} bytes, got {data.size}: it is cut off.")
+    if prefix.constants_offset % PAGE_BYTES or data.size % PAGE_BYTES:
+        raise _refuse(name, f"its constants must be whole pages of {PAGE_BYTES} bytes.")
     return prefix
 
 
@@ -221,7 +230,7 @@ def _checksum(constants: Bytes, version: int) -> int:
 
 # ---------------------------------------------------------------- kernels
 
-_loaded: dict[bytes, int] = {}
+_loaded: dict[tuple[bytes, str], int] = {}
 _lock = threading.Lock()
 
 
@@ -274,7 +283,7 @@ def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
 
 def _load_code(file: _PlanFile, code: bytes, entry: str) -> int:
     """The address of the code; loaded once per process, since loaded code is never freed."""
-    key = hashlib.blake2b(code, digest_size=32, key=entry.encode()[:64]).digest()
+    key = (hashlib.blake2b(code).digest(), entry)
     with _lock:
         if key not in _loaded:
             try:

@@ -60,7 +60,8 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
                 fixed_graph = program.build(values)
                 fixed = _run(semel.prepare(fixed_graph, threads=1), data, {})
                 _compare("fixed sizes", fixed, want, noise)
-                _same_bits("fixed sizes", fixed, got)
+                if not _has_constants(graph):
+                    _same_bits("fixed sizes", fixed, got)
             if interpreted and _size(graph, bound) <= INTERPRET_ELEMENTS:
                 for fusion in (True, False):
                     result = run_interpreted(graph, data, bound, fusion=fusion)
@@ -70,6 +71,11 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
 
 def _graph(tensors: Sequence[Tensor]) -> Graph:
     return Graph(tuple(t.node for t in tensors))
+
+
+def _has_constants(graph: Graph) -> bool:
+    """Folding computes constants by the reference, whose math differs in the last bit."""
+    return any(node.op.name in ("iota", "random_bits", "constant") for node in graph.nodes)
 
 
 def _used(graph: Graph, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -29,9 +29,25 @@ Build: TypeAlias = Callable[..., Tensor]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("float32",) * 8 + FLOATS + INTEGERS + ("int32", "int64", "bool", "bool")
-SIZES = (0, 1, 1, 2, 3, 5, 7, 8, 16, 17, 33)
 VARIABLES = (Variable("n", 0, 40), Variable("m", 1, 19), Variable("k", 3, 70))
-MAX_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which sizes dims have, and how large a value may get."""
+
+    sizes: tuple[Dim, ...]
+    max_elements: int
+
+
+SMALL = Scale((0, 1, 1, 2, 3, 5, 7, 8, 16, 17, 33, *VARIABLES, *VARIABLES), 4096)
+#: Several tiles per kernel, long rows, reductions that threads share.
+LARGE = Scale(
+    (1, 3, 17, 64, 129, 300, 1000, 5000, 70_000, 300_000, Variable("p", 0, 500),
+     Variable("q", 1, 90_000)),
+    400_000,
+)  # fmt: skip
+
 #: Relative to the largest element of the result.
 TOLERANCE = {"float64": 1e-9, "float32": 3e-4, "float16": 6e-2, "bfloat16": 3e-1}
 
@@ -121,8 +137,8 @@ def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np
 class Maker:
     """A program under construction: the values so far, and steps that fit them."""
 
-    def __init__(self, rng: Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: Random, scale: Scale) -> None:
+        self.rng, self.scale = rng, scale
         self.program = Program(seed=rng.randrange(1 << 30))
         self.tensors: list[Tensor] = []
 
@@ -136,10 +152,9 @@ class Maker:
 
     def random_shape(self) -> tuple[Dim, ...]:
         rank = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
-        choices: tuple[Dim, ...] = (*SIZES, *VARIABLES, *VARIABLES)
         while True:
-            shape = tuple(self.rng.choice(choices) for _ in range(rank))
-            if _high(shape) <= MAX_ELEMENTS:
+            shape = tuple(self.rng.choice(self.scale.sizes) for _ in range(rank))
+            if _high(shape) <= self.scale.max_elements:
                 return shape
 
     def add(
@@ -150,7 +165,7 @@ class Maker:
             tensor = build(*(self.tensors[i] for i in operands))
         except GraphError:
             return False  # the shapes do not fit: another choice will
-        if _high(tensor.shape) > MAX_ELEMENTS:
+        if _high(tensor.shape) > self.scale.max_elements:
             return False
         noises = [n for i in operands if (n := self.program.noise[i]) is not None]
         if noisy:
@@ -694,9 +709,9 @@ STEPS: dict[Callable[[Maker], bool], int] = {
 }  # fmt: skip
 
 
-def make_program(rng: Random, max_steps: int = 12) -> Program:
+def make_program(rng: Random, max_steps: int = 12, scale: Scale = SMALL) -> Program:
     """A program of some inputs and up to `max_steps` steps, with several outputs."""
-    m = Maker(rng)
+    m = Maker(rng, scale)
     base = m.random_shape()
     for _ in range(rng.randint(1, 3)):
         shape = base if rng.random() < 0.6 else m.random_shape()

@@ -19,6 +19,7 @@ from semel.plan.program import Program, ProgramOp, ProgramValue
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
+_STARTS = " starts a kernel: "  #: in the schedule's log, between a node and the reason
 _LEAF_KINDS = {"input": "input", "constant": "constant", "param": "constant"}
 
 
@@ -39,12 +40,16 @@ def link_program(
     number = {node: i for i, node in enumerate(order)}
     distinct = list(dict.fromkeys(artefacts))
     position = {kernel: i for i, kernel in enumerate(distinct)}
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    reasons = dict(line.split(_STARTS, 1) for line in schedule.log if _STARTS in line)
     ops = tuple(
         ProgramOp(
             kernel=position[artefact],
             args=tuple(number[n] for n in lowered.args),
             variables=lowered.kernel.variables,
             origins=_origins(lowered),
+            nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered)),
+            reason=reasons.get(repr(lowered.group.root), ""),
         )
         for lowered, artefact in zip(kernels, artefacts, strict=True)
     )
@@ -89,6 +94,11 @@ def _value(graph: Graph, node: Node, span: tuple[int, int]) -> ProgramValue:
     array = node.attrs.storage.array if kind == "constant" else None
     name = node.attrs.name if kind == "input" else f"{node.op.name}"
     return ProgramValue(name, node.type, kind, array, span[0], span[1], (node.id,))
+
+
+def _computed(lowered: Lowered) -> list[Node]:
+    """The nodes that a kernel computes; those it has literally in its code are left out."""
+    return [n for n in lowered.group.inside if n.op.kind != "leaf"]
 
 
 def _origins(lowered: Lowered) -> tuple[str, ...]:

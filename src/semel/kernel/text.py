@@ -7,9 +7,9 @@
     vals v0 in [1, 128]
     b0: f32[v0] w
     b1: f32[v0] r
-    tiles i0 < v0
+    tiles i0:v0 < v0
       %0 = load b1[i0]
-      %1 = mul f32 %0, 2.0
+      %1 = mul f32 %0, f32:2.0
       b0[i0] = %1
 
 Invariant: two kernels have the same text exactly when they mean the same code. Names do

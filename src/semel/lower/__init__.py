@@ -9,18 +9,20 @@ a loop body is known, is the number of lanes of each vector loop chosen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from semel.ir.expr import Index
 from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
 from semel.lower.attention import lower_attention
 from semel.lower.contract import lower_contract
 from semel.lower.loops import lower_loops
-from semel.lower.lowered import Lowered
+from semel.lower.lowered import Lowered, finish_kernel, make_buffers
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
-from semel.schedule.group import Schedule
+from semel.schedule.group import Group, Schedule
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 
@@ -34,12 +36,25 @@ def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
     """The kernels of a schedule, in its order."""
     result = []
     for group in schedule.groups:
-        is_attention = group.contract is not None and group.contract.op.name == "softmax_matmul"
-        rule = lower_attention if is_attention else _RULES[group.kind]
-        lowered = rule(group, target)
+        lowered = _rule(group)(group, target)
         kernel = choose_lanes(expand_kernel_math(lowered.kernel))
         result.append(replace(lowered, kernel=kernel))
     return tuple(result)
+
+
+def _rule(group: Group) -> Callable[[Group, Target], Lowered]:
+    if all(node.type.num_elements == 0 for node in group.outputs):
+        return _lower_nothing
+    is_attention = group.contract is not None and group.contract.op.name == "softmax_matmul"
+    return lower_attention if is_attention else _RULES[group.kind]
+
+
+def _lower_nothing(group: Group, target: Target) -> Lowered:
+    """A kernel of no tiles: nothing is stored, whatever the variables are."""
+    buffers = make_buffers(group.outputs, list(dict.fromkeys(group.reads)))
+    tile = Index("tile", 0)
+    kernel = finish_kernel("empty", list(buffers.values()), [], tile, (), [], flops=0)
+    return Lowered(kernel, tuple(buffers), group)
 
 
 def choose_lanes(kernel: Kernel) -> Kernel:

@@ -26,7 +26,7 @@ from semel.kernel.ir import Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
-from semel.ops.index_maps import Indices, flat_index
+from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
 
@@ -34,11 +34,13 @@ from semel.schedule.group import Group
 class RegisterTile:
     """How much of the result lives in registers, and how much one tile covers.
 
-    `heights` are the row blocks, tallest first; `lanes` the columns of one panel; `rows`
+    `heights` are the row blocks, tallest first, and `tallest` the most rows that still
+    fit if there are no more than that; `lanes` the columns of one panel; `rows`
     and `panels` what a tile of the kernel covers.
     """
 
     heights: tuple[int, ...]
+    tallest: int
     lanes: int
     rows: int
     panels: int
@@ -48,13 +50,22 @@ def register_tile(target: Target, bits: int = 32) -> RegisterTile:
     """The tile that fills the registers without spilling, for accumulators of `bits`."""
     lanes = 2 * target.vector_bits // max(bits, 32)
     if target.vector_bits == 512:
-        return RegisterTile((12, 4, 1), lanes, 48, 4)
-    return RegisterTile((6, 2, 1), lanes, 48, 8)
+        return RegisterTile((12, 4, 2, 1), 14, lanes, 48, 4)
+    return RegisterTile((6, 2, 1), 6, lanes, 48, 8)
 
 
 def lower_contract(group: Group, target: Target) -> Lowered:
     """The kernel of a matmul with what follows it."""
     return _Lowering(group, target).run()
+
+
+def _heights(shape: RegisterTile, rows: Dim) -> tuple[int, ...]:
+    """The row blocks worth having for so many rows: one block if they all fit."""
+    if not isinstance(rows, int):
+        return shape.heights
+    if rows <= shape.tallest:
+        return (max(rows, 1),)
+    return tuple(h for h in shape.heights if h <= rows)
 
 
 class _Lowering:
@@ -151,9 +162,7 @@ class _Lowering:
             return tuple(self._block({}, 1))
         result: list[Statement] = []
         start = first
-        for height in shape.heights:
-            if isinstance(row.extent, int) and row.extent < height:
-                continue
+        for height in _heights(shape, row.extent):
             count = (last - start) // height
             block = Index(self.names("m"), row.extent // height + 1)
             base = start + block * height
@@ -168,13 +177,21 @@ class _Lowering:
         lane = Index(self.names("u"), height)
         here = {index: base + lane for index, base in rows.items()}
         depth = self.node.inputs[0].type.shape[-1]
-        inner = self.names.index("k", depth)
-        *batch, row, column = self.at
+        loops: list[Dim] = []
+
+        def fresh(extent: Dim) -> Dim:
+            loops.append(self.names.index("k", extent))
+            return loops[-1]
+
+        inner = contraction_index(self.node, fresh)
         combine = "or" if self.accumulator == BOOL else "fma"
         statements: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
         step = self._unrolled(lane, height, self._step(total, lane, inner, combine), here)
         if depth != 0:
-            statements += [ir.Loop(inner, 0, depth, step)] if isinstance(inner, Index) else step
+            for loop in reversed(loops):
+                if isinstance(loop, Index):
+                    step = (ir.Loop(loop, 0, loop.extent, step),)
+            statements += step
         statements += self._unrolled(lane, height, self._stores(total, lane), here)
         return statements
 

@@ -143,6 +143,16 @@ class SliceAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowAttrs:
+    """Windows that slide over `axes`: `sizes` elements, `dilations` apart, every `strides`."""
+
+    axes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PadAttrs:
     """How many fill elements stand before and after each axis; never negative."""
 

@@ -41,6 +41,13 @@ def operand_index(node: Node, operand: int, at: Indices, gathered: Gathered) -> 
                 start + i * step
                 for i, start, step in zip(at, attrs.starts, attrs.steps, strict=True)
             )
+        case "window":
+            rank = len(at) - len(attrs.axes)
+            source = list(at[:rank])
+            for position, axis in enumerate(attrs.axes):
+                inside = at[rank + position] * attrs.dilations[position]
+                source[axis] = source[axis] * attrs.strides[position] + inside
+            return tuple(source)
         case "pad":
             if operand == 1:
                 return ()
@@ -64,6 +71,23 @@ def operand_index(node: Node, operand: int, at: Indices, gathered: Gathered) -> 
             return (0,)
         case _:
             return at
+
+
+def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
+    """The index along which a matmul contracts, made of one loop or of several.
+
+    Where the left operand merges axes into the contracted one (the windows of a
+    convolution), a loop per merged axis keeps the addresses affine.
+    """
+    left = node.inputs[0]
+    depth = left.type.shape[-1]
+    if left.op.name == "reshape":
+        source = left.inputs[0].type.shape
+        for count in range(2, len(source) + 1):
+            if product(source[-count:]) == depth and all(d != 1 for d in source[-count:]):
+                parts = source[-count:]
+                return flat_index(tuple(fresh(d) for d in parts), parts)
+    return fresh(depth)
 
 
 def concat_offsets(node: Node) -> tuple[Dim, ...]:

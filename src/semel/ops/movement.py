@@ -28,6 +28,7 @@ from semel.ops.attrs import (
     PermuteAttrs,
     ReshapeAttrs,
     SliceAttrs,
+    WindowAttrs,
 )
 from semel.ops.numerics import Array, Function
 from semel.ops.shapes import (
@@ -162,6 +163,46 @@ def _as_slice(start: int, size: int, step: int) -> slice:
     return slice(start, None if stop < 0 else stop, step)
 
 
+def _window_spans(attrs: WindowAttrs) -> list[int]:
+    """How far the last element of a window lies behind its first."""
+    return [(size - 1) * d for size, d in zip(attrs.sizes, attrs.dilations, strict=True)]
+
+
+def _require_window(attrs: WindowAttrs, x: TensorType) -> Iterator[Requirement]:
+    for axis, span in zip(attrs.axes, _window_spans(attrs), strict=True):
+        size = x.shape[axis]
+        yield at_most(span + 1, size, f"a window of {span + 1} must fit axis {axis} of {x}.")
+
+
+def _infer_window(attrs: WindowAttrs, *types: TensorType) -> TensorType:
+    check_count("window", types, 1)
+    (x,) = types
+    counts = {len(f) for f in (attrs.axes, attrs.sizes, attrs.strides, attrs.dilations)}
+    if len(counts) != 1 or len(set(attrs.axes)) != len(attrs.axes):
+        raise GraphError("window", f"needs one size, stride and dilation per axis, got {attrs}.")
+    for axis in attrs.axes:
+        check_axis("window", axis, x)
+    if min((*attrs.sizes, *attrs.strides, *attrs.dilations), default=1) < 1:
+        raise GraphError("window", f"sizes, strides and dilations must be >= 1, got {attrs}.")
+    check("window", attrs, x)
+    shape = list(x.shape)
+    for axis, stride, span in zip(attrs.axes, attrs.strides, _window_spans(attrs), strict=True):
+        shape[axis] = (shape[axis] - span - 1) // stride + 1
+    return TensorType((*shape, *attrs.sizes), x.dtype)
+
+
+def _reference_window(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    attrs: WindowAttrs = node.attrs
+    extents = tuple(span + 1 for span in _window_spans(attrs))
+    views = np.lib.stride_tricks.sliding_window_view(arrays[0], extents, attrs.axes)
+    rank = arrays[0].ndim
+    steps = [slice(None)] * views.ndim
+    for position, axis in enumerate(attrs.axes):
+        steps[axis] = slice(None, None, attrs.strides[position])
+        steps[rank + position] = slice(None, None, attrs.dilations[position])
+    return views[tuple(steps)]
+
+
 def _require_pad(attrs: PadAttrs, x: TensorType, fill: TensorType) -> Iterator[Requirement]:
     for axis, sides in enumerate(zip(attrs.before, attrs.after, strict=True)):
         for amount in sides:
@@ -262,13 +303,17 @@ _RULES: tuple[tuple[str, type, Function, Function, Function | None], ...] = (
     ("permute", PermuteAttrs, _infer_permute, _reference_permute, None),
     ("expand", ExpandAttrs, _infer_expand, _reference_expand, _require_expand),
     ("slice", SliceAttrs, _infer_slice, _reference_slice, _require_slice),
+    ("window", WindowAttrs, _infer_window, _reference_window, _require_window),
     ("pad", PadAttrs, _infer_pad, _reference_pad, _require_pad),
     ("concat", ConcatAttrs, _infer_concat, _reference_concat, _require_concat),
     ("gather", GatherAttrs, _infer_gather, _reference_gather, None),
     ("take_along", GatherAttrs, _infer_take_along, _reference_take_along, _require_take_along),
 )
 
+#: Those that choose by value or by comparing indices; the others are index arithmetic alone.
+_COSTS = {"pad": 2, "concat": 2, "gather": 2, "take_along": 2}
+
 for _name, _attrs, _infer, _reference, _require in _RULES:
-    register(OpDef(_name, "movement", _attrs, _infer, _reference, cost=1))
+    register(OpDef(_name, "movement", _attrs, _infer, _reference, _COSTS.get(_name, 0)))
     if _require is not None:
         REQUIREMENTS[_name] = _require

@@ -9,8 +9,8 @@ shift gives, 0 or -1 by the sign. A float becomes an integer by truncation, then
 saturates; NaN becomes 0. An integer becomes a narrower one by wrapping. Anything becomes
 bool by `!= 0`.
 
-float16 and bfloat16 compute in float32 and round once per op; conversions to them go
-through float32 too. Functions with no exact answer (exp, erf, pow, ...) are computed in
+float16 and bfloat16 compute in float32 and round once per op; conversions to them round
+once, too, from float64. Functions with no exact answer (exp, erf, pow, ...) are computed in
 float64 and rounded once, which is closer to the truth than NumPy's own float32.
 """
 
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from semel.ir.types import BOOL, FLOAT32, FLOAT64, DType
+from semel.ir.types import BOOL, FLOAT64, DType
+from semel.kernel.interpret import round_to_half
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -61,8 +62,8 @@ def convert(x: Array, source: DType, target: DType) -> Array:
         return np.asarray(x != 0)
     if source.is_float and target.is_integer:
         return _saturate(x.astype(np.float64), target)
-    if target.is_half:
-        return x.astype(FLOAT32.numpy).astype(target.numpy)
+    if target.is_half and source.bits > 16:
+        return round_to_half(x, target)
     return widen(x, source).astype(target.numpy)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
 from semel.ir.types import TensorType
-from semel.ops.attrs import ConstantAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.attrs import ConstantAttrs, ExpandAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from semel.ops.evaluate import evaluate_node
 
 _VIEWS = ("reshape", "permute", "slice")
@@ -37,12 +37,28 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         if node.op.name != "matmul":
             return None
         left, right = node.inputs
+        repeated, right = right, _below_batch(right)
         chain = _constant_chain(right)
         if chain is None or right.type.rank != 2 or right.type.shape[1] <= lanes:
             return None
-        return make_node("matmul", (left, _packed_view(right, chain, lanes)))
+        view = _packed_view(right, chain, lanes)
+        if repeated is not right:
+            rank = repeated.type.rank
+            view = make_node("reshape", (view,), ReshapeAttrs((*[1] * (rank - 2), *view.type.shape)))
+            view = make_node("expand", (view,), ExpandAttrs(repeated.type.shape))
+        return make_node("matmul", (left, view))
 
     return rewrite(graph, rule)
+
+
+def _below_batch(node: Node) -> Node:
+    """The matrix that `node` repeats for every batch entry, or `node` itself."""
+    if node.op.name != "expand" or node.inputs[0].op.name != "reshape":
+        return node
+    matrix = node.inputs[0].inputs[0]
+    shape = node.inputs[0].type.shape
+    is_batch = all(d == 1 for d in shape[:-2]) and shape[-2:] == node.type.shape[-2:]
+    return matrix if is_batch and matrix.type.shape == shape[-2:] else node
 
 
 def _constant_chain(node: Node) -> list[Node] | None:

@@ -55,13 +55,16 @@ class ProgramOp:
     """Run kernel `kernel` on `values[i] for i in args`, in the order of its signature.
 
     `variables` are this graph's variables in the kernel's positional order: a kernel shared
-    by several ops may use other names inside.
+    by several ops may use other names inside. For people: the graph `nodes` it computes, and
+    the `reason` why its result is not computed inside the kernel that wants it.
     """
 
     kernel: int
     args: tuple[int, ...]
     variables: tuple[Variable, ...] = ()
     origins: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)

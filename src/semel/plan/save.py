@@ -45,7 +45,7 @@ from semel.version import VERSION
 if TYPE_CHECKING:  # a plan can be saved, so plan.plan needs this file; programs need plans
     from semel.plan.program import Program, ProgramOp
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
 PAGE_BYTES = 4096
 CHUNK_BYTES = 16 << 20
@@ -145,7 +145,7 @@ def _write(program: Program, code: DeviceCode, file: IO[bytes]) -> None:
     front += bytes(constants_offset - start)
     file.write(bytes(Prefix.LAYOUT.size))
     file.write(front)
-    checksum = Checksum()
+    checksum = CHECKSUMS[FORMAT]()
     for chunk in in_chunks(constant_pieces(program, places, constants_bytes)):
         checksum.update(chunk)
         file.write(chunk)
@@ -179,19 +179,42 @@ class _Blobs:
         return self._places[data]
 
 
-class Checksum:
-    """Of the constants, chunk by chunk; all but the last chunk are whole pages."""
+class ByteChecksum:
+    """The CRC of all bytes of the constants: format 1."""
 
     def __init__(self) -> None:
         self.value = 0
 
     def update(self, chunk: Any) -> None:
-        """Add the next chunk."""
+        """Add the next bytes."""
         self.value = zlib.crc32(chunk, self.value)
 
 
+class PageChecksum:
+    """The CRC of the sums over pages and across pages of 64-bit words: format 2.
+
+    Runs at the speed of memory, some ten times that of a CRC of all bytes. Any change of
+    one word changes a sum, and so do pages that are zeroed, missing or exchanged.
+    """
+
+    def __init__(self) -> None:
+        self._pages = 0
+        self._columns = np.zeros(PAGE_BYTES // 8, "<u8")
+
+    @property
+    def value(self) -> int:
+        """The checksum of all chunks so far."""
+        return zlib.crc32(self._columns.tobytes(), self._pages)
+
+    def update(self, chunk: Any) -> None:
+        """Add the next whole pages."""
+        words = np.frombuffer(chunk, "<u8").reshape(-1, PAGE_BYTES // 8)
+        self._columns += np.add.reduce(words, axis=0)
+        self._pages = zlib.crc32(np.add.reduce(words, axis=1).tobytes(), self._pages)
+
+
 #: How each format sums up its constants.
-CHECKSUMS = {1: Checksum}
+CHECKSUMS: dict[int, type[ByteChecksum | PageChecksum]] = {1: ByteChecksum, 2: PageChecksum}
 
 # ---------------------------------------------------------------- header
 
@@ -289,7 +312,7 @@ def constant_pieces(
 
 
 def in_chunks(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes, cut into chunks of whole pages; the last one is what remains."""
+    """The same bytes, cut into equal chunks of whole pages; the last one is what remains."""
     pending = bytearray()
     for piece in pieces:
         for start in range(0, len(piece), CHUNK_BYTES):

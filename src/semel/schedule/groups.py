@@ -35,7 +35,7 @@ from semel.ir.expr import (
     upper_bound,
 )
 from semel.ir.graph import Graph, Node, users
-from semel.ops.index_maps import Indices, flat_index, operand_index
+from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
 from semel.schedule.group import (
     DEAR,
     MAX_INDEX_TERMS,
@@ -50,7 +50,7 @@ from semel.schedule.siblings import merge_siblings
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
 
-_PURE_VIEWS = ("reshape", "permute", "expand", "slice")
+_PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
 def build_schedule(graph: Graph, *, fusion: bool = True, panel: int = 32) -> Schedule:
@@ -376,9 +376,11 @@ class _Scheduler:
         group.contract = node
         group.kind = "contract"
         group.columns = at[-1]
-        inner = self._fresh(node.inputs[0].type.shape[-1])
         if node.op.name == "softmax_matmul":
-            group.keys, group.score_at = inner, (*at[:-1], inner)
+            inner = group.keys = self._fresh(node.inputs[0].type.shape[-1])
+            group.score_at = (*at[:-1], inner)
+        else:
+            inner = contraction_index(node, self._fresh)
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from semel.ir.types import FLOAT32, FLOAT64, INT32, INT64, DType
 from semel.kernel.ir import Value, bitcast, cast, const, fma, op, select
 
-LN2 = math.log(2.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Format:

@@ -1,4 +1,6 @@
-"""pow: 2**(y * log2|x|), with the sign and the special values of C99.
+"""pow, with the sign and the special values of C99.
+
+    x ** y = +-2**(y * log2|x|)
 
 float32 does it in float64, where rounding to float32 at the end also makes overflow and
 gradual underflow. float64 carries log2|x| and its product with y as pairs of floats, as

@@ -1,0 +1,153 @@
+"""Names and lifetimes of what a plan consists of, for reports.
+
+    PlanParts, Program | None  -->  names, kinds, positions; ProfiledOp, ArenaBlock
+
+`explain` and the profiler say the same of the same thing because both ask here. Positions
+count in order of execution (`PlanParts.order`), views included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from semel.ir.expr import Dim, evaluate
+from semel.plan.prepared import (
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+)
+from semel.runtime.report.records import ArenaBlock, ProfiledOp
+
+if TYPE_CHECKING:
+    from semel.plan.link import KernelBinder, LinkedOps
+    from semel.plan.plan import PlanParts
+    from semel.plan.program import Program
+
+_KINDS: dict[type, str] = {
+    PreparedKernel: "kernel",
+    PreparedCopy: "copy",
+    PreparedBufferView: "view",
+    PreparedCustomFunction: "host call",
+}
+
+
+def kind_of(op: PreparedOp) -> str:
+    """kernel, copy, view or host call."""
+    return _KINDS[type(op)]
+
+
+def name_of(op: PreparedOp) -> str:
+    """The kernel's or function's name; a copy and a view are called what they are."""
+    match op:
+        case PreparedKernel():
+            return op.kernel.name
+        case PreparedCustomFunction():
+            return op.kind
+        case _:
+            return kind_of(op)
+
+
+def origins_of(op: PreparedOp) -> tuple[str, ...]:
+    """The source lines that a compiled kernel carries."""
+    ast = op.ast if isinstance(op, PreparedKernel) else None
+    return ast if isinstance(ast, tuple) and all(isinstance(o, str) for o in ast) else ()
+
+
+def buffer_names(parts: PlanParts, program: Program | None) -> list[str]:
+    """A name for each buffer, with its index where the name alone could mean several."""
+    names = [f"#{i}" for i in range(len(parts.buffers))]
+    if program is not None:
+        names = [f"{value.name}#{i}" for i, value in enumerate(program.values)]
+    for io in (*parts.output_io, *parts.input_io):
+        names[io.index] = io.name
+    return names
+
+
+def buffer_kinds(parts: PlanParts, program: Program | None) -> list[str]:
+    """input, output, constant, arena, or buffer for what a hand-built plan does not declare."""
+    if program is not None:
+        return [value.kind for value in program.values]
+    kinds = ["buffer"] * len(parts.buffers)
+    for index in parts.outputs:
+        kinds[index] = "output"
+    for io in parts.input_io:
+        kinds[io.index] = "input"
+    return kinds
+
+
+def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
+    """For each buffer that is touched: the first and the last position that does."""
+    found: dict[int, tuple[int, int]] = {}
+    for position, i in enumerate(parts.order):
+        for b in parts.ops[i].buffer_indices:
+            first, _ = found.get(b, (position, position))
+            found[b] = (first, position)
+    return found
+
+
+def evaluate_or_none(value: Dim, values: Mapping[str, int]) -> int | None:
+    """The value, or None if it needs a variable that is not bound."""
+    try:
+        return evaluate(value, values)
+    except KeyError:
+        return None
+
+
+def describe_ops(
+    parts: PlanParts, linked: LinkedOps, binder: KernelBinder, values: Mapping[str, int]
+) -> list[ProfiledOp]:
+    """Every operation in order of execution, with its work at these variables."""
+    row_of = {i: row for row, i in enumerate(linked.row_ops)}
+    step_of = {
+        i: number
+        for number, step in enumerate(linked.steps)
+        for segment in step
+        for i in segment
+    }
+    found: list[ProfiledOp] = []
+    for i in parts.order:
+        op, row = parts.ops[i], row_of.get(i, -1)
+        work = linked.rows[row] if row >= 0 else None
+        found.append(
+            ProfiledOp(
+                kernel=op.kernel if isinstance(op, PreparedKernel) else None,
+                device=parts.device.name,
+                num_buffers=len(op.buffer_indices),
+                name=name_of(op),
+                kind=kind_of(op),
+                op_index=i,
+                op_id=op.id,
+                row=row,
+                step=step_of.get(i, -1),
+                tiles=0 if work is None else evaluate(work.tiles, values),
+                bytes=0 if work is None else evaluate(work.bytes, values),
+                flops=0 if work is None else evaluate(work.flops, values),
+                origins=origins_of(op),
+            )
+        )
+    return found
+
+
+def describe_arena(
+    parts: PlanParts, program: Program | None, values: Mapping[str, int]
+) -> tuple[ArenaBlock, ...]:
+    """The values that share the arena, in order of their first use."""
+    if program is None:
+        return ()
+    alive = alive_positions(parts)
+    names = buffer_names(parts, program)
+    blocks = [
+        ArenaBlock(
+            f"{names[i]}: {value.type}",
+            parts.buffers[i].offset,
+            parts.buffers[i].capacity_bytes,
+            evaluate(value.type.num_bytes, values),
+            *alive[i],
+        )
+        for i, value in enumerate(program.values)
+        if value.kind == "arena" and i in alive
+    ]
+    return tuple(sorted(blocks, key=lambda b: (b.first, b.offset_bytes)))

@@ -1,0 +1,374 @@
+"""What a plan is and why: kernels, buffers, steps, and what each variable changes.
+
+    ExecutionPlan  --explain()-->  Explanation  --str(), json()-->  people, scripts
+
+Everything is read off the plan and the program it came from; nothing runs and nothing is
+measured. A plan built by hand has no graph behind it, so that its kernels list no nodes.
+
+Positions count in order of execution; `op` numbers are those of `prepared_ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.ir.expr import Dim, Variable, evaluate, variables
+from semel.plan.describe import (
+    alive_positions,
+    buffer_kinds,
+    buffer_names,
+    evaluate_or_none,
+    kind_of,
+    name_of,
+)
+from semel.plan.explain_text import format_explanation
+from semel.plan.prepared import PreparedKernel, PreparedOp
+from semel.runtime.allocator import align
+
+if TYPE_CHECKING:
+    from semel.plan.link import KernelBinder, LinkedOps
+    from semel.plan.plan import PlanMemory, PlanParts
+    from semel.plan.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedOp:
+    """One operation: what it computes and reads, when it runs, and why it is one of its own.
+
+    `reason` says why its result goes to memory instead of into the kernel that wants it;
+    `waits` names what it must wait for in the step before.
+    """
+
+    op: int
+    kind: str
+    name: str
+    step: int
+    nodes: tuple[str, ...]
+    reason: str
+    origins: tuple[str, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    tiles: str
+    flops: str
+    bytes: str
+    waits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedBuffer:
+    """One buffer: where it lies, how long it lives, and whose bytes it uses again.
+
+    `first` and `last` are positions in order of execution, -1 if nothing touches it.
+    """
+
+    index: int
+    name: str
+    kind: str
+    type: str
+    size_bytes: int
+    storage: int
+    offset_bytes: int
+    first: int
+    last: int
+    shares_with: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A quantity that follows a variable: at its minimum, now, and at its maximum.
+
+    The other variables keep their value meanwhile; None where something is not known.
+    """
+
+    what: str
+    expression: str
+    where: tuple[str, ...]
+    at_min: int | None
+    now: int | None
+    at_max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedVariable:
+    """A variable, its bounds and value, and everything that it changes."""
+
+    name: str
+    min: int
+    max: int | None
+    value: int | None
+    changes: tuple[Change, ...]
+    guards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedMemory:
+    """Bytes held. `live_bytes` is the most that is alive at once: no arena can be smaller."""
+
+    weights_bytes: int
+    arena_bytes: int
+    io_bytes: int
+    scratch_bytes: int
+    peak_bytes: int
+    naive_bytes: int
+    live_bytes: int
+    live_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All of it; `str()` for people, `json()` for scripts."""
+
+    device: str
+    threads: int
+    compile_count: int
+    num_steps: int
+    num_kernels: int
+    num_distinct_kernels: int
+    ops: tuple[ExplainedOp, ...]
+    buffers: tuple[ExplainedBuffer, ...]
+    variables: tuple[ExplainedVariable, ...]
+    memory: ExplainedMemory
+    log: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """Plain data: dictionaries, lists, numbers and text."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return format_explanation(self)
+
+
+def explain_plan(
+    parts: PlanParts,
+    linked: LinkedOps,
+    binder: KernelBinder,
+    program: Program | None,
+    memory: PlanMemory,
+    values: Mapping[str, int],
+) -> Explanation:
+    """Read everything off the parts of a plan; `values` are the bound variables."""
+    kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
+    buffers = _buffers(parts, program)
+    return Explanation(
+        device=parts.device.name,
+        threads=parts.threads,
+        compile_count=0 if program is None else program.compile_count,
+        num_steps=len(linked.steps),
+        num_kernels=len(kernels),
+        num_distinct_kernels=len(set(kernels)),
+        ops=_ops(parts, linked, binder, program),
+        buffers=buffers,
+        variables=tuple(
+            _variable(v.variable, parts, binder, program, values) for v in parts.variables
+        ),
+        memory=_memory(memory, buffers, len(parts.order)),
+        log=() if program is None else program.log,
+    )
+
+
+# ---------------------------------------------------------------- operations
+
+
+def _ops(
+    parts: PlanParts, linked: LinkedOps, binder: KernelBinder, program: Program | None
+) -> tuple[ExplainedOp, ...]:
+    step_of = {
+        i: number
+        for number, step in enumerate(linked.steps)
+        for segment in step
+        for i in segment
+    }
+    names = buffer_names(parts, program)
+    found: list[ExplainedOp] = []
+    for i in parts.order:
+        op, step = parts.ops[i], step_of.get(i, -1)
+        before = [] if step < 1 else [j for segment in linked.steps[step - 1] for j in segment]
+        written = _written(op)
+        source = program.ops[i] if program is not None and i < len(program.ops) else None
+        bound = binder.bind(op) if isinstance(op, PreparedKernel) else None
+        found.append(
+            ExplainedOp(
+                op=i,
+                kind=kind_of(op),
+                name=name_of(op),
+                step=step,
+                nodes=() if source is None else source.nodes,
+                reason="" if source is None else source.reason,
+                origins=() if source is None else source.origins,
+                reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
+                writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),
+                tiles="" if bound is None else str(bound.tiles),
+                flops="" if bound is None else str(bound.flops),
+                bytes="" if bound is None else str(bound.bytes),
+                waits=tuple(_waits(parts, i, before, names)),
+            )
+        )
+    return tuple(found)
+
+
+def _written(op: PreparedOp) -> set[int]:
+    """Positions among the operation's buffers that it may write."""
+    if isinstance(op, PreparedKernel):
+        return set(op.output_indices)
+    return {0} if kind_of(op) in ("copy", "view") else set(range(len(op.buffer_indices)))
+
+
+def _waits(
+    parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]
+) -> Iterator[str]:
+    """Why operation `i` cannot run beside those of the step before."""
+    op = parts.ops[i]
+    for j in before:
+        for position, b in enumerate(op.buffer_indices):
+            other = _first_conflict(parts, b, position in _written(op), parts.ops[j])
+            if other is not None:
+                verb = "writes over" if position in _written(op) else "reads"
+                yield f"{verb} {names[b]}, which op {j} {other}"
+                break
+        else:
+            if j in parts.after[i]:
+                yield f"must follow op {j}"
+
+
+def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -> str | None:
+    storage, start, end = parts.buffers[b].byte_range
+    for position, c in enumerate(other.buffer_indices):
+        other_storage, other_start, other_end = parts.buffers[c].byte_range
+        overlap = storage == other_storage and start < other_end and other_start < end
+        if overlap and position in _written(other):
+            return "writes"
+        if overlap and writes:
+            return "reads"
+    return None
+
+
+# ---------------------------------------------------------------- buffers and memory
+
+
+def _buffers(parts: PlanParts, program: Program | None) -> tuple[ExplainedBuffer, ...]:
+    names, kinds = buffer_names(parts, program), buffer_kinds(parts, program)
+    alive = alive_positions(parts)
+    ranges = [b.byte_range for b in parts.buffers]
+    types = [b.type if program is None else program.values[i].type for i, b in enumerate(parts.buffers)]
+    found: list[ExplainedBuffer] = []
+    for i, buffer in enumerate(parts.buffers):
+        storage, start, end = ranges[i]
+        shares = [
+            j
+            for j, (other, low, high) in enumerate(ranges)
+            if j != i and other == storage and low < end and start < high
+        ]
+        first, last = alive.get(i, (-1, -1))
+        found.append(
+            ExplainedBuffer(
+                i,
+                names[i],
+                kinds[i],
+                str(types[i]),
+                buffer.capacity_bytes,
+                storage,
+                start,
+                first,
+                last,
+                tuple(shares),
+            )
+        )
+    return tuple(found)
+
+
+def _memory(
+    memory: PlanMemory, buffers: Sequence[ExplainedBuffer], num_ops: int
+) -> ExplainedMemory:
+    live = [0] * num_ops
+    for buffer in buffers:
+        if buffer.kind == "arena" and buffer.first >= 0:
+            for position in range(buffer.first, buffer.last + 1):
+                live[position] += align(buffer.size_bytes)
+    most = max(live, default=0)
+    return ExplainedMemory(
+        memory.weights_bytes,
+        memory.arena_bytes,
+        memory.io_bytes,
+        memory.scratch_bytes,
+        memory.peak_bytes,
+        memory.naive_bytes,
+        most,
+        live.index(most) if most else -1,
+    )
+
+
+# ---------------------------------------------------------------- variables
+
+
+def _variable(
+    variable: Variable,
+    parts: PlanParts,
+    binder: KernelBinder,
+    program: Program | None,
+    values: Mapping[str, int],
+) -> ExplainedVariable:
+    others = {
+        v.variable.name: values.get(v.variable.name, v.top if v.top is not None else v.variable.min)
+        for v in parts.variables
+    }
+    quantities: dict[tuple[str, Dim], list[str]] = {}
+    for what, where, value in _quantities(parts, binder, program):
+        if variable.name in {v.name for v in variables(value)}:
+            quantities.setdefault((what, value), []).append(where)
+    changes = [
+        _change(variable, what, value, where, others, values)
+        for (what, value), where in quantities.items()
+    ]
+    guards = [
+        message
+        for expr, message in parts.guards
+        if variable.name in {v.name for v in variables(expr)}
+    ]
+    now = values.get(variable.name)
+    return ExplainedVariable(
+        variable.name, variable.min, variable.max, now, tuple(changes), tuple(guards)
+    )
+
+
+def _quantities(
+    parts: PlanParts, binder: KernelBinder, program: Program | None
+) -> Iterator[tuple[str, str, Dim]]:
+    """Everything symbolic in a plan: (what it is, whose, expression)."""
+    for i in parts.order:
+        op = parts.ops[i]
+        if isinstance(op, PreparedKernel):
+            bound = binder.bind(op)
+            yield "tiles", f"op {i}", bound.tiles
+            yield "scratch bytes", f"op {i}", bound.scratch_bytes
+            yield "flops", f"op {i}", bound.flops
+    names = buffer_names(parts, program)
+    if program is not None:
+        for name, value in zip(names, program.values, strict=True):
+            yield "bytes", name, value.type.num_bytes
+    else:
+        for io in (*parts.input_io, *parts.output_io):
+            yield "bytes", names[io.index], io.type.num_bytes
+
+
+def _change(
+    variable: Variable,
+    what: str,
+    value: Dim,
+    where: Sequence[str],
+    others: Mapping[str, int],
+    values: Mapping[str, int],
+) -> Change:
+    def at(number: int | None) -> int | None:
+        return None if number is None else evaluate(value, {**others, variable.name: number})
+
+    return Change(
+        what,
+        str(value),
+        tuple(where),
+        at(variable.min),
+        evaluate_or_none(value, values),
+        at(variable.max),
+    )
+

@@ -1,0 +1,128 @@
+"""An explanation as text for people.
+
+    Explanation  --format_explanation-->  str
+
+Sections in the order of the questions: what runs, in which memory, and what a variable
+changes. Lines are wrapped by nobody: a terminal or a pager does that better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semel.plan.explain import (
+        Change,
+        ExplainedBuffer,
+        ExplainedOp,
+        ExplainedVariable,
+        Explanation,
+    )
+
+_MAX_WHERE = 6
+
+
+def format_explanation(it: Explanation) -> str:
+    """The whole text; no line depends on the width of anything."""
+    return "\n".join(
+        [*_head(it), "", *_ops(it), "", *_buffers(it.buffers), "", *_memory(it), *_variables(it)]
+    )
+
+
+def _head(it: Explanation) -> Iterator[str]:
+    threads = "1 thread" if it.threads == 1 else f"{it.threads} threads"
+    yield (
+        f"plan on {it.device}, {threads}: {len(it.ops)} ops, {it.num_kernels} kernel calls of "
+        f"{it.num_distinct_kernels} distinct kernels, in {it.num_steps} steps"
+    )
+
+
+def _ops(it: Explanation) -> Iterator[str]:
+    yield "ops, in order of execution"
+    names = [b.name for b in it.buffers]
+    step = -1
+    for op in it.ops:
+        if op.step != step and op.step >= 0:
+            step = op.step
+            yield f"  step {step}"
+        yield from (f"    {line}" for line in _op(op, names))
+
+
+def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
+    tiles = f"  tiles {op.tiles}" if op.tiles else ""
+    yield f"op {op.op}  {op.name} ({op.kind}){tiles}"
+    if op.nodes:
+        yield f"  fuses {len(op.nodes)} nodes: {', '.join(op.nodes)}"
+    if op.reason:
+        yield f"  not fused further: {op.reason}"
+    if op.reads:
+        yield f"  reads {', '.join(names[b] for b in op.reads)}"
+    if op.writes:
+        yield f"  writes {', '.join(names[b] for b in op.writes)}"
+    if op.waits:
+        yield f"  waits: {'; '.join(op.waits)}"
+    if op.origins:
+        yield f"  from {', '.join(op.origins)}"
+
+
+def _buffers(buffers: Sequence[ExplainedBuffer]) -> Iterator[str]:
+    yield "buffers"
+    rows = [("#", "kind", "name", "type", "bytes", "at", "alive", "shares bytes with")]
+    rows += [_buffer(b) for b in buffers]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(w) if i in (0, 4, 5) else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  " + "  ".join(cells).rstrip()
+
+
+def _buffer(b: ExplainedBuffer) -> tuple[str, ...]:
+    alive = "never" if b.first < 0 else f"{b.first}..{b.last}"
+    shares = ", ".join(f"#{i}" for i in b.shares_with[:_MAX_WHERE])
+    if len(b.shares_with) > _MAX_WHERE:
+        shares += f" and {len(b.shares_with) - _MAX_WHERE} more"
+    at = f"{b.storage}+{b.offset_bytes}"
+    return str(b.index), b.kind, b.name, b.type, str(b.size_bytes), at, alive, shares
+
+
+def _memory(it: Explanation) -> Iterator[str]:
+    m = it.memory
+    yield "memory"
+    yield (
+        f"  weights {m.weights_bytes} + arena {m.arena_bytes} + inputs and outputs {m.io_bytes} "
+        f"+ scratch {m.scratch_bytes} = {m.peak_bytes} bytes"
+    )
+    if m.naive_bytes:
+        yield (
+            f"  the arena's values take {m.naive_bytes} bytes without sharing; "
+            f"at most {m.live_bytes} are alive at once, at position {m.live_at}"
+        )
+
+
+def _variables(it: Explanation) -> Iterator[str]:
+    for variable in it.variables:
+        yield ""
+        yield from _variable(variable)
+
+
+def _variable(it: ExplainedVariable) -> Iterator[str]:
+    top = "..." if it.max is None else it.max
+    now = "not bound" if it.value is None else f"now {it.value}"
+    yield f"variable {it.name} in [{it.min}, {top}], {now}"
+    if not it.changes:
+        yield "  changes nothing"
+    for change in it.changes:
+        yield f"  {_change(change)}"
+    for guard in it.guards:
+        yield f"  must satisfy: {guard}"
+
+
+def _change(it: Change) -> str:
+    where = ", ".join(it.where[:_MAX_WHERE])
+    if len(it.where) > _MAX_WHERE:
+        where += f" and {len(it.where) - _MAX_WHERE} more"
+    at = " .. ".join("?" if v is None else str(v) for v in (it.at_min, it.now, it.at_max))
+    return f"{it.what} of {where} = {it.expression}: {at}"

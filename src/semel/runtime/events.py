@@ -1,0 +1,108 @@
+"""The event buffers of one profiled run.
+
+    OpTable (bound)  --EventLog-->  events that the runner's timed walk wrote
+
+Each lane has its own buffer, so that writing an event is two readings of the clock and four
+stores, without atomics. The buffers are sized from the bound table: a lane that did all
+the chunks of all segments by itself would just fill its own. Host calls happen between two
+native calls; `enter` times them by the same clock.
+
+Invariant: lanes point to event buffers only while a log is attached; a run without one
+takes the walk that knows nothing of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from semel.ir import abi
+from semel.ir.abi import Code, Header, Lane, Segment, Step
+from semel.ir.abi import Event as EventWord
+from semel.runtime.device import Device, PlanEntry
+from semel.runtime.optable import OpTable, aligned_words
+from semel.runtime.report.records import Event, Span
+
+
+class EventLog:
+    """Attached to a table for one run: `with EventLog(...) as log: log.enter()`."""
+
+    def __init__(self, table: OpTable, entry: PlanEntry, device: Device) -> None:
+        self._table, self._entry, self._device = table, entry, device
+        self._ticks: Callable[[], int] = device.ticks
+        self._lanes = table.lanes.reshape(-1, abi.LANE_WORDS)
+        room = max(num_events(table), 1)
+        self._buffers = [aligned_words(room * abi.EVENT_WORDS) for _ in self._lanes]
+        self._hosted: list[tuple[int, int, int]] = []
+        self._host_row = -1
+        self._host_start = 0
+        self._start = 0
+
+    def __enter__(self) -> Self:
+        for lane, buffer in zip(self._lanes, self._buffers, strict=True):
+            lane[Lane.EVENTS] = buffer.ctypes.data
+            lane[Lane.NUM_EVENTS] = 0
+            lane[Lane.MAX_EVENTS] = len(buffer) // abi.EVENT_WORDS
+        self._start = self._ticks()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lanes[:, Lane.EVENTS] = 0
+
+    def enter(self) -> int:
+        """The plan's entry while it is profiled; what lies between two calls is a host call."""
+        if self._host_row >= 0:
+            self._hosted.append((self._host_row, self._host_start, self._ticks()))
+            self._host_row = -1
+        code = self._entry.call_timed()
+        if code == Code.HOST_CALL:
+            self._host_start = self._ticks()
+            self._host_row = self._table.words[Header.ERROR_INDEX]
+        return code
+
+    def events(self) -> list[Event]:
+        """All events of the run in nanoseconds since it began."""
+        ns_per_tick = self._device.ns_per_tick()
+
+        def ns(ticks: int) -> int:
+            return max(round((ticks - self._start) * ns_per_tick), 0)
+
+        found = [Event(row, Span(0, ns(a), ns(b), 1)) for row, a, b in self._hosted]
+        for index, (lane, buffer) in enumerate(zip(self._lanes, self._buffers, strict=True)):
+            count = min(int(lane[Lane.NUM_EVENTS]), int(lane[Lane.MAX_EVENTS]))
+            words = buffer.reshape(-1, abi.EVENT_WORDS)[:count]
+            found += [
+                Event(
+                    int(e[EventWord.ROW]),
+                    Span(index, ns(int(e[EventWord.START])), ns(int(e[EventWord.END])),
+                         int(e[EventWord.TILES])),
+                )
+                for e in words
+            ]
+        return found
+
+
+def num_events(table: OpTable) -> int:
+    """How many calls a run makes at the bound variables: rows times chunks of each segment."""
+    segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)
+    return int(np.sum(segments[:, Segment.NUM_ROWS] * segments[:, Segment.NUM_CHUNKS]))
+
+
+def count_steps(table: OpTable) -> tuple[int, int, int]:
+    """(steps, steps that lanes share, barriers) of a run at the bound variables.
+
+    The end of the run is where everything ends anyway, so it is no barrier.
+    """
+    count = table.words[Header.NUM_STEPS]
+    shared = table.steps.reshape(-1, abi.STEP_WORDS)[:count, Step.SHARED] != 0
+    if table.words[Header.THREADS] < 2:
+        return count, 0, 0
+    return count, int(shared.sum()), int(shared[:-1].sum())

@@ -1,0 +1,136 @@
+"""The benchmark harness: it measures, judges and compares the way it says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import __main__ as program
+from benchmarks import compare
+from benchmarks.driver import RowResult, Timing, measure
+from benchmarks.report import FORMAT, document, judge, table
+from benchmarks.rows import ROWS, make_inputs
+
+
+def result(row: str, threads: int = 1, **times: float) -> RowResult:
+    timings = {peer: Timing(us * 1e-6, us * 1e-6, 10) for peer, us in times.items()}
+    return RowResult(row, threads, timings, {"fma": 1e11, "read": 1e10, "copy": 1e10})
+
+
+def test_a_time_bar_is_judged_by_the_clock() -> None:
+    fast, slow, tie = (judge([result("tiny_add", semel=us)])[0] for us in (1.0, 3.0, 1.3))
+    assert (fast.met, slow.met, tie.met) == ("yes", "no", "tie")
+
+
+def test_a_row_bar_adds_to_another_row_of_the_same_threads() -> None:
+    rows = [result("tiny_add", semel=1.0), result("unfusable", semel=2.9)]
+    assert judge(rows)[1].met == "yes"
+    assert judge([result("tiny_add", threads=2, semel=1.0), rows[1]])[1].met == "-"
+    assert judge([rows[0], result("unfusable", semel=9.0)])[1].met == "no"
+
+
+def test_all_peers_that_a_bar_names_count_and_absent_ones_do_not() -> None:
+    assert judge([result("layer_norm", semel=60, jax=100, torch=100)])[0].met == "yes"
+    assert judge([result("layer_norm", semel=60, jax=200, torch=50)])[0].met == "no"
+    assert judge([result("layer_norm", semel=60, jax=200)])[0].met == "yes"
+    assert judge([result("layer_norm", semel=60)])[0].met == "-"
+
+
+def test_the_ratio_is_to_the_best_peer() -> None:
+    verdict = judge([result("sum", semel=50, numpy=100, torch=200)])[0]
+    assert (verdict.best_peer, verdict.met) == ("numpy", "yes")
+    assert verdict.ratio == pytest.approx(0.5)
+
+
+def test_the_share_of_bandwidth_is_bytes_over_time_over_rate() -> None:
+    nbytes = ROWS["sum"].traffic
+    verdict = judge([result("sum", semel=nbytes / 1e10 * 1e6 * 2, numpy=1e9)])[0]
+    assert verdict.share == pytest.approx(0.5)
+
+
+def test_a_peer_that_failed_is_named_and_not_the_best() -> None:
+    row = result("sum", semel=50, numpy=100)
+    row.timings["torch"] = Timing(error="boom")
+    assert judge([row])[0].best_peer == "numpy"
+    assert "torch: boom" in table([row])
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS.values() if r.group == "calls"], ids=lambda r: r.name
+)
+def test_inputs_are_the_same_in_every_process(row: Any) -> None:
+    first, second = make_inputs(row), make_inputs(row)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_peers_are_measured_side_by_side_and_checked() -> None:
+    results, versions = measure(
+        [ROWS["tiny_add"], ROWS["rebind"]],
+        1,
+        peers=["semel", "numpy"],
+        rounds=1,
+        progress=lambda _: None,
+    )
+    add, rebind = results
+    assert set(add.timings) == {"semel", "numpy"}
+    assert set(rebind.timings) == {"semel"}
+    for timing in (*add.timings.values(), *rebind.timings.values()):
+        assert not timing.error
+        assert 0 < timing.p10 <= timing.median < 1e-2
+        assert timing.samples >= 3
+    assert add.limits["read"] > 1e8
+    assert versions["numpy"] == np.__version__
+
+
+def write(path: Path, *results: RowResult) -> Path:
+    path.write_text(json.dumps(document(results, {}, {})))
+    return path
+
+
+def test_compare_fails_when_a_row_got_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old.json", result("sum", semel=100), result("gelu", semel=10))
+    same = write(tmp_path / "same.json", result("sum", semel=110), result("gelu", semel=9))
+    slow = write(tmp_path / "slow.json", result("sum", semel=130), result("tanh", semel=9))
+    assert compare.main([str(old), str(same)]) == 0
+    assert "SLOWER" not in capsys.readouterr().out
+    assert compare.main([str(old), str(slow)]) == 1
+    assert "1.30  SLOWER" in capsys.readouterr().out
+    assert compare.main([str(old), str(slow), "--threshold", "0.5"]) == 0
+
+
+def test_compare_allows_for_a_slower_machine(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.json", result("sum", semel=100))
+    throttled = result("sum", semel=200)
+    throttled.limits = {name: rate / 2 for name, rate in throttled.limits.items()}
+    assert compare.main([str(old), str(write(tmp_path / "new.json", throttled))]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 99, "results": []}', "[1]"])
+def test_compare_refuses_other_files(tmp_path: Path, text: str) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    with pytest.raises(SystemExit, match="must"):
+        compare.main([str(bad), str(bad)])
+
+
+def test_the_document_says_where_it_was_measured() -> None:
+    written = document([result("sum", semel=1)], {"semel": "0"}, {"import semel": 0.1})
+    assert written["format"] == FORMAT
+    assert written["machine"]["cores"] >= 1
+    assert written["machine"]["cpu"]
+    assert written["results"] == [asdict(result("sum", semel=1))]
+    json.dumps(written)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--threads", "0"], ["--rounds", "0"], ["--rows", "fly"], ["--peers", "abacus"]]
+)
+def test_wrong_arguments_are_refused(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        program.main(argv)

@@ -1,0 +1,67 @@
+"""Run a kernel as machine code, on arrays, without a plan.
+
+    Kernel x Target --Native--> arrays written in place, the failed check if any
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from semel.codegen.emit import emit_kernel, scratch_bytes
+from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.toolchain import compile_ir, host_target
+from semel.ir.expr import Variable, evaluate
+from semel.ir.target import Target, target_for
+from semel.kernel.ir import Kernel
+
+Array = np.ndarray[Any, Any]
+
+_AVX = ("avx", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
+        "sse4.2", "ssse3", "xsave")  # fmt: skip
+_AVX2 = (*_AVX, "avx2", "bmi", "bmi2")
+_LANE_BYTES = 256
+_SCRATCH_AT, _CODE_AT, _VALUE_AT = 1, 3, 5  # words of the lane's record
+
+
+@cache
+def runnable_targets() -> dict[str, Target]:
+    """The host, and every narrower vector width that it can run."""
+    host = host_target()
+    found = {f"host{host.vector_bits}": host}
+    for features in (_AVX, _AVX2):
+        if host.arch == "x86_64" and set(features) <= set(host.features):
+            target = target_for("x86_64", features)
+            found.setdefault(f"width{target.vector_bits}", target)
+    return found
+
+
+class Native:
+    """The machine code of one kernel."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.code = compile_ir(emit_kernel(kernel, target, "kernel_under_test"), target)
+        self._loaded = load_object(self.code)
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)
+        self._call = kind(self._loaded.address("kernel_under_test"))
+
+    def run(
+        self, buffers: Sequence[Array], variables: Mapping[str, int] | None = None
+    ) -> tuple[int, int] | None:
+        """All tiles in one call; (code, value) of the first check that failed."""
+        values = dict(variables or {})
+        words: dict[Any, int] = {v: values[v.name] for v in self.kernel.variables}
+        env: dict[str, int] = {v.name: n for v, n in words.items() if isinstance(v, Variable)}
+        scratch = np.full(evaluate(scratch_bytes(self.kernel), env) + 64, 0xFF, np.uint8)
+        lane = np.zeros(_LANE_BYTES // 8, np.int64)
+        lane[_SCRATCH_AT] = (scratch.ctypes.data + 63) // 64 * 64
+        pointers = np.array([b.ctypes.data for b in buffers], np.uint64)
+        vals = np.array([words[v] for v in self.kernel.variables] or [0], np.int64)
+        tiles = evaluate(self.kernel.tiles, env)
+        self._call(lane.ctypes.data, pointers.ctypes.data, vals.ctypes.data, 0, tiles)
+        return (int(lane[_CODE_AT]), int(lane[_VALUE_AT])) if lane[_CODE_AT] else None
