@@ -9,7 +9,13 @@
         IndexRangeError       an index found in the data lies outside the axis it selects from
         PlanError             a plan is malformed or used out of order
           CycleError          its dependencies form a cycle
+          OrderError          an order was asked for that breaks a dependency or a hazard
+          BusyError           a plan was used from inside its own run
+          StaleError          the contents are gone: never computed, failed, or overwritten
+          ReleasedError       its memory was given back
+          CustomFunctionError a custom function raised, or is called wrongly
           PlanFileError       a plan file is damaged, too new, or made for another machine
+        CodecError            encoded bytes are damaged, or do not fit
         RecompileError        a compilation happened inside `no_recompiles()`
       CompileError            a toolchain refused code that we generated
       CacheError              a cache entry or directory cannot be used; never fatal for a prepare
@@ -83,7 +89,31 @@ class PlanError(UserError):
 
 
 class CycleError(PlanError):
-    """The dependencies of a plan form a cycle. Fields: `cycle`, `blocked`."""
+    """The dependencies of a plan form a cycle.
+
+    Fields: `cycle`, ids of one cycle, each before its user; `blocked`, ids of the
+    operations that merely wait for it.
+    """
+
+
+class OrderError(PlanError):
+    """An order breaks an edge. Fields: `before`, `after` (positions), `reason`."""
+
+
+class BusyError(PlanError):
+    """A plan was run or changed from inside its own run."""
+
+
+class StaleError(PlanError):
+    """Contents that are asked for were never computed, belong to a failed run, or are gone."""
+
+
+class ReleasedError(PlanError):
+    """The memory was given back."""
+
+
+class CustomFunctionError(PlanError):
+    """A custom function raised or is called wrongly. Fields: `op`, `kind`."""
 
 
 class PlanFileError(PlanError):
@@ -91,6 +121,10 @@ class PlanFileError(PlanError):
 
     Field: `path`; and `missing`, the CPU features that this machine lacks.
     """
+
+
+class CodecError(UserError):
+    """Encoded bytes are damaged, or not those of what they are decoded into."""
 
 
 class RecompileError(UserError):

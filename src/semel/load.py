@@ -178,18 +178,19 @@ def _parse(data: Bytes, name: str, *, verify: bool) -> _PlanFile:
     with _reading(name):
         header = json.loads(bytes(front[: prefix.header_bytes]))
         for version in range(prefix.format, FORMAT):
-            header = _UPGRADES.get(version, _unchanged)(header)
+            _UPGRADES[version](header)
         dim = DimReader(header["dims"])
     return _PlanFile(name, prefix, header, dim, front[prefix.header_bytes :], constants)
 
 
-def _unchanged(header: Any) -> Any:
-    return header
+def _upgrade_1(header: Any) -> None:
+    """Format 2 says of each op which nodes it computes and why they are not fused further."""
+    for op in as_list(header["ops"]):
+        op |= {"nodes": [], "reason": ""}
 
 
-#: How the header of an earlier format becomes that of the next one, where it changed.
-#: Format 1 differs from 2 only in how constants are summed up.
-_UPGRADES: dict[int, Callable[[Any], Any]] = {}
+#: How the header of an earlier format becomes that of the next one.
+_UPGRADES: dict[int, Callable[[Any], None]] = {1: _upgrade_1}
 
 
 def _read_prefix(data: Bytes, name: str) -> Prefix:
@@ -370,6 +371,8 @@ def _read_op(file: _PlanFile, record: Any, num_kernels: int) -> ProgramOp:
         args=tuple(as_int(a) for a in as_list(record["args"])),
         variables=tuple(file.dim.variable(v) for v in as_list(record["variables"])),
         origins=tuple(as_text(line) for line in as_list(record["origins"])),
+        nodes=tuple(as_text(node) for node in as_list(record["nodes"])),
+        reason=as_text(record["reason"]),
     )
 
 

@@ -139,6 +139,8 @@ class Maker:
 
     def __init__(self, rng: Random, scale: Scale) -> None:
         self.rng, self.scale = rng, scale
+        # Few sizes per program, so that values fit each other, transposed ones too.
+        self.sizes = rng.choices(scale.sizes, k=rng.choice((1, 2, 2, 3)))
         self.program = Program(seed=rng.randrange(1 << 30))
         self.tensors: list[Tensor] = []
 
@@ -151,11 +153,12 @@ class Maker:
         return len(self.tensors) - 1
 
     def random_shape(self) -> tuple[Dim, ...]:
-        rank = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
-        while True:
-            shape = tuple(self.rng.choice(self.scale.sizes) for _ in range(rank))
+        most = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 3, 4))
+        for rank in range(most, -1, -1):
+            shape = tuple(self.rng.choice((1, *self.sizes, *self.sizes)) for _ in range(rank))
             if _high(shape) <= self.scale.max_elements:
                 return shape
+        return ()
 
     def add(
         self, label: str, operands: Sequence[int], build: Build, *, noisy: bool | str = False
@@ -314,6 +317,26 @@ def binary(m: Maker) -> bool:
         return False
     name = m.rng.choice(list(BINARY))
     return m.add(name, pair, BINARY[name])
+
+
+def rearranged(m: Maker) -> bool:
+    """One value with another whose axes are brought into its order."""
+    x = m.pick(lambda t: _is_number(t) and t.ndim >= 2)
+    if x is None:
+        return False
+    axes = m.rng.sample(range(m.tensors[x].ndim), m.tensors[x].ndim)
+    wanted = [m.tensors[x].shape[a] for a in axes]
+    y = m.pick(
+        lambda t: _is_number(t)
+        and t.ndim == len(wanted)
+        and all(p in (q, 1) for p, q in zip(t.shape, wanted, strict=True))
+    )
+    if y is None:
+        return False
+    back = [axes.index(a) for a in range(len(axes))]
+    name = m.rng.choice(list(BINARY))
+    build = BINARY[name]
+    return m.add(f"{name}, second permuted {back}", [x, y], lambda t, u: build(t, u.permute(*back)))
 
 
 def binary_exact(m: Maker) -> bool:
@@ -702,7 +725,7 @@ def from_nothing(m: Maker) -> bool:
 
 #: Step -> how often it is tried.
 STEPS: dict[Callable[[Maker], bool], int] = {
-    unary: 4, discontinuous: 2, smooth: 4, binary: 8, binary_exact: 2, bits: 2, where: 2, cast: 3,
+    unary: 4, discontinuous: 2, smooth: 4, binary: 8, rearranged: 4, binary_exact: 2, bits: 2, where: 2, cast: 3,
     reduce: 6, reduce_exact: 2, movement: 12, concat: 3, take: 3, take_computed: 2, take_along: 1,
     scatter: 1, set_slice: 1, matmul: 3, integer_matmul: 1, scan: 2, order: 2, network: 3,
     random_numbers: 1, from_nothing: 1,

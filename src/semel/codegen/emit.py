@@ -92,7 +92,8 @@ class _Emitter:
     def __init__(self, kernel: Kernel, target: Target, symbol: str) -> None:
         self.kernel, self.target, self.symbol = kernel, target, symbol
         self.sink = Instructions()
-        self.scalars = Scalars(self.sink)
+        has_scale = target.arch == "x86_64" and target.vector_bits == 512
+        self.scalars = Scalars(self.sink, has_scale=has_scale)
         self.scopes: list[_Scope] = [_Scope("entry")]
         self.env: dict[Variable | Index, _Ref] = {}
         self.pointers: dict[Buffer, str] = {}

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from semel.ir.types import BFLOAT16, BOOL, DType
+from semel.ir.types import BFLOAT16, BOOL, FLOAT32, FLOAT64, DType
 
 _FLOAT = {16: "float", 32: "float", 64: "double"}
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
@@ -90,8 +90,8 @@ class Instructions:
 class Scalars:
     """The rules: one method per family, dispatched by `apply`."""
 
-    def __init__(self, sink: Instructions) -> None:
-        self.sink = sink
+    def __init__(self, sink: Instructions, *, has_scale: bool = False) -> None:
+        self.sink, self.has_scale = sink, has_scale
 
     # ------------------------------------------------------------ helpers
 
@@ -201,11 +201,86 @@ class Scalars:
         match op:
             case "fma":
                 return self.intrinsic(lines, "fma", element, lanes, *args)
+            case "ldexp":
+                return self._ldexp(lines, dtype, args, lanes)
             case "neg":
                 return self.sink.emit(lines, f"fneg {vector_of(element, lanes)} {args[0]}")
             case "min" | "max":
                 return self.extreme(lines, op, element, lanes, args, constant)
         raise AssertionError(f"no float rule for {op}")
+
+    def _ldexp(
+        self, lines: list[str], dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        """p * 2**n, n a whole number within twice the exponent range; rounds once."""
+        element = element_type(dtype)
+        bits = 64 if element == "double" else 32
+        if self.has_scale and lanes and lanes * bits % 512 == 0:
+            return self._scale_by_parts(lines, element, args, lanes, 512 // bits)
+        # As two factors of half the exponent each, so that neither leaves the range.
+        mantissa, bias = (52, 1023) if bits == 64 else (23, 127)
+        integer = f"i{bits}"
+        magic = 1.5 * 2.0**mantissa + 2 * bias
+
+        def word(text: str) -> str:
+            return self.raw(integer, text, lanes)
+
+        literal_type = FLOAT64 if bits == 64 else FLOAT32
+        shift = self.constant(literal_type, magic, lanes)
+        moved = self.binary(lines, "fadd", element, lanes, args[1], shift)
+        biased = self.convert(lines, "bitcast", element, integer, lanes, moved)
+        low = self.binary(lines, "lshr", integer, lanes, biased, word("1"))
+        half = self.binary(lines, "shl", integer, lanes, low, word(str(mantissa)))
+        whole = self.binary(lines, "shl", integer, lanes, biased, word(str(mantissa)))
+        rest = self.binary(lines, "sub", integer, lanes, whole, half)
+        first = self.convert(lines, "bitcast", integer, element, lanes, rest)
+        second = self.convert(lines, "bitcast", integer, element, lanes, half)
+        scaled = self.binary(lines, "fmul", element, lanes, args[0], first)
+        return self.binary(lines, "fmul", element, lanes, scaled, second)
+
+    def _scale_by_parts(
+        self, lines: list[str], element: str, args: list[str], lanes: int, width: int
+    ) -> str:
+        """AVX-512 has the operation: one instruction for every register's worth of lanes."""
+        suffix = "ps" if element == "float" else "pd"
+        part, mask = vector_of(element, width), f"i{width}"
+        name = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
+        pieces: list[str] = []
+        for start in range(0, lanes, width):
+            p, n = (self._part(lines, element, a, lanes, start, width) for a in args)
+            pieces.append(
+                self.sink.call(
+                    lines, part, name,
+                    (part, p), (part, n), (part, "zeroinitializer"), (mask, "-1"), ("i32", "4"),
+                )  # fmt: skip
+            )
+        return self._join(lines, element, pieces, width)
+
+    def _part(
+        self, lines: list[str], element: str, value: str, lanes: int, start: int, width: int
+    ) -> str:
+        """Lanes [start, start + width) of a vector."""
+        if lanes == width:
+            return value
+        vector = vector_of(element, lanes)
+        picks = ", ".join(f"i32 {start + i}" for i in range(width))
+        text = f"shufflevector {vector} {value}, {vector} poison, <{width} x i32> <{picks}>"
+        return self.sink.emit(lines, text)
+
+    def _join(self, lines: list[str], element: str, pieces: list[str], width: int) -> str:
+        """The pieces one behind the other."""
+        while len(pieces) > 1:
+            vector = vector_of(element, width)
+            picks = ", ".join(f"i32 {i}" for i in range(2 * width))
+            pieces = [
+                self.sink.emit(
+                    lines,
+                    f"shufflevector {vector} {a}, {vector} {b}, <{2 * width} x i32> <{picks}>",
+                )
+                for a, b in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+            width *= 2
+        return pieces[0]
 
     def extreme(
         self,

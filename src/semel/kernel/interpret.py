@@ -286,10 +286,16 @@ def _per_element(function: Callable[..., float]) -> Callable[..., Any]:
 
 
 _erf = _per_element(math.erf)
+def _ldexp(p: Any, n: Any) -> Any:
+    """p * 2**n; where n is NaN so is p, and any n will do."""
+    whole = np.nan_to_num(np.asarray(n, np.float64), nan=0.0)
+    return np.ldexp(p, whole.astype(np.int32))
+
+
 _FLOAT: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": np.divide, "fma": _fma, "neg": np.negative, "abs": np.abs,
-    "min": np.minimum, "max": np.maximum, "sqrt": np.sqrt,
+    "min": np.minimum, "max": np.maximum, "ldexp": _ldexp, "sqrt": np.sqrt,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,

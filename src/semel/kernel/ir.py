@@ -32,7 +32,7 @@ from semel.ir.types import BOOL, INT64, DType
 #: One result, operands of one dtype: name -> number of operands.
 ARITHMETIC = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2,
-    "sqrt": 1, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,
+    "ldexp": 2, "sqrt": 1, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,
     "idiv": 2, "imod": 2, "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -70,7 +70,8 @@ class Local:
 class Value:
     """A pure scalar expression. Make one with the functions below, never directly.
 
-    `op` is an arithmetic, comparison or math name, or one of: `const` (data: the
+    `op` is an arithmetic, comparison or math name (`ldexp(p, n)` is p * 2**n for a whole
+    number n of p's float dtype, rounded once), or one of: `const` (data: the
     Python scalar), `index` (data: a Dim; int64), `load` (data: (Buffer, Dim); args: () or
     (guard, other): where guard is false the memory is not read and `other` is the
     value), `local` (data: (Local, tuple of Dims)), `select`, `cast`, `bitcast`.

@@ -281,6 +281,8 @@ def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
         "args": list(op.args),
         "variables": dim.all(op.variables),
         "origins": list(op.origins),
+        "nodes": list(op.nodes),
+        "reason": op.reason,
     }
 
 

@@ -92,10 +92,11 @@ def _reduce(x: Value, n: Value, form: Format) -> Value:
 
 
 def _exp_of_clamped(x: Value, extra: int = 0) -> Value:
+    """e**x * 2**extra, for x in the limits of exp."""
     form = format_of(x)
-    n, biased = round_biased(x, _LOG2_E, form, extra)
-    r = _reduce(x, n, form)
-    return scale_twice(horner(r, (1.0, 1.0, *_EXP[_precision(form)])), biased)
+    n, _ = round_biased(x, _LOG2_E, form)
+    p = horner(_reduce(x, n, form), (1.0, 1.0, *_EXP[_precision(form)]))
+    return op("ldexp", p, n + float(extra) if extra else n)
 
 
 def _exp_limits(x: Value) -> tuple[float, float]:
@@ -112,8 +113,8 @@ def exp2(x: Value) -> Value:
     """2**x."""
     form = format_of(x)
     x = clamp(x, -151.0, 129.0) if x.dtype == FLOAT32 else clamp(x, -1076.0, 1025.0)
-    n, biased = round_biased(x, 1.0, form)
-    return scale_twice(horner(x - n, (1.0, *EXP2[_precision(form)])), biased)
+    n, _ = round_biased(x, 1.0, form)
+    return op("ldexp", horner(x - n, (1.0, *EXP2[_precision(form)])), n)
 
 
 def sigmoid(x: Value) -> Value:

@@ -1,0 +1,537 @@
+"""Plan files: what comes back, what is refused, and what a load does not do."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import semel
+from semel import Tensor, Variable, load
+from semel.devices.cpu import runtime
+from semel.devices.cpu.toolchain import host_target
+from semel.errors import IndexRangeError, PlanError, PlanFileError, RecompileError, SemelError
+from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
+from semel.ir.target import Target, target_for
+from semel.plan import save
+from semel.plan.plan import ExecutionPlan
+from semel.plan.program import Program, ProgramOp, ProgramValue
+from semel.plan.save import CHECKSUMS, FORMAT, Prefix
+from semel.runtime.buffer import Array
+from semel.runtime.kernel import CachedKernel
+from tests.plan.build import symbolic_add
+
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.plan"
+ROWS = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+INDICES = np.array([4, 0, 2])
+WEIGHTS = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+TABLE = np.arange(15, dtype=np.float16).reshape(5, 3)
+
+
+def small_plan() -> ExecutionPlan:
+    """softmax(x @ w) + table[i]: two constants, a variable, a check, two kernels or more."""
+    n = Variable("n", 1, 16)
+    x, i = Tensor.input("x", (n, 4), "float32"), Tensor.input("i", (n,), "int64")
+    taken = semel.take(Tensor(TABLE), i, axis=0).cast("float32")
+    out = semel.softmax(x @ Tensor(WEIGHTS), axis=-1) + taken
+    return semel.prepare({"out": out}, threads=1)
+
+
+def expected() -> Array:
+    powers = np.exp(ROWS @ WEIGHTS)
+    return powers / powers.sum(-1, keepdims=True) + TABLE[INDICES].astype(np.float32)
+
+
+def run(plan: ExecutionPlan) -> Array:
+    result: Array = plan(x=ROWS, i=INDICES)
+    return result
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with the small plan."""
+    place = tmp_path / "small.plan"
+    small_plan().save(place)
+    return place
+
+
+def header_of(data: bytes) -> Any:
+    _, _, _, size, *_ = Prefix.LAYOUT.unpack_from(data)
+    return json.loads(data[64 : 64 + size])
+
+
+def resigned(data: bytes, change: Callable[[Any], None] | None = None, **words: Any) -> bytes:
+    """The file with its header or prefix changed, and all checksums right again."""
+    _, *values, _ = Prefix.LAYOUT.unpack_from(data)
+    prefix = dict(zip([f.name for f in fields(Prefix)], values, strict=True))
+    header = header_of(data)
+    if change is not None:
+        change(header)
+    text = json.dumps(header).encode()
+    blobs = data[64 + prefix["header_bytes"] : prefix["constants_offset"]]
+    constants = data[prefix["constants_offset"] :]
+    front = text + blobs
+    front += bytes(-(64 + len(front)) % save.PAGE_BYTES)
+    prefix |= {
+        "header_bytes": len(text),
+        "constants_offset": 64 + len(front),
+        "file_bytes": 64 + len(front) + len(constants),
+        "front_checksum": zlib.crc32(front),
+    }
+    return Prefix(**{**prefix, **words}).pack() + front + constants
+
+
+def refused(data: bytes, message: str) -> PlanFileError:
+    with pytest.raises(PlanFileError, match=message) as caught:
+        load.plan_from_bytes(data)
+    return caught.value
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+def test_a_loaded_plan_gives_the_same_bits(path: Path) -> None:
+    loaded = semel.load_plan(path)
+    assert np.array_equal(run(loaded), run(small_plan()))
+    np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
+    assert loaded.inputs == ("x", "i")
+    assert loaded.compile_count == 0
+
+
+def test_a_loaded_plan_is_a_whole_plan(path: Path) -> None:
+    """Variables, bounds, checks, text, origins and log are those of the saved one."""
+    made, loaded = small_plan(), semel.load_plan(path, threads=1)
+    assert loaded.variables == made.variables
+    assert loaded.memory.weights_bytes == made.memory.weights_bytes
+    assert [k.signature for k in loaded.kernels] == [k.signature for k in made.kernels]
+    assert [k.text for k in loaded.kernels] == [k.text for k in made.kernels]
+    assert made.program is not None and loaded.program is not None
+    assert len(loaded.program.log) == len(made.program.log) > 0
+    assert [op.nodes for op in loaded.program.ops] == [op.nodes for op in made.program.ops]
+    assert [op.reason for op in loaded.program.ops] == [op.reason for op in made.program.ops]
+    assert all("test_save.py" in line for op in loaded.program.ops for line in op.origins)
+    with pytest.raises(IndexRangeError, match=r"\[0, 5\), got 5"):
+        loaded(x=ROWS, i=np.array([0, 5, 1]))
+    with pytest.raises(semel.InputError, match="n=17"):
+        loaded(x=np.ones((17, 4), np.float32), i=np.zeros(17, np.int64))
+
+
+def test_guards_are_checked_after_a_load(tmp_path: Path) -> None:
+    n, m = Variable("n", 1, 8), Variable("m", 1, 8)
+    x, y = Tensor.input("x", (n,), "float32"), Tensor.input("y", (m,), "float32")
+    (x + y).prepare().save(tmp_path / "sum.plan")
+    loaded = semel.load_plan(tmp_path / "sum.plan")
+    assert loaded(x=np.ones(3, np.float32), y=np.ones(3, np.float32)).tolist() == [2, 2, 2]
+    with pytest.raises(semel.VariableError, match="guard"):
+        loaded(x=np.ones(3, np.float32), y=np.ones(4, np.float32))
+
+
+def test_a_loaded_plan_grows(tmp_path: Path) -> None:
+    n = Variable("n", 1)
+    x = Tensor.input("x", (n, 4), "float32")
+    (x @ Tensor(WEIGHTS)).prepare().save(tmp_path / "grow.plan")
+    loaded = semel.load_plan(tmp_path / "grow.plan")
+    rows = np.random.default_rng(0).standard_normal((1000, 4), dtype=np.float32)
+    np.testing.assert_allclose(loaded(x=rows), rows @ WEIGHTS, rtol=1e-4, atol=1e-5)
+    assert loaded.growths == 1
+
+
+def test_every_dtype_and_odd_shapes_come_back(tmp_path: Path) -> None:
+    arrays: dict[str, Array] = {
+        d.name: np.arange(7).astype(d.numpy) for d in semel.ir.types.DTYPES
+    }
+    arrays |= {"scalar": np.float32(3), "empty": np.zeros((0, 3), np.float32)}
+    plan = semel.prepare({n: Tensor(np.asarray(a)) for n, a in arrays.items()})
+    plan.save(tmp_path / "dtypes.plan")
+    results = semel.load_plan(tmp_path / "dtypes.plan")()
+    for array, result in zip(arrays.values(), results, strict=True):
+        assert np.array_equal(array, result) and np.asarray(array).dtype == result.dtype
+
+
+def test_a_plan_without_constants_comes_back(tmp_path: Path) -> None:
+    (Tensor.input("x", (3,), "float32") * 2).prepare().save(tmp_path / "double.plan")
+    assert semel.load_plan(tmp_path / "double.plan")(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
+
+
+def test_same_plan_same_bytes_and_a_loaded_plan_saves_its_file(path: Path) -> None:
+    again, third = path.with_name("again.plan"), path.with_name("third.plan")
+    semel.load_plan(path).save(again)
+    semel.load_plan(again).save(third)
+    assert path.read_bytes() == again.read_bytes() == third.read_bytes()
+
+
+def test_a_load_needs_no_compiler(path: Path) -> None:
+    code = (
+        "import json, sys, semel, numpy as np\n"
+        "plan = semel.load_plan(sys.argv[1])\n"
+        "out = plan(x=np.ones((1, 4), np.float32), i=np.array([0]))\n"
+        "print(json.dumps(['llvmlite' in sys.modules, plan.compile_count, out.shape]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SEMEL_CACHE": "0"},
+    )
+    assert json.loads(done.stdout) == [False, 0, [1, 3]]
+
+
+def test_code_is_loaded_once(path: Path) -> None:
+    first, second = semel.load_plan(path), semel.load_plan(path)
+    assert [k.address for k in first.kernels] == [k.address for k in second.kernels]
+
+
+def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
+    with pytest.raises(semel.OutOfMemoryError):
+        semel.load_plan(path, memory_limit=100)
+
+
+def test_no_field_is_forgotten() -> None:
+    """A new field is saved by plan.save, read by load and listed here, or left out on purpose."""
+    saved: dict[type, str] = {
+        Program: "kernels values ops inputs outputs guards variables log",
+        ProgramValue: "name type kind array first last",
+        ProgramOp: "kernel args variables origins nodes reason",
+        CachedKernel: "signature entry code text encoded target",
+        KernelSignature: "name buffers variables tiles scratch_bytes checks flops bytes",
+        BufferSpec: "name dtype access size tile_stride",
+        CheckInfo: "op what size",
+    }
+    left_out = {"stage_seconds", "compile_count", "node_ids", "address"}
+    for kind, names in saved.items():
+        assert {f.name for f in fields(kind)} - left_out == set(names.split()), kind
+
+
+# ---------------------------------------------------------------- constants
+
+
+def test_constants_are_shared_and_read_only(tmp_path: Path) -> None:
+    """A second process that loads the file has no pages of its own for the constants."""
+    weights = np.random.default_rng(0).standard_normal((512, 1024), dtype=np.float32)
+    plan = (Tensor.input("x", (1, 512), "float32") @ Tensor(weights)).prepare()
+    place = tmp_path / "weights.plan"
+    plan.save(place)
+    here = semel.load_plan(place)
+    code = (
+        "import sys, semel, numpy as np\n"
+        "plan = semel.load_plan(sys.argv[1])\n"
+        "plan(x=np.ones((1, 512), np.float32))\n"
+        "print(open('/proc/self/smaps').read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(place)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    head, _, rest = done.stdout.partition(str(place))
+    assert head.rsplit("\n", 1)[-1].split()[1].startswith("r--")
+    numbers = dict(line.split(":") for line in rest.splitlines()[1:23])
+    in_kb = {name: int(value.split()[0]) for name, value in numbers.items() if "kB" in value}
+    assert in_kb["Shared_Clean"] * 1024 >= weights.nbytes
+    assert in_kb["Private_Dirty"] == in_kb["Shared_Dirty"] == in_kb["Anonymous"] == 0
+    (value,) = (v for v in here.program.values if v.array is not None)  # type: ignore[union-attr]
+    assert value.array is not None and not value.array.flags.writeable
+
+
+def test_constants_lie_on_cache_lines(path: Path) -> None:
+    loaded = semel.load_plan(path)
+    assert loaded.program is not None
+    constants = [
+        b for b, v in zip(loaded.buffers, loaded.program.values, strict=True) if v.array is not None
+    ]
+    assert len(constants) == 2
+    assert all(b.address % 64 == 0 for b in constants)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_flipped_bit_anywhere_is_refused(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for at in [*range(64), *range(64, len(data), 11), len(data) - 1]:
+        data[at] ^= 1 << at % 8
+        with pytest.raises(PlanFileError):
+            load.plan_from_bytes(bytes(data))
+        data[at] ^= 1 << at % 8
+    assert np.array_equal(run(load.plan_from_bytes(bytes(data))), run(semel.load_plan(path)))
+
+
+def test_exchanged_and_zeroed_pages_of_constants_are_noticed() -> None:
+    pages = np.random.default_rng(0).integers(0, 256, (4, save.PAGE_BYTES), dtype=np.uint8)
+
+    def value(array: Array) -> int:
+        checksum = CHECKSUMS[FORMAT]()
+        checksum.update(np.ascontiguousarray(array).reshape(-1))
+        return checksum.value
+
+    exchanged, zeroed, moved = pages[[1, 0, 2, 3]], pages.copy(), np.roll(pages, 8, axis=1)
+    zeroed[2] = 0
+    assert len({value(a) for a in (pages, exchanged, zeroed, moved)}) == 4
+
+
+def test_damaged_constants_pass_only_without_verify(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PlanFileError, match=r"damaged.*constants"):
+        semel.load_plan(path)
+    semel.load_plan(path, verify=False)
+
+
+@pytest.mark.parametrize("size", [0, 5, 8, 63, 64, 1000, -4096, -1])
+def test_a_cut_off_file_is_refused(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(PlanFileError, match=r"cut off|must start with") as caught:
+        semel.load_plan(path)
+    assert str(path) in str(caught.value)
+
+
+def test_another_kind_of_file_is_refused(path: Path) -> None:
+    path.write_text("print('hello')\n" * 100)
+    with pytest.raises(PlanFileError, match="must start with"):
+        semel.load_plan(path)
+
+
+def test_a_missing_file_is_a_plan_file_error(tmp_path: Path) -> None:
+    with pytest.raises(PlanFileError, match="No such file"):
+        semel.load_plan(tmp_path / "none.plan")
+
+
+def test_a_newer_format_is_refused(path: Path) -> None:
+    data = resigned(path.read_bytes(), format=FORMAT + 1)
+    assert f"got {FORMAT + 1}" in str(refused(data, "newer version"))
+
+
+def test_code_of_another_abi_is_refused_and_can_be_rebuilt(path: Path) -> None:
+    data = resigned(path.read_bytes(), abi=99)
+    refused(data, r"kernel ABI 1, got 99.*recompile=True")
+    path.write_bytes(data)
+    np.testing.assert_allclose(run(semel.load_plan(path, recompile=True)), expected(), rtol=1e-5)
+
+
+def test_missing_cpu_features_are_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weaker = _without("sse4.2", "popcnt")
+    monkeypatch.setattr(load, "host_target", lambda: weaker)
+    with pytest.raises(PlanFileError, match=r"popcnt, sse4\.2.*recompile=True") as caught:
+        semel.load_plan(path)
+    assert caught.value.missing == ("popcnt", "sse4.2")  # type: ignore[attr-defined]
+
+
+def test_code_for_another_architecture_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "host_target", lambda: target_for("aarch64", ("neon",)))
+    with pytest.raises(PlanFileError, match=r"code must be for aarch64, got x86_64"):
+        semel.load_plan(path)
+
+
+def test_a_plan_built_by_hand_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="built by hand"):
+        symbolic_add().save(tmp_path / "hand.plan")
+    assert not list(tmp_path.iterdir())
+
+
+def _break(path: str, value: Any) -> Callable[[Any], None]:
+    *where, last = [int(k) if k.isdigit() else k for k in path.split(".")]
+
+    def change(header: Any) -> None:
+        for key in where:
+            header = header[key]
+        header[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _break("ops.0.kernel", 9),
+        _break("ops.0.kind", "python"),
+        _break("ops", None),
+        _break("values.0.type.0", "float31"),
+        _break("values.3.place", 1 << 40),
+        _break("values.3.place", -64),
+        _break("values.3.place", 3),
+        _break("inputs.0.1", 77),
+        _break("dims.0.1", "not a name"),
+        _break("dims.1", ["sum", [1, [5]]]),
+        _break("dims.1", ["eval", "1"]),
+        _break("kernels.0.code", [0, 1 << 40]),
+        _break("kernels.0.code", [-8, 8]),
+        _break("kernels.0.entry", "nobody"),
+        _break("kernels.0.target", 4),
+        _break("targets.0.features", "avx"),
+    ],
+)
+def test_a_malformed_header_is_refused(path: Path, change: Callable[[Any], None]) -> None:
+    refused(resigned(path.read_bytes(), change), "bytes: ")
+
+
+def test_mutilated_headers_never_escape_the_error_family(path: Path) -> None:
+    """Whatever stands in the records, a load works or raises an error of ours."""
+    data, chance = path.read_bytes(), random.Random(0)
+    odd: list[Any] = [None, -1, 3, 1 << 70, "x", [], {}, [[0]], True, 0.5]
+
+    def mutilate(node: Any) -> None:
+        while isinstance(node, (list, dict)) and node:
+            key = chance.choice(list(node) if isinstance(node, dict) else range(len(node)))
+            if chance.random() < 0.4 or not isinstance(node[key], (list, dict)):
+                node[key] = chance.choice(odd)
+                return
+            node = node[key]
+
+    outcomes = set()
+    for _ in range(300):
+        try:
+            load.plan_from_bytes(resigned(data, mutilate))
+            outcomes.add("loaded")
+        except SemelError:
+            outcomes.add("refused")
+    assert outcomes == {"loaded", "refused"}
+
+
+# ---------------------------------------------------------------- rebuilding
+
+
+def _without(*names: str) -> Target:
+    host = host_target()
+    return target_for(host.arch, tuple(f for f in host.features if f not in names))
+
+
+_AVX512 = tuple(f for f in host_target().features if f.startswith("avx512"))
+_AVX = tuple(f for f in host_target().features if f.startswith("avx") or f in ("fma", "f16c"))
+
+
+@pytest.mark.parametrize("missing", [(), _AVX512, _AVX], ids=["host", "no avx512", "no avx"])
+def test_kernels_are_rebuilt_for_another_cpu(
+    path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    target = _without(*missing)
+    monkeypatch.setattr(load, "host_target", lambda: target)
+    loaded = semel.load_plan(path, recompile=True)
+    np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
+    assert loaded.compile_count == 1
+    assert {k.target for k in loaded.kernels} == {target}
+
+
+def test_without_trust_no_code_of_the_file_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poison(header: Any) -> None:
+        for kernel in header["kernels"]:
+            kernel["code"] = kernel["text"]  # not code at all
+            kernel["signature"] = None
+        header["runner"]["code"] = kernel["text"]
+
+    monkeypatch.setattr(runtime, "_offered", {})
+    path.write_bytes(resigned(path.read_bytes(), poison))
+    with pytest.raises(PlanFileError):
+        semel.load_plan(path)
+    runtime._offered.clear()
+    np.testing.assert_allclose(run(semel.load_plan(path, trust=False)), expected(), rtol=1e-5)
+    assert not runtime._offered
+
+
+def test_a_kernel_form_that_makes_no_sense_is_refused(path: Path) -> None:
+    data = path.read_bytes()
+    form = header_of(data)["kernels"][0]["form"]
+    _, _, _, size, *_ = Prefix.LAYOUT.unpack_from(data)
+    start = 64 + size + form[0]
+    kernel = data[start : start + form[1]]
+    assert kernel.count(b'"load"') > 0
+    path.write_bytes(resigned(data.replace(kernel, kernel.replace(b'"load"', b'"jump"'))))
+    with pytest.raises(PlanFileError, match="known op"):
+        semel.load_plan(path, trust=False)
+
+
+def test_rebuilding_inside_no_recompiles_is_an_error(path: Path) -> None:
+    with semel.no_recompiles():
+        semel.load_plan(path)
+        with pytest.raises(RecompileError, match=r"small\.plan would be compiled"):
+            semel.load_plan(path, recompile=True)
+
+
+def test_a_file_of_format_1_loads() -> None:
+    assert struct.unpack_from("<I", FORMAT_1.read_bytes(), 8) == (1,)
+    plan = semel.load_plan(FORMAT_1, recompile=True)
+    np.testing.assert_allclose(run(plan), expected(), rtol=1e-5)
+    with pytest.raises(IndexRangeError):
+        plan(x=ROWS, i=np.array([0, 5, 1]))
+
+
+def test_damage_in_a_file_of_format_1_is_noticed() -> None:
+    data = bytearray(FORMAT_1.read_bytes())
+    data[-100] ^= 4
+    refused(bytes(data), "constants")
+
+
+# ---------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("place", ["missing/a.plan", "."])
+def test_an_unwritable_place_leaves_nothing_behind(tmp_path: Path, place: str) -> None:
+    with pytest.raises(PlanFileError, match="writable"):
+        small_plan().save(tmp_path / place)
+    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.parent.glob(".*.tmp"))
+
+
+def test_a_failed_write_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+
+    def no_space(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(PlanFileError, match="No space left"):
+        (Tensor.input("x", (3,), "float32") * 2).prepare().save(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_plan_survives_the_replacement_of_its_file(path: Path) -> None:
+    loaded = semel.load_plan(path)
+    (Tensor.input("x", (3,), "float32") * 2).prepare().save(path)
+    np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
+
+
+# ---------------------------------------------------------------- pickling
+
+
+def _work(plan: ExecutionPlan) -> tuple[Array, int, bool]:
+    return run(plan), plan.compile_count, "llvmlite" in sys.modules
+
+
+@pytest.mark.slow
+def test_a_worker_process_executes_a_pickled_plan() -> None:
+    plan = small_plan()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        result, compile_count, has_compiler = pool.apply(_work, (plan,))
+    assert np.array_equal(result, run(plan))
+    assert (compile_count, has_compiler) == (0, False)
+
+
+def test_a_pickled_plan_keeps_its_limits() -> None:
+    n = Variable("n", 1)
+    made = (Tensor.input("x", (n,), "float32") * 2).prepare(threads=2, memory_limit=4096)
+    copy = pickle.loads(pickle.dumps(made))
+    assert (copy.threads, copy.memory_limit) == (2, 4096)
+    with pytest.raises(semel.OutOfMemoryError):
+        copy(x=np.ones(100_000, np.float32))
