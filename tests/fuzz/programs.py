@@ -40,7 +40,7 @@ class Scale:
     max_elements: int
 
 
-SMALL = Scale((0, 1, 1, 2, 3, 5, 7, 8, 16, 17, 33, *VARIABLES, *VARIABLES), 4096)
+SMALL = Scale((0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, *VARIABLES, *VARIABLES), 4096)
 #: Several tiles per kernel, long rows, reductions that threads share.
 LARGE = Scale(
     (1, 3, 17, 64, 129, 300, 1000, 5000, 70_000, 300_000, Variable("p", 0, 500),
@@ -140,7 +140,7 @@ class Maker:
     def __init__(self, rng: Random, scale: Scale) -> None:
         self.rng, self.scale = rng, scale
         # Few sizes per program, so that values fit each other, transposed ones too.
-        self.sizes = rng.choices(scale.sizes, k=rng.choice((1, 2, 2, 3)))
+        self.sizes = tuple(rng.choices(scale.sizes, k=rng.choice((1, 2, 2, 3))))
         self.program = Program(seed=rng.randrange(1 << 30))
         self.tensors: list[Tensor] = []
 
@@ -155,7 +155,7 @@ class Maker:
     def random_shape(self) -> tuple[Dim, ...]:
         most = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 3, 4))
         for rank in range(most, -1, -1):
-            shape = tuple(self.rng.choice((1, *self.sizes, *self.sizes)) for _ in range(rank))
+            shape = tuple(self.rng.choice((1, *self.sizes * 3)) for _ in range(rank))
             if _high(shape) <= self.scale.max_elements:
                 return shape
         return ()
@@ -196,8 +196,9 @@ class Maker:
         ]
         if not fits:
             return None
-        recent = fits[-3:]
-        return self.rng.choice(recent if self.rng.random() < 0.6 else fits)
+        used = {i for step in self.program.steps for i in step.operands}
+        fresh = [i for i in fits if i not in used]
+        return self.rng.choice(fresh if fresh and self.rng.random() < 0.6 else fits)
 
     def axis(self, tensor: Tensor) -> int:
         return self.rng.randrange(-tensor.ndim, tensor.ndim)
@@ -725,10 +726,10 @@ def from_nothing(m: Maker) -> bool:
 
 #: Step -> how often it is tried.
 STEPS: dict[Callable[[Maker], bool], int] = {
-    unary: 4, discontinuous: 2, smooth: 4, binary: 8, rearranged: 4, binary_exact: 2, bits: 2, where: 2, cast: 3,
-    reduce: 6, reduce_exact: 2, movement: 12, concat: 3, take: 3, take_computed: 2, take_along: 1,
-    scatter: 1, set_slice: 1, matmul: 3, integer_matmul: 1, scan: 2, order: 2, network: 3,
-    random_numbers: 1, from_nothing: 1,
+    unary: 5, discontinuous: 1, smooth: 5, binary: 14, rearranged: 8, binary_exact: 2, bits: 2,
+    where: 2, cast: 2, reduce: 12, reduce_exact: 2, movement: 14, concat: 3, take: 2,
+    take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, integer_matmul: 1,
+    scan: 2, order: 2, network: 4, random_numbers: 1, from_nothing: 1,
 }  # fmt: skip
 
 
@@ -736,18 +737,26 @@ def make_program(rng: Random, max_steps: int = 12, scale: Scale = SMALL) -> Prog
     """A program of some inputs and up to `max_steps` steps, with several outputs."""
     m = Maker(rng, scale)
     base = m.random_shape()
+    main = rng.choice(DTYPES)
     for _ in range(rng.randint(1, 3)):
         shape = base if rng.random() < 0.6 else m.random_shape()
-        m.input(shape, rng.choice(DTYPES))
+        m.input(shape, main if rng.random() < 0.7 else rng.choice(DTYPES))
     steps, weights = list(STEPS), list(STEPS.values())
-    wanted = rng.randint(1, max_steps)
-    for _ in range(4 * max_steps):
+    wanted = rng.randint(2, max_steps)
+    for _ in range(6 * max_steps):
         if len(m.program.steps) >= wanted:
             break
         rng.choices(steps, weights)[0](m)
-    last = len(m.tensors) - 1
-    some = [i for i in range(len(m.program.inputs), last) if rng.random() < 0.2]
-    m.program.outputs = [*some[:3], last]
-    if rng.random() < 0.3:
-        m.program.outputs.reverse()
+    m.program.outputs = _choose_outputs(m)
     return m.program
+
+
+def _choose_outputs(m: Maker) -> list[int]:
+    """What nobody uses, and sometimes what somebody uses, too."""
+    first, count = len(m.program.inputs), len(m.tensors)
+    used = {i for step in m.program.steps for i in step.operands}
+    free = [i for i in range(first, count) if i not in used][-4:]
+    shared = [i for i in range(first, count) if i in used and m.rng.random() < 0.15][:2]
+    outputs = [*free, *shared] or [count - 1]
+    m.rng.shuffle(outputs)
+    return outputs

@@ -27,7 +27,9 @@ def fake_kernel(name: str) -> CachedKernel:
     return CachedKernel(signature, 4096, name, text=f"text of {name} with </script> & <b>")
 
 
-def op(index: int, name: str, kind: str = "kernel", *, row: int, step: int, **more: int) -> ProfiledOp:
+def op(
+    index: int, name: str, kind: str = "kernel", *, row: int, step: int, **more: int
+) -> ProfiledOp:
     """A record of an operation before the run."""
     return ProfiledOp(
         kernel=fake_kernel(name) if kind == "kernel" else None,

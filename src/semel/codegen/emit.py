@@ -349,6 +349,9 @@ class _Emitter:
 
         With `mask_lanes`, lanes past `stop` are masked off in the body.
         """
+        if runs and start.isdecimal() and stop.isdecimal() and int(stop) - int(start) <= step:
+            self._run_once(loop, start, stop, step, body, mask_lanes)
+            return
         parent = self.scope
         head, after = self.sink.name("loop"), self.sink.name("after")
         index = f"%{self.sink.name(loop.index.name.replace('.', '_'))}"
@@ -396,6 +399,34 @@ class _Emitter:
             self.locals[key] = _Ref(text, before[key].is_vector, self.level)
         for key in self.locals.keys() - outer:
             del self.locals[key]
+        if step > 1:
+            self.vector = None
+
+    def _run_once(
+        self,
+        loop: ir.Loop,
+        start: str,
+        stop: str,
+        step: int,
+        body: Sequence[Statement],
+        mask_lanes: int,
+    ) -> None:
+        """A loop of one iteration is its body, in a scope of its own for names and memory."""
+        parent, outer = self.scope, set(self.locals)
+        child = _Scope(parent.label)
+        self.scopes.append(child)
+        self.env[loop.index] = _Ref(start, False, self.level)
+        if step > 1:
+            mask = self._mask(start, stop, mask_lanes) if mask_lanes else None
+            self.vector = _Vector(loop.index, mask_lanes or step, mask, self.level)
+        self._body(body)
+        self.scopes.pop()
+        parent.lines += child.lines
+        parent.label = child.label
+        for key in self.locals.keys() - outer:
+            del self.locals[key]
+        for key, ref in self.locals.items():
+            self.locals[key] = _Ref(ref.text, ref.is_vector, min(ref.level, self.level))
         if step > 1:
             self.vector = None
 

@@ -16,7 +16,6 @@ from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.compiler.cache import cache_key, default_cache
 from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.runtime import use_compiler
-from semel.devices.cpu.runtime import use_compiler
 from semel.devices.cpu.toolchain import compile_ir
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target

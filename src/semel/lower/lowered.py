@@ -143,6 +143,8 @@ def finish_kernel(
     notes: Sequence[str] = (),
 ) -> Kernel:
     """A Kernel with its variables and the bytes it must move."""
+    if tile.extent == 1:
+        body = substitute_indices(body, {tile: 0})
     moved: Dim = 0
     for buffer in buffers:
         moved = moved + buffer.size * buffer.dtype.size_bytes

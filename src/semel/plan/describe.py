@@ -88,6 +88,13 @@ def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
     return found
 
 
+def step_numbers(linked: LinkedOps) -> dict[int, int]:
+    """The step of each operation that has a row."""
+    return {
+        i: number for number, step in enumerate(linked.steps) for segment in step for i in segment
+    }
+
+
 def evaluate_or_none(value: Dim, values: Mapping[str, int]) -> int | None:
     """The value, or None if it needs a variable that is not bound."""
     try:
@@ -101,12 +108,7 @@ def describe_ops(
 ) -> list[ProfiledOp]:
     """Every operation in order of execution, with its work at these variables."""
     row_of = {i: row for row, i in enumerate(linked.row_ops)}
-    step_of = {
-        i: number
-        for number, step in enumerate(linked.steps)
-        for segment in step
-        for i in segment
-    }
+    step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
     for i in parts.order:
         op, row = parts.ops[i], row_of.get(i, -1)

@@ -22,6 +22,8 @@ from semel.plan.describe import (
     evaluate_or_none,
     kind_of,
     name_of,
+    origins_of,
+    step_numbers,
 )
 from semel.plan.explain_text import format_explanation
 from semel.plan.prepared import PreparedKernel, PreparedOp
@@ -174,12 +176,7 @@ def explain_plan(
 def _ops(
     parts: PlanParts, linked: LinkedOps, binder: KernelBinder, program: Program | None
 ) -> tuple[ExplainedOp, ...]:
-    step_of = {
-        i: number
-        for number, step in enumerate(linked.steps)
-        for segment in step
-        for i in segment
-    }
+    step_of = step_numbers(linked)
     names = buffer_names(parts, program)
     found: list[ExplainedOp] = []
     for i in parts.order:
@@ -196,7 +193,7 @@ def _ops(
                 step=step,
                 nodes=() if source is None else source.nodes,
                 reason="" if source is None else source.reason,
-                origins=() if source is None else source.origins,
+                origins=origins_of(op),
                 reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
                 writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),
                 tiles="" if bound is None else str(bound.tiles),
@@ -215,9 +212,7 @@ def _written(op: PreparedOp) -> set[int]:
     return {0} if kind_of(op) in ("copy", "view") else set(range(len(op.buffer_indices)))
 
 
-def _waits(
-    parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]
-) -> Iterator[str]:
+def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]) -> Iterator[str]:
     """Why operation `i` cannot run beside those of the step before."""
     op = parts.ops[i]
     for j in before:
@@ -251,7 +246,9 @@ def _buffers(parts: PlanParts, program: Program | None) -> tuple[ExplainedBuffer
     names, kinds = buffer_names(parts, program), buffer_kinds(parts, program)
     alive = alive_positions(parts)
     ranges = [b.byte_range for b in parts.buffers]
-    types = [b.type if program is None else program.values[i].type for i, b in enumerate(parts.buffers)]
+    types = [
+        b.type if program is None else program.values[i].type for i, b in enumerate(parts.buffers)
+    ]
     found: list[ExplainedBuffer] = []
     for i, buffer in enumerate(parts.buffers):
         storage, start, end = ranges[i]
@@ -371,4 +368,3 @@ def _change(
         evaluate_or_none(value, values),
         at(variable.max),
     )
-

@@ -68,8 +68,8 @@ def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
 
 def _buffers(buffers: Sequence[ExplainedBuffer]) -> Iterator[str]:
     yield "buffers"
-    rows = [("#", "kind", "name", "type", "bytes", "at", "alive", "shares bytes with")]
-    rows += [_buffer(b) for b in buffers]
+    head = ("#", "kind", "name", "type", "bytes", "at", "alive", "shares bytes with")
+    rows = [head, *(_buffer(b) for b in buffers)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from semel.errors import InputError, PlanError
+from semel.errors import BusyError, InputError, PlanError, ReleasedError, StaleError
 from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Dim, Variable, evaluate, terms
@@ -59,6 +59,8 @@ class PlanState:
         self.lock = threading.RLock()
         self.version = 0
         self.is_released = False
+        #: A custom function of this plan is running: the plan may not be changed now.
+        self.is_hosting = False
         #: A weak reference to the plan's way to grow.
         self.request_capacity: Any = None
         self.table: OpTable
@@ -92,7 +94,13 @@ class PlanState:
     def check_alive(self) -> None:
         """Raise if the plan's memory was given back."""
         if self.is_released:
-            raise PlanError("plan", "its buffers were released.")
+            raise ReleasedError("plan", "its buffers were released.")
+
+    def check_idle(self) -> None:
+        """Raise if the plan is released, or inside a run of its own."""
+        if self.is_hosting:
+            raise BusyError("plan", "is already executing; it cannot run inside itself.")
+        self.check_alive()
 
     def ensure_capacity(self, values: Mapping[str, int]) -> None:
         """Let the plan grow before something larger is written."""
@@ -137,6 +145,9 @@ class InputKeeper:
         self.name, self.index, self.type = io.name, io.index, io.type
         self._words = slice(first, first + 1 + io.type.rank)
         self._affine = [_as_affine(dim) for dim in io.type.shape]
+        self._writes = 0
+        #: Whether the buffer is a caller's array, which is the caller's to write.
+        self.is_bound = False
 
     @property
     def lock(self) -> threading.RLock:
@@ -192,19 +203,36 @@ class InputKeeper:
         return self.state.shape_of(self.type) if shape is None else shape
 
     def begin_write(self, shape: ConcreteShape) -> None:
-        self.state.check_alive()
+        self._check_writable()
         self.state.ensure_capacity(self.state.solve({self.name: shape}))
         self.record(shape)
+        self._writes += 1
+
+    def begin_part_write(self) -> None:
+        self._check_writable()
+        if self.recorded_shape() is None:
+            raise StaleError(f"input '{self.name}'", "must be written whole before its parts.")
+        self._writes += 1
+
+    def _check_writable(self) -> None:
+        self.state.check_idle()
+        if self.is_bound:
+            raise PlanError(
+                f"input '{self.name}'",
+                "is bound to an array: write to that.",
+                hint="unbind() gives the plan its own buffer back.",
+            )
 
     def begin_read(self) -> ConcreteShape:
         self.state.check_alive()
         shape = self.recorded_shape()
         if shape is None:
-            raise PlanError(f"input '{self.name}'", "was never written.")
+            raise StaleError(f"input '{self.name}'", "was never written.")
         return shape
 
     def generation(self) -> int:
-        return int(self.state.table.words[Header.GENERATION])
+        # An input may be written by a run too: both counts matter.
+        return int(self.state.table.words[Header.GENERATION]) + (self._writes << 32)
 
 
 class OutputKeeper:
@@ -224,13 +252,23 @@ class OutputKeeper:
     def begin_write(self, shape: ConcreteShape) -> None:
         raise PlanError("copyin", f"an output is written by the plan, got {shape}.")
 
+    def begin_part_write(self) -> None:
+        raise PlanError("copyin", "an output is written by the plan.")
+
     def begin_read(self) -> ConcreteShape:
         self.state.check_alive()
         words = self.state.table.words
         if not words[Header.VALID]:
-            why = "the last execute failed" if words[Header.GENERATION] else "nothing was executed"
-            raise PlanError("output", f"cannot be read: {why}.", hint="Call execute() first.")
+            raise StaleError(
+                "output", f"cannot be read: {self._why()}.", hint="Call execute() first."
+            )
         return self.state.shape_of(self.type)
+
+    def _why(self) -> str:
+        words = self.state.table.words
+        if self.state.is_hosting or words[Header.BUSY]:
+            return "the plan is running"
+        return "the last execute failed" if words[Header.ATTEMPTS] else "nothing was executed"
 
     def generation(self) -> int:
         words = self.state.table.words

@@ -5,13 +5,17 @@
 Every block starts on a cache line, is zeroed, is never smaller than a line and has a
 line of slack after its end, so that a vector load that starts inside stays inside. Large
 blocks are anonymous mappings: pages cost nothing until they are touched, and `discard` gives
-them back while the address stays valid.
+them back while the address stays valid. `counters()` says what is held: a block counts until
+it is released or dropped.
 """
 
 from __future__ import annotations
 
 import itertools
 import mmap
+import os
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,14 +30,60 @@ _ids = itertools.count(1)
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+@dataclass(frozen=True, slots=True)
+class AllocatorCounters:
+    """Blocks and bytes held now, and blocks made since the process started."""
+
+    live_blocks: int
+    live_bytes: int
+    total_blocks: int
+
+
+class _Ledger:
+    """The running counts; a lock, because blocks are made and dropped on any thread."""
+
+    def __init__(self) -> None:
+        # Reentrant: a garbage collection inside `add` may drop another block.
+        self._lock = threading.RLock()
+        self.blocks = self.bytes = self.total = 0
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self.blocks, self.bytes, self.total = (
+                self.blocks + 1,
+                self.bytes + size_bytes,
+                self.total + 1,
+            )
+
+    def drop(self, size_bytes: int) -> None:
+        with self._lock:
+            self.blocks, self.bytes = self.blocks - 1, self.bytes - size_bytes
+
+
+_ledger = _Ledger()
+
+
+def counters() -> AllocatorCounters:
+    """What this allocator holds now."""
+    return AllocatorCounters(_ledger.blocks, _ledger.bytes, _ledger.total)
+
+
+def _after_fork_in_child() -> None:
+    _ledger._lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class Memory:
     """One block: `id` names the storage, `bytes` is the whole of it as uint8."""
 
-    __slots__ = ("__weakref__", "_map", "bytes", "id", "size_bytes")
+    __slots__ = ("__weakref__", "_counted_bytes", "_map", "bytes", "id", "size_bytes")
 
     def __init__(self, size_bytes: int, *, mapped: bool = False) -> None:
         self.id = next(_ids)
         self.size_bytes = size_bytes
+        self._counted_bytes = 0
         self._map: mmap.mmap | None = None
         whole = max(size_bytes, ALIGNMENT_BYTES) + SLACK_BYTES
         try:
@@ -46,15 +96,19 @@ class Memory:
                 self.bytes = raw[skip : skip + whole]
         except (MemoryError, OSError, ValueError, OverflowError):
             raise OutOfMemoryError("cpu", size_bytes, free_bytes()) from None
+        self._counted_bytes = whole
+        _ledger.add(whole)
 
     @staticmethod
     def over(array: Bytes) -> Memory:
-        """A block that somebody else made, such as a part of a mapped file.
+        """Bytes that somebody else made: part of a mapped file, a caller's array.
 
-        It must start on a cache line and be readable for a line past `array`'s end.
+        Not counted here. Kernels read and write only the elements they name, so that any
+        address that suits the elements will do.
         """
         memory = Memory.__new__(Memory)
         memory.id, memory.size_bytes, memory._map = next(_ids), array.size, None
+        memory._counted_bytes = 0
         memory.bytes = array
         return memory
 
@@ -75,6 +129,16 @@ class Memory:
         """Drop the block; its pages go back once no array views them."""
         self.bytes = np.empty(0, np.uint8)
         self._map = None
+        self._uncount()
+
+    def _uncount(self) -> None:
+        counted, self._counted_bytes = self._counted_bytes, 0
+        if counted:
+            _ledger.drop(counted)
+
+    def __del__(self) -> None:
+        if getattr(self, "_counted_bytes", 0):
+            self._uncount()
 
 
 def allocate(size_bytes: int, *, mapped: bool = False) -> Memory:

@@ -6,19 +6,21 @@ A buffer is a range of bytes of one `Memory`. Several buffers may share bytes (`
 two of them overlap is a matter of (storage, start, end) and never of identity. A buffer
 that belongs to a plan asks its *keeper* before it is read or written: the keeper knows the
 shape at the current variables, whether the contents are valid, and whether the plan is
-released.
+released. A view of such a buffer asks the same keeper.
 
-Invariant: reads and writes copy; no array handed out aliases a buffer, except `borrow()`.
+Invariant: reads and writes copy; no array handed out aliases a buffer, except what is asked
+of `borrow()` in so many words.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from semel.errors import InputError, PlanError
+from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import Memory, allocate
 
@@ -38,6 +40,9 @@ class Keeper(Protocol):
     def begin_write(self, shape: ConcreteShape) -> None:
         """Refuse a shape that the buffer's type does not allow, and remember a legal one."""
 
+    def begin_part_write(self) -> None:
+        """Refuse to have part of the contents written if the rest is not valid."""
+
     def begin_read(self) -> ConcreteShape:
         """The shape of what may be read now; raises if there is nothing valid."""
 
@@ -48,7 +53,16 @@ class Keeper(Protocol):
 class Buffer:
     """Typed memory. `Buffer(array)` copies the array; `Buffer.empty` is zeroed."""
 
-    __slots__ = ("__weakref__", "_keeper", "capacity_bytes", "device", "memory", "offset", "type")
+    __slots__ = (
+        "__weakref__",
+        "_keeper",
+        "_whole",
+        "capacity_bytes",
+        "device",
+        "memory",
+        "offset",
+        "type",
+    )
 
     memory: Memory
     offset: int
@@ -56,6 +70,7 @@ class Buffer:
     type: TensorType
     device: str
     _keeper: Keeper | None
+    _whole: Buffer | None
 
     def __init__(self, array: Any) -> None:
         source = np.ascontiguousarray(array).reshape(np.shape(array))
@@ -67,7 +82,7 @@ class Buffer:
         self, memory: Memory, offset: int, capacity_bytes: int, type_: TensorType, device: str
     ) -> None:
         self.memory, self.offset, self.capacity_bytes = memory, offset, capacity_bytes
-        self.type, self.device, self._keeper = type_, device, None
+        self.type, self.device, self._keeper, self._whole = type_, device, None, None
 
     @staticmethod
     def empty(shape: Any, dtype: Any, device: str = "cpu") -> Buffer:
@@ -107,6 +122,14 @@ class Buffer:
         return self._static_shape() if self._keeper is None else self._keeper.shape_now()
 
     @property
+    def keeper(self) -> Keeper | None:
+        """Who answers for the contents: its own plan, or that of the buffer it is a view of."""
+        if self._keeper is not None or self._whole is None:
+            return self._keeper
+        whole = self._whole.keeper
+        return None if whole is None else _PartKeeper(whole, self._whole, self)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the shape takes now."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.size_bytes
@@ -132,13 +155,16 @@ class Buffer:
 
     def _alive(self) -> Memory:
         if not self.memory.is_alive:
-            raise PlanError("Buffer", "its memory was released.")
+            raise ReleasedError("Buffer", "its memory was released.")
         return self.memory
 
     # ------------------------------------------------------------ data
 
     def view(self, byte_offset: int, byte_size: int) -> Buffer:
-        """A flat buffer of the same dtype over part of these bytes."""
+        """A flat buffer of the same dtype over part of these bytes.
+
+        A view of a plan's buffer is valid when the whole is, and goes stale if the plan grows.
+        """
         item = self.dtype.size_bytes
         if byte_offset < 0 or byte_size < 0 or byte_offset + byte_size > self.capacity_bytes:
             raise PlanError(
@@ -153,7 +179,9 @@ class Buffer:
                 f"got {byte_offset} and {byte_size}.",
             )
         kind = TensorType((byte_size // item,), self.dtype)
-        return Buffer.window(self.memory, self.offset + byte_offset, byte_size, kind, self.device)
+        part = Buffer.window(self.memory, self.offset + byte_offset, byte_size, kind, self.device)
+        part._whole = self
+        return part
 
     def array(self, shape: ConcreteShape | None = None) -> Array:
         """The memory itself as an array. For the package's own use: it aliases the buffer."""
@@ -164,9 +192,10 @@ class Buffer:
     def copyin(self, array: Any) -> None:
         """Write an array of this dtype; a plan's input takes any shape its type allows."""
         source = as_array(array, self.dtype, "copyin")
-        if self._keeper is not None:
-            with self._keeper.lock:
-                self._keeper.begin_write(source.shape)
+        keeper = self.keeper
+        if keeper is not None:
+            with keeper.lock:
+                keeper.begin_write(source.shape)
                 self.array(source.shape)[...] = source
             return
         if source.shape != self.shape:
@@ -194,39 +223,144 @@ class Buffer:
 
     def borrow(self) -> BorrowedArray:
         """A read-only look without a copy; it raises once the contents may have changed."""
-        return BorrowedArray(self)
+        with self._lock():
+            return BorrowedArray(self)
 
     def generation(self) -> int:
         """Changes with every execute of the plan that owns this buffer; 0 without a plan."""
-        return 0 if self._keeper is None else self._keeper.generation()
+        keeper = self.keeper
+        return 0 if keeper is None else keeper.generation()
 
     def _lock(self) -> Any:
-        return nullcontext() if self._keeper is None else self._keeper.lock
+        keeper = self.keeper
+        return nullcontext() if keeper is None else keeper.lock
 
     def _readable(self) -> ConcreteShape:
-        return self.shape if self._keeper is None else self._keeper.begin_read()
+        keeper = self.keeper
+        return self.shape if keeper is None else keeper.begin_read()
+
+
+class _PartKeeper:
+    """Answers for a view: the whole must be valid, cover the view, and lie where it lay."""
+
+    def __init__(self, keeper: Keeper, whole: Buffer, part: Buffer) -> None:
+        self._keeper, self._whole, self._part = keeper, whole, part
+
+    @property
+    def lock(self) -> Any:
+        return self._keeper.lock
+
+    def shape_now(self) -> ConcreteShape:
+        return self._part._static_shape()
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        self._check_place()
+        if shape != self.shape_now():
+            raise InputError("copyin", f"shape must be {self.shape_now()}, got {shape}.")
+        self._keeper.begin_part_write()
+        self._check_covered(self._keeper.shape_now())
+
+    def begin_part_write(self) -> None:
+        self._check_place()
+        self._keeper.begin_part_write()
+
+    def begin_read(self) -> ConcreteShape:
+        self._check_place()
+        self._check_covered(self._keeper.begin_read())
+        return self.shape_now()
+
+    def generation(self) -> int:
+        return self._keeper.generation()
+
+    def _check_place(self) -> None:
+        if self._whole.memory is not self._part.memory:
+            raise StaleError("Buffer.view", "the buffer it shows part of lies elsewhere now.")
+
+    def _check_covered(self, shape: ConcreteShape) -> None:
+        used = prod(shape) * self._whole.dtype.size_bytes
+        end = self._part.offset + self._part.capacity_bytes - self._whole.offset
+        if end > used:
+            raise StaleError(
+                "Buffer.view",
+                f"must lie within the {used} bytes in use at the current variables, ends at {end}.",
+            )
 
 
 class BorrowedArray:
-    """A view of a plan's buffer that is good until the plan runs again."""
+    """A look at a plan's buffer that is good until the plan runs again.
 
-    __slots__ = ("_array", "_buffer", "_generation")
+    Every access checks that. What it gives is a copy of what was asked for, except from
+    `array()`, `__array__(copy=False)` and `__dlpack__(copy=False)`: those alias the buffer,
+    and nobody can check what is done with them later.
+    """
+
+    __slots__ = ("_buffer", "_generation", "_memory", "_shape")
 
     def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
-        self._array = buffer.array(buffer._readable())
-        self._array.flags.writeable = False
+        self._buffer, self._memory = buffer, buffer.memory
+        # The shape and not the array, so that a view does not hold memory that is released.
+        self._shape = buffer._readable()
         self._generation = buffer.generation()
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the contents may have changed since this was taken."""
+        buffer = self._buffer
+        moved = buffer.memory is not self._memory or not buffer.memory.is_alive
+        return moved or buffer.generation() != self._generation
+
+    @property
+    def shape(self) -> ConcreteShape:
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._buffer.dtype
+
     def array(self) -> Array:
-        """The array, if its contents are still those that were borrowed."""
-        self._buffer._alive()
-        if self._buffer.generation() != self._generation:
-            raise PlanError("borrow", "the plan ran again after this view was taken.")
-        return self._array
+        """The memory itself, read-only, if its contents are still those that were borrowed."""
+        if self.is_stale:
+            self._buffer._alive()
+            raise StaleError("borrow", "the plan ran again after this view was taken.")
+        array = self._buffer.array(self._shape)
+        array.flags.writeable = False
+        return array
+
+    def numpy(self) -> Array:
+        """A copy of the contents."""
+        with self._buffer._lock():
+            return self.array().copy()
+
+    def __getitem__(self, key: Any) -> Any:
+        with self._buffer._lock():
+            found = self.array()[key]
+            return found.copy() if isinstance(found, np.ndarray) else found
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("len() of a borrowed scalar")
+        return self._shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self.array(), dtype=dtype, copy=copy)
+        if copy is False:
+            return np.array(self.array(), dtype=dtype, copy=False)
+        with self._buffer._lock():
+            return np.array(self.array(), dtype=dtype, copy=True)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array().__dlpack_device__()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        source = self.array() if copy is False else self.numpy()
+        return source.__dlpack__(**options, copy=copy or None)  # type: ignore[arg-type]
 
 
 def as_array(value: Any, dtype: DType, where: str) -> Array:

@@ -82,8 +82,12 @@ class EventLog:
             found += [
                 Event(
                     int(e[EventWord.ROW]),
-                    Span(index, ns(int(e[EventWord.START])), ns(int(e[EventWord.END])),
-                         int(e[EventWord.TILES])),
+                    Span(
+                        index,
+                        ns(int(e[EventWord.START])),
+                        ns(int(e[EventWord.END])),
+                        int(e[EventWord.TILES]),
+                    ),
                 )
                 for e in words
             ]

@@ -29,7 +29,9 @@ def disassemble(code: bytes) -> str:
         style = ["-M", "intel"] if platform.machine() in ("x86_64", "AMD64") else []
         command = [program, "-d", "--no-show-raw-insn", *style, file.name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
+            )
         except (OSError, subprocess.SubprocessError):
             return ""
     lines = [line for line in done.stdout.splitlines() if file.name not in line]

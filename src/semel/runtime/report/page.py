@@ -1,6 +1,6 @@
 """A profiled run as one HTML page that needs nothing but itself.
 
-    report as plain data, kernel sources  --render_page-->  str
+    report as plain data, records  --render_page-->  str
 
 Style, script and data are inside the page, and its content policy allows nothing from
 outside: it opens from a mail attachment, offline. Opened with `?selftest` it clicks through
@@ -19,9 +19,11 @@ from semel.runtime.report.assembly import disassemble
 from semel.runtime.report.records import KernelProfile
 
 
-def render_page(report: Mapping[str, Any], sources: Sequence[Mapping[str, str]]) -> str:
-    """The page for `report` (with a `source` number in each op) and the kernels' texts."""
-    data = json.dumps({**report, "sources": list(sources)}, separators=(",", ":"))
+def render_page(report: Mapping[str, Any], profiles: Sequence[KernelProfile]) -> str:
+    """The page for a report as plain data, and the records whose kernels it shows."""
+    numbers, sources = kernel_sources(profiles)
+    ops = [{**op, "source": n} for op, n in zip(report["ops"], numbers, strict=True)]
+    data = json.dumps({**report, "ops": ops, "sources": sources}, separators=(",", ":"))
     parts = {
         "/*CSS*/": _read("page.css"),
         "/*JS*/": _read("page.js"),
@@ -34,9 +36,7 @@ def render_page(report: Mapping[str, Any], sources: Sequence[Mapping[str, str]])
     return page
 
 
-def kernel_sources(
-    profiles: Sequence[KernelProfile],
-) -> tuple[list[int], list[dict[str, str]]]:
+def kernel_sources(profiles: Sequence[KernelProfile]) -> tuple[list[int], list[dict[str, str]]]:
     """For each record the number of its source (-1: none), and the distinct sources."""
     numbers: dict[CachedKernel, int] = {}
     found: list[int] = []

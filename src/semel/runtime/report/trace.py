@@ -101,9 +101,7 @@ def _steps(profiles: Sequence[KernelProfile], origin: int) -> list[dict[str, Any
     return found
 
 
-def _memory(
-    profiles: Sequence[KernelProfile], run: RunInfo, origin: int
-) -> list[dict[str, Any]]:
+def _memory(profiles: Sequence[KernelProfile], run: RunInfo, origin: int) -> list[dict[str, Any]]:
     levels = live_bytes(run.arena, len(profiles))
     return [
         {

@@ -1,0 +1,143 @@
+"""`plan.explain()`: fusion and its limits, buffers, steps, variables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.plan.build import Sketch, symbolic_add
+
+from semel import Tensor, Variable
+from semel.cli.main import main
+from semel.plan.plan import ExecutionPlan
+
+N = Variable("n", 1, 64)
+
+
+def _plan() -> ExecutionPlan:
+    """A contraction, a reduction over rows, and another contraction: several kernels."""
+    x = Tensor.input("x", (N, 96))
+    w = Tensor(np.full((96, 96), 0.01, np.float32))
+    return (((x @ w).exp().sum(0, keepdims=True) + x) @ w).prepare(threads=1)
+
+
+def test_every_node_stands_in_the_kernel_that_computes_it() -> None:
+    explained = _plan().explain()
+    nodes = [node for op in explained.ops for node in op.nodes]
+    for name in ("matmul", "exp", "reduce_sum", "add"):
+        assert any(f" {name} f32" in node for node in nodes), name
+    assert explained.num_kernels == len(explained.ops) > 1
+
+
+def test_every_kernel_says_why_it_does_not_go_on() -> None:
+    explained = _plan().explain()
+    assert all(op.reason for op in explained.ops)
+    assert explained.ops[-1].reason == "it is an output."
+    assert "output" not in explained.ops[0].reason
+
+
+def test_without_fusion_the_reason_says_so() -> None:
+    x = Tensor.input("x", (8,))
+    explained = ((x + 1) * 2).prepare(fusion=False).explain()
+    assert explained.ops[0].reason == "fusion is off."
+
+
+def test_softmax_is_one_kernel_of_many_nodes() -> None:
+    (op,) = Tensor.input("x", (N, 8)).softmax(-1).prepare().explain().ops
+    assert len(op.nodes) >= 4
+
+
+def test_buffers_have_kinds_names_and_lifetimes() -> None:
+    plan = _plan()
+    buffers = plan.explain().buffers
+    assert [b.index for b in buffers] == list(range(len(plan.buffers)))
+    by_kind = {kind: [b for b in buffers if b.kind == kind] for kind in ("input", "output")}
+    assert [b.name for b in by_kind["input"]] == ["x"]
+    assert by_kind["input"][0].type == "f32[n,96]"
+    assert by_kind["output"][0].last == len(plan.prepared_ops) - 1
+    assert any(b.kind == "constant" for b in buffers) and any(b.kind == "arena" for b in buffers)
+
+
+def test_reuse_of_arena_bytes_is_shown_both_ways() -> None:
+    x = Tensor.input("x", (256,))
+    for _ in range(4):
+        x = x.cumsum(0)
+    explained = x.prepare(threads=1).explain()
+    sharing = [b for b in explained.buffers if b.shares_with]
+    assert sharing
+    for buffer in sharing:
+        for other in buffer.shares_with:
+            assert buffer.index in explained.buffers[other].shares_with
+            one, two = buffer, explained.buffers[other]
+            assert one.last < two.first or two.last < one.first, "shared while both are alive"
+    memory = explained.memory
+    assert memory.live_bytes <= memory.arena_bytes < memory.naive_bytes
+    assert memory.arena_bytes <= 1.05 * memory.live_bytes
+
+
+def test_a_variable_says_what_it_changes() -> None:
+    plan = _plan()
+    assert plan.explain().variables[0].value is None
+    plan(x=np.ones((7, 96), np.float32))
+    (variable,) = plan.explain().variables
+    assert (variable.name, variable.min, variable.max, variable.value) == ("n", 1, 64, 7)
+    sizes = {w: c for c in variable.changes if c.what == "bytes" for w in c.where}
+    assert sizes["x"].expression == "384*n"
+    assert (sizes["x"].at_min, sizes["x"].now, sizes["x"].at_max) == (384, 7 * 384, 64 * 384)
+    tiles = [c for c in variable.changes if c.what == "tiles"]
+    assert tiles and all(c.now is not None and c.at_max is not None for c in tiles)
+    assert all(c.at_min <= c.now <= c.at_max for c in tiles)  # type: ignore[operator]
+
+
+def test_guards_are_named_with_their_variables() -> None:
+    m = Variable("m", 1, 64)
+    n = Variable("n", 1, 64)
+    a, b = Tensor.input("a", (n, 4)), Tensor.input("b", (m, 4))
+    variables = {v.name: v for v in (a + b).prepare().explain().variables}
+    assert variables["n"].guards and variables["n"].guards == variables["m"].guards
+
+
+def test_a_plan_built_by_hand_is_explained_too() -> None:
+    s = Sketch(4096)
+    s.op("double", "x", "y")
+    s.op("reverse", "y", "z")
+    explained = s.build("z").explain()
+    assert [op.name for op in explained.ops] == ["double", "reverse"]
+    assert explained.ops[0].nodes == () and explained.ops[0].reason == ""
+    assert explained.num_steps == 2
+    assert explained.ops[1].waits == ("reads #1, which op 0 writes",)
+    assert "waits: reads #1" in str(explained)
+
+
+def test_hand_built_variables_follow_declared_inputs() -> None:
+    (variable,) = symbolic_add(4096).explain().variables
+    changed = {c.what for c in variable.changes}
+    assert {"tiles", "bytes"} <= changed
+
+
+def test_the_explanation_is_plain_data_and_text() -> None:
+    explained = _plan().explain()
+    data = json.loads(json.dumps(explained.json()))
+    assert data["ops"][0]["nodes"] == list(explained.ops[0].nodes)
+    text = str(explained)
+    for part in ("ops, in order", "not fused further:", "buffers", "memory", "variable n in"):
+        assert part in text
+
+
+def test_the_same_graph_explains_the_same() -> None:
+    first, second = _plan().explain().json(), _plan().explain().json()
+    assert first["ops"] == second["ops"]
+    assert first["variables"] == second["variables"]
+
+
+def test_the_command_explains_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo", "--quick", "--json", "--set", "seq=5"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["variables"][0]["value"] == 5
+    assert data["num_distinct_kernels"] < data["num_kernels"]
+
+
+def test_the_command_takes_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{__name__}:_plan"]) == 0
+    assert "variable n in [1, 64], not bound" in capsys.readouterr().out
