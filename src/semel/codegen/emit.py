@@ -312,8 +312,11 @@ class _Emitter:
         if loop.unroll:
             if not (isinstance(loop.start, int) and isinstance(loop.stop, int)):
                 raise InternalError("emit", f"unrolled loop {loop.index} has symbolic bounds.")
+            bound = [s.index for s in walk_statements(loop.body) if isinstance(s, ir.Bind)]
             for i in range(loop.start, loop.stop):
-                self._body(substitute_indices(loop.body, {loop.index: i}))
+                # Every copy binds indices of its own: values of one must not serve another.
+                own: dict[Index, Dim] = {b: Index(f"{b.name}_{i}", b.extent) for b in bound}
+                self._body(substitute_indices(loop.body, {**own, loop.index: i}))
         elif loop.lanes > 1:
             self._vector_loop(loop)
         else:

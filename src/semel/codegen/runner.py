@@ -11,7 +11,9 @@ nobody comes, the caller does everything: nothing here can deadlock.
 
 Invariants: a worker touches a plan's memory only between accepting a lane (mailbox = lane | 1)
 and clearing that lane's TAKEN; a run ends after every lane is back. Every wait spins for a
-bounded time, then blocks on a futex.
+bounded time, then blocks on a futex. Kernels run in the default floating-point mode whatever
+the caller's is, and of several failed checks the lowest (row, tile) is reported: so neither
+bits nor errors depend on who ran what.
 
 The text is LLVM IR with two short forms for the words of `semel.ir.abi`:
 `%x = word %h.Header.BUSY` (also `pointer`, `at`) and `set %h.Header.BUSY = %x`.
@@ -99,7 +101,9 @@ _SYSTEM_CALLS = {
     "aarch64": {"FUTEX": 98, "GETTID": 178, "GETCPU": 168, "SET_AFFINITY": 122},
 }
 
-# What the architectures do differently: a pause, a clock, a system call.
+# What the architectures do differently: a pause, a clock, a system call, and the
+# floating-point mode. `float_mode` sets the default (round to nearest, subnormals kept) and
+# returns what was there, or -1 if nothing had to change; `restore_float_mode` takes that.
 _MACHINE = {
     "x86_64": """
 define internal void @pause() alwaysinline {
@@ -120,6 +124,32 @@ define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinlin
     (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
   ret i64 %r
 }
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal i64 @float_mode() noinline {
+  %place = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %old = load i32, ptr %place, align 4
+  ; The six low bits say what happened and change nothing; 8064 is the default of the rest.
+  %mode = and i32 %old, -64
+  %plain = icmp eq i32 %mode, 8064
+  br i1 %plain, label %same, label %change
+same:
+  ret i64 -1
+change:
+  store i32 8064, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  %was = zext i32 %old to i64
+  ret i64 %was
+}
+define internal void @restore_float_mode(i64 %was) noinline {
+  %place = alloca i32, align 4
+  %old = trunc i64 %was to i32
+  store i32 %old, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
 """,
     "aarch64": """
 define internal void @pause() alwaysinline {
@@ -134,6 +164,20 @@ define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinlin
   %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
     (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
   ret i64 %r
+}
+define internal i64 @float_mode() noinline {
+  %old = call i64 asm sideeffect "mrs $0, fpcr", "=r"()
+  %plain = icmp eq i64 %old, 0
+  br i1 %plain, label %same, label %change
+same:
+  ret i64 -1
+change:
+  call void asm sideeffect "msr fpcr, $0", "r"(i64 0)
+  ret i64 %old
+}
+define internal void @restore_float_mode(i64 %was) noinline {
+  call void asm sideeffect "msr fpcr, $0", "r"(i64 %was)
+  ret void
 }
 """,
 }  # fmt: skip
@@ -478,6 +522,13 @@ kernel:
   %buffers = pointer %row.Row.BUFFERS
   %vals = pointer %row.Row.VALUES
   call void %fn(ptr %lane, ptr %buffers, ptr %vals, i64 %begin, i64 %end)
+  %status = word %lane.Lane.STATUS_CODE
+  %failed = icmp ne i64 %status, 0
+  br i1 %failed, label %note, label %clean
+note:
+  call void @note_status(ptr %lane, i64 %begin)
+  ret void
+clean:
   ret void
 copy:
   %pair = pointer %row.Row.BUFFERS
@@ -494,6 +545,33 @@ copy:
   %dst = getelementptr i8, ptr %dst0, i64 %from
   %src = getelementptr i8, ptr %src0, i64 %from
   call void @llvm.memmove.p0.p0.i64(ptr %dst, ptr %src, i64 %length, i1 false)
+  ret void
+}
+
+; Keep the lowest failure that this lane saw, and let the next call report its own.
+define internal void @note_status(ptr %lane, i64 %begin) noinline cold {
+  %code = word %lane.Lane.STATUS_CODE
+  set %lane.Lane.STATUS_CODE = 0
+  %row = word %lane.Lane.STATUS_ROW
+  %value = word %lane.Lane.STATUS_VALUE
+  %best = word %lane.Lane.BEST_CODE
+  %best_row = word %lane.Lane.BEST_ROW
+  %best_tile = word %lane.Lane.BEST_TILE
+  %first = icmp eq i64 %best, 0
+  %lower_row = icmp slt i64 %row, %best_row
+  %same_row = icmp eq i64 %row, %best_row
+  %lower_tile = icmp slt i64 %begin, %best_tile
+  %lower_here = and i1 %same_row, %lower_tile
+  %lower = or i1 %lower_row, %lower_here
+  %keep = or i1 %first, %lower
+  br i1 %keep, label %store, label %exit
+store:
+  set %lane.Lane.BEST_CODE = %code
+  set %lane.Lane.BEST_ROW = %row
+  set %lane.Lane.BEST_TILE = %begin
+  set %lane.Lane.BEST_VALUE = %value
+  br label %exit
+exit:
   ret void
 }
 
@@ -766,6 +844,7 @@ offer:
   br i1 %fresh, label %first_use, label %hand_over
 first_use:
   set %lane.Lane.STATUS_CODE = 0
+  set %lane.Lane.BEST_CODE = 0
   %used1 = add i64 %l, 1
   set %h.Header.USED_LANES = %used1
   br label %hand_over
@@ -859,6 +938,18 @@ exit:
 
 _RUN = """
 define internal i64 @run(ptr %h) {
+  %was = call i64 @float_mode()
+  %code = call i64 @run_plan(ptr %h)
+  %changed = icmp sge i64 %was, 0
+  br i1 %changed, label %restore, label %exit
+restore:
+  call void @restore_float_mode(i64 %was)
+  br label %exit
+exit:
+  ret i64 %code
+}
+
+define internal i64 @run_plan(ptr %h) {
 entry:
   %released = icmp eq ptr %h, null
   br i1 %released, label %gone, label %alive
@@ -893,8 +984,12 @@ refused:
 ready:
   set %h.Header.VALID = 0
   set %h.Header.USED_LANES = 1
+  %attempts = word %h.Header.ATTEMPTS
+  %attempts1 = add i64 %attempts, 1
+  set %h.Header.ATTEMPTS = %attempts1
   %lane0 = pointer %h.Header.LANES
   set %lane0.Lane.STATUS_CODE = 0
+  set %lane0.Lane.BEST_CODE = 0
   br label %start
 start:
   %first = phi i64 [ %from, %go_on ], [ 0, %ready ]
@@ -935,7 +1030,7 @@ leave:
   ret i64 %result
 }
 
-; The status of the lowest row over all lanes used, copied into the header; 0 if clean.
+; The lowest failure over all lanes used, copied into the header; 0 if clean.
 define internal i64 @first_status(ptr %h) alwaysinline {
 entry:
   %lanes = pointer %h.Header.LANES
@@ -944,27 +1039,34 @@ entry:
 head:
   %l = phi i64 [ 0, %entry ], [ %l1, %next ]
   %best = phi i64 [ 9223372036854775807, %entry ], [ %best1, %next ]
+  %best_tile = phi i64 [ 0, %entry ], [ %best_tile1, %next ]
   %any = phi i64 [ 0, %entry ], [ %any1, %next ]
   %left = icmp slt i64 %l, %used
   br i1 %left, label %one, label %exit
 one:
   %lane_off = mul i64 %l, @LANE_BYTES
   %lane = getelementptr i8, ptr %lanes, i64 %lane_off
-  %code = word %lane.Lane.STATUS_CODE
+  %code = word %lane.Lane.BEST_CODE
   %bad = icmp ne i64 %code, 0
   br i1 %bad, label %compare, label %next
 compare:
-  %row = word %lane.Lane.STATUS_ROW
-  %lower = icmp slt i64 %row, %best
+  %row = word %lane.Lane.BEST_ROW
+  %tile = word %lane.Lane.BEST_TILE
+  %lower_row = icmp slt i64 %row, %best
+  %same_row = icmp eq i64 %row, %best
+  %lower_tile = icmp slt i64 %tile, %best_tile
+  %lower_here = and i1 %same_row, %lower_tile
+  %lower = or i1 %lower_row, %lower_here
   br i1 %lower, label %keep, label %next
 keep:
-  %value = word %lane.Lane.STATUS_VALUE
+  %value = word %lane.Lane.BEST_VALUE
   set %h.Header.ERROR_INDEX = %row
   set %h.Header.STATUS_CODE = %code
   set %h.Header.STATUS_VALUE = %value
   br label %next
 next:
   %best1 = phi i64 [ %best, %one ], [ %best, %compare ], [ %row, %keep ]
+  %best_tile1 = phi i64 [ %best_tile, %one ], [ %best_tile, %compare ], [ %tile, %keep ]
   %any1 = phi i64 [ %any, %one ], [ %any, %compare ], [ 1, %keep ]
   %l1 = add i64 %l, 1
   br label %head
@@ -1068,6 +1170,7 @@ entry:
   %sleeping = at %me.Worker.SLEEPING
   %thread_id = call i64 @system(i64 @SYS_GETTID, ptr null, i64 0, ptr null, ptr null)
   set %me.Worker.THREAD_ID = %thread_id
+  %inherited = call i64 @float_mode()
   br label %rest
 rest:
   %spin_ticks = word %me.Worker.SPIN_TICKS

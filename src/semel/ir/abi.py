@@ -45,6 +45,10 @@ class Lane(IntEnum):
     TAKEN = 6  # 1 while offered to or used by a worker
     WORKER = 7  # the record of that worker
     HEADER = 8
+    BEST_CODE = 9  # 0, or the code of the lowest failure of this run: (row, tile) order
+    BEST_ROW = 10
+    BEST_TILE = 11
+    BEST_VALUE = 12
 
 
 class Header(IntEnum):
@@ -93,6 +97,7 @@ class Header(IntEnum):
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE
     FINISHED = 57
+    ATTEMPTS = 63  # runs that were started
 
 
 class Row(IntEnum):

@@ -77,7 +77,9 @@ def _map_statement(
             values = tuple(value(v) for v in s.values)
             return ir.Reduce(s.locals, s.combine, values, tuple(dim(d) for d in s.at))
         case ir.Bind():
-            return ir.Bind(s.index, value(s.value))
+            renamed = dim(s.index)
+            index = renamed if isinstance(renamed, Index) else s.index
+            return ir.Bind(index, value(s.value))
         case ir.Store():
             guard = None if s.guard is None else value(s.guard)
             return ir.Store(s.buffer, dim(s.at), value(s.value), guard)

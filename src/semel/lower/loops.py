@@ -53,6 +53,8 @@ from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
+#: Accumulators that take turns where a reduction runs along an outer axis.
+CHAINS = 4
 #: Above this a row of an elementwise kernel is cut into blocks of columns.
 LONG_ROW = 1 << 16
 
@@ -386,8 +388,34 @@ class _Lowering:
             is_chunk = phase.stop is not None
             start = phase.start if is_chunk else 0
             stop = phase.stop if phase.stop is not None else loop.extent
-            body = (ir.Loop(loop, start, stop, body, lanes),)
+            if depth == 0 and self._is_column_mode and not is_chunk and _can_interleave(loop, body):
+                body = self._interleaved(loop, body)
+            else:
+                body = (ir.Loop(loop, start, stop, body, lanes),)
         return body
+
+    def _interleaved(self, loop: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """Four accumulators take turns, so that one addition need not wait for the last."""
+        turn, block = Index(self.names("u"), CHAINS), Index(self.names("q"), loop.extent // CHAINS)
+        declares: list[Statement] = []
+        steps: list[Statement] = []
+        folds: list[Statement] = []
+        for statement in body:
+            assert isinstance(statement, ir.Reduce)
+            (total,) = statement.locals
+            several = Local(self.names("a"), total.dtype, (CHAINS,))
+            combine = "add" if statement.combine == "fma" else statement.combine
+            declares.append(ir.Declare(several, start_value(combine, total.dtype)))
+            steps.append(ir.Reduce((several,), statement.combine, statement.values, (turn,)))
+            for into, other in ((0, 1), (2, 3), (0, 2)):
+                value = ir.local(several, (other,))
+                folds.append(ir.Reduce((several,), combine, (value,), (into,)))
+            folds.append(ir.Reduce((total,), combine, (ir.local(several, (0,)),)))
+        here = substitute_indices(steps, {loop: block * CHAINS + turn})
+        unrolled = ir.Loop(turn, 0, CHAINS, here, unroll=True)
+        main = ir.Loop(block, 0, loop.extent // CHAINS, (unrolled,))
+        rest = ir.Loop(loop, loop.extent // CHAINS * CHAINS, loop.extent, body)
+        return (*declares, main, *folds, rest)
 
     # ------------------------------------------------------------ vectors and tiles
 
@@ -485,6 +513,16 @@ class _Lowering:
         if rest:
             body = substitute_indices(body, split_rows(tile // blocks, rest))
         return tile, (ir.Loop(column, start, stop, body, lanes),)
+
+
+def _can_interleave(loop: Index, body: tuple[Statement, ...]) -> bool:
+    """Whether the loop only accumulates, in ways that may be regrouped, and often enough."""
+    high = upper_bound(loop.extent)
+    if high is not None and high < 2 * CHAINS:
+        return False
+    return all(
+        isinstance(s, ir.Reduce) and s.combine not in ("argmax", "argmin") for s in body
+    )
 
 
 def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -100,7 +100,8 @@ def save_program(
         os.replace(beside, place)
         _sync_folder(place.parent)
     except OSError as error:
-        raise PlanFileError("save", f"{place} must be writable: {error}.", path=place) from error
+        message = f"{place} must be writable: {error}."
+        raise PlanFileError("save", message, path=str(place)) from error
     finally:
         with suppress(OSError):
             beside.unlink()

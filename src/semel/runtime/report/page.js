@@ -82,6 +82,14 @@ function frame(id, height) {
   return [node, width];
 }
 
+function grid(root, x1, y1, x2, y2) {
+  root.append(svg("line", { class: "grid", x1, y1, x2, y2 }));
+}
+
+function label(root, x, y, text, anchor = "start") {
+  root.append(svg("text", { x, y, "text-anchor": anchor }, text));
+}
+
 // Round numbers that cut [low, high] into about `count` parts.
 function ticks(low, high, count) {
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
@@ -152,10 +160,10 @@ function drawTimeline() {
   const scale = (width - LEFT - 8) / (high - low);
   const x = (ns) => LEFT + (ns - low) * scale;
   for (const tick of ticks(low - t0, high - t0, Math.max(2, width / 140))) {
-    root.append(svg("line", { class: "grid", x1: x(tick + t0), x2: x(tick + t0), y1: 16, y2: height }));
-    root.append(svg("text", { x: x(tick + t0) + 3, y: 11 }, time(tick)));
+    grid(root, x(tick + t0), 16, x(tick + t0), height);
+    label(root, x(tick + t0) + 3, 11, time(tick));
   }
-  root.append(svg("text", { x: 0, y: 32 }, "steps"));
+  label(root, 0, 32, "steps");
   for (const step of steps) {
     const from = Math.max(step.start, low), to = Math.min(step.end, high);
     if (to <= from) continue;
@@ -167,7 +175,7 @@ function drawTimeline() {
   }
   lanes.forEach(([lane, spans], row) => {
     const y = 42 + row * ROW;
-    root.append(svg("text", { x: 0, y: y + 16 }, lane === 0 ? "lane 0 (caller)" : `lane ${lane}`));
+    label(root, 0, y + 16, lane === 0 ? "lane 0 (caller)" : `lane ${lane}`);
     drawLane(root, spans, y, x, scale);
   });
 }
@@ -210,7 +218,8 @@ function armTimeline() {
   };
   root.addEventListener("wheel", (event) => {
     event.preventDefault();
-    const [low, high] = state.view, at = low + (high - low) * Math.min(Math.max(share(event), 0), 1);
+    const [low, high] = state.view;
+    const at = low + (high - low) * Math.min(Math.max(share(event), 0), 1);
     const factor = Math.exp(Math.sign(event.deltaY) * 0.25);
     setView(at - (at - low) * factor, at + (high - at) * factor);
   }, { passive: false });
@@ -238,8 +247,8 @@ function drawArena() {
   const x = (op) => left + (op / ops.length) * (width - left - 8);
   const y = (bytes) => height - bottom - (bytes / run.arena_bytes) * (height - bottom - 8);
   for (const tick of [0, 0.25, 0.5, 0.75, 1].map((part) => part * run.arena_bytes)) {
-    root.append(svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(tick), y2: y(tick) }));
-    root.append(svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, size(tick)));
+    grid(root, left, y(tick), width - 8, y(tick));
+    label(root, left - 6, y(tick) + 4, size(tick), "end");
   }
   blocks.forEach((block) => {
     const wide = x(block.last + 1) - x(block.first);
@@ -258,9 +267,9 @@ function drawArena() {
   });
   const points = data.live_bytes.flatMap((bytes, i) => [[x(i), y(bytes)], [x(i + 1), y(bytes)]]);
   root.append(svg("polyline", { class: "live", points: points.map((p) => p.join()).join(" ") }));
-  root.append(svg("text", { x: left, y: height - 18 }, "op 0"));
-  root.append(svg("text", { x: width - 8, y: height - 18, "text-anchor": "end" }, `op ${ops.length - 1}`));
-  root.append(svg("text", { x: left, y: height - 4 }, "order of execution; the line is the sum of live bytes"));
+  label(root, left, height - 18, "op 0");
+  label(root, width - 8, height - 18, `op ${ops.length - 1}`, "end");
+  label(root, left, height - 4, "order of execution; the line is the sum of live bytes");
   if (state.selected >= 0) {
     root.append(svg("rect", {
       class: "band", x: x(state.selected), y: 8, height: height - bottom - 8,
@@ -285,21 +294,23 @@ function drawRoofline() {
   const xs = shown.map(({ op }) => op.flops / op.bytes).concat(ridge);
   const ys = shown.map(({ op }) => op.gflop_per_s).concat(limits ? limits.flops_per_s / 1e9 : []);
   const range = (values) => [
-    Math.floor(Math.log10(Math.min(...values)) - 0.1), Math.ceil(Math.log10(Math.max(...values)) + 0.1),
+    Math.floor(Math.log10(Math.min(...values)) - 0.1),
+    Math.ceil(Math.log10(Math.max(...values)) + 0.1),
   ];
   const [xl, xh] = range(xs), [yl, yh] = range(ys);
   const x = (v) => left + ((Math.log10(v) - xl) / (xh - xl)) * (width - left - 8);
   const y = (v) => height - bottom - ((Math.log10(v) - yl) / (yh - yl)) * (height - bottom - 8);
   for (let power = xl; power <= xh; power++) {
-    root.append(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: 8, y2: y(10 ** yl) }));
-    const anchor = power === xl ? "start" : power === xh ? "end" : "middle";
-    root.append(svg("text", { x: x(10 ** power), y: height - 18, "text-anchor": anchor }, String(10 ** power)));
+    const at = x(10 ** power), anchor = power === xl ? "start" : power === xh ? "end" : "middle";
+    grid(root, at, 8, at, y(10 ** yl));
+    label(root, at, height - 18, String(10 ** power), anchor);
   }
   for (let power = yl; power <= yh; power++) {
-    root.append(svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(10 ** power), y2: y(10 ** power) }));
-    root.append(svg("text", { x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, String(10 ** power)));
+    const at = y(10 ** power);
+    grid(root, left, at, width - 8, at);
+    label(root, left - 6, at + 4, String(10 ** power), "end");
   }
-  root.append(svg("text", { x: left, y: height - 4 }, "flops per byte; upwards: GFLOP/s"));
+  label(root, left, height - 4, "flops per byte; upwards: GFLOP/s");
   if (limits) {
     const at = (v) => [x(v), y(Math.min(limits.flops_per_s, v * limits.bytes_per_s) / 1e9)];
     const lowest = Math.max(10 ** xl, (10 ** yl * 1e9) / limits.bytes_per_s);
@@ -353,7 +364,8 @@ function tableRow(index) {
   const op = ops[index];
   const cells = COLUMNS.map(([, kind, value, show]) =>
     html("td", { class: kind, ...(kind ? { title: value(op) } : {}) }, show(value(op), op)));
-  const row = html("tr", { "data-op": index, "aria-selected": index === state.selected, tabindex: 0 }, ...cells);
+  const chosen = index === state.selected;
+  const row = html("tr", { "data-op": index, "aria-selected": chosen, tabindex: 0 }, ...cells);
   row.addEventListener("click", () => select(index));
   row.addEventListener("keydown", (event) => { if (event.key === "Enter") select(index); });
   return row;
@@ -369,8 +381,9 @@ function drawDetail() {
   if (!op) return;
   const facts = {
     "kind": op.kind, "op": op.op_index, "step": op.step, "time": time(op.elapsed * 1e9),
-    "lanes": op.lanes.join(", ") || "none", "pieces": op.spans.length, "lane time": time(op.busy_ns),
-    "tiles": op.tiles, "moves": size(op.bytes), "computes": op.flops.toLocaleString("en") + " flops",
+    "lanes": op.lanes.join(", ") || "none", "pieces": op.spans.length,
+    "lane time": time(op.busy_ns), "tiles": op.tiles, "moves": size(op.bytes),
+    "computes": op.flops.toLocaleString("en") + " flops",
     "GB/s": fixed(op.gb_per_s), "GFLOP/s": fixed(op.gflop_per_s),
     "share of the limit": percent(op.share_of_limit), "buffers": op.num_buffers,
   };
@@ -385,7 +398,8 @@ function drawSource(source) {
   if (tabs.length === 0) return;
   const chosen = Math.min(state.tab, tabs.length - 1);
   tabs.forEach(([name], index) => {
-    const tab = html("button", { type: "button", role: "tab", "aria-selected": index === chosen }, name);
+    const role = { type: "button", role: "tab", "aria-selected": index === chosen };
+    const tab = html("button", role, name);
     tab.addEventListener("click", () => { state.tab = index; drawDetail(); });
     byId("tabs").append(tab);
   });
@@ -437,7 +451,8 @@ function selftest() {
     click(document.querySelector(`#ops tr[data-op="${withSource}"]`), "the row of a kernel");
     expect(byId("source").textContent.length > 0, "a kernel must show its source");
     click(byId("tabs").lastElementChild, "the last tab");
-    expect(byId("tabs").lastElementChild.getAttribute("aria-selected") === "true", "tabs must switch");
+    const chosen = byId("tabs").lastElementChild.getAttribute("aria-selected");
+    expect(chosen === "true", "tabs must switch");
   }
   document.querySelectorAll("#ops th button").forEach((button, i) => {
     click(document.querySelectorAll("#ops th button")[i], "a column head");

@@ -1,0 +1,214 @@
+"""Custom functions: named operations of a plan that are not kernels of ours.
+
+    @custom_function("scale", reads=(0,), writes=(1,))  -->  PreparedCustomFunction(kind="scale")
+
+A function is Python, `f(attrs, buffers, variables)`, or native, in one of two conventions:
+
+    kernel  void f(void* lane, void** buffers, int64_t* vals, int64_t tile_begin, int64_t tile_end)
+    c       void f(void** buffers, int64_t* sizes, int64_t* vars)
+
+A `kernel` is a row of the native runner, called once, on one participant, with the range
+[0, 1). A `c` function and a Python function run on the calling thread between two native
+stretches, with the workers released. `sizes` are in bytes, at the current variables; `vals` and
+`vars` are the values of the operation's `runtime_vars`, in order.
+
+Positions that a function reads and writes are declared: from them follow the hazards. What
+is not declared counts as both. Buffers that are not in `writes` cannot be written, and none
+can be used after the call. Why this way: docs/decisions/0007-custom-functions.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from semel.errors import CustomFunctionError, PlanError
+from semel.ir.types import TensorType
+from semel.runtime.allocator import Memory
+from semel.runtime.buffer import Array, Buffer, ConcreteShape
+
+PythonFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
+CheckFunction: TypeAlias = "Callable[[Any, Sequence[TensorType]], None]"
+
+_C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@dataclass(frozen=True, slots=True)
+class CustomFunction:
+    """A registered function. `reads` and `writes` are positions; None means all of them.
+
+    Negative positions count from the end. `check(attrs, types)` raises at build what can
+    be known then.
+    """
+
+    name: str
+    convention: str  # python, kernel or c
+    function: PythonFunction | None
+    address: int
+    reads: tuple[int, ...] | None
+    writes: tuple[int, ...] | None
+    check: CheckFunction | None = None
+
+    def access(self, num_buffers: int) -> list[str]:
+        """r, w, rw or nothing for each of so many buffers; raises if a position is not there."""
+        found = [""] * num_buffers
+        for letter, positions in (("r", self.reads), ("w", self.writes)):
+            for position in range(num_buffers) if positions is None else positions:
+                if not -num_buffers <= position < num_buffers:
+                    raise CustomFunctionError(
+                        f"custom function '{self.name}'",
+                        f"position {position} is declared, so it must have such a buffer, "
+                        f"got {num_buffers}.",
+                        kind=self.name,
+                    )
+                if letter not in found[position]:
+                    found[position] += letter
+        return found
+
+
+_registered: dict[str, CustomFunction] = {}
+_lock = threading.Lock()
+
+
+def find_custom_function(name: str) -> CustomFunction | None:
+    """The function of that name, or None."""
+    return _registered.get(name)
+
+
+def custom_function_names() -> list[str]:
+    """All names, sorted."""
+    return sorted(_registered)
+
+
+def custom_function(
+    name: str,
+    *,
+    reads: Sequence[int] | None = None,
+    writes: Sequence[int] | None = None,
+    check: CheckFunction | None = None,
+) -> Callable[[PythonFunction], PythonFunction]:
+    """Register the decorated function under `name`; it stays callable as it is.
+
+        @semel.custom_function("scale", reads=(0,), writes=(1,))
+        def scale(attrs, buffers, variables):
+            buffers[1].copyin(buffers[0].numpy() * attrs["by"])
+    """
+
+    def register(function: PythonFunction) -> PythonFunction:
+        _add(CustomFunction(name, "python", function, 0, _as(reads), _as(writes), check))
+        return function
+
+    return register
+
+
+def register_native_function(
+    name: str,
+    address: int,
+    *,
+    convention: str = "c",
+    reads: Sequence[int] | None = None,
+    writes: Sequence[int] | None = None,
+    check: CheckFunction | None = None,
+) -> None:
+    """Register a native function by address; it must stay loaded as long as plans call it."""
+    if convention not in ("c", "kernel"):
+        raise PlanError(
+            f"custom function '{name}'", f"convention must be c or kernel, got {convention!r}."
+        )
+    if address <= 0:
+        raise PlanError(
+            f"custom function '{name}'", f"address must be that of a function, got {address}."
+        )
+    _add(CustomFunction(name, convention, None, address, _as(reads), _as(writes), check))
+
+
+def _as(positions: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if positions is None else tuple(positions)
+
+
+def _add(function: CustomFunction) -> None:
+    with _lock:
+        if function.name in _registered:
+            raise PlanError(
+                f"custom function '{function.name}'",
+                "is already registered.",
+                hint="unregister_custom_function() takes it away.",
+            )
+        _registered[function.name] = function
+
+
+def unregister_custom_function(name: str) -> None:
+    """Forget a function; plans that were built with it keep it."""
+    with _lock:
+        if _registered.pop(name, None) is None:
+            raise PlanError(f"custom function '{name}'", "is not registered.")
+
+
+# ---------------------------------------------------------------- calling
+
+
+class HostBuffer(Buffer):
+    """A buffer as a custom function sees it: writable or not, and void after the call."""
+
+    __slots__ = ("_access",)
+
+    def __init__(self, buffer: Buffer, shape: ConcreteShape, access: str) -> None:
+        kind = TensorType(shape, buffer.dtype)
+        size = min(_num_bytes(kind), buffer.capacity_bytes)
+        self._set(buffer.memory, buffer.offset, size, kind, buffer.device)
+        self._access = access
+
+    def array(self, shape: ConcreteShape | None = None) -> Array:
+        """The memory itself; read-only unless the function declared that it writes here."""
+        found = Buffer.array(self, shape)
+        if "w" not in self._access:
+            found.flags.writeable = False
+        return found
+
+    def copyin(self, array: Any) -> None:
+        if "w" not in self._access:
+            raise PlanError(
+                "copyin", "this buffer must be among the declared writes of the function."
+            )
+        Buffer.copyin(self, array)
+
+
+def _num_bytes(kind: TensorType) -> int:
+    size = kind.num_bytes
+    return size if isinstance(size, int) else 0
+
+
+def call_on_host(
+    function: CustomFunction,
+    attrs: Any,
+    buffers: Sequence[Buffer],
+    shapes: Sequence[ConcreteShape],
+    variables: Mapping[str, int],
+    order: Sequence[str],
+) -> None:
+    """Call a Python or `c` function on this thread; `order` are the names behind `vars`."""
+    access = function.access(len(buffers))
+    windows = [HostBuffer(b, s, a) for b, s, a in zip(buffers, shapes, access, strict=True)]
+    try:
+        if function.function is not None:
+            function.function(attrs, windows, variables)
+        else:
+            _call_c(function.address, windows, [variables[name] for name in order])
+    finally:
+        gone = Memory.over(windows[0].memory.bytes[:0]) if windows else None
+        for window in windows:
+            if gone is not None:
+                window.move(gone, 0, 0)
+
+
+def _call_c(address: int, windows: Sequence[Buffer], values: Sequence[int]) -> None:
+    count = len(windows)
+    pointers = (ctypes.c_void_p * max(count, 1))(*(w.address for w in windows))
+    sizes = (ctypes.c_int64 * max(count, 1))(*(w.capacity_bytes for w in windows))
+    numbers = (ctypes.c_int64 * max(len(values), 1))(*values)
+    _C_FUNCTION(address)(
+        ctypes.addressof(pointers), ctypes.addressof(sizes), ctypes.addressof(numbers)
+    )
