@@ -15,6 +15,10 @@ bounded time, then blocks on a futex. Kernels run in the default floating-point 
 the caller's is, and of several failed checks the lowest (row, tile) is reported: so neither
 bits nor errors depend on who ran what.
 
+A profiled run takes a second set of the same functions, derived from their text: there the
+call of a row reads the clock and writes an event (`_timed`). The first set knows nothing
+of it and pays nothing for it.
+
 The text is LLVM IR with two short forms for the words of `semel.ir.abi`:
 `%x = word %h.Header.BUSY` (also `pointer`, `at`) and `set %h.Header.BUSY = %x`.
 """
@@ -29,7 +33,10 @@ from semel.errors import UnsupportedError
 from semel.ir import abi
 
 _RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
-    {e.__name__: e for e in (abi.Header, abi.Lane, abi.Row, abi.Segment, abi.Step, abi.Worker)}
+    {
+        e.__name__: e
+        for e in (abi.Event, abi.Header, abi.Lane, abi.Row, abi.Segment, abi.Step, abi.Worker)
+    }
 )
 _READ = re.compile(r"^\s*(%\w+) = (word|pointer|at) (%\w+)\.(\w+)\.(\w+)$")
 _WRITE = re.compile(r"^\s*set (%\w+)\.(\w+)\.(\w+) = (\S+)$")
@@ -42,6 +49,7 @@ def emit_runner(arch: str) -> str:
     names = {f"@{kind.__name__}.{m.name}": str(int(m)) for kind in _CONSTANTS for m in kind}
     names |= {
         "@LANE_BYTES": str(abi.LANE_WORDS * abi.WORD_BYTES),
+        "@EVENT_WORDS": str(abi.EVENT_WORDS),
         "@WORKER_BYTES": str(abi.WORKER_WORDS * abi.WORD_BYTES),
         "@LARGE_NS": str(abi.LARGE_NS),
         "@WAKE_NS": str(abi.WAKE_NS),
@@ -51,13 +59,34 @@ def emit_runner(arch: str) -> str:
         "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }
     names |= {f"@SYS_{name}": str(number) for name, number in _SYSTEM_CALLS[arch].items()}
-    text = "\n".join((_MACHINE[arch], _SYSTEM, _REBIND, _CHUNKS, _WALK, _SHARE, _RUN, _WORKER))
+    walking = "\n".join((_WALK, _SHARE, _RUN, _WORKER))
+    text = "\n".join(
+        (_MACHINE[arch], _SYSTEM, _REBIND, _BIND, _CHUNKS, walking, _EVENTS, _timed(walking))
+    )
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.
     return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", _expand(text) + _entries())
 
 
 _CONSTANTS = (abi.Code, abi.RowKind, abi.Opcode)
+
+
+def _timed(text: str) -> str:
+    """Every function on the way from a run to the call of a row, once more, with events."""
+    functions = {
+        name: body
+        for body, name in re.findall(r"(?ms)^(define internal [^\n]*?@(\w+)\(.*?^}\n)", text)
+    }
+    found = {"call_row"}
+    while callers := {
+        name
+        for name, body in functions.items()
+        if name not in found and any(f" @{callee}(" in body for callee in found)
+    }:
+        found |= callers
+    bodies = [functions[name] for name in functions if name in found - {"call_row"}]
+    copies = re.sub(rf"@({'|'.join(sorted(found))})\(", r"@\1_timed(", "\n".join(bodies))
+    return copies.replace("define internal i64 @run_timed(", "define dso_local i64 @run_timed(")
 
 
 def _expand(text: str) -> str:
@@ -412,6 +441,35 @@ exit:
 }
 """
 
+# Bind without running: a profiled run must know its number of chunks before it starts.
+_BIND = """
+define dso_local i64 @bind(ptr %h) {
+entry:
+  %released = icmp eq ptr %h, null
+  br i1 %released, label %gone, label %alive
+gone:
+  ret i64 @Code.RELEASED
+alive:
+  %busy = at %h.Header.BUSY
+  %swap = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %mine, label %taken
+taken:
+  ret i64 @Code.BUSY
+mine:
+  %dirty = word %h.Header.DIRTY
+  %is_dirty = icmp ne i64 %dirty, 0
+  br i1 %is_dirty, label %do, label %done
+do:
+  %bound = call i64 @rebind(ptr %h)
+  br label %done
+done:
+  %code = phi i64 [ 0, %mine ], [ %bound, %do ]
+  store atomic i64 0, ptr %busy release, align 8
+  ret i64 %code
+}
+"""
+
 # Chunks: ~20 us of estimated work each, at most 4 per participant; the chunks of a chain
 # of rows stay at 20 us, so that what one row wrote is still in the cache for the next.
 _CHUNKS = """
@@ -692,6 +750,33 @@ unready:
   ret i64 %code
 finished:
   ret i64 @Code.OK
+}
+"""
+
+_EVENTS = """
+define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
+    alwaysinline {
+  %start = call i64 @ticks()
+  call void @call_row(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
+  %stop = call i64 @ticks()
+  %count = word %lane.Lane.NUM_EVENTS
+  %room = word %lane.Lane.MAX_EVENTS
+  %next = add i64 %count, 1
+  set %lane.Lane.NUM_EVENTS = %next
+  %fits = icmp slt i64 %count, %room
+  br i1 %fits, label %write, label %exit
+write:
+  %events = pointer %lane.Lane.EVENTS
+  %offset = mul i64 %count, @EVENT_WORDS
+  %event = getelementptr i64, ptr %events, i64 %offset
+  %tiles = sub i64 %end, %begin
+  set %event.Event.ROW = %index
+  set %event.Event.START = %start
+  set %event.Event.END = %stop
+  set %event.Event.TILES = %tiles
+  br label %exit
+exit:
+  ret void
 }
 """
 
@@ -1218,7 +1303,16 @@ accept:
 serve:
   %lane = inttoptr i64 %m to ptr
   %h = pointer %lane.Lane.HEADER
+  %events = word %lane.Lane.EVENTS
+  %is_timed = icmp ne i64 %events, 0
+  br i1 %is_timed, label %serve_timed, label %serve_plain
+serve_plain:
   call void @help(ptr %h, ptr %lane)
+  br label %leave
+serve_timed:
+  call void @help_timed(ptr %h, ptr %lane)
+  br label %leave
+leave:
   %taken = at %lane.Lane.TAKEN
   store atomic i64 0, ptr %taken release, align 8
   store atomic i64 0, ptr %mailbox release, align 8

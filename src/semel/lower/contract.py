@@ -24,7 +24,7 @@ from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, start_value
+from semel.lower.evaluate import Evaluator, start_value, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
@@ -105,16 +105,22 @@ class _Lowering:
         row_blocks = ceildiv(rows, shape.rows)
         panels = ceildiv(columns, shape.lanes)
         column_blocks = ceildiv(panels, shape.panels)
-        tiles = product(i.extent for i in outer) * row_blocks * column_blocks
-        tile = Index("tile", tiles)
-        first_panel = (tile % column_blocks) * shape.panels
-        first_row = (tile // column_blocks % row_blocks) * shape.rows
+        tile = Index("tile", product(i.extent for i in outer) * row_blocks * column_blocks)
+        entries = product(i.extent for i in outer)
+        if self._shares_right():
+            # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
+            block, rest = tile // (entries * row_blocks), tile % (entries * row_blocks)
+            first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
+        else:
+            block, rest = tile % column_blocks, tile // column_blocks
+            first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
+        first_panel = block * shape.panels
         last_row = minimum(first_row + shape.rows, rows)
         body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        split = split_rows(tile // (column_blocks * row_blocks), outer)
+        split = split_rows(entry, outer)
         body = substitute_indices(body, split)
         depth = self.node.inputs[0].type.shape[-1]
         is_bare = self.group.root is self.node
@@ -129,6 +135,14 @@ class _Lowering:
             notes=[repr(n) for n in self.group.inside],
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _shares_right(self) -> bool:
+        """Whether all batch entries multiply by the same right operand."""
+        *batch, _, column = self.at
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        depth = Names().index("k", self.node.inputs[0].type.shape[-1])
+        value = evaluate(self.node.inputs[1], (*batch, depth, column))
+        return value_atoms(value).isdisjoint(i for i in batch if isinstance(i, Index))
 
     def _columns(
         self,

@@ -137,7 +137,10 @@ class Evaluator:
         value = ir.cast(self(node.inputs[0], at, guard), INT64)
         size = ir.index(node.attrs.size)
         zero = ir.const(INT64, 0)
-        wrapped = ir.select(value < zero, value + size, value)
+        wrapped = value
+        if node.inputs[0].type.dtype.kind == "i":
+            # Of unsigned integers only the largest uint64 look negative here: out of range.
+            wrapped = ir.select(value < zero, value + size, value)
         ok = (wrapped >= zero) & (wrapped < size)
         self.checks.append(CheckInfo(node.attrs.where, "index", node.attrs.size))
         must = ok if guard is None else ok | ir.op("not", guard)

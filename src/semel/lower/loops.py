@@ -39,6 +39,7 @@ from semel.ir.types import INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
+from semel.lower.columns import ROWS, four_rows, is_worth_streaming, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, start_value, value_atoms
 from semel.lower.lowered import (
     Lowered,
@@ -53,8 +54,6 @@ from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
-#: Accumulators that take turns where a reduction runs along an outer axis.
-CHAINS = 4
 #: Above this a row of an elementwise kernel is cut into blocks of columns.
 LONG_ROW = 1 << 16
 
@@ -111,6 +110,8 @@ class _Lowering:
 
     def run(self) -> Lowered:
         phases = self._phases()
+        if self._can_stream(phases):
+            return Lowered(self._stream(phases), tuple(self.buffers), self.group)
         self._choose_kept(phases)
         rows: list[Statement] = []
         for phase in phases:
@@ -119,6 +120,45 @@ class _Lowering:
         loops, statements = merge_loops(self.outer, body, self.names)
         kernel = self._tile(loops, statements)
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _can_stream(self, phases: list[_Phase]) -> bool:
+        """Whether the group is one long reduction along an outer axis and what follows it."""
+        if not self._is_column_mode or not self.group.reduces or self.inner or self.is_partial:
+            return False
+        if len(phases[0].reduces) != len(self.group.reduces) or len(phases[0].loops) != 1:
+            return False
+        if any("arg" in combine_of(n) for n in self.group.reduces):
+            return False
+        return is_worth_streaming(phases[0].loops[0].extent, self.outer[-1].extent)
+
+    def _stream(self, phases: list[_Phase]) -> Kernel:
+        phase = phases[0]
+        evaluate = Evaluator(self._loadable, self.known, self.checks, self.names)
+        updates: list[Statement] = []
+        finals: list[Statement] = []
+        for node in phase.reduces:
+            locals_, _, update = self._accumulate(node, phase, evaluate)
+            updates += update
+            self.known[node] = ir.cast(ir.local(locals_[-1]), node.type.dtype)
+        finish = Evaluator(self._loadable, self.known, self.checks, self.names)
+        for node in self.group.outputs:
+            at = self._kept_index(node) if node in phase.reduces else self.root_loops
+            where = flat_index(at, node.type.shape)
+            finals.append(ir.Store(self.buffers[node], where, finish(node, at)))
+        before = len(evaluate.prelude)
+        body = [*evaluate.prelude, *updates, *finish.prelude, *finals]
+        loops, merged = merge_loops(self.outer, body, self.names)
+        split = before + len(updates)
+        tile, self.scratch, statements = stream_columns(
+            loops,
+            phase.loops[0],
+            merged[:before],
+            [s for s in merged[before:split] if isinstance(s, ir.Reduce)],
+            merged[split:],
+            self.names,
+            self._lanes,
+        )
+        return self._finished(tile, statements)
 
     def _phases(self) -> list[_Phase]:
         phases: list[_Phase] = []
@@ -303,11 +343,15 @@ class _Lowering:
                 after.append(ir.Store(self.buffers[node], where, value))
         return [*declarations, *nest, *after]
 
+    @property
+    def _loadable(self) -> dict[Node, Buffer]:
+        """What other kernels and callers have written."""
+        return {n: b for n, b in self.buffers.items() if n not in self.group.outputs}
+
     def _evaluator(self, phase: _Phase) -> Evaluator:
         self._keeps: list[Statement] = []
-        loadable = {n: b for n, b in self.buffers.items() if n not in self.group.outputs}
         values: dict[Node, Value] = {}
-        evaluate = Evaluator(loadable, self.known, self.checks, self.names)
+        evaluate = Evaluator(self._loadable, self.known, self.checks, self.names)
 
         def kept(node: Node, at: Indices) -> Value | None:
             if node not in self.kept or at != phase.at:
@@ -388,34 +432,19 @@ class _Lowering:
             is_chunk = phase.stop is not None
             start = phase.start if is_chunk else 0
             stop = phase.stop if phase.stop is not None else loop.extent
-            if depth == 0 and self._is_column_mode and not is_chunk and _can_interleave(loop, body):
-                body = self._interleaved(loop, body)
+            if depth == 0 and self._is_column_mode and not is_chunk and _only_accumulates(body):
+                body = self._by_fours(loop, body)
             else:
                 body = (ir.Loop(loop, start, stop, body, lanes),)
         return body
 
-    def _interleaved(self, loop: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        """Four accumulators take turns, so that one addition need not wait for the last."""
-        turn, block = Index(self.names("u"), CHAINS), Index(self.names("q"), loop.extent // CHAINS)
-        declares: list[Statement] = []
-        steps: list[Statement] = []
-        folds: list[Statement] = []
-        for statement in body:
-            assert isinstance(statement, ir.Reduce)
-            (total,) = statement.locals
-            several = Local(self.names("a"), total.dtype, (CHAINS,))
-            combine = "add" if statement.combine == "fma" else statement.combine
-            declares.append(ir.Declare(several, start_value(combine, total.dtype)))
-            steps.append(ir.Reduce((several,), statement.combine, statement.values, (turn,)))
-            for into, other in ((0, 1), (2, 3), (0, 2)):
-                value = ir.local(several, (other,))
-                folds.append(ir.Reduce((several,), combine, (value,), (into,)))
-            folds.append(ir.Reduce((total,), combine, (ir.local(several, (0,)),)))
-        here = substitute_indices(steps, {loop: block * CHAINS + turn})
-        unrolled = ir.Loop(turn, 0, CHAINS, here, unroll=True)
-        main = ir.Loop(block, 0, loop.extent // CHAINS, (unrolled,))
-        rest = ir.Loop(loop, loop.extent // CHAINS * CHAINS, loop.extent, body)
-        return (*declares, main, *folds, rest)
+    def _by_fours(self, loop: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """Four rows at a time, so that one addition need not wait for the last."""
+        block = Index(self.names("q"), loop.extent // ROWS)
+        steps = [four_rows(s, loop, block) for s in body if isinstance(s, ir.Reduce)]
+        main = ir.Loop(block, 0, loop.extent // ROWS, tuple(steps))
+        rest = ir.Loop(loop, loop.extent // ROWS * ROWS, loop.extent, body)
+        return (main, rest)
 
     # ------------------------------------------------------------ vectors and tiles
 
@@ -441,6 +470,9 @@ class _Lowering:
             tile, statements = self._tile_columns(loops, body)
         else:
             tile, statements = self._tile_rows(loops, body)
+        return self._finished(tile, statements)
+
+    def _finished(self, tile: Index, statements: tuple[Statement, ...]) -> Kernel:
         return finish_kernel(
             self.group.root.op.name,
             list(self.buffers.values()),
@@ -515,14 +547,12 @@ class _Lowering:
         return tile, (ir.Loop(column, start, stop, body, lanes),)
 
 
-def _can_interleave(loop: Index, body: tuple[Statement, ...]) -> bool:
-    """Whether the loop only accumulates, in ways that may be regrouped, and often enough."""
-    high = upper_bound(loop.extent)
-    if high is not None and high < 2 * CHAINS:
-        return False
-    return all(
-        isinstance(s, ir.Reduce) and s.combine not in ("argmax", "argmin") for s in body
-    )
+def _only_accumulates(body: tuple[Statement, ...]) -> bool:
+    """Whether a loop does nothing but add to accumulators, in ways that may be regrouped.
+
+    Sizes must not matter here: a variable and a fixed size give the same bits.
+    """
+    return all(isinstance(s, ir.Reduce) and s.combine not in ("argmax", "argmin") for s in body)
 
 
 def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

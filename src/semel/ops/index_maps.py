@@ -11,7 +11,7 @@ their operand's index is what it is where that operand is chosen at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from semel.ir.expr import Dim, floordiv, mod, product
 from semel.ir.graph import Node
@@ -115,13 +115,19 @@ def reshape_index(at: Indices, source: Shape, target: Shape) -> Indices:
     run that really merges or splits axes.
     """
     result: list[Dim] = []
+    for i, run_i, j, run_j in reshape_runs(source, target):
+        flat = flat_index(at[i:run_i], source[i:run_i])
+        result += unflatten(flat, target[j:run_j])
+    return tuple(result)
+
+
+def reshape_runs(source: Shape, target: Shape) -> Iterator[tuple[int, int, int, int]]:
+    """The shortest runs of axes that hold the same elements: (i, end, j, end) in each shape."""
     i = j = 0
     while i < len(source) or j < len(target):
         run_i, run_j = _next_run(source, target, i, j)
-        flat = flat_index(at[i:run_i], source[i:run_i])
-        result += unflatten(flat, target[j:run_j])
+        yield i, run_i, j, run_j
         i, j = run_i, run_j
-    return tuple(result)
 
 
 def _next_run(source: Shape, target: Shape, i: int, j: int) -> tuple[int, int]:

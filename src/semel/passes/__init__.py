@@ -3,7 +3,8 @@
     Graph --pass--> Graph --pass--> ...
 
 A pass is a pure function on graphs; this list is their order. Constants fold before the
-algebra, so that its rules see numbers, and again after it, for what it uncovered.
+algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
+of contractions sink before that: what stood between two that cancel is then simple.
 Reductions take their final form last, when the shapes below them are settled. CSE and
 DCE hold by construction and have no pass: equal nodes are one node, and a graph is what
 its outputs reach. Take a graph's guards before its passes (`semel.ops.guards`).
@@ -20,6 +21,7 @@ from semel.ir.verify import verify_graph
 from semel.passes.attention import fuse_attention
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.fold import fold_constants
+from semel.passes.layout import sink_views
 from semel.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
@@ -31,6 +33,8 @@ def default_passes() -> tuple[Pass, ...]:
     """The passes in order; each may be left out and the result is the same numbers."""
     return (
         fold_constants,
+        simplify,
+        sink_views,
         simplify,
         fold_constants,
         fuse_attention,

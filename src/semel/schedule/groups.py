@@ -280,7 +280,8 @@ class _Scheduler:
         """Whether `host` may also store the node: same elements, and no cycle of groups."""
         indices = self.wanted[node].by[host]
         if node.op.kind == "reduce":
-            if any(i != 0 and i.extent != d for i, d in _kept(next(iter(indices)), node)):
+            rows = _kept(next(iter(indices)), node)
+            if any((1 if i == 0 else i.extent) != d for i, d in rows):
                 return False
         elif not all(_is_full(at, host, node) for at in indices):
             return False

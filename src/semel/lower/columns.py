@@ -1,0 +1,140 @@
+"""Long reductions along an outer axis, streamed row by row.
+
+    for block of columns: { clear accumulators; for row: accumulators += row; finish }
+
+Keeping accumulators in registers would read a few cache lines of every row and
+come back for the next ones; keeping them in scratch reads each row of the block
+once, in the order it lies. Four rows go in at a time, so that the accumulators are
+loaded and stored once for four additions.
+
+Every column takes its rows in blocks of four, then the rest one by one, whether
+its accumulators live here or in registers (`loops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.ir.expr import Dim, Index, ceildiv, minimum, product, upper_bound
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
+from semel.lower.evaluate import start_value
+from semel.lower.lowered import Names, split_rows
+
+#: Columns of one block: a few kilobytes of every row, with accumulators in the first-level cache.
+BLOCK = 1024
+#: Rows taken at once.
+ROWS = 4
+
+
+def stream_columns(
+    columns: Sequence[Index],
+    along: Index,
+    prelude: Sequence[Statement],
+    updates: Sequence[ir.Reduce],
+    finals: Sequence[Statement],
+    names: Names,
+    lanes: int,
+) -> tuple[Index, list[Buffer], tuple[Statement, ...]]:
+    """The tile, scratch and body for `updates` along one axis, then `finals` per column.
+
+    `prelude` is what the updates rely on: indices read from memory and their checks.
+    """
+    column, rest = columns[-1], list(columns[:-1])
+    blocks = ceildiv(column.extent, BLOCK)
+    tile = Index("tile", product(i.extent for i in rest) * blocks)
+    start = (tile % blocks) * BLOCK
+    stop = minimum(start + BLOCK, column.extent)
+    totals = {
+        u.locals[0]: Buffer(f"s{i}", u.locals[0].dtype, BLOCK, "s") for i, u in enumerate(updates)
+    }
+
+    def sweep(body: Sequence[Statement]) -> ir.Loop:
+        own = Index(names("v"), column.extent)
+        return ir.Loop(own, start, stop, substitute_indices(body, {column: own}), lanes)
+
+    place = column - start
+    clear = [
+        ir.Store(totals[u.locals[0]], place, start_value(u.combine, u.locals[0].dtype))
+        for u in updates
+    ]
+    # Indices from memory are bound once per row: then rows go in one by one.
+    whole = 0 if prelude else along.extent // ROWS
+    block = Index(names("q"), along.extent // ROWS)
+    several = [_add_rows(u, totals[u.locals[0]], place, along, block) for u in updates]
+    single = [_add_rows(u, totals[u.locals[0]], place, along, None) for u in updates]
+    body: list[Statement] = [
+        sweep(clear),
+        ir.Loop(block, 0, whole, (sweep([s for g in several for s in g]),)),
+        ir.Loop(
+            along,
+            whole * ROWS,
+            along.extent,
+            (sweep([*prelude, *(s for g in single for s in g)]),),
+        ),
+        sweep(_read_totals(finals, totals, place)),
+    ]
+    result = substitute_indices(body, split_rows(tile // blocks, rest))
+    return tile, list(totals.values()), result
+
+
+def _add_rows(
+    update: ir.Reduce, total: Buffer, place: Dim, along: Index, block: Index | None
+) -> list[Statement]:
+    """Load an accumulator, add the rows of `block` (or one row), store it."""
+    before = update.locals[0]
+    name = f"{before.name}_{'one' if block is None else 'four'}"
+    sum_ = Local(name, total.dtype)
+    step = update if block is None else four_rows(update, along, block)
+    return [
+        ir.Declare(sum_, ir.load(total, place)),
+        ir.Reduce((sum_,), step.combine, step.values),
+        ir.Store(total, place, ir.local(sum_)),
+    ]
+
+
+def four_rows(update: ir.Reduce, along: Index, block: Index) -> ir.Reduce:
+    """The update for rows 4*block to 4*block+3: joined in pairs, then added once.
+
+    Wherever a reduction runs along an outer axis its rows are added this way, so that
+    all lowerings agree bit for bit.
+    """
+    rows = []
+    for offset in range(ROWS):
+        (moved,) = substitute_indices([update], {along: block * ROWS + offset})
+        assert isinstance(moved, ir.Reduce)
+        rows.append(moved.values)
+    if update.combine == "fma":
+        pairs = [ir.fma(*rows[i + 1], rows[i][0] * rows[i][1]) for i in (0, 2)]
+        return ir.Reduce(update.locals, "add", (pairs[0] + pairs[1],))
+    kind = update.combine
+    pairs = [_joined(kind, rows[i][0], rows[i + 1][0]) for i in (0, 2)]
+    return ir.Reduce(update.locals, kind, (_joined(kind, pairs[0], pairs[1]),))
+
+
+def _joined(kind: str, a: Value, b: Value) -> Value:
+    if kind in ("fastmax", "fastmin"):
+        better = b > a if kind == "fastmax" else b < a
+        return ir.select(better, b, a)
+    return ir.op(kind, a, b)
+
+
+def _read_totals(
+    finals: Sequence[Statement], totals: dict[Local, Buffer], place: Dim
+) -> tuple[Statement, ...]:
+    """The final statements with accumulators read back from scratch."""
+
+    def leaf(value: Value) -> Value:
+        if value.op == "local" and value.data[0] in totals:
+            return ir.load(totals[value.data[0]], place)
+        return value
+
+    return map_statements(finals, ValueMap(leaf))
+
+
+def is_worth_streaming(rows: Dim, columns: Dim) -> bool:
+    """Whether there are so many rows and columns that reading them in order pays."""
+    high_rows, high_columns = upper_bound(rows), upper_bound(columns)
+    is_long = high_rows is None or high_rows >= 16 * ROWS
+    return is_long and (high_columns is None or high_columns >= BLOCK // 4)
