@@ -32,7 +32,7 @@ from semel.passes.patterns import reshape_to
 
 #: Elements per run. 16 Ki floats are 64 KiB: long enough to hide what starting a run costs.
 CHUNK = 16384
-#: Reductions of fewer elements stay whole: one core does them faster than two can meet.
+#: Reductions of fewer elements are one run: split or whole, they add in the same order.
 MIN_REDUCED = CHUNK + 1
 #: With this many results or more, the results themselves are enough parallel work.
 MIN_KEPT = 8

@@ -13,7 +13,7 @@ it passes stands right behind the contraction then, in its shape, and is compute
 registers.
 
 A view passes an elementwise op if every other operand can be seen through the inverse view
-for free: a broadcast, a constant, or the same view of another tensor. Permutes also pass
+for free: a broadcast, data from outside, or the same view of another tensor. Permutes also pass
 pads, slices, concats and reductions, the latter only if the reduced axes keep their order,
 so that sums add up as they did. No number changes by a bit.
 """
@@ -130,7 +130,7 @@ def _seen_through(node: Node, view: Node) -> Node | None:
     same = _same_view(node, view)
     if same is not None:
         return same
-    if node.op.name not in ("expand", "constant"):
+    if node.op.name not in ("expand", "constant", "input", "param"):
         return None
     shape = view.inputs[0].type.shape
     inner = node.inputs[0] if node.op.name == "expand" else node
