@@ -99,7 +99,10 @@ class _Emitter:
         self.pointers: dict[Buffer, str] = {}
         self.locals: dict[tuple[Local, tuple[int, ...]], _Ref] = {}
         self.vector: _Vector | None = None
-        self._reads: dict[Value, frozenset[Local]] = {}
+        self._memory = [b for b in (*kernel.buffers, *kernel.scratch) if b.access != "r"]
+        self._reads: dict[Value, frozenset[Local | Buffer]] = {}
+        #: How often each buffer that is read back was stored to, in the order of the code.
+        self._stores: dict[Buffer, int] = {}
 
     # ------------------------------------------------------------ the function
 
@@ -122,7 +125,8 @@ class _Emitter:
         entry = self.scopes[0].lines
         for i, buffer in enumerate(self.kernel.buffers):
             slot = self.sink.emit(entry, f"getelementptr ptr, ptr %buffers, i64 {i}")
-            self.pointers[buffer] = self.sink.emit(entry, f"load ptr, ptr {slot}, !invariant.load !0")
+            load = f"load ptr, ptr {slot}, !invariant.load !0"
+            self.pointers[buffer] = self.sink.emit(entry, load)
         for i, variable in enumerate(self.kernel.variables):
             slot = self.sink.emit(entry, f"getelementptr i64, ptr %vals, i64 {i}")
             text = self.sink.emit(entry, f"load i64, ptr {slot}, !invariant.load !0")
@@ -201,13 +205,15 @@ class _Emitter:
             for r, v in zip(values, statement.values, strict=True)
         ]
         lines = self.scope.lines
-        news = self._combine(lines, statement.combine, [k[0].dtype for k in keys], olds, texts, lanes)
+        dtypes = [local.dtype for local in statement.locals]
+        news = self._combine(lines, statement.combine, dtypes, olds, texts, lanes)
         mask = self.vector.mask if self.vector else None
-        for key, old, new in zip(keys, olds, news, strict=True):
+        for key, old, text in zip(keys, olds, news, strict=True):
+            kept = text
             if mask and lanes:
                 element = element_type(key[0].dtype)
-                new = self.scalars.select(lines, element, lanes, mask, new, old.text)
-            self.locals[key] = _Ref(new, is_vector, self.level)
+                kept = self.scalars.select(lines, element, lanes, mask, text, old.text)
+            self.locals[key] = _Ref(kept, is_vector, self.level)
 
     def _combine(
         self,
@@ -253,10 +259,9 @@ class _Emitter:
         self._label(parent, after)
         for key, old in before.items():
             kind = element_type(key[0].dtype)
-            text = self.sink.emit(
-                parent.lines,
-                f"phi {kind} [{old.text}, %{entry_label}], [{self.locals[key].text}, %{child.label}]",
-            )
+            new = self.locals[key].text
+            pairs = f"[{old.text}, %{entry_label}], [{new}, %{child.label}]"
+            text = self.sink.emit(parent.lines, f"phi {kind} {pairs}")
             self.locals[key] = _Ref(text, False, self.level)
 
     def _prefetch(self, statement: ir.Prefetch) -> None:
@@ -360,6 +365,9 @@ class _Emitter:
         index = f"%{self.sink.name(loop.index.name.replace('.', '_'))}"
         changed = self._changed(body)
         before = {key: self.locals[key] for key in changed}
+        for statement in walk_statements(body):
+            if isinstance(statement, ir.Store):
+                self._touch(statement.buffer)  # by an earlier iteration
         outer = set(self.locals)
         child = _Scope(head)
         self.scopes.append(child)
@@ -516,7 +524,8 @@ class _Emitter:
             parts = [self.locals[k].text for k in group]
             while width > to:
                 half = width // 2
-                lows, highs = [], []
+                lows: list[str] = []
+                highs: list[str] = []
                 for (local, _), text in zip(group, parts, strict=True):
                     vector = vector_of(element_type(local.dtype), width)
                     for side, offset in ((lows, 0), (highs, half)):
@@ -533,10 +542,11 @@ class _Emitter:
                 dtypes = [local.dtype for local, _ in group]
                 parts = self._combine(lines, combine, dtypes, olds, highs, half)
                 width = half
-            for k, text in zip(group, parts, strict=True):
+            for k, part in zip(group, parts, strict=True):
+                text = part
                 if to == 1:
                     vector = vector_of(element_type(k[0].dtype), 1)
-                    text = self.sink.emit(lines, f"extractelement {vector} {text}, i32 0")
+                    text = self.sink.emit(lines, f"extractelement {vector} {part}, i32 0")
                 self.locals[k] = _Ref(text, to > 1, self.level)
 
     def _finish(
@@ -599,17 +609,21 @@ class _Emitter:
         return None
 
     def _key(self, value: Value) -> Any:
-        """Identity of a value now: itself and the present values of the locals it reads."""
-        reads = self._locals_read(value)
+        """Identity of a value now: itself, its locals, and the state of memory it reads."""
+        reads = self._read_by(value)
         if not reads:
             return value
-        return (value, *(self.locals[k].text for k in self.locals if k[0] in reads))
+        texts = tuple(self.locals[k].text for k in self.locals if k[0] in reads)
+        return (value, texts, tuple(self._stores.get(b, 0) for b in self._memory if b in reads))
 
-    def _locals_read(self, value: Value) -> frozenset[Local]:
+    def _read_by(self, value: Value) -> frozenset[Local | Buffer]:
+        """The locals and the changing memory that a value depends on."""
         if value not in self._reads:
             for v in walk_values([value]):
                 if v not in self._reads:
-                    found = {v.data[0]} if v.op == "local" else set()
+                    found: set[Local | Buffer] = {v.data[0]} if v.op == "local" else set()
+                    if v.op == "load" and v.data[0].access != "r":
+                        found.add(v.data[0])
                     for a in v.args:
                         found |= self._reads[a]
                     self._reads[v] = frozenset(found)
@@ -814,6 +828,7 @@ class _Emitter:
         buffer, at = statement.buffer, statement.at
         ref = self._value(statement.value)
         guard = None if statement.guard is None else self._value(statement.guard)
+        self._touch(buffer)
         lines = self.scope.lines
         align = buffer.dtype.size_bytes
         if self.vector is None:
@@ -823,7 +838,8 @@ class _Emitter:
         stride = self._stride(at) if self._is_varying(at) else None
         if stride is None and not self._is_varying(at):
             raise InternalError("emit", f"lanes of {self.kernel.name} store to one address.")
-        text = self.scalars.to_memory(lines, buffer.dtype, self._as_vector(ref, buffer.dtype), lanes)
+        value = self._as_vector(ref, buffer.dtype)
+        text = self.scalars.to_memory(lines, buffer.dtype, value, lanes)
         kind = vector_of(memory_type(buffer.dtype), lanes)
         mask = self._lane_mask(guard)
         if stride in (1, -1):
@@ -845,11 +861,16 @@ class _Emitter:
         pointers = self._lane_pointers(buffer, at, lanes)
         everywhere = self.scalars.raw("i1", "true", lanes)
         name = f"llvm.masked.scatter.{_mangle(kind)}.v{lanes}p0"
-        self.sink.declarations[name] = f"declare void @{name}({kind}, <{lanes} x ptr>, <{lanes} x i1>)"
+        types = f"{kind}, <{lanes} x ptr>, <{lanes} x i1>"
+        self.sink.declarations[name] = f"declare void @{name}({types})"
         lines.append(
             f"  call void @{name}({kind} {text}, <{lanes} x ptr> align {align} {pointers}, "
             f"<{lanes} x i1> {mask or everywhere})"
         )
+
+    def _touch(self, buffer: Buffer) -> None:
+        """Forget what was computed from the buffer's old contents."""
+        self._stores[buffer] = self._stores.get(buffer, 0) + 1
 
     def _scalar_store(self, buffer: Buffer, at: Dim, ref: _Ref, guard: _Ref | None) -> None:
         lines = self.scope.lines

@@ -248,12 +248,8 @@ class Scalars:
         pieces: list[str] = []
         for start in range(0, lanes, width):
             p, n = (self._part(lines, element, a, lanes, start, width) for a in args)
-            pieces.append(
-                self.sink.call(
-                    lines, part, name,
-                    (part, p), (part, n), (part, "zeroinitializer"), (mask, "-1"), ("i32", "4"),
-                )  # fmt: skip
-            )
+            unused = ((part, "zeroinitializer"), (mask, "-1"), ("i32", "4"))
+            pieces.append(self.sink.call(lines, part, name, (part, p), (part, n), *unused))
         return self._join(lines, element, pieces, width)
 
     def _part(
@@ -541,11 +537,8 @@ class Scalars:
         """One step of a reduction: add, mul, min, max, fastmin, fastmax, and, or."""
         if kind in ("fastmax", "fastmin"):
             element = element_type(dtype)
-            code = ("gt" if kind == "fastmax" else "lt")
-            if dtype.is_float:
-                code = "o" + code
-            else:
-                code = ("s" if dtype.kind == "i" else "u") + code
+            sign = "o" if dtype.is_float else ("s" if dtype.kind == "i" else "u")
+            code = sign + ("gt" if kind == "fastmax" else "lt")
             better = self.compare(lines, code, element, lanes, b, a)
             return self.select(lines, element, lanes, better, b, a)
         return self.apply(lines, kind, dtype, [a, b], lanes)

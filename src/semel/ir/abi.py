@@ -21,6 +21,7 @@ SEGMENT_WORDS = 8
 STEP_WORDS = 8
 INSTRUCTION_WORDS = 4
 HEADER_WORDS = 64
+EVENT_WORDS = 4
 WORKER_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
@@ -49,6 +50,18 @@ class Lane(IntEnum):
     BEST_ROW = 10
     BEST_TILE = 11
     BEST_VALUE = 12
+    EVENTS = 13  # event records of a profiled run; 0: the run is not profiled
+    NUM_EVENTS = 14  # calls so far, of which ...
+    MAX_EVENTS = 15  # ... this many fit the records
+
+
+class Event(IntEnum):
+    """One call of a row by one lane in a profiled run; times in ticks."""
+
+    ROW = 0
+    START = 1
+    END = 2
+    TILES = 3
 
 
 class Header(IntEnum):

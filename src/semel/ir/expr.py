@@ -78,12 +78,12 @@ class Variable(_Arithmetic):
     max: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isidentifier():
+        if not str.isidentifier(str(self.name)) or type(self.name) is not str:
             raise GraphError("Variable", f"name must be an identifier, got {self.name!r}.")
         if self.name == "core_id":
             raise GraphError("Variable", "the name 'core_id' is reserved.")
         for bound in (self.min, self.max):
-            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+            if bound is not None and type(bound) is not int:
                 raise GraphError("Variable", f"bounds of '{self.name}' must be ints, got {bound!r}.")
         if self.min < 0 or (self.max is not None and self.max < self.min):
             raise GraphError(
@@ -225,13 +225,14 @@ def _rejoin(terms: dict[Monomial, int]) -> dict[Monomial, int]:
             whole, divisor = atom.args
             rest = monomial[:position] + monomial[position + 1 :]
             factor = _build({rest: coefficient})
-            partner = _terms(mul(mul(factor, divisor), Fn("floordiv", (whole, divisor))))
+            # In canonical form: (m // 14) // 14 is m // 196.
+            partner = _terms(mul(mul(factor, divisor), _atom_div(whole, divisor)))
             if len(partner) == 1 and all(terms.get(m) == c for m, c in partner.items()):
                 (other,) = partner
                 joined = {m: c for m, c in terms.items() if m not in (monomial, other)}
                 for m, c in _terms(mul(factor, whole)).items():
                     joined[m] = joined.get(m, 0) + c
-                return {m: c for m, c in joined.items() if c}
+                return _rejoin({m: c for m, c in joined.items() if c})
     return terms
 
 

@@ -165,7 +165,7 @@ class TensorType:
 
 def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
     """Check the dims of a shape: non-negative ints or expressions over variables."""
-    if isinstance(dims, (int, np.integer, Variable, Expr, Fn)):
+    if isinstance(dims, (int, np.integer, Variable, Expr, Fn, Index)):
         dims = (dims,)
     result: list[Dim] = []
     for dim in dims:

@@ -233,8 +233,8 @@ class _Lowering:
                 0,
                 count,
                 (
-                    ir.Store(self.scores, row * KEYS + again, weight),
                     ir.Reduce((total,), "add", (weight,)),
+                    ir.Store(self.scores, row * KEYS + again, weight),
                 ),
                 lanes,
             ),
@@ -249,9 +249,11 @@ class _Lowering:
     # ------------------------------------------------------------ values
 
     def _add_values(self, first_key: Dim, count: Dim) -> list[Statement]:
-        rows = lambda e: self._row_blocks(  # noqa: E731
-            lambda base, height: self._value_rows(base, height, first_key, count, e)
-        )
+        def rows(column: Dim) -> list[Statement]:
+            return self._row_blocks(
+                lambda base, height: self._value_rows(base, height, first_key, count, column)
+            )
+
         if self.width == 1:
             return rows(0)
         lanes = self.tile_shape.lanes

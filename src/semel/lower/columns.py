@@ -106,7 +106,7 @@ def four_rows(update: ir.Reduce, along: Index, block: Index) -> ir.Reduce:
         assert isinstance(moved, ir.Reduce)
         rows.append(moved.values)
     if update.combine == "fma":
-        pairs = [ir.fma(*rows[i + 1], rows[i][0] * rows[i][1]) for i in (0, 2)]
+        pairs = [ir.op("fma", *rows[i + 1], rows[i][0] * rows[i][1]) for i in (0, 2)]
         return ir.Reduce(update.locals, "add", (pairs[0] + pairs[1],))
     kind = update.combine
     pairs = [_joined(kind, rows[i][0], rows[i + 1][0]) for i in (0, 2)]

@@ -14,9 +14,9 @@ block it falls into, so that all tilings agree bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from semel.ir.expr import Dim, Index, ceildiv, minimum, product
+from semel.ir.expr import Dim, Index, ceildiv, lower_bound, maximum, minimum, product
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
@@ -28,6 +28,10 @@ from semel.lower.evaluate import Evaluator, start_value, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
+
+
+#: Up to so many rows a contraction is bound by memory, not by arithmetic.
+SKINNY_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +102,14 @@ class _Lowering:
         return seen[0]
 
     def run(self) -> Lowered:
-        *batch, row, column = self.at
-        shape = register_tile(self.target, self.accumulator.bits)
-        outer = [i for i in batch if isinstance(i, Index)]
-        rows, columns = self.node.type.shape[-2:]
-        row_blocks = ceildiv(rows, shape.rows)
-        panels = ceildiv(columns, shape.lanes)
-        column_blocks = ceildiv(panels, shape.panels)
-        tile = Index("tile", product(i.extent for i in outer) * row_blocks * column_blocks)
-        entries = product(i.extent for i in outer)
-        if self._shares_right():
-            # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            block, rest = tile // (entries * row_blocks), tile % (entries * row_blocks)
-            first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
+        rows = self.node.type.shape[-2]
+        tall = register_tile(self.target, self.accumulator.bits)
+        tiles = self._tiles(tall)
+        if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
+            tile = Index("tile", tiles)
+            body = self._body(tile, tall)
         else:
-            block, rest = tile % column_blocks, tile // column_blocks
-            first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
-        first_panel = block * shape.panels
-        last_row = minimum(first_row + shape.rows, rows)
-        body = self._rows(row, first_row, last_row, shape)
-        if isinstance(column, Index):
-            last_panel = minimum(first_panel + shape.panels, panels)
-            body = self._columns(column, first_panel, last_panel, shape, body)
-        split = split_rows(entry, outer)
-        body = substitute_indices(body, split)
+            tile, body = self._by_rows(rows, tiles, tall)
         depth = self.node.inputs[0].type.shape[-1]
         is_bare = self.group.root is self.node
         kernel = finish_kernel(
@@ -135,6 +123,52 @@ class _Lowering:
             notes=[repr(n) for n in self.group.inside],
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _by_rows(
+        self, rows: Dim, tall_tiles: Dim, tall: RegisterTile
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """Two variants in one kernel, chosen by the number of rows at each run.
+
+        A few rows are bound by reading the right operand: one panel a tile, so that all
+        threads read. Both variants add in the order of k and agree bit for bit.
+        """
+        skinny = replace(tall, heights=tall.heights[1:], panels=1)
+        is_tall = minimum(maximum(rows - SKINNY_ROWS, 0), 1)
+        extent = tall_tiles * is_tall + self._tiles(skinny) * (1 - is_tall)
+        tile = Index("tile", extent)
+        limit = ir.index(SKINNY_ROWS)
+        few = ir.If(ir.index(rows) <= limit, self._body(tile, skinny))
+        many = ir.If(ir.index(rows) > limit, self._body(tile, tall))
+        return tile, (few, many)
+
+    def _tiles(self, shape: RegisterTile) -> Dim:
+        """How many tiles cover the result."""
+        *batch, rows, columns = self.node.type.shape
+        column_blocks = ceildiv(ceildiv(columns, shape.lanes), shape.panels)
+        return product(batch) * ceildiv(rows, shape.rows) * column_blocks
+
+    def _body(self, tile: Index, shape: RegisterTile) -> tuple[Statement, ...]:
+        """One tile: some panels of columns times a block of rows of one batch entry."""
+        *batch, row, column = self.at
+        outer = [i for i in batch if isinstance(i, Index)]
+        rows, columns = self.node.type.shape[-2:]
+        row_blocks = ceildiv(rows, shape.rows)
+        panels = ceildiv(columns, shape.lanes)
+        column_blocks = ceildiv(panels, shape.panels)
+        if self._shares_right():
+            # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
+            entries = product(i.extent for i in outer) * row_blocks
+            block, rest = tile // entries, tile % entries
+        else:
+            block, rest = tile % column_blocks, tile // column_blocks
+        first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
+        first_panel = block * shape.panels
+        last_row = minimum(first_row + shape.rows, rows)
+        body = self._rows(row, first_row, last_row, shape)
+        if isinstance(column, Index):
+            last_panel = minimum(first_panel + shape.panels, panels)
+            body = self._columns(column, first_panel, last_panel, shape, body)
+        return substitute_indices(body, split_rows(entry, outer))
 
     def _shares_right(self) -> bool:
         """Whether all batch entries multiply by the same right operand."""

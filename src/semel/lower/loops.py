@@ -101,7 +101,8 @@ class _Lowering:
     def _split_loops(self) -> tuple[list[Index], list[Index]]:
         """The root's loops: those that reductions keep, and those that run in phases."""
         pairs = zip(self.root_loops, self.group.loops, strict=True)
-        outer, inner = [], []
+        outer: list[Index] = []
+        inner: list[Index] = []
         for mine, original in pairs:
             if isinstance(mine, Index):
                 keeps = self.group.outer is None or original in self.group.outer

@@ -39,7 +39,7 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         left, right = node.inputs
         repeated, right = right, _below_batch(right)
         chain = _constant_chain(right)
-        if chain is None or right.type.rank != 2 or right.type.shape[1] <= lanes:
+        if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
             return None
         view = _packed_view(right, chain, lanes)
         if repeated is not right:
@@ -49,6 +49,11 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         return make_node("matmul", (left, view))
 
     return rewrite(graph, rule)
+
+
+def _is_wider(matrix: Node, lanes: int) -> bool:
+    columns = matrix.type.shape[1]
+    return isinstance(columns, int) and columns > lanes
 
 
 def _below_batch(node: Node) -> Node:
@@ -91,7 +96,8 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
 
 
 def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
-    array = chain[0].attrs.storage.array.reshape(chain[0].type.shape)
+    storage: Storage = chain[0].attrs.storage
+    array: np.ndarray[Any, Any] = storage.array
     for node in chain[1:]:
         array = evaluate_node(node, (array,), {})
     return array
