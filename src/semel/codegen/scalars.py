@@ -68,7 +68,8 @@ class Instructions:
         self.declarations: dict[str, str] = {}
 
     def name(self, prefix: str = "v") -> str:
-        return f"{prefix}{next(self._counter)}"
+        # The number after the last underscore is unique, whatever the prefix ends with.
+        return f"{prefix}_{next(self._counter)}"
 
     def emit(self, lines: list[str], text: str) -> str:
         """Append `%x = text` and return `%x`."""

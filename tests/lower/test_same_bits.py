@@ -1,0 +1,79 @@
+"""One element, one order of addition: sizes, variables, variants and threads agree bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from semel import Tensor, Variable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Function = Callable[[Tensor], Tensor]
+
+RNG = np.random.default_rng(7)
+WEIGHT = RNG.standard_normal((70, 90)).astype(np.float32)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 29, 47, 48, 49, 61, 100)
+
+
+def attention(x: Tensor) -> Tensor:
+    heads = x.reshape(x.shape[0], 5, 14).permute(1, 0, 2)
+    return heads.scaled_dot_product_attention(heads, heads, causal=True)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "matmul": lambda x: x @ Tensor(WEIGHT),
+    "matmul_gelu": lambda x: (x @ Tensor(WEIGHT) + 1).gelu(),
+    "gram": lambda x: x @ x.T,
+    "transposed": lambda x: x.T @ x,
+    "attention": attention,
+    "softmax": lambda x: x.softmax(-1),
+    "softmax_columns": lambda x: x.softmax(0),
+    "layer_norm": lambda x: x.layer_norm(),
+    "column_sums": lambda x: x.sum(0),
+    "column_products": lambda x: (x * x).sum(0),
+    "row_sums": lambda x: x.sum(1),
+    "column_maxima": lambda x: x.max(0),
+    "everything": lambda x: x.sum(),
+    "running_sums": lambda x: x.cumsum(0),
+}
+
+
+def bits(array: Array) -> bytes:
+    return array.tobytes()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_variable_gives_the_bits_of_a_fixed_size(name: str) -> None:
+    function = FUNCTIONS[name]
+    n = Variable("n", 1, 128)
+    symbolic = [
+        function(Tensor.input("x", (n, 70), "float32")).prepare(threads=t) for t in (1, 2)
+    ]
+    for size in SIZES:
+        x = RNG.standard_normal((size, 70)).astype(np.float32)
+        fixed = function(Tensor.input("x", (size, 70), "float32")).prepare(threads=1)
+        expected = bits(fixed(x=x))
+        assert [bits(plan(x=x)) for plan in symbolic] == [expected, expected], size
+    assert all(plan.compile_count == 1 for plan in symbolic)
+
+
+def test_a_row_is_the_same_in_every_variant() -> None:
+    n = Variable("n", 1, 128)
+    plan = FUNCTIONS["matmul_gelu"](Tensor.input("x", (n, 70), "float32")).prepare()
+    x = RNG.standard_normal((128, 70)).astype(np.float32)
+    whole = plan(x=x)
+    for size in SIZES:
+        assert bits(plan(x=x[:size])) == bits(whole[:size]), size
+
+
+@pytest.mark.parametrize("columns", [256, 1000, 1500])
+def test_streamed_columns_add_like_columns_in_registers(columns: int) -> None:
+    n = Variable("n", 1, 500)
+    plan = Tensor.input("x", (n, columns), "float32").sum(0).prepare()
+    for rows in (1, 5, 9, 30, 63, 64, 65, 255):
+        x = RNG.standard_normal((rows, columns)).astype(np.float32)
+        fixed = Tensor.input("x", (rows, columns), "float32").sum(0).prepare()
+        assert bits(plan(x=x)) == bits(fixed(x=x)), rows
