@@ -77,3 +77,16 @@ def test_streamed_columns_add_like_columns_in_registers(columns: int) -> None:
         x = RNG.standard_normal((rows, columns)).astype(np.float32)
         fixed = Tensor.input("x", (rows, columns), "float32").sum(0).prepare()
         assert bits(plan(x=x)) == bits(fixed(x=x)), rows
+
+
+@pytest.mark.parametrize("depth", [512, 1024, 96])
+def test_rows_staged_in_scratch_give_the_same_product(depth: int) -> None:
+    n = Variable("n", 1, 64)
+    weight = RNG.standard_normal((depth, 40)).astype(np.float32)
+    plan = (Tensor.input("x", (n, depth), "float32") @ Tensor(weight)).prepare()
+    x = RNG.standard_normal((64, depth)).astype(np.float32)
+    whole = plan(x=x)
+    exact = x.astype(np.float64) @ weight.astype(np.float64)
+    np.testing.assert_allclose(whole, exact, atol=depth * 2e-6)
+    for size in (1, 3, 5, 24, 25, 48):
+        assert bits(plan(x=x[:size])) == bits(whole[:size]), size

@@ -16,13 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from semel.ir.expr import Dim, Index, ceildiv, lower_bound, maximum, minimum, product
+from semel.ir.expr import (
+    Dim,
+    Index,
+    ceildiv,
+    linear_coefficient,
+    lower_bound,
+    maximum,
+    minimum,
+    product,
+)
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
-from semel.kernel.ir import Local, Statement, Value
+from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
@@ -30,6 +39,9 @@ from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
 
+#: Rows that lie a multiple of this apart compete for the same sets of the cache.
+ALIASING_BYTES = 2048
+CACHE_LINE_BYTES = 64
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
 
@@ -54,8 +66,8 @@ def register_tile(target: Target, bits: int = 32) -> RegisterTile:
     """The tile that fills the registers without spilling, for accumulators of `bits`."""
     lanes = 2 * target.vector_bits // max(bits, 32)
     if target.vector_bits == 512:
-        return RegisterTile((12, 4, 2, 1), 14, lanes, 48, 4)
-    return RegisterTile((6, 2, 1), 6, lanes, 48, 8)
+        return RegisterTile((12, 4, 2, 1), 14, lanes, 24, 4)
+    return RegisterTile((6, 2, 1), 6, lanes, 24, 8)
 
 
 def lower_contract(group: Group, target: Target) -> Lowered:
@@ -85,6 +97,7 @@ class _Lowering:
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
         self.at = self._where_wanted()
+        self.staged: tuple[Buffer, int, Dim] | None = None
 
     def _where_wanted(self) -> Indices:
         """The contraction's index in terms of the root's loops."""
@@ -115,7 +128,7 @@ class _Lowering:
         kernel = finish_kernel(
             "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
             list(self.buffers.values()),
-            [],
+            [self.staged[0]] if self.staged else [],
             tile,
             body,
             self.checks,
@@ -164,11 +177,43 @@ class _Lowering:
         first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
         first_panel = block * shape.panels
         last_row = minimum(first_row + shape.rows, rows)
+        staging = self._stage_left(first_row, last_row)
         body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        return substitute_indices(body, split_rows(entry, outer))
+        return substitute_indices((*staging, *body), split_rows(entry, outer))
+
+    def _stage_left(self, first_row: Dim, last_row: Dim) -> tuple[Statement, ...]:
+        """Copy the tile's rows of the left operand to scratch, if their stride is a bad one.
+
+        Rows a multiple of a page apart fall into the same few sets of the first-level cache
+        and push each other out; in scratch they lie an odd number of lines apart.
+        """
+        *batch, row, _ = self.at
+        left = self.node.inputs[0]
+        depth = left.type.shape[-1]
+        self.staged = None
+        if not isinstance(row, Index) or not isinstance(depth, int) or self.checks:
+            return ()
+        k = Index(self.names("k"), depth)
+        evaluate = Evaluator(self.loadable, {}, [], self.names)
+        value = evaluate(left, (*batch, row, k))
+        if evaluate.prelude or value.op != "load" or value.args:
+            return ()
+        stride = linear_coefficient(value.data[1], row)
+        size_bytes = value.dtype.size_bytes
+        if not isinstance(stride, int) or stride == 0 or stride * size_bytes % ALIASING_BYTES:
+            return ()
+        room = register_tile(self.target, self.accumulator.bits).rows
+        pitch = depth + CACHE_LINE_BYTES // size_bytes
+        buffer = Buffer("s0", value.dtype, room * pitch, "s")
+        self.staged = (buffer, pitch, first_row)
+        here = Index(self.names("r"), row.extent)
+        copy = ir.Store(buffer, (here - first_row) * pitch + k, value)
+        inner = substitute_indices([copy], {row: here})
+        lanes = self.target.vector_bits // 32
+        return (ir.Loop(here, first_row, last_row, (ir.Loop(k, 0, depth, inner, lanes),)),)
 
     def _shares_right(self) -> bool:
         """Whether all batch entries multiply by the same right operand."""
@@ -255,7 +300,11 @@ class _Lowering:
         *batch, row, column = self.at
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         left, right = self.node.inputs
-        a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
+        if self.staged is not None:
+            buffer, pitch, first_row = self.staged
+            a = ir.cast(ir.load(buffer, (row - first_row) * pitch + inner), total.dtype)
+        else:
+            a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
         b = ir.cast(evaluate(right, (*batch, inner, column)), total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]
