@@ -1,4 +1,4 @@
-"""`python -m benchmarks [calls|elementwise|startup|all]`: measure, print, write JSON.
+"""`python -m benchmarks [calls|elementwise|gemm|conv|models|startup|all]`: measure, print, write JSON.
 
 arguments  -->  table on stdout, progress on stderr, results in --json FILE
 """
@@ -17,7 +17,7 @@ from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
 
-_GROUPS = ("calls", "elementwise", "startup", "all")
+_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "startup", "all")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

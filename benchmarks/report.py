@@ -27,7 +27,7 @@ _TIE = 1.15  # two runs of one peer differ by about this much
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A row judged: ratio to the best peer, its name, whether the bar is met, and bandwidth."""
+    """A row judged: ratio to the best peer, its name, whether the bar is met, share of the limit."""
 
     row: str
     threads: int
@@ -57,8 +57,10 @@ def _judge(result: RowResult, known: Mapping[tuple[str, int], RowResult]) -> Ver
             bounds.append(amount)
         elif kind == "peer" and key in times:
             bounds.append(times[key] * amount)
-        elif kind == "best" and best:
+        elif kind == "best" and best and key in ("", str(result.threads)):
             bounds.append(times[best] * amount)
+        elif kind == "share" and row.bound in result.limits and key in ("", str(result.threads)):
+            bounds.append(row.traffic / (result.limits[row.bound] * amount))
         elif kind == "row" and other and not other.timings["semel"].error:
             bounds.append(_time(other.timings["semel"], row.statistic) + amount)
     rate = result.limits.get(row.bound)
@@ -90,7 +92,7 @@ def _time(timing: Timing, statistic: str) -> float:
 def table(results: Sequence[RowResult]) -> str:
     """All results, aligned; times are median/p10 in microseconds."""
     peers = [n for n in NAMES if any(n in r.timings for r in results)]
-    head = ["row", "thr", *peers, "ratio", "best peer", "bar", "met", "of bandwidth"]
+    head = ["row", "thr", *peers, "ratio", "best peer", "bar", "met", "of limit"]
     lines = [head]
     for result, verdict in zip(results, judge(results), strict=True):
         row = ROWS[result.row]

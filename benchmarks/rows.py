@@ -9,54 +9,17 @@ one function per row. A peer without a function for a row is left out of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-Inputs = dict[str, Array]
+from benchmarks.models import MODEL_ROWS
+from benchmarks.row import Array, Bar, Inputs, Row, make_inputs
+
+__all__ = ["ROWS", "Array", "Bar", "Inputs", "Row", "make_inputs"]
 
 CHAIN = 50  # pairs of matmul and relu
 PASSES = 100  # alternating row and column means
 SIDE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """What Semel's time must stay under, in a sentence and as seconds once all are known.
-
-    `limits` are (kind, key, amount): "time" seconds, "row" another row's time plus seconds,
-    "peer" a peer's time on this row times a factor, "best" the best peer's times a factor.
-    All must hold; one that names an absent peer is left out.
-    """
-
-    text: str
-    limits: tuple[tuple[str, str, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. `traffic` bytes and the `bound` (read, copy) they are held against.
-
-    `statistic` is the one that the bar judges: medians for calls, p10 for throughput.
-    """
-
-    name: str
-    title: str
-    group: str
-    inputs: Callable[[np.random.Generator], Inputs]
-    reference: Callable[[Inputs], Array]
-    bar: Bar
-    tolerance: float = 1e-5
-    traffic: int = 0
-    bound: str = ""
-    statistic: str = "median"
-
-
-def make_inputs(row: Row) -> Inputs:
-    """The row's inputs, the same in every process."""
-    return row.inputs(np.random.default_rng(7))
 
 
 def _normal(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Inputs]:
@@ -231,5 +194,6 @@ ROWS: Mapping[str, Row] = {
             bound="copy",
             statistic="p10",
         ),
+        *MODEL_ROWS,
     )
 }

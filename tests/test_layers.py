@@ -30,6 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compiler": COMPILE | RUN,
     "tensor": COMPILE | RUN | {"compiler"},
     "load": COMPILE | RUN | {"compiler", "tensor"},
+    "models": COMPILE | RUN | {"compiler", "tensor"},
+    "frontends": COMPILE | RUN | {"compiler", "tensor"},
     "cli": COMPILE | RUN | {"compiler", "tensor", "load"},
 }
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-_FLOAT = 1  # TensorProto.DataType
-_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT = 1, 2  # AttributeProto.AttributeType
+_FLOAT = 1
+_DTYPES = {"float32": _FLOAT, "int64": 7}  # TensorProto.DataType
+_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7  # AttributeProto.AttributeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class OnnxNode:
     op: str
     inputs: tuple[str, ...]
     output: str
-    attributes: Mapping[str, int | float] = field(default_factory=dict)
+    attributes: Mapping[str, int | float | Sequence[int]] = field(default_factory=dict)
 
 
 def model(
@@ -35,12 +36,16 @@ def model(
     output: tuple[str, Sequence[int]],
     constants: Mapping[str, np.ndarray[Any, Any]],
     opset: int = 20,
+    integers: Sequence[str] = (),
 ) -> bytes:
-    """A float32 model with one output, as the bytes of its file."""
+    """A model with one float32 output, as the bytes of its file; `integers` are int64 inputs."""
     graph = b"".join(_bytes(1, _node(node)) for node in nodes)
     graph += _bytes(2, b"row")
     graph += b"".join(_bytes(5, _tensor(name, array)) for name, array in constants.items())
-    graph += b"".join(_bytes(11, _value(name, shape)) for name, shape in inputs.items())
+    graph += b"".join(
+        _bytes(11, _value(name, shape, "int64" if name in integers else "float32"))
+        for name, shape in inputs.items()
+    )
     graph += _bytes(12, _value(*output))
     return _int(1, 9) + _bytes(7, graph) + _bytes(8, _bytes(1, b"") + _int(2, opset))
 
@@ -51,22 +56,24 @@ def _node(node: OnnxNode) -> bytes:
     return data + b"".join(_bytes(5, _attribute(*item)) for item in node.attributes.items())
 
 
-def _attribute(name: str, value: int | float) -> bytes:
+def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
     data = _bytes(1, name.encode())
+    if isinstance(value, Sequence):
+        return data + b"".join(_int(8, v) for v in value) + _int(20, _ATTRIBUTE_INTS)
     if isinstance(value, float):
         return data + _tag(2, 5) + struct.pack("<f", value) + _int(20, _ATTRIBUTE_FLOAT)
     return data + _int(3, value) + _int(20, _ATTRIBUTE_INT)
 
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> bytes:
-    kind = {"float32": _FLOAT, "int64": 7}[array.dtype.name]
+    kind = _DTYPES[array.dtype.name]
     data = b"".join(_int(1, size) for size in array.shape) + _int(2, kind)
     return data + _bytes(8, name.encode()) + _bytes(9, array.tobytes())
 
 
-def _value(name: str, shape: Sequence[int]) -> bytes:
+def _value(name: str, shape: Sequence[int], dtype: str = "float32") -> bytes:
     dims = b"".join(_bytes(1, _int(1, size)) for size in shape)
-    tensor = _int(1, _FLOAT) + _bytes(2, dims)
+    tensor = _int(1, _DTYPES[dtype]) + _bytes(2, dims)
     return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
 
 

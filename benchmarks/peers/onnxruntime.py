@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from benchmarks.models import CONVS, GEMMS, GEMV, SENTENCES, gemm_name
+from benchmarks.peers import onnx_models
 from benchmarks.peers.onnx_file import OnnxNode, model
+from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.rows import PASSES, Inputs
 
 VERSION = ort.__version__
@@ -93,7 +96,30 @@ def _means(arrays: Inputs) -> Pair:
     return _bound(_session(nodes, arrays, arrays["x"].shape, constants), arrays)
 
 
+def _graph(make: Callable[..., OnnxGraph], *args: Any) -> Callable[[Inputs], Pair]:
+    def build(arrays: Inputs) -> Pair:
+        data = make(arrays, *args).bytes()
+        session = ort.InferenceSession(data, _options, providers=["CPUExecutionProvider"])
+        return _bound(session, arrays)
+
+    return build
+
+
+def _decoder(arrays: Inputs) -> Pair:
+    run, result = _graph(onnx_models.decoder_graph)(onnx_models.decoder_inputs(arrays))
+    return run, lambda: result()[0]
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    **{
+        gemm_name(size, gelu): _graph(onnx_models.gemm_graph, size, gelu)
+        for size in (*GEMMS, GEMV)
+        for gelu in (False, True)
+    },
+    **{name: _graph(onnx_models.conv_graph, name) for name in CONVS},
+    **dict.fromkeys(SENTENCES, _graph(onnx_models.minilm_graph)),
+    "resnet50": _graph(onnx_models.resnet_graph),
+    "decoder": _decoder,
     "tiny_add": _row(OnnxNode("Add", ("x", "y"), "out")),
     "call_add": _call_add,
     "chain": _chain,

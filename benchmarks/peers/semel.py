@@ -7,8 +7,12 @@ from itertools import cycle
 from typing import Any
 
 import semel
+from benchmarks.models import CONVS, GEMMS, GEMV, SENTENCES, conv_weight, gemm_name, gemm_weights
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
+from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
+from semel.models.minilm import build_minilm, minilm_weights
+from semel.models.resnet import build_resnet, resnet_weights
 from semel.plan.plan import ExecutionPlan
 
 VERSION = semel.__version__
@@ -84,7 +88,49 @@ def _rebind(arrays: Inputs) -> Pair:
     return (lambda: plan.execute_with_vars(n=next(sizes))), result
 
 
+def _gemm(size: tuple[int, int, int], gelu: bool) -> Callable[[Inputs], Pair]:
+    def make(x: Tensor) -> Tensor:
+        matrix, bias = gemm_weights(size)
+        return (x @ matrix + bias).gelu() if gelu else x @ matrix
+
+    return _row(make)
+
+
+def _conv(name: str) -> Callable[[Inputs], Pair]:
+    """Channels last on both sides, as between the layers of a network."""
+    _, _, _, kernel, groups = CONVS[name]
+
+    def build(arrays: Inputs) -> Pair:
+        x = arrays["x"].transpose(0, 2, 3, 1).copy()
+        image = Tensor.input("x", x.shape).permute(0, 3, 1, 2)
+        y = image.conv2d(conv_weight(name), padding=kernel // 2, groups=groups)
+        run, result = _execute(y.permute(0, 2, 3, 1), {"x": x})
+        return run, lambda: result().transpose(0, 3, 1, 2)
+
+    return build
+
+
+def _minilm(arrays: Inputs) -> Pair:
+    batch, length = arrays["ids"].shape[0], Variable("length", 1, 512)
+    ids, mask = (Tensor.input(name, (batch, length), "int64") for name in ("ids", "mask"))
+    return _execute(build_minilm(ids, mask, minilm_weights()), arrays)
+
+
+def _decoder(arrays: Inputs) -> Pair:
+    shape = (DECODER.layers, DECODER.heads, Variable("past", 0, 1024), DECODER.depth)
+    keys, values = Tensor.input("keys", shape), Tensor.input("values", shape)
+    token = Tensor.input("token", (1,), "int64")
+    plan = semel.prepare(list(build_decoder_step(token, keys, values, decoder_weights())))
+    plan(**arrays)
+    return plan.execute, plan.output_buffers[0].numpy
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
+    **{name: _conv(name) for name in CONVS},
+    **dict.fromkeys(SENTENCES, _minilm),
+    "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
+    "decoder": _decoder,
     "tiny_add": _row(lambda x, y: x + y),
     "call_add": _call_add,
     "chain": _chain,

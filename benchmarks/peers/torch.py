@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
+from benchmarks.peers import torch_models
 from benchmarks.rows import PASSES, Inputs
 
 VERSION = torch.__version__
@@ -54,6 +55,7 @@ def _means(x: Any) -> Any:
 
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    **torch_models.BUILD,
     "tiny_add": _row(torch.add),
     "call_add": _call_add,
     "chain": _row(_chain),

@@ -8,19 +8,25 @@ compiler; those wait for the first `prepare`.
 
 from semel.config import set_num_threads
 from semel.errors import (
+    BusyError,
     CacheError,
+    CodecError,
     CompileError,
+    CustomFunctionError,
     CycleError,
     DeviceError,
     GraphError,
     IndexRangeError,
     InputError,
     InternalError,
+    OrderError,
     OutOfMemoryError,
     PlanError,
     PlanFileError,
     RecompileError,
+    ReleasedError,
     SemelError,
+    StaleError,
     UnsupportedError,
     UserError,
     VariableError,
@@ -29,6 +35,7 @@ from semel.ir.expr import Variable
 from semel.ir.types import DType
 from semel.load import load_plan
 from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.explain import Explanation
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
     PreparedBufferView,
@@ -38,7 +45,9 @@ from semel.plan.prepared import (
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
+from semel.runtime.custom import custom_function, register_native_function
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.profile import KernelProfile, ProfileReport
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,
@@ -161,18 +170,24 @@ from semel.version import VERSION as __version__  # noqa: N811
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "Buffer",
+    "BusyError",
     "CacheError",
     "CachedKernel",
+    "CodecError",
     "CompileError",
+    "CustomFunctionError",
     "CycleError",
     "DType",
     "DeviceError",
     "ExecutionPlan",
     "ExecutionPlanBuilder",
+    "Explanation",
     "GraphError",
     "IndexRangeError",
     "InputError",
     "InternalError",
+    "KernelProfile",
+    "OrderError",
     "OutOfMemoryError",
     "PlanError",
     "PlanFileError",
@@ -180,9 +195,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "PreparedCopy",
     "PreparedCustomFunction",
     "PreparedKernel",
+    "ProfileReport",
     "RecompileError",
+    "ReleasedError",
     "RuntimeVar",
     "SemelError",
+    "StaleError",
     "Tensor",
     "UnsupportedError",
     "UserError",
@@ -208,6 +226,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "cosh",
     "cumprod",
     "cumsum",
+    "custom_function",
     "diag",
     "dot",
     "dropout",
@@ -266,6 +285,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "rand",
     "randint",
     "randn",
+    "register_native_function",
     "relu",
     "repeat",
     "reshape",

@@ -29,7 +29,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 REFERENCE: dict[str, Callable[..., Any]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "erf": lambda x: _erf(x).astype(np.float64),
+    "erf": lambda x: np.asarray(_erf(x)).astype(np.float64),
     "sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x))),
 }  # fmt: skip
 UNARY = sorted(name for name, count in MATH.items() if count == 1 and name != "gelu")

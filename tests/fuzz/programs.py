@@ -38,6 +38,7 @@ class Scale:
 
     sizes: tuple[Dim, ...]
     max_elements: int
+    slack: float = 1.0
 
 
 SMALL = Scale((0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, *VARIABLES, *VARIABLES), 4096)
@@ -46,6 +47,7 @@ LARGE = Scale(
     (1, 3, 17, 64, 129, 300, 1000, 5000, 70_000, 300_000, Variable("p", 0, 500),
      Variable("q", 1, 90_000)),
     400_000,
+    slack=10.0,
 )  # fmt: skip
 
 #: Relative to the largest element of the result.
@@ -70,6 +72,7 @@ class Program:
     outputs: list[int] = field(default_factory=list)
     noise: list[str | None] = field(default_factory=list)
     seed: int = 0
+    slack: float = 1.0  # how much more rounding errors add up than in small programs
 
     @property
     def variables(self) -> list[Variable]:
@@ -141,7 +144,7 @@ class Maker:
         self.rng, self.scale = rng, scale
         # Few sizes per program, so that values fit each other, transposed ones too.
         self.sizes = tuple(rng.choices(scale.sizes, k=rng.choice((1, 2, 2, 3))))
-        self.program = Program(seed=rng.randrange(1 << 30))
+        self.program = Program(seed=rng.randrange(1 << 30), slack=scale.slack)
         self.tensors: list[Tensor] = []
 
     def input(self, shape: Sequence[Dim], dtype: str) -> int:
@@ -378,7 +381,8 @@ def cast(m: Maker) -> bool:
     source = m.tensors[x].dtype
     # An integer near the largest float16 may become infinite: that is exact, too.
     narrows = source.bits > 16 and as_dtype(dtype).is_half and m.program.noise[x] is not None
-    return m.add(f"cast to {dtype}", [x], lambda t: t.cast(dtype), noisy=dtype if narrows else False)
+    noisy = dtype if narrows else False
+    return m.add(f"cast to {dtype}", [x], lambda t: t.cast(dtype), noisy=noisy)
 
 
 def reduce(m: Maker) -> bool:
@@ -644,6 +648,46 @@ def matmul(m: Maker) -> bool:
     return m.add("x @ y", [x, y], lambda t, u: small(t) @ small(u), noisy=True)
 
 
+def linear(m: Maker) -> bool:
+    """A product with constant weights, which the compiler may rearrange beforehand."""
+    x = m.pick(lambda t: t.ndim >= 1 and t.dtype.is_float and isinstance(t.shape[-1], int))
+    if x is None:
+        return False
+    depth = int(m.tensors[x].shape[-1])  # type: ignore[arg-type]
+    width = m.rng.choice((1, 3, 16, 33, 70))
+    rng = np.random.default_rng(m.rng.randrange(1 << 30))
+    dtype = m.tensors[x].dtype.numpy
+    weight = np.asarray(rng.integers(-4, 5, (depth, width)) / 8).astype(dtype)
+    bias = np.asarray(rng.integers(-4, 5, width) / 8).astype(dtype)
+    kind = m.rng.choice(("plain", "bias", "transposed", "relu"))
+    builds: dict[str, Build] = {
+        "plain": lambda t: t.clip(-3, 3) @ Tensor(weight),
+        "bias": lambda t: t.clip(-3, 3) @ Tensor(weight) + Tensor(bias),
+        "transposed": lambda t: t.clip(-3, 3) @ Tensor(np.ascontiguousarray(weight.T)).T,
+        "relu": lambda t: (t.clip(-3, 3) @ Tensor(weight) + Tensor(bias)).relu(),
+    }
+    return m.add(f"linear {kind} to {width}", [x], builds[kind], noisy=True)
+
+
+def attention(m: Maker) -> bool:
+    x = m.pick(lambda t: t.ndim >= 2 and t.dtype.is_float and all(_low(d) for d in t.shape))
+    if x is None:
+        return False
+    causal = m.rng.random() < 0.5
+    kind = m.rng.choice(("function", "by hand", "permuted"))
+
+    def build(t: Tensor) -> Tensor:
+        q = t.clip(-3, 3)
+        if kind == "function":
+            return q.scaled_dot_product_attention(q, q.flip(-2), causal=causal)
+        scores = (q @ q.mT) * 0.25
+        if kind == "permuted":
+            return scores.softmax(-1) @ q.flip(-1) + q
+        return (scores + 0.5).softmax(-1) @ q
+
+    return m.add(f"attention {kind} {causal}", [x], build, noisy=True)
+
+
 def integer_matmul(m: Maker) -> bool:
     x = m.pick(lambda t: t.ndim == 2 and t.dtype.is_integer, exact=True)
     return x is not None and m.add("int x @ x.T", [x], lambda t: t @ t.T)
@@ -728,8 +772,9 @@ def from_nothing(m: Maker) -> bool:
 STEPS: dict[Callable[[Maker], bool], int] = {
     unary: 5, discontinuous: 1, smooth: 5, binary: 14, rearranged: 8, binary_exact: 2, bits: 2,
     where: 2, cast: 2, reduce: 12, reduce_exact: 2, movement: 14, concat: 3, take: 2,
-    take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, integer_matmul: 1,
-    scan: 2, order: 2, network: 4, random_numbers: 1, from_nothing: 1,
+    take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, linear: 3,
+    attention: 3, integer_matmul: 1, scan: 2, order: 2, network: 4, random_numbers: 1,
+    from_nothing: 1,
 }  # fmt: skip
 
 

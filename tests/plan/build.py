@@ -20,8 +20,16 @@ N = Variable("n", 0, 1 << 20)
 class Sketch:
     """A builder whose buffers have names: `s.op("add", "x", "y", "out")`."""
 
-    def __init__(self, elements: int, dtype: str = "float32", *, fixed: bool = True) -> None:
+    def __init__(
+        self,
+        elements: int,
+        dtype: str = "float32",
+        *,
+        fixed: bool = True,
+        bytes_per_element: int = 12,
+    ) -> None:
         self.builder = ExecutionPlanBuilder()
+        self.bytes_per_element = bytes_per_element  # what the kernels claim to move
         self.elements, self.dtype, self.fixed = elements, dtype, fixed
         self.index: dict[str, int] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -45,7 +53,7 @@ class Sketch:
         return self.builder.add_kernel(
             PreparedKernel(
                 ast=None,
-                kernel=kernel(name, top),
+                kernel=kernel(name, top, bytes_per_element=self.bytes_per_element),
                 device="cpu",
                 buffer_indices=tuple(self.buffer(b) for b in buffers),
                 output_indices=(len(buffers) - 1,),

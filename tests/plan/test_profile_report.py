@@ -11,20 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.plan.build import Sketch, symbolic_add
+from tests.plan.kernels import kernel as native
 from tests.plan.profiles import LIMITS, sample_report
 
 from semel import Tensor, Variable
 from semel.cli.main import main
-from semel.errors import PlanError, VariableError
+from semel.errors import CustomFunctionError, PlanError, VariableError
 from semel.ir import abi
 from semel.ir.abi import Header, Lane
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
-    CUSTOM_FUNCTIONS,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
-    register_custom_function,
+    RuntimeVar,
+)
+from semel.runtime.custom import (
+    custom_function,
+    find_custom_function,
+    register_native_function,
+    unregister_custom_function,
 )
 from semel.runtime.profile import ProfileReport, RunInfo
 from semel.runtime.report.records import Span, covered_ns
@@ -177,6 +183,7 @@ def test_perfetto_reads_the_trace(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the native runner
 
 
+@custom_function("profile_nap", reads=(0,), writes=())
 def _nap(attrs: Any, buffers: Any, values: Any) -> None:
     time.sleep(0.002)
     if attrs == "fail":
@@ -185,8 +192,8 @@ def _nap(attrs: Any, buffers: Any, values: Any) -> None:
 
 def _host_plan(attrs: str = "") -> ExecutionPlan:
     """A kernel, a copy, a view and a host call, in this order."""
-    if "profile_nap" not in CUSTOM_FUNCTIONS:
-        register_custom_function("profile_nap", _nap)
+    if find_custom_function("profile_nap") is None:
+        custom_function("profile_nap")(_nap)
     s = Sketch(4096)
     s.op("double", "x", "y")
     s.builder.add_op(PreparedCopy(200, (s.buffer("z"), s.buffer("y"))))
@@ -219,23 +226,52 @@ def test_every_kind_of_op_is_reported() -> None:
     assert np.array_equal(plan.output_buffer.numpy(), 2 * np.arange(4096, dtype=np.float32))
 
 
+def test_a_native_custom_function_is_timed_by_the_runner() -> None:
+    top = Variable("n", 0, 4096)
+    address = native("double", top).address
+    register_native_function(
+        "profile_double", address, convention="kernel", reads=(0,), writes=(1,)
+    )
+    try:
+        s = Sketch(1024)
+        call = PreparedCustomFunction(
+            1,
+            "profile_double",
+            None,
+            (s.buffer("x"), s.buffer("y")),
+            fixedvars={"n": 1024},
+            runtime_vars=(RuntimeVar.of(top),),
+        )
+        s.builder.add_op(call)
+        plan = s.build("y")
+    finally:
+        unregister_custom_function("profile_double")
+    s.buffers["x"].copyin(np.ones(1024, np.float32))
+    (found,) = plan.execute_profiled(limits=False)
+    assert (found.kind, found.name, found.lanes) == ("native call", "profile_double", (0,))
+    assert found.elapsed > 0
+    assert (s.buffers["y"].numpy() == 2).all()
+    assert plan.explain().ops[0].writes == (1,)
+
+
 def test_a_profiled_run_counts_as_an_execute_and_leaves_no_trace() -> None:
     plan = _host_plan()
+    enter = plan._enter
     plan.execute_profiled(limits=False)
     assert plan._state.table.words[Header.GENERATION] == 1
     assert not _lanes(plan)[:, Lane.EVENTS].any()
     before = _lanes(plan)[:, Lane.NUM_EVENTS].copy()
     plan.execute()
     assert np.array_equal(_lanes(plan)[:, Lane.NUM_EVENTS], before), "execute() wrote events"
-    assert plan._enter == plan._entry.call
+    assert plan._enter == enter
 
 
 def test_a_failing_host_call_leaves_the_plan_usable() -> None:
     plan = _host_plan("fail")
-    with pytest.raises(ValueError, match="on purpose"):
+    with pytest.raises(CustomFunctionError, match="on purpose"):
         plan.execute_profiled(limits=False)
     assert not _lanes(plan)[:, Lane.EVENTS].any()
-    with pytest.raises(ValueError, match="on purpose"):
+    with pytest.raises(CustomFunctionError, match="on purpose"):
         plan.execute()
 
 

@@ -86,14 +86,14 @@ def test_independent_kernels_share_a_step() -> None:
 
 
 def test_overlapping_views_are_ordered_by_bytes() -> None:
-    # c is written through a view of a's storage: no buffer object is shared.
+    # The second op reads through a view of the first one's storage: no buffer object is shared.
     whole = Buffer.empty((4 * TILE,), "float32")
     s = Sketch(2 * TILE)
     s.buffer("low", whole.view(0, 8 * TILE))
     s.buffer("middle", whole.view(4 * TILE, 8 * TILE))
     s.op("increment", "x", "low")
-    s.op("double", "low", "middle")
-    plan = s.build("middle", threads=2)
+    s.op("double", "middle", "out")
+    plan = s.build("out", threads=2)
     assert plan.steps == [[[0]], [[1]]]
 
 

@@ -16,11 +16,12 @@ import pytest
 from tests.plan.build import Sketch, symbolic_add, typed
 from tests.plan.kernels import TILE
 
-from semel.errors import IndexRangeError, PlanError
+from semel.errors import CustomFunctionError, IndexRangeError, PlanError
 from semel.ir.abi import Header
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedCustomFunction, register_custom_function
+from semel.plan.prepared import PreparedCustomFunction
 from semel.runtime.buffer import Buffer
+from semel.runtime.custom import custom_function
 
 _calls: list[Any] = []
 
@@ -30,7 +31,7 @@ def _host(attrs: Any, buffers: Sequence[Buffer], values: Mapping[str, int]) -> N
     attrs(buffers)
 
 
-register_custom_function("test_host", _host)
+custom_function("test_host")(_host)
 
 
 def _hosted(action: Any, *, threads: int = 1) -> tuple[Sketch, ExecutionPlan]:
@@ -115,8 +116,10 @@ def test_an_exception_in_a_host_call_ends_the_run_cleanly() -> None:
             raise ZeroDivisionError("host")
 
     s, plan = _hosted(action)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(CustomFunctionError, match="raised ZeroDivisionError: host") as caught:
         plan.execute()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert (caught.value.op, caught.value.kind) == (2, "test_host")  # type: ignore[attr-defined]
     is_broken = False
     s.buffers["x"].copyin(np.ones(8 * TILE, np.float32))
     plan.execute()

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import semel
-from semel.cli import cache, demo, doctor
+from semel.cli import cache, demo, doctor, explain, profile
 from semel.config import MAX_THREADS
 from semel.errors import SemelError
 
@@ -51,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_cache(commands)
     _add_doctor(commands)
+    explain.add_parser(commands)
+    profile.add_parser(commands)
     return parser
 
 

@@ -99,6 +99,8 @@ class _Emitter:
         self.pointers: dict[Buffer, str] = {}
         self.locals: dict[tuple[Local, tuple[int, ...]], _Ref] = {}
         self.vector: _Vector | None = None
+        #: Locals of outer scopes that the open vector loop accumulates lane by lane.
+        self._lane_totals: frozenset[tuple[Local, tuple[int, ...]]] = frozenset()
         self._memory = [b for b in (*kernel.buffers, *kernel.scratch) if b.access != "r"]
         self._reads: dict[Value, frozenset[Local | Buffer]] = {}
         #: How often each buffer that is read back was stored to, in the order of the code.
@@ -210,7 +212,9 @@ class _Emitter:
         mask = self.vector.mask if self.vector else None
         for key, old, text in zip(keys, olds, news, strict=True):
             kept = text
-            if mask and lanes:
+            # Locals of the loop itself need no mask: what idle lanes hold is never stored. LLVM
+            # would also merge it with that of a load, and may then load the lanes unmasked.
+            if mask and lanes and key in self._lane_totals:
                 element = element_type(key[0].dtype)
                 kept = self.scalars.select(lines, element, lanes, mask, text, old.text)
             self.locals[key] = _Ref(kept, is_vector, self.level)
@@ -479,6 +483,7 @@ class _Emitter:
         reductions = self._reductions(loop.body)
         scalars = {key: self.locals[key] for key in reductions}
         lanes = wide if main else narrow
+        self._lane_totals = frozenset(reductions)
         for key, kind in reductions.items():
             self.locals[key] = self._start(key[0], kind, lanes)
         if main:

@@ -813,6 +813,7 @@ take:
   %got = icmp sge i64 %mine, 0
   br i1 %got, label %work, label %wait
 work:
+  call void @dawdle(ptr %h)
   call void @run_chunk(ptr %h, ptr %st, i64 %mine, ptr %lane)
   %before = atomicrmw add ptr %done, i64 1 seq_cst
   br label %take
@@ -822,6 +823,26 @@ wait:
   br label %exit
 exit:
   ret i64 @Code.OK
+}
+
+; With JITTER, wait for a random time, so that participants meet in every order.
+define internal void @dawdle(ptr %h) noinline {
+  %jitter = word %h.Header.JITTER
+  %has_jitter = icmp ne i64 %jitter, 0
+  br i1 %has_jitter, label %draw, label %exit
+draw:
+  %noise = call i64 @ticks()
+  %mixed = mul i64 %noise, 6364136223846793005
+  %turns = lshr i64 %mixed, 52
+  br label %turn
+turn:
+  %turned = phi i64 [ 0, %draw ], [ %turned1, %turn ]
+  call void @pause()
+  %turned1 = add i64 %turned, 1
+  %turning = icmp slt i64 %turned1, %turns
+  br i1 %turning, label %turn, label %exit
+exit:
+  ret void
 }
 
 ; The next chunk of the caller's own step, or -1 when all are taken.
@@ -1166,8 +1187,6 @@ define internal void @help(ptr %h, ptr %lane) noinline {
 entry:
   %steps = pointer %h.Header.STEPS
   %idle_ticks = word %h.Header.IDLE_TICKS
-  %jitter = word %h.Header.JITTER
-  %has_jitter = icmp ne i64 %jitter, 0
   %claim = at %h.Header.CLAIM
   %done = at %h.Header.DONE
   %waiting = at %h.Header.WAITING
@@ -1192,20 +1211,9 @@ try:
   %word1 = add i64 %word, 1
   %swap = cmpxchg ptr %claim, i64 %word, i64 %word1 seq_cst seq_cst
   %won = extractvalue { i64, i1 } %swap, 1
-  br i1 %won, label %won_chunk, label %look
-won_chunk:
-  br i1 %has_jitter, label %dawdle, label %work
-dawdle:
-  %noise = call i64 @ticks()
-  %turns = and i64 %noise, 4095
-  br label %turn
-turn:
-  %turned = phi i64 [ 0, %dawdle ], [ %turned1, %turn ]
-  call void @pause()
-  %turned1 = add i64 %turned, 1
-  %turning = icmp slt i64 %turned1, %turns
-  br i1 %turning, label %turn, label %work
+  br i1 %won, label %work, label %look
 work:
+  call void @dawdle(ptr %h)
   call void @run_chunk(ptr %h, ptr %st, i64 %next, ptr %lane)
   %before = atomicrmw add ptr %done, i64 1 seq_cst
   %asleep = load atomic i64, ptr %waiting seq_cst, align 8

@@ -4,7 +4,7 @@ Read this file first. Each stage is a function from one immutable value to the
 next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP=dir,
 writes its product to a file named after it.
 
-    graph      passes.run_passes         fold, simplify, decompose
+    graph      passes.run_passes         fold, simplify, layout, decompose
     pack       passes.pack_weights       constant weights as kernels read them
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group

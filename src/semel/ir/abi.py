@@ -105,7 +105,7 @@ class Header(IntEnum):
     DEADLINE = 35
     SLICE_TICKS = 36  # the runner comes back to Python after this long
     IDLE_TICKS = 37  # an attached worker without work leaves after this long
-    JITTER = 38  # 1: workers dawdle at random before each chunk
+    JITTER = 38  # 1: participants dawdle at random before each chunk
     CLAIM = 40  # step << 32 | next chunk
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE

@@ -140,7 +140,8 @@ def round_to_half(array: Array, target: DType) -> Array:
         bits = near.view(np.int32)
         inexact = (near != wide) & ~np.isnan(wide) & ((bits & 1) == 0)
         step = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), -1, 1).astype(np.int32)
-        return np.asarray(np.where(inexact, bits + step, bits).view(np.float32).astype(target.numpy))
+        odd = np.where(inexact, bits + step, bits).view(np.float32)
+        return np.asarray(odd.astype(target.numpy))
 
 
 def _saturate(array: Array, target: DType) -> Array:

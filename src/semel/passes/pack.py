@@ -40,7 +40,7 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         repeated, right = right, _below_batch(right)
         chain = _constant_chain(right)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
-            return None
+            return _with_plain_weights(left, repeated)
         view = _packed_view(right, chain, lanes)
         if repeated is not right:
             rank = repeated.type.rank
@@ -93,6 +93,26 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     if panels * lanes == columns:
         return flat
     return make_node("slice", (flat,), SliceAttrs((0, 0), (depth, columns), (1, 1)))
+
+
+def _with_plain_weights(left: Node, right: Node) -> Node | None:
+    """A matmul whose moved constant, too narrow or too deep for panels, lies in order."""
+    below = right.inputs[0] if right.op.name == "expand" else right
+    chain = _constant_chain(below)
+    if chain is None or all(n.op.name == "reshape" for n in chain[1:]):
+        return None
+    plain = _plain(below, chain)
+    if below is not right:
+        plain = make_node("expand", (plain,), right.attrs)
+    return make_node("matmul", (left, plain))
+
+
+def _plain(right: Node, chain: list[Node]) -> Node:
+    known = _packed.setdefault(chain[0].attrs.storage, {})
+    key = (tuple((n.op.name, n.attrs) for n in chain[1:]), 0)
+    if key not in known:
+        known[key] = Storage(np.ascontiguousarray(_compute(chain)))
+    return make_node("constant", (), ConstantAttrs(known[key], right.type))
 
 
 def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:

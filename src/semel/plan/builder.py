@@ -4,22 +4,32 @@
 
 `build()` checks everything that can be wrong before anything runs, resolves dependencies,
 and derives the order that bytes demand. Operations keep the order in which they were added
-unless a dependency says otherwise; with unique ids a dependency may point forward.
+unless a dependency says otherwise; with unique ids a dependency may point forward. That is
+the *schedule order*: of two operations that share bytes, the earlier one runs first. A build
+that fails changes nothing: put right what it names and build again.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from semel.errors import CycleError, PlanError, UnsupportedError, VariableError
-from semel.ir.expr import Dim, Variable, upper_bound, variables
+import semel.runtime.functions  # noqa: F401 - registers the functions that every process has
+from semel.errors import (
+    CustomFunctionError,
+    CycleError,
+    PlanError,
+    ReleasedError,
+    UnsupportedError,
+    VariableError,
+)
+from semel.ir.expr import Dim, Index, Variable, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.link import KernelBinder
-from semel.plan.plan import ExecutionPlan, PlanParts
+from semel.plan.parts import PlanParts
+from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
-    CUSTOM_FUNCTIONS,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -29,7 +39,11 @@ from semel.plan.prepared import (
 )
 from semel.plan.state import PlanIO, PlanVariable
 from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
 from semel.runtime.device import find_device
+
+#: Variables that the runtime owns: kernels learn who they are from their lane.
+RESERVED_VARIABLES = frozenset({"core_id"})
 
 
 class ExecutionPlanBuilder:
@@ -52,6 +66,7 @@ class ExecutionPlanBuilder:
 
     def add_buffer(self, ast_id: int, buffer: Buffer) -> int:
         """Add a buffer under a node's id; its index. Equal buffers are not merged."""
+        self._check_buffer("add_buffer", buffer)
         self._buffers.append(buffer)
         self._ast_to_buffer[ast_id] = len(self._buffers) - 1
         return len(self._buffers) - 1
@@ -64,6 +79,7 @@ class ExecutionPlanBuilder:
     def replace_buffer(self, index: int, buffer: Buffer) -> None:
         """Use another buffer in the place of the one at `index`."""
         self._check_index("replace_buffer", index)
+        self._check_buffer("replace_buffer", buffer)
         self._buffers[index] = buffer
 
     def set_output_buffer(self, index: int) -> None:
@@ -84,6 +100,8 @@ class ExecutionPlanBuilder:
 
     def add_op_with_instance_dependencies(self, op: PreparedOp, positions: Iterable[int]) -> int:
         """Add an operation that must follow those at `positions`, besides its `dependencies`."""
+        if not isinstance(op, PreparedOp):
+            raise PlanError("add_op", f"must be a Prepared* record, got {type(op).__name__}.")
         self._ops.append(op)
         self._instance_deps.append(tuple(positions))
         return len(self._ops) - 1
@@ -99,8 +117,9 @@ class ExecutionPlanBuilder:
 
         `capacity` is what the buffers are made for if the variable has no maximum.
         """
+        _check_reserved("declare_variable", variable.name)
         if initial is not None:
-            _check_bounds(variable, initial)
+            _check_bounds(RuntimeVar.of(variable), initial)
         self._variables[variable.name] = PlanVariable(variable, initial, capacity)
 
     def add_guard(self, expr: Dim, message: str) -> None:
@@ -124,27 +143,52 @@ class ExecutionPlanBuilder:
     def _check_index(self, where: str, index: int) -> None:
         if not 0 <= index < len(self._buffers):
             raise PlanError(
-                where, f"buffer index must lie in [0, {len(self._buffers)}), got {index}."
+                where,
+                f"buffer index must lie in [0, {len(self._buffers)}), got {index}.",
+                index=index,
+                num_buffers=len(self._buffers),
             )
+
+    def _check_buffer(self, where: str, buffer: Buffer) -> None:
+        if not isinstance(buffer, Buffer):
+            raise PlanError(where, f"must be a Buffer, got {type(buffer).__name__}.")
+        if buffer.device != self.device:
+            raise PlanError(
+                where,
+                f"the buffer must lie on {self.device}, it lies on {buffer.device}.",
+                hint="A plan runs on one device: copy it there first.",
+                device=buffer.device,
+            )
+        if not buffer.memory.is_alive:
+            raise ReleasedError(where, "the buffer's memory was released.")
 
     # ------------------------------------------------------------ building
 
-    def build(self, *, threads: int | None = None) -> ExecutionPlan:
-        """Check everything and make the plan. `threads`: participants, the caller included."""
+    def build(
+        self, *, threads: int | None = None, order: Sequence[int] | None = None
+    ) -> ExecutionPlan:
+        """Check everything and make the plan. `threads`: participants, the caller included.
+
+        `order` are the positions of all operations in the order in which they are to be
+        taken up: any order that keeps dependencies and hazards; others are an OrderError.
+        """
         if self._is_built:
             raise PlanError("builder", "build() was already called.")
         device = find_device(self.device)
         threads = device.default_threads() if threads is None else threads
         if threads < 1:
             raise PlanError("builder", f"threads must be >= 1, got {threads}.")
+        for index, buffer in enumerate(self._buffers):
+            self._check_buffer(f"buffer {index}", buffer)
         ops = [self._complete(op) for op in self._ops]
         outputs = self._checked_outputs()
         after = resolve_dependencies(ops, self._instance_deps)
         plan_variables = self._checked_variables(ops)
         bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
         self._check_sizes(ops, KernelBinder(bounded))
-        self._is_built = True
-        return ExecutionPlan(
+        self._check_io(bounded)
+        schedule = tuple(topological_order(ops, after))
+        plan = ExecutionPlan(
             PlanParts(
                 device=device,
                 buffers=tuple(self._buffers),
@@ -152,15 +196,19 @@ class ExecutionPlanBuilder:
                 alias_ids=tuple(self._alias_ids),
                 ops=tuple(ops),
                 after=tuple(after),
-                order=tuple(topological_order(ops, after)),
+                order=schedule,
                 outputs=tuple(outputs),
                 variables=plan_variables,
                 guards=tuple(self._guards),
                 input_io=tuple(self._io["input"]),
                 output_io=tuple(self._io["output"]),
                 threads=threads,
+                run_order=schedule if order is None else _checked_order(order, len(ops)),
+                functions=_functions(ops),
             )
         )
+        self._is_built = True
+        return plan
 
     def _complete(self, op: PreparedOp) -> PreparedOp:
         """The checked operation, with the fields that follow from the buffers filled in."""
@@ -175,46 +223,66 @@ class ExecutionPlanBuilder:
             case PreparedBufferView():
                 self._check_view(where, op)
             case PreparedCustomFunction():
-                if op.kind not in CUSTOM_FUNCTIONS:
-                    known = ", ".join(sorted(CUSTOM_FUNCTIONS)) or "none"
-                    raise UnsupportedError(
-                        where,
-                        f"custom function '{op.kind}' must be registered; known: {known}.",
-                        kind=op.kind,
-                    )
+                self._check_custom(where, op)
         return op
+
+    def _check_custom(self, where: str, op: PreparedCustomFunction) -> None:
+        where = f"{where} ({op.kind})"
+        function = find_custom_function(op.kind)
+        if function is None:
+            known = ", ".join(custom_function_names()) or "none"
+            raise UnsupportedError(
+                where,
+                f"custom function '{op.kind}' must be registered; known: {known}.",
+                hint=f"It has {len(op.buffer_indices)} buffers and attrs={op.attrs!r}.",
+                kind=op.kind,
+                op=op.id,
+            )
+        function.access(len(op.buffer_indices))
+        _check_fixed(where, op.fixedvars, op.runtime_vars)
+        if function.check is not None:
+            names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
+            types = [self._buffers[i].type for i in op.buffer_indices]
+            try:
+                function.check(op.attrs, types, list(dict.fromkeys(names)))
+            except PlanError as error:
+                message = f"is called wrongly: {error}"
+                raise CustomFunctionError(where, message, op=op.id, kind=op.kind) from error
 
     def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
         signature = op.kernel.signature
         where = f"{where} ({signature.name})"
         if not op.output_indices:
-            raise PlanError(where, "must have at least one output index.")
+            raise PlanError(where, "must have at least one output index.", op=op.id)
+        if len(set(op.output_indices)) != len(op.output_indices):
+            raise PlanError(where, f"output indices repeat: {op.output_indices}.", op=op.id)
         for position in op.output_indices:
             if not 0 <= position < len(op.buffer_indices):
                 raise PlanError(
                     where,
                     f"output indices must be positions among its {len(op.buffer_indices)} "
                     f"buffers, got {position}.",
+                    op=op.id,
+                    index=position,
                 )
         if len(op.buffer_indices) != len(signature.buffers):
             raise PlanError(
                 where,
                 f"must have {len(signature.buffers)} buffers, got {len(op.buffer_indices)}.",
+                op=op.id,
             )
-        for position, spec in enumerate(signature.buffers):
-            if "w" in spec.access and position not in op.output_indices:
-                raise PlanError(
-                    where, f"writes '{spec.name}', so {position} must be an output index."
-                )
         if op.device != self.device:
-            raise PlanError(where, f"device must be {self.device}, got {op.device}.")
+            raise PlanError(where, f"device must be {self.device}, got {op.device}.", op=op.id)
+        self._check_arguments(where, op)
         runtime_vars = op.runtime_vars or tuple(RuntimeVar.of(v) for v in signature.variables)
         for what, given in (("runtime_vars", runtime_vars), ("vals", op.vals)):
             if len(given) != len(signature.variables) and not (what == "vals" and not given):
                 raise PlanError(
                     where,
                     f"must have {len(signature.variables)} {what}, got {len(given)}.",
+                    op=op.id,
                 )
+        _check_fixed(where, op.fixedvars, runtime_vars)
         buffers = [self._buffers[i] for i in op.buffer_indices]
         return replace(
             op,
@@ -222,6 +290,31 @@ class ExecutionPlanBuilder:
             buffer_ptrs=tuple(b.address for b in buffers),
             buffer_ids=tuple(b.storage_id for b in buffers),
         )
+
+    def _check_arguments(self, where: str, op: PreparedKernel) -> None:
+        """Each buffer as the kernel wants it, and no written one under another's bytes."""
+        ranges = [self._buffers[i].byte_range for i in op.buffer_indices]
+        for position, spec in enumerate(op.kernel.signature.buffers):
+            buffer = self._buffers[op.buffer_indices[position]]
+            if "w" in spec.access and position not in op.output_indices:
+                raise PlanError(
+                    where, f"writes '{spec.name}', so {position} must be an output index.", op=op.id
+                )
+            if buffer.dtype != spec.dtype:
+                raise PlanError(
+                    where, f"'{spec.name}' must be {spec.dtype}, got {buffer.dtype}.", op=op.id
+                )
+            if position not in op.output_indices:
+                continue
+            for other, where_other in enumerate(ranges):
+                if other != position and _overlap(ranges[position], where_other):
+                    raise PlanError(
+                        where,
+                        f"'{spec.name}' is written, so its bytes must be its own; they overlap "
+                        f"argument {other}.",
+                        hint="A kernel that works in place takes the buffer once, as rw.",
+                        op=op.id,
+                    )
 
     def _check_copy(self, where: str, op: PreparedCopy) -> None:
         if len(op.buffer_indices) != 2:
@@ -241,6 +334,13 @@ class ExecutionPlanBuilder:
             )
         out, base = (self._buffers[i].byte_range for i in op.buffer_indices)
         start = base[1] + op.byte_offset
+        if op.byte_offset < 0 or op.byte_size < 0 or start + op.byte_size > base[2]:
+            raise PlanError(
+                where,
+                f"[{op.byte_offset}, {op.byte_offset + op.byte_size}) must lie within base's "
+                f"{base[2] - base[1]} bytes.",
+                op=op.id,
+            )
         if out != (base[0], start, start + op.byte_size):
             raise PlanError(
                 where,
@@ -271,6 +371,8 @@ class ExecutionPlanBuilder:
                         value = initial[i] if initial else None
                         _merge(found, f"op {op.id}", var, value)
         used = [expr for expr, _ in self._guards]
+        for expr, message in self._guards:
+            _check_guard(expr, message)
         used += [dim for ios in self._io.values() for io in ios for dim in io.type.shape]
         for dim in used:
             for variable in variables(dim):
@@ -295,14 +397,74 @@ class ExecutionPlanBuilder:
                             f"variables' maxima), it has {held} bytes.",
                         )
 
+    def _check_io(self, bounded: Mapping[str, Variable]) -> None:
+        """Declared inputs and outputs must fit their buffers at every value."""
+        for kind, ios in self._io.items():
+            for io in ios:
+                where, buffer = f"{kind} '{io.name}'", self._buffers[io.index]
+                if io.type.dtype != buffer.dtype:
+                    raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
+                names = {v: bounded[v.name] for v in variables(io.type.num_bytes)}
+                most = upper_bound(substitute(io.type.num_bytes, names))
+                if most is None or most > buffer.capacity_bytes:
+                    raise PlanError(
+                        where,
+                        f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
+                        f"{'any number' if most is None else most}.",
+                    )
 
-def _check_bounds(variable: Variable, value: int) -> None:
-    if value < variable.min or (variable.max is not None and value > variable.max):
-        top = "..." if variable.max is None else variable.max
+
+def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    return a[0] == b[0] and max(a[1], b[1]) < min(a[2], b[2])
+
+
+def _functions(ops: Sequence[PreparedOp]) -> dict[str, CustomFunction]:
+    """The custom functions that the operations name, as registered now."""
+    kinds = {op.kind for op in ops if isinstance(op, PreparedCustomFunction)}
+    found = {kind: find_custom_function(kind) for kind in sorted(kinds)}
+    return {kind: function for kind, function in found.items() if function is not None}
+
+
+def _checked_order(order: Sequence[int], num_ops: int) -> tuple[int, ...]:
+    if sorted(order) != list(range(num_ops)):
+        raise PlanError(
+            "order", f"must name each of the {num_ops} operations once, got {list(order)}."
+        )
+    return tuple(order)
+
+
+def _check_reserved(where: str, name: str) -> None:
+    if name in RESERVED_VARIABLES:
         raise VariableError(
-            "builder",
-            f"'{variable.name}' must lie in [{variable.min}, {top}], got {value}.",
-            variable=variable.name,
+            where,
+            f"'{name}' is reserved for the runtime.",
+            hint="A kernel finds its participant in its lane; a fixed value goes to fixedvars.",
+            variable=name,
+        )
+
+
+def _check_fixed(where: str, fixed: Mapping[str, int], runtime_vars: Iterable[RuntimeVar]) -> None:
+    """Fixed values must belong to a variable of the operation and lie within its bounds."""
+    known = {var.name: var for var in runtime_vars}
+    for name, value in fixed.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise VariableError(where, f"fixed '{name}' must be an int, got {value!r}.")
+        if name in known:
+            _check_bounds(known[name], value, where)
+
+
+def _check_guard(expr: Dim, message: str) -> None:
+    if isinstance(expr, Index) or any(isinstance(v, Index) for v in variables(expr)):
+        raise PlanError("add_guard", f"must be over variables, got {expr} ({message}).")
+
+
+def _check_bounds(var: RuntimeVar, value: int, where: str = "builder") -> None:
+    if value < var.min_val or (var.max_val is not None and value > var.max_val):
+        top = "..." if var.max_val is None else var.max_val
+        raise VariableError(
+            where,
+            f"'{var.name}' must lie in [{var.min_val}, {top}], got {value}.",
+            variable=var.name,
             value=value,
         )
 
@@ -311,6 +473,7 @@ def _merge(
     found: dict[str, PlanVariable], where: str, var: RuntimeVar, initial: int | None
 ) -> None:
     """Add what one operation says about a variable; bounds are met, first values must agree."""
+    _check_reserved(where, var.name)
     old = found.get(var.name)
     if old is None:
         variable = Variable(var.name, var.min_val, var.max_val)
@@ -330,7 +493,7 @@ def _merge(
         old.capacity,
     )
     if merged.initial is not None:
-        _check_bounds(merged.variable, merged.initial)
+        _check_bounds(RuntimeVar.of(merged.variable), merged.initial)
     found[var.name] = merged
 
 
@@ -347,13 +510,23 @@ def resolve_dependencies(
         for dep in op.dependencies:
             if dep not in position:
                 kind = "op" if is_unique else "earlier op"
-                raise PlanError(f"op {op.id}", f"depends on {kind} {dep}, which is not there.")
+                raise PlanError(
+                    f"op {op.id}",
+                    f"depends on {kind} {dep}, which is not there.",
+                    op=op.id,
+                    dependency=dep,
+                )
             found.append(position[dep])
         for j in instance_deps[i]:
             if not 0 <= j < len(ops):
-                raise PlanError(f"op {op.id}", f"depends on position {j}, there are {len(ops)}.")
+                raise PlanError(
+                    f"op {op.id}",
+                    f"depends on position {j}, there are {len(ops)}.",
+                    op=op.id,
+                    dependency=j,
+                )
             if j == i:
-                raise PlanError(f"op {op.id}", "must not depend on itself.")
+                raise PlanError(f"op {op.id}", "must not depend on itself.", op=op.id, dependency=j)
             found.append(j)
         result.append(tuple(dict.fromkeys(found)))
         if not is_unique:
@@ -392,10 +565,14 @@ def _cycle(
     while at not in path:
         path.append(at)
         at = next(j for j in after[at] if j in blocked)
-    cycle = [ops[i].id for i in reversed(path[path.index(at) :])]
+    on_cycle = path[path.index(at) :]
+    cycle = [ops[i].id for i in reversed(on_cycle)]
+    waiting = sorted(blocked - set(on_cycle))
+    also = f" {len(waiting)} more wait for it." if waiting else ""
     return CycleError(
         "builder",
-        f"dependencies must not form a cycle, got {' -> '.join(map(str, [*cycle, cycle[0]]))}.",
+        f"dependencies must not form a cycle, got {' -> '.join(map(str, [*cycle, cycle[0]]))}."
+        + also,
         cycle=cycle,
-        blocked=sorted(ops[i].id for i in blocked),
+        blocked=[ops[i].id for i in waiting],
     )

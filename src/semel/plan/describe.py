@@ -3,7 +3,7 @@
     PlanParts, Program | None  -->  names, kinds, positions; ProfiledOp, ArenaBlock
 
 `explain` and the profiler say the same of the same thing because both ask here. Positions
-count in order of execution (`PlanParts.order`), views included.
+count in order of execution (`PlanParts.run_order`), views included.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from semel.plan.prepared import (
     PreparedKernel,
     PreparedOp,
 )
+from semel.runtime.custom import CustomFunction
 from semel.runtime.report.records import ArenaBlock, ProfiledOp
 
 if TYPE_CHECKING:
-    from semel.plan.link import KernelBinder, LinkedOps
-    from semel.plan.plan import PlanParts
+    from semel.plan.link import LinkedOps
+    from semel.plan.parts import PlanParts
     from semel.plan.program import Program
 
 _KINDS: dict[type, str] = {
@@ -34,9 +35,27 @@ _KINDS: dict[type, str] = {
 }
 
 
-def kind_of(op: PreparedOp) -> str:
-    """kernel, copy, view or host call."""
+def kind_of(parts: PlanParts, op: PreparedOp) -> str:
+    """kernel, copy, view, host call, or native call: a custom function that the runner calls."""
+    if isinstance(op, PreparedCustomFunction) and _function(parts, op).convention == "kernel":
+        return "native call"
     return _KINDS[type(op)]
+
+
+def written_positions(parts: PlanParts, op: PreparedOp) -> set[int]:
+    """Positions among the operation's buffers that it may write."""
+    match op:
+        case PreparedKernel():
+            return set(op.output_indices)
+        case PreparedCustomFunction():
+            access = _function(parts, op).access(len(op.buffer_indices))
+            return {position for position, how in enumerate(access) if "w" in how}
+        case _:
+            return {0}
+
+
+def _function(parts: PlanParts, op: PreparedCustomFunction) -> CustomFunction:
+    return parts.functions[op.kind]
 
 
 def name_of(op: PreparedOp) -> str:
@@ -47,7 +66,7 @@ def name_of(op: PreparedOp) -> str:
         case PreparedCustomFunction():
             return op.kind
         case _:
-            return kind_of(op)
+            return _KINDS[type(op)]
 
 
 def origins_of(op: PreparedOp) -> tuple[str, ...]:
@@ -81,7 +100,7 @@ def buffer_kinds(parts: PlanParts, program: Program | None) -> list[str]:
 def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
     """For each buffer that is touched: the first and the last position that does."""
     found: dict[int, tuple[int, int]] = {}
-    for position, i in enumerate(parts.order):
+    for position, i in enumerate(parts.run_order):
         for b in parts.ops[i].buffer_indices:
             first, _ = found.get(b, (position, position))
             found[b] = (first, position)
@@ -104,13 +123,13 @@ def evaluate_or_none(value: Dim, values: Mapping[str, int]) -> int | None:
 
 
 def describe_ops(
-    parts: PlanParts, linked: LinkedOps, binder: KernelBinder, values: Mapping[str, int]
+    parts: PlanParts, linked: LinkedOps, values: Mapping[str, int]
 ) -> list[ProfiledOp]:
     """Every operation in order of execution, with its work at these variables."""
     row_of = {i: row for row, i in enumerate(linked.row_ops)}
     step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
-    for i in parts.order:
+    for i in parts.run_order:
         op, row = parts.ops[i], row_of.get(i, -1)
         work = linked.rows[row] if row >= 0 else None
         found.append(
@@ -119,7 +138,7 @@ def describe_ops(
                 device=parts.device.name,
                 num_buffers=len(op.buffer_indices),
                 name=name_of(op),
-                kind=kind_of(op),
+                kind=kind_of(parts, op),
                 op_index=i,
                 op_id=op.id,
                 row=row,

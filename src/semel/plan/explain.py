@@ -24,6 +24,7 @@ from semel.plan.describe import (
     name_of,
     origins_of,
     step_numbers,
+    written_positions,
 )
 from semel.plan.explain_text import format_explanation
 from semel.plan.prepared import PreparedKernel, PreparedOp
@@ -31,7 +32,7 @@ from semel.runtime.allocator import align
 
 if TYPE_CHECKING:
     from semel.plan.link import KernelBinder, LinkedOps
-    from semel.plan.plan import PlanMemory, PlanParts
+    from semel.plan.parts import PlanMemory, PlanParts
     from semel.plan.program import Program
 
 
@@ -165,7 +166,7 @@ def explain_plan(
         variables=tuple(
             _variable(v.variable, parts, binder, program, values) for v in parts.variables
         ),
-        memory=_memory(memory, buffers, len(parts.order)),
+        memory=_memory(memory, buffers, len(parts.run_order)),
         log=() if program is None else program.log,
     )
 
@@ -179,16 +180,16 @@ def _ops(
     step_of = step_numbers(linked)
     names = buffer_names(parts, program)
     found: list[ExplainedOp] = []
-    for i in parts.order:
+    for i in parts.run_order:
         op, step = parts.ops[i], step_of.get(i, -1)
         before = [] if step < 1 else [j for segment in linked.steps[step - 1] for j in segment]
-        written = _written(op)
+        written = written_positions(parts, op)
         source = program.ops[i] if program is not None and i < len(program.ops) else None
         bound = binder.bind(op) if isinstance(op, PreparedKernel) else None
         found.append(
             ExplainedOp(
                 op=i,
-                kind=kind_of(op),
+                kind=kind_of(parts, op),
                 name=name_of(op),
                 step=step,
                 nodes=() if source is None else source.nodes,
@@ -205,21 +206,15 @@ def _ops(
     return tuple(found)
 
 
-def _written(op: PreparedOp) -> set[int]:
-    """Positions among the operation's buffers that it may write."""
-    if isinstance(op, PreparedKernel):
-        return set(op.output_indices)
-    return {0} if kind_of(op) in ("copy", "view") else set(range(len(op.buffer_indices)))
-
-
 def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]) -> Iterator[str]:
     """Why operation `i` cannot run beside those of the step before."""
     op = parts.ops[i]
+    written = written_positions(parts, op)
     for j in before:
         for position, b in enumerate(op.buffer_indices):
-            other = _first_conflict(parts, b, position in _written(op), parts.ops[j])
+            other = _first_conflict(parts, b, position in written, parts.ops[j])
             if other is not None:
-                verb = "writes over" if position in _written(op) else "reads"
+                verb = "writes over" if position in written else "reads"
                 yield f"{verb} {names[b]}, which op {j} {other}"
                 break
         else:
@@ -229,10 +224,11 @@ def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]
 
 def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -> str | None:
     storage, start, end = parts.buffers[b].byte_range
+    written = written_positions(parts, other)
     for position, c in enumerate(other.buffer_indices):
         other_storage, other_start, other_end = parts.buffers[c].byte_range
         overlap = storage == other_storage and start < other_end and other_start < end
-        if overlap and position in _written(other):
+        if overlap and position in written:
             return "writes"
         if overlap and writes:
             return "reads"
@@ -333,7 +329,7 @@ def _quantities(
     parts: PlanParts, binder: KernelBinder, program: Program | None
 ) -> Iterator[tuple[str, str, Dim]]:
     """Everything symbolic in a plan: (what it is, whose, expression)."""
-    for i in parts.order:
+    for i in parts.run_order:
         op = parts.ops[i]
         if isinstance(op, PreparedKernel):
             bound = binder.bind(op)

@@ -106,6 +106,16 @@ class _Timeline:
         self._pieces.insert(index, piece)
 
 
+def conflict_kind(earlier: OpAccess, later: OpAccess) -> str:
+    """Why the one must precede the other: RAW, WAR or WAW on bytes they share, or nothing."""
+    for a in earlier.accesses:
+        for b in later.accesses:
+            share = a.storage == b.storage and a.start < b.end and b.start < a.end
+            if share and (a.is_write or b.is_write):
+                return ("WAW" if b.is_write else "RAW") if a.is_write else "WAR"
+    return ""
+
+
 def find_conflicts(ops: Sequence[OpAccess], order: Sequence[int]) -> list[dict[int, bool]]:
     """For each op its predecessors, each with whether all conflicts with it are aligned."""
     timelines: dict[int, _Timeline] = {}

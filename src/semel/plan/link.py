@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from semel.errors import PlanError
+from semel.errors import OrderError, PlanError
 from semel.ir.abi import RowKind
 from semel.ir.expr import Dim, Variable, substitute, upper_bound
-from semel.plan.hazards import Access, OpAccess, find_conflicts, form_steps
+from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
@@ -24,6 +24,7 @@ from semel.plan.prepared import (
     PreparedOp,
 )
 from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction
 from semel.runtime.optable import TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
@@ -56,6 +57,13 @@ class KernelBinder:
             for own, var in zip(op.kernel.signature.variables, op.runtime_vars, strict=True)
         }
 
+    def values(self, op: PreparedCustomFunction) -> tuple[Dim, ...]:
+        """The values behind the variables of a native custom function."""
+        return tuple(
+            op.fixedvars[var.name] if var.name in op.fixedvars else self._variables[var.name]
+            for var in op.runtime_vars
+        )
+
     def bind(self, op: PreparedKernel) -> BoundKernel:
         """The kernel of `op` in the plan's variables."""
         key = (id(op.kernel), op.runtime_vars, *sorted(op.fixedvars.items()))
@@ -84,34 +92,83 @@ class KernelBinder:
 
 @dataclass(frozen=True, slots=True)
 class LinkedOps:
-    """`steps` of segments of positions; `row_ops[r]` is the position behind row r."""
+    """`steps` of segments of positions; `row_ops[r]` is the position behind row r.
+
+    `before[i]` are the positions that must come before i: dependencies, and the nearest
+    operations that it shares bytes with.
+    """
 
     steps: list[list[list[int]]]
     row_ops: list[int]
     rows: list[TableRow]
     table_steps: list[TableStep]
+    before: list[tuple[int, ...]]
 
 
 def link_ops(
     ops: Sequence[PreparedOp],
     after: Sequence[tuple[int, ...]],
     order: Sequence[int],
+    run_order: Sequence[int],
     buffers: Sequence[Buffer],
     binder: KernelBinder,
+    functions: Mapping[str, CustomFunction],
 ) -> LinkedOps:
-    """Steps and rows for operations in a legal order."""
+    """Steps and rows. Hazards are those of `order`; `run_order` is any order that keeps them."""
     accesses = [
-        _access(op, _predecessors(i, ops, after), buffers, binder) for i, op in enumerate(ops)
+        _access(op, _predecessors(i, ops, after), buffers, binder, functions)
+        for i, op in enumerate(ops)
     ]
-    with_rows = [i for i in order if not isinstance(ops[i], PreparedBufferView)]
-    steps = form_steps(accesses, with_rows, find_conflicts(accesses, with_rows))
+    conflicts = find_conflicts(accesses, [i for i in order if _has_row(ops[i])])
+    before = [tuple(sorted({*after[i], *conflicts[i]})) for i in range(len(ops))]
+    if run_order is not order:
+        _check_order(run_order, accesses, before)
+    steps = form_steps(accesses, [i for i in run_order if _has_row(ops[i])], conflicts)
     row_ops = [i for step in steps for segment in step for i in segment]
     return LinkedOps(
         steps,
         row_ops,
-        [_row(ops[i], buffers, binder) for i in row_ops],
-        [TableStep(tuple(map(len, step)), _step_kind(ops[step[0][0]])) for step in steps],
+        [_row(ops[i], buffers, binder, functions) for i in row_ops],
+        [
+            TableStep(tuple(map(len, step)), _step_kind(ops[step[0][0]], functions))
+            for step in steps
+        ],
+        before,
     )
+
+
+def levels(before: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[list[int]]:
+    """Operations by the longest chain of predecessors before them; ascending in each level."""
+    depth: dict[int, int] = {}
+    for i in order:
+        depth[i] = 1 + max((depth[j] for j in before[i]), default=-1)
+    result: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for i in sorted(depth):
+        result[depth[i]].append(i)
+    return result
+
+
+def _has_row(op: PreparedOp) -> bool:
+    return not isinstance(op, PreparedBufferView)
+
+
+def _check_order(
+    run_order: Sequence[int], accesses: Sequence[OpAccess], before: Sequence[tuple[int, ...]]
+) -> None:
+    """Every predecessor must come first; an OrderError names an edge that is broken."""
+    place = {op: i for i, op in enumerate(run_order)}
+    for i in run_order:
+        for j in before[i]:
+            if place[j] > place[i]:
+                kind = conflict_kind(accesses[j], accesses[i])
+                reason = f"{kind} hazard" if kind else "dependency"
+                raise OrderError(
+                    "order",
+                    f"operation {j} must come before {i} ({reason}), it comes after.",
+                    before=j,
+                    after=i,
+                    reason=reason,
+                )
 
 
 def scratch_bytes(ops: Sequence[PreparedOp], binder: KernelBinder) -> int:
@@ -127,9 +184,13 @@ def scratch_bytes(ops: Sequence[PreparedOp], binder: KernelBinder) -> int:
     return most
 
 
-def _step_kind(first: PreparedOp) -> RowKind:
-    is_host = isinstance(first, PreparedCustomFunction)
-    return RowKind.HOST_CALL if is_host else RowKind.KERNEL
+def _step_kind(first: PreparedOp, functions: Mapping[str, CustomFunction]) -> RowKind:
+    return RowKind.HOST_CALL if _is_hosted(first, functions) else RowKind.KERNEL
+
+
+def _is_hosted(op: PreparedOp, functions: Mapping[str, CustomFunction]) -> bool:
+    """Whether the runner comes back to Python for it."""
+    return isinstance(op, PreparedCustomFunction) and functions[op.kind].convention != "kernel"
 
 
 def _predecessors(
@@ -148,7 +209,11 @@ def _predecessors(
 
 
 def _access(
-    op: PreparedOp, after: tuple[int, ...], buffers: Sequence[Buffer], binder: KernelBinder
+    op: PreparedOp,
+    after: tuple[int, ...],
+    buffers: Sequence[Buffer],
+    binder: KernelBinder,
+    functions: Mapping[str, CustomFunction],
 ) -> OpAccess:
     ranges = [buffers[b].byte_range for b in op.buffer_indices]
     match op:
@@ -164,12 +229,23 @@ def _access(
             tiles = _copy_tiles(dst, src)
             return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
         case PreparedCustomFunction():
-            return OpAccess(tuple(Access(*r, True) for r in ranges), 1, after, is_alone=True)
+            declared = functions[op.kind].access(len(ranges))
+            touched = tuple(
+                Access(*where, "w" in how)
+                for where, how in zip(ranges, declared, strict=True)
+                if how
+            )
+            return OpAccess(touched, 1, after, is_alone=_is_hosted(op, functions))
         case PreparedBufferView():
             return OpAccess((), 1, after)
 
 
-def _row(op: PreparedOp, buffers: Sequence[Buffer], binder: KernelBinder) -> TableRow:
+def _row(
+    op: PreparedOp,
+    buffers: Sequence[Buffer],
+    binder: KernelBinder,
+    functions: Mapping[str, CustomFunction],
+) -> TableRow:
     own = [buffers[b] for b in op.buffer_indices]
     addresses = tuple(b.address for b in own)
     match op:
@@ -197,6 +273,9 @@ def _row(op: PreparedOp, buffers: Sequence[Buffer], binder: KernelBinder) -> Tab
                 size_bytes=size,
                 tile_bytes=size if tiles == 1 else _COPY_TILE_BYTES,
             )
+        case PreparedCustomFunction() if not _is_hosted(op, functions):
+            address = functions[op.kind].address
+            return TableRow(RowKind.KERNEL, address, addresses, binder.values(op), 1)
         case _:
             return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
 

@@ -39,6 +39,20 @@ class MemoryPlan:
     arena_bytes: int
 
 
+def lower_bound_bytes(lifetimes: Sequence[Lifetime]) -> int:
+    """The most that is alive at one time, in whole cache lines: no plan can need less."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        size = align(max(life.size_bytes, 1))
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    alive = most = 0
+    for step in sorted(changes):
+        alive += changes[step]
+        most = max(most, alive)
+    return most
+
+
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     """Place every value; the result depends only on the argument."""
     offsets = [0] * len(lifetimes)

@@ -13,43 +13,62 @@ only while they are those of the last execute.
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.config import settings
 from semel.errors import (
-    IndexRangeError,
-    InputError,
+    BusyError,
+    CustomFunctionError,
     InternalError,
     OutOfMemoryError,
     PlanError,
+    ReleasedError,
+    SemelError,
     VariableError,
 )
 from semel.ir import abi
 from semel.ir.abi import Code, Header
-from semel.ir.expr import Dim, evaluate, substitute
 from semel.ir.types import TensorType
-from semel.plan.link import KernelBinder, link_ops, scratch_bytes
-from semel.plan.prepared import (
-    CUSTOM_FUNCTIONS,
-    PreparedCustomFunction,
-    PreparedKernel,
-    PreparedOp,
+from semel.plan.bindings import Bindings, check_array
+from semel.plan.describe import describe_arena, describe_ops
+from semel.plan.explain import Explanation, explain_plan
+from semel.plan.fork import fork_buffers, with_addresses, written_buffers
+from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
+from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.refusals import (
+    NO_LIMIT,
+    as_value,
+    find_io,
+    guard_error,
+    names_error,
+    status_error,
+    variable_error,
+    written_error,
 )
 from semel.plan.save import save_program
-from semel.plan.state import IntermediateKeeper, OutputKeeper, PlanIO, PlanState, PlanVariable
+from semel.plan.state import (
+    IntermediateKeeper,
+    OutputKeeper,
+    PlainOutputKeeper,
+    PlanState,
+)
 from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
-from semel.runtime.device import Device, PlanEntry
+from semel.runtime.custom import call_on_host
+from semel.runtime.device import PlanEntry
+from semel.runtime.events import EventLog, count_steps
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.optable import OpTable, TableInput, make_lanes
+from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_events
 
 if TYPE_CHECKING:
     from semel.plan.program import Program
@@ -57,49 +76,6 @@ if TYPE_CHECKING:
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
 _DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
-_NO_LIMIT = (1 << 62) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class PlanParts:
-    """What the builder hands over, all of it checked."""
-
-    device: Device
-    buffers: tuple[Buffer, ...]
-    ast_to_buffer: dict[int, int]
-    alias_ids: tuple[int, ...]
-    ops: tuple[PreparedOp, ...]
-    after: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-    outputs: tuple[int, ...]
-    variables: tuple[PlanVariable, ...]
-    guards: tuple[tuple[Dim, str], ...]
-    input_io: tuple[PlanIO, ...]
-    output_io: tuple[PlanIO, ...]
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanMemory:
-    """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing."""
-
-    weights_bytes: int = 0
-    arena_bytes: int = 0
-    io_bytes: int = 0
-    scratch_bytes: int = 0
-    naive_bytes: int = 0
-    measure: Callable[[Mapping[str, int]], PlanMemory] | None = field(
-        default=None, repr=False, compare=False
-    )
-
-    @property
-    def peak_bytes(self) -> int:
-        """All of it: nothing is allocated during an execute."""
-        return self.weights_bytes + self.arena_bytes + self.io_bytes + self.scratch_bytes
-
-    def at(self, **values: int) -> PlanMemory:
-        """What a plan made for exactly these values would hold."""
-        return self if self.measure is None else self.measure(values)
 
 
 class ExecutionPlan:
@@ -117,12 +93,13 @@ class ExecutionPlan:
         self._state = PlanState(parts.variables, parts.input_io)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
         self._lock = self._state.lock
-        self._is_hosting = False
         self._pool_ready = False
         self._scratch: list[Memory] = []
         self._fast: _FastCall | None = None
         #: Set by `instantiate`: re-plans memory for larger capacities.
         self._resize: Callable[[Mapping[str, int]], None] | None = None
+        #: Set by `instantiate`: makes another plan from the same program.
+        self._again: Callable[[int], ExecutionPlan] | None = None
         self._program_memory: PlanMemory | None = None
         #: Set by `instantiate`: what the plan was made from.
         self.program: Program | None = None
@@ -134,7 +111,10 @@ class ExecutionPlan:
         self.growths = 0
         self._link()
         self._adopt_buffers()
-        self._enter = self._poisoned if "poison" in settings().debug else self._entry.call
+        written = written_buffers(parts.ops, parts.functions)
+        self._bindings = Bindings(parts.buffers, written, self._state)
+        self._plain_enter = self._poisoned if "poison" in settings().debug else self._entry.call
+        self._enter = self._plain_enter
         _plans.add(self)
 
     # ------------------------------------------------------------ accessors
@@ -223,13 +203,49 @@ class ExecutionPlan:
         return self._linked.steps
 
     @property
+    def op_order(self) -> tuple[int, ...]:
+        """Positions in the order in which operations are taken up; views have their place too."""
+        return self._parts.run_order
+
+    @property
+    def op_dependencies(self) -> list[tuple[int, ...]]:
+        """For each operation the positions it must follow: declared, or found from bytes."""
+        return list(self._linked.before)
+
+    @property
+    def op_levels(self) -> list[list[int]]:
+        """Positions by the longest chain of dependencies before them."""
+        return levels(self._linked.before, self._parts.run_order)
+
+    @property
+    def num_barriers(self) -> int:
+        """How often the participants of one run wait for each other, at the current variables."""
+        with self._lock:
+            self._check_idle()
+            if self._state.table.words[Header.DIRTY]:
+                self._commit()
+            return count_steps(self._state.table)[2]
+
+    @property
     def memory(self) -> PlanMemory:
         """What the plan holds, in bytes."""
         if self._program_memory is not None:
             scratch = sum(m.size_bytes for m in self._scratch)
             return replace(self._program_memory, scratch_bytes=scratch)
-        outside = {b.memory.id: b.memory.size_bytes for b in self._parts.buffers}
-        return PlanMemory(io_bytes=sum(outside.values()))
+        parts, own = self._parts, self._own_buffers()
+        held = {b.memory.id: b.memory.size_bytes for b in parts.buffers}
+        owned = {parts.buffers[i].memory.id for i in own}
+        return PlanMemory(
+            weights_bytes=sum(size for id, size in held.items() if id not in owned),
+            io_bytes=sum(size for id, size in held.items() if id in owned),
+            scratch_bytes=sum(m.size_bytes for m in self._scratch),
+        )
+
+    def _own_buffers(self) -> set[int]:
+        """The buffers that a clone must have for itself; the others are constants."""
+        parts = self._parts
+        inputs = {io.index for io in parts.input_io}
+        return written_buffers(parts.ops, parts.functions) | inputs | set(parts.outputs)
 
     # ------------------------------------------------------------ running
 
@@ -247,8 +263,21 @@ class ExecutionPlan:
     def execute_with_vars(self, values: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Bind variables and run. Checks everything first; values stay for later runs."""
         with self._lock:
-            self._bind(named if values is None else {**values, **named})
+            try:
+                self._bind(named if values is None else {**values, **named})
+            except BaseException:
+                self._abandon()
+                raise
             self._run()
+
+    def _commit(self) -> None:
+        """Let the runner check the pending values and take them over, without a run."""
+        enter = self._enter
+        try:
+            self._enter = self._entry.bind
+            self._run()
+        finally:
+            self._enter = enter
 
     def _run(self) -> None:
         """One run, with the lock held."""
@@ -260,6 +289,64 @@ class ExecutionPlan:
             self._abandon()
             raise
 
+    def execute_profiled(self, *, limits: bool = True) -> ProfileReport:
+        """Run like `execute()` and report every operation: lanes, times, rates.
+
+        Times are taken by the runner itself. With `limits`, rates are compared with what the
+        machine reaches at best, which is measured once per process, after the run.
+        """
+        return self.execute_with_vars_profiled(limits=limits)
+
+    def execute_with_vars_profiled(
+        self, values: Mapping[str, int] | None = None, /, *, limits: bool = True, **named: int
+    ) -> ProfileReport:
+        """Bind variables like `execute_with_vars()`, run, and report every operation."""
+        with self._lock:
+            self._check_idle()
+            enter = self._enter
+            try:
+                self._bind(named if values is None else {**values, **named})
+                # Bound first: only then is it known how many events there can be.
+                self._enter = self._entry.bind
+                self._run()
+                self._bindings.before_run()
+                with EventLog(self._state.table, self._entry, self._parts.device) as log:
+                    self._enter = log.enter
+                    self._run()
+                self._bindings.after_run()
+            except BaseException:
+                self._abandon()
+                raise
+            finally:
+                self._enter = enter
+            return self._report(log.events(), limits)
+
+    def _report(self, events: list[Event], with_limits: bool) -> ProfileReport:
+        parts, values = self._parts, self._state.current_values()
+        limits = parts.device.limits(parts.threads) if with_limits else None
+        run = RunInfo(
+            parts.device.name,
+            parts.threads,
+            values,
+            *count_steps(self._state.table),
+            self.memory.arena_bytes,
+            describe_arena(parts, self.program, values),
+            limits,
+        )
+        ops = describe_ops(parts, self._linked, values)
+        return ProfileReport(merge_events(ops, events, limits), run)
+
+    def explain(self) -> Explanation:
+        """Which nodes became which kernels and why, buffers, steps, what variables change."""
+        return explain_plan(
+            self._parts,
+            self._linked,
+            self._binder,
+            self.program,
+            self.memory,
+            self._state.current_values(),
+        )
+
     def __call__(self, **inputs: Any) -> Any:
         """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
 
@@ -267,7 +354,7 @@ class ExecutionPlan:
         """
         with self._lock:
             fast = self._fast
-            if fast is None or fast.version != self._state.version or self._is_hosting:
+            if fast is None or fast.version != self._state.version or self._state.is_hosting:
                 return self._call_slowly(inputs)
             slots = fast.inputs
             if len(inputs) != len(slots):
@@ -286,23 +373,39 @@ class ExecutionPlan:
     def _call_slowly(self, inputs: Mapping[str, Any]) -> Any:
         """Any shapes: check names, solve variables, grow if needed, then run and remember."""
         self._check_idle()
-        slots = self._state.inputs
-        if inputs.keys() != slots.keys():
-            _raise_names(set(inputs), set(slots))
+        slots, bound = self._state.inputs, self._bindings.input_shapes()
+        if inputs.keys() != slots.keys() - bound.keys():
+            raise names_error(set(inputs), slots.keys() - bound.keys())
         arrays = {
             name: as_array(value, slots[name].type.dtype, f"input '{name}'")
             for name, value in inputs.items()
         }
-        values = self._state.solve({name: array.shape for name, array in arrays.items()})
+        shapes = {name: array.shape for name, array in arrays.items()}
+        values = self._state.solve({**shapes, **bound})
         self._ensure_capacity(values)
+        self._commit_shapes(shapes, values)
         for name, array in arrays.items():
-            slots[name].record(array.shape)
             self._parts.buffers[slots[name].index].array(array.shape)[...] = array
-        if values:
-            self._bind(values)
         self._run()
         self._fast = self._remember_call(arrays)
         return self._fast.copies()
+
+    def _commit_shapes(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]
+    ) -> None:
+        """Take over written shapes and variables together, or neither."""
+        recorded = self._state.table.recorded
+        before = recorded.copy()
+        try:
+            for name, shape in shapes.items():
+                self._state.inputs[name].record(shape)
+            if values:
+                self._bind(values)
+            if self._state.table.words[_DIRTY]:
+                self._commit()
+        except BaseException:
+            recorded[:] = before
+            raise
 
     def _remember_call(self, arrays: Mapping[str, Array]) -> _FastCall:
         slots, buffers = self._state.inputs, self._parts.buffers
@@ -318,16 +421,18 @@ class ExecutionPlan:
 
     def _bind(self, values: Mapping[str, int]) -> None:
         """Put values into the pending area; the runner checks and commits them."""
-        if self._is_hosting or self._state.is_released:
+        if self._state.is_hosting or self._state.is_released:
             self._check_idle()
         index, state = self._index, self._state
         checked: list[tuple[int, int]] = []
         for name, value in values.items():
             if name not in index:
                 known = ", ".join(index) or "none"
-                raise VariableError("plan", f"has no variable '{name}'; known: {known}.")
-            is_plain = type(value) is int and -_NO_LIMIT <= value <= _NO_LIMIT
-            checked.append((index[name], value if is_plain else _as_value(name, value)))
+                raise VariableError(
+                    "plan", f"has no variable '{name}'; known: {known}.", variable=name
+                )
+            is_plain = type(value) is int and -NO_LIMIT <= value <= NO_LIMIT
+            checked.append((index[name], value if is_plain else as_value(name, value)))
         pending = state.table.pending_words
         for i, number in checked:
             pending[i] = number
@@ -336,10 +441,7 @@ class ExecutionPlan:
 
     def _check_idle(self) -> None:
         """A change from inside a run of this plan would change what is running."""
-        if self._is_hosting:
-            raise PlanError("plan", "is already executing; it cannot run inside itself.")
-        if self._state.is_released:
-            raise PlanError("plan", "its buffers were released.")
+        self._state.check_idle()
 
     def _ensure_capacity(self, values: Mapping[str, int]) -> None:
         """Grow the memory if a variable without a maximum goes beyond its capacity."""
@@ -362,11 +464,16 @@ class ExecutionPlan:
         if self._resize is None:
             raise InternalError("plan", "has a capacity but no way to grow.")
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
+        self._bindings.detach()
         try:
             self._resize(capacities)
             used = capacities
         except OutOfMemoryError:
-            self._resize(exact)
+            try:
+                self._resize(exact)
+            except OutOfMemoryError:
+                self._attach()
+                raise
             used = exact
         self._parts = replace(
             self._parts,
@@ -377,6 +484,117 @@ class ExecutionPlan:
         )
         self._relink()
         self.growths += 1
+
+    # ------------------------------------------------------------ arrays without a copy
+
+    def bind_input(self, name: str, array: Array) -> None:
+        """Let the plan read the input from `array` itself at each run, until `unbind`.
+
+        If the array overlaps what the plan writes, it is copied in before each run instead.
+        """
+        with self._lock:
+            self._check_idle()
+            io = find_io("input", self._parts.input_io, name)
+            checked = check_array(io, array, is_output=False)
+            self._ensure_capacity(self._state.solve({name: checked.shape}))
+            keeper = self._state.inputs[name]
+            self._rebind(lambda: self._bindings.add(io, checked, is_output=False))
+            keeper.record(checked.shape)
+            keeper.is_bound = True
+
+    def bind_output(self, name: str, array: Array) -> None:
+        """Let the plan write the output to `array` itself at each run, until `unbind`.
+
+        If the array overlaps anything that the plan uses, it is copied out after each run.
+        """
+        with self._lock:
+            self._check_idle()
+            io = find_io("output", self._parts.output_io, name)
+            checked = check_array(io, array, is_output=True)
+            self._rebind(lambda: self._bindings.add(io, checked, is_output=True))
+
+    def unbind(self, name: str | None = None) -> None:
+        """Go back to the plan's own buffer for that input or output, or for all.
+
+        An input must then be written again; an output is there after the next execute.
+        """
+        with self._lock:
+            self._check_idle()
+            self._rebind(lambda: self._forget(name))
+
+    def _forget(self, name: str | None) -> None:
+        for binding in self._bindings.remove(name):
+            if not binding.is_output:
+                keeper = self._state.inputs[binding.io.name]
+                keeper.is_bound = False
+                keeper.forget()
+
+    @property
+    def staged(self) -> list[str]:
+        """Names of the bound arrays that are copied at each run because they overlap."""
+        return self._bindings.staged()
+
+    def _rebind(self, change: Callable[[], None]) -> None:
+        """Change what is bound; outputs of earlier runs are void."""
+        self._bindings.detach()
+        try:
+            change()
+        finally:
+            self._attach()
+            self._state.table.words[Header.VALID] = 0
+            self._state.version += 1
+            self._fast = None
+
+    def _attach(self) -> None:
+        table, linked = self._state.table, self._linked
+        self._bindings.attach(self._parts.ops, linked.row_ops, table.buffer_words)
+        plain = self._plain_enter
+        self._enter = partial(self._bindings.run, plain) if self._bindings else plain
+
+    # ------------------------------------------------------------ clones
+
+    def clone(self, *, threads: int | None = None) -> ExecutionPlan:
+        """A plan of its own over the same kernels and constants, which may run at the same time.
+
+        It starts with copies of the inputs and with the same variables; its outputs are void
+        until it runs. In a plan built by hand, buffers that are neither written nor declared
+        as inputs count as constants and are shared.
+        """
+        with self._lock:
+            self._check_idle()
+            wanted = self._parts.threads if threads is None else threads
+            made = self._fork(wanted) if self._again is None else self._again(wanted)
+            made._take_over(self)
+            return made
+
+    replicate = clone
+
+    def _fork(self, threads: int) -> ExecutionPlan:
+        self._bindings.detach()
+        try:
+            parts = self._parts
+            buffers = fork_buffers(parts.buffers, sorted(self._own_buffers()))
+        finally:
+            self._attach()
+        ops = tuple(with_addresses(op, buffers) for op in parts.ops)
+        return ExecutionPlan(replace(parts, buffers=buffers, ops=ops, threads=threads))
+
+    def _take_over(self, source: ExecutionPlan) -> None:
+        """Start with the variables and inputs of another plan of the same program."""
+        values = source._state.current_values()
+        self._ensure_capacity(values)
+        for name, keeper in source._state.inputs.items():
+            shape = keeper.recorded_shape()
+            if shape is not None:
+                bound = source._bindings.input_array(name)
+                array = source._parts.buffers[keeper.index].array(shape) if bound is None else bound
+                self._parts.buffers[keeper.index].array(shape)[...] = array
+                self._state.inputs[name].record(shape)
+        table = self._state.table
+        for name, value in values.items():
+            table.pending_words[self._index[name]] = table.current_words[self._index[name]] = value
+        table.words[_DIRTY] = 1
+        self.compile_count = source.compile_count
 
     # ------------------------------------------------------------ the slow path
 
@@ -391,7 +609,7 @@ class ExecutionPlan:
 
     def _abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""
-        if self._is_hosting or self._state.is_released:
+        if self._state.is_hosting or self._state.is_released:
             return
         table = self._state.table
         if table.words[Header.BUSY]:
@@ -401,91 +619,63 @@ class ExecutionPlan:
             self._state.version += 1
 
     def _on_busy(self) -> None:
-        raise PlanError("plan", "is already executing; it cannot run inside itself.")
+        raise BusyError("plan", "is already executing; it cannot run inside itself.")
 
     def _on_released(self) -> None:
-        raise PlanError("plan", "its buffers were released.")
+        raise ReleasedError("plan", "its buffers were released.")
 
     def _on_variable(self) -> None:
         table = self._state.table
         i = table.words[Header.ERROR_INDEX]
-        value, known = table.pending_words[i], self._parts.variables[i]
-        name, low, high = known.variable.name, known.variable.min, known.variable.max
-        if value == abi.UNBOUND:
-            raise VariableError(
-                "plan",
-                f"variable '{name}' was never bound.",
-                hint=f"Call execute_with_vars({name}=...).",
-                variable=name,
-            )
-        if high is None and value > low and self._resize is not None:
-            self._ensure_capacity({name: value})
+        value, known = table.pending_words[i], self._parts.variables[i].variable
+        if known.max is None and value > known.min and self._resize is not None:
+            self._ensure_capacity({known.name: value})
             return
-        top = "..." if high is None else high
-        raise VariableError(
-            "plan",
-            f"variable '{name}' must lie in [{low}, {top}], got {value}.",
-            variable=name,
-            value=value,
-            min=low,
-            max=high,
-        )
+        raise variable_error(known, value)
 
     def _on_guard(self) -> None:
-        expr, message = self._parts.guards[self._state.table.words[Header.ERROR_INDEX]]
-        values = self._state.pending_values()
-        used = ", ".join(f"{n}={v}" for n, v in values.items())
-        raise VariableError(
-            "guard", f"{message} ({expr} must be 0, got {evaluate(expr, values)} with {used})."
-        )
+        raise guard_error(self._parts, self._state)
 
     def _on_input(self) -> None:
-        table = self._state.table
-        i, dim = table.check_owners[table.words[Header.ERROR_INDEX]]
-        io = self._parts.input_io[i]
-        where = f"input '{io.name}'"
-        if dim < 0:
-            raise InputError(where, "was never written.", hint="Use copyin() first.")
-        values = self._state.pending_values()
-        wanted = tuple(evaluate(d, values) for d in io.type.shape)
-        written = self._state.inputs[io.name].recorded_shape()
-        raise InputError(
-            where,
-            f"must be written as {wanted} for these variables, it was written as {written}.",
-            hint="Call copyin() with the new shape, or bind the variables it was written for.",
-        )
+        raise written_error(self._parts, self._state)
 
     def _on_status(self) -> None:
-        words = self._state.table.words
-        op = self._parts.ops[self._linked.row_ops[words[Header.ERROR_INDEX]]]
-        if not isinstance(op, PreparedKernel):
-            raise InternalError("runner", "a row without a kernel reported a status.")
-        check = op.kernel.signature.checks[words[Header.STATUS_CODE] - 1]
-        size = evaluate(
-            substitute(check.size, self._binder.names(op)), self._state.current_values()
-        )
-        index = words[Header.STATUS_VALUE]
-        raise IndexRangeError(
-            check.op,
-            f"{check.what} must lie in [0, {size}), got {index}.",
-            op=check.op,
-            index=index,
-            size=size,
-        )
+        op = self._parts.ops[self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]]
+        raise status_error(op, self._binder, self._state)
 
     def _on_host_call(self) -> None:
         table = self._state.table
         op = self._parts.ops[self._linked.row_ops[table.words[Header.ERROR_INDEX]]]
         if not isinstance(op, PreparedCustomFunction):
             raise InternalError("runner", "came back for a row that is no host call.")
-        buffers = [self._parts.buffers[i] for i in op.buffer_indices]
-        self._is_hosting = True
-        try:
-            values = {**self._state.current_values(), **op.fixedvars}
-            CUSTOM_FUNCTIONS[op.kind](op.attrs, buffers, values)
-        finally:
-            self._is_hosting = False
+        self._call_host(op)
         table.words[Header.RESUME] = table.words[Header.PARKED]
+
+    def _call_host(self, op: PreparedCustomFunction) -> None:
+        """Call a custom function; the workers have left, and the plan cannot be changed."""
+        buffers = [self._parts.buffers[i] for i in op.buffer_indices]
+        values = {**self._state.current_values(), **op.fixedvars}
+        self._state.is_hosting = True
+        try:
+            call_on_host(
+                self._parts.functions[op.kind],
+                op.attrs,
+                buffers,
+                [b.shape for b in buffers],
+                values,
+                [v.name for v in op.runtime_vars],
+            )
+        except SemelError:
+            raise
+        except Exception as error:
+            raise CustomFunctionError(
+                f"op {op.id} ({op.kind})",
+                f"raised {type(error).__name__}: {error}.",
+                op=op.id,
+                kind=op.kind,
+            ) from error
+        finally:
+            self._state.is_hosting = False
 
     def _on_start_pool(self) -> None:
         self._start_pool()
@@ -521,7 +711,8 @@ class ExecutionPlan:
         for keeper in self._state.inputs.values():
             buffer = self._parts.buffers[keeper.index]
             start = buffer.offset + keeper.recorded_bytes()
-            buffer.memory.bytes[start : buffer.offset + buffer.capacity_bytes] = 0xFF
+            if not keeper.is_bound:
+                buffer.memory.bytes[start : buffer.offset + buffer.capacity_bytes] = 0xFF
 
     # ------------------------------------------------------------ linking
 
@@ -533,6 +724,10 @@ class ExecutionPlan:
         for io in self._parts.output_io:
             if io.index not in is_input:
                 self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type))
+        for index in self._parts.outputs:
+            buffer = self._parts.buffers[index]
+            if buffer.keeper is None:
+                buffer.keep(PlainOutputKeeper(self._state, buffer.type))
 
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
@@ -543,10 +738,12 @@ class ExecutionPlan:
         new.current[:] = old.current
         new.recorded[:] = old.recorded
         new.words[Header.GENERATION] = old.words[Header.GENERATION]
+        new.words[Header.ATTEMPTS] = old.words[Header.ATTEMPTS]
         if self._pool_ready:
             self._start_pool()
         self._state.version += 1
         self._fast = None
+        self._attach()
 
     def _link(self) -> None:
         """Turn operations into steps, rows and tables, and point the entry to them."""
@@ -555,12 +752,20 @@ class ExecutionPlan:
         self._binder = KernelBinder(bounded)
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
         self._pins = [buffer.memory.bytes for buffer in parts.buffers]
-        self._linked = link_ops(parts.ops, parts.after, parts.order, parts.buffers, self._binder)
+        self._linked = link_ops(
+            parts.ops,
+            parts.after,
+            parts.order,
+            parts.run_order,
+            parts.buffers,
+            self._binder,
+            parts.functions,
+        )
         size = align(scratch_bytes(parts.ops, self._binder))
         self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
         state.table = OpTable(
             [v.variable for v in parts.variables],
-            [(v.variable.min, _NO_LIMIT if v.top is None else v.top) for v in parts.variables],
+            [(v.variable.min, NO_LIMIT if v.top is None else v.top) for v in parts.variables],
             [expr for expr, _ in parts.guards],
             [TableInput(io.name, io.type.shape) for io in parts.input_io],
             self._linked.rows,
@@ -584,6 +789,10 @@ class ExecutionPlan:
     def set_program(self, program: Program, memory_limit: int | None) -> None:
         """For `instantiate`: what the plan was made from, and under which limit."""
         self.program, self.memory_limit = program, memory_limit
+
+    def set_again(self, again: Callable[[int], ExecutionPlan]) -> None:
+        """For `instantiate`: how to make another plan, for so many threads."""
+        self._again = again
 
     def set_resize(self, resize: Callable[[Mapping[str, int]], None]) -> None:
         """For `instantiate`: how to move the buffers to memory for larger capacities."""
@@ -632,6 +841,9 @@ class ExecutionPlan:
         """Give all memory back; the plan and its buffers cannot be used any more."""
         with self._lock:
             self._check_idle()
+            self._bindings.detach()
+            self._bindings.remove(None)
+            self._enter = self._plain_enter
             self._entry.point_to(0)
             self._state.is_released = True
             self._state.version += 1
@@ -650,31 +862,10 @@ class ExecutionPlan:
 
     def _after_fork(self) -> None:
         self._state.lock = self._lock = threading.RLock()
-        self._is_hosting = self._pool_ready = False
+        self._state.is_hosting = self._pool_ready = False
         if not self._state.is_released:
             self._state.table.reset()
             self._state.table.words[Header.POOL_READY] = 0
-
-
-def _as_value(name: str, value: Any) -> int:
-    """A variable's value as an int that fits a word."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise VariableError(
-            "plan", f"variable '{name}' must be an int, got {value!r}.", variable=name
-        ) from None
-    if isinstance(value, bool) or not -_NO_LIMIT <= number <= _NO_LIMIT:
-        raise VariableError(
-            "plan", f"variable '{name}' must be a 63-bit int, got {value!r}.", variable=name
-        )
-    return number
-
-
-def _raise_names(given: set[str], known: set[str]) -> None:
-    unknown, missing = sorted(given - known), sorted(known - given)
-    what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
-    raise InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")
 
 
 @dataclass(slots=True)

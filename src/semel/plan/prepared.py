@@ -10,13 +10,11 @@ dependency is needed only for an order that no buffer shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from semel.errors import PlanError
 from semel.ir.expr import Variable
-from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
 
@@ -81,7 +79,11 @@ class PreparedBufferView:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCustomFunction:
-    """A call back into Python; `kind` names a registered function."""
+    """A call of the registered custom function `kind`.
+
+    It is given the current values of all variables of the plan, `fixedvars` before them; a
+    native one those of its `runtime_vars`, in order.
+    """
 
     id: int
     kind: str
@@ -92,19 +94,4 @@ class PreparedCustomFunction:
     runtime_vars: tuple[RuntimeVar, ...] = ()
 
 
-PreparedOp: TypeAlias = (
-    "PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction"
-)
-CustomFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
-
-CUSTOM_FUNCTIONS: dict[str, CustomFunction] = {}
-
-
-def register_custom_function(kind: str, function: CustomFunction) -> None:
-    """Make `function(attrs, buffers, variables)` available to plans under `kind`.
-
-    It may read and write all its buffers, and runs in the thread that called `execute()`.
-    """
-    if kind in CUSTOM_FUNCTIONS and CUSTOM_FUNCTIONS[kind] is not function:
-        raise PlanError("custom function", f"'{kind}' is already registered.")
-    CUSTOM_FUNCTIONS[kind] = function
+PreparedOp: TypeAlias = PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction

@@ -23,10 +23,12 @@ from semel.errors import InternalError, OutOfMemoryError, PlanError
 from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
 from semel.ir.types import TensorType
 from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.link import KernelBinder, scratch_bytes
 from semel.plan.memory import Lifetime, plan_memory
-from semel.plan.plan import ExecutionPlan, PlanMemory
+from semel.plan.parts import PlanMemory
+from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import PreparedKernel, RuntimeVar
-from semel.runtime.allocator import Memory, align, allocate
+from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -88,7 +90,7 @@ def instantiate(
 ) -> ExecutionPlan:
     """A plan of its own: fresh buffers, unbound variables, shared kernels and constants.
 
-    `memory_limit` bounds the bytes of weights, arena and IO together.
+    `memory_limit` bounds the bytes of weights, arena, IO and scratch together.
     """
     _check_program(program)
     capacities = {
@@ -105,7 +107,16 @@ def instantiate(
     plan = builder.build(threads=threads)
     plan.compile_count = program.compile_count
     _adopt(plan, program, memory, layout, memory_limit)
+    layout.check_limit(memory_limit, plan.memory.scratch_bytes)
     return plan
+
+
+def _scratch_bytes(program: Program, capacities: Mapping[str, int], threads: int) -> int:
+    """What all participants need together."""
+    ops = [_prepared(program, position, op) for position, op in enumerate(program.ops)]
+    tops = {v.name: capacities.get(v.name, v.max) for v in program.variables}
+    bounded = {v.name: Variable(v.name, v.min, tops[v.name]) for v in program.variables}
+    return threads * align(scratch_bytes(ops, KernelBinder(bounded)))
 
 
 def _check_program(program: Program) -> None:
@@ -193,9 +204,9 @@ class _Layout:
             size for size, v in zip(self.sizes, values, strict=True) if v.kind == "constant"
         )
 
-    def check_limit(self, memory_limit: int | None) -> None:
+    def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
         """Refuse what does not fit before anything is allocated."""
-        wanted = self.io_bytes + self.arena_bytes + self.weights_bytes
+        wanted = self.io_bytes + self.arena_bytes + self.weights_bytes + scratch
         if memory_limit is not None and wanted > memory_limit:
             raise OutOfMemoryError("cpu", wanted, memory_limit)
 
@@ -262,7 +273,11 @@ _constant_memory: weakref.WeakKeyDictionary[Program, dict[int, Memory]] = (
 
 
 def _constants(program: Program) -> dict[int, Memory]:
-    """The constants in aligned memory, made once for all plans of a program."""
+    """Where the constants lie, for all plans of a program: the arrays themselves.
+
+    They are sealed, so that nobody can change them; only what is too small for a kernel to
+    read safely is copied.
+    """
     found = _constant_memory.get(program)
     if found is None:
         found = {}
@@ -284,6 +299,8 @@ def _constant(value: ProgramValue) -> Memory:
         raise PlanError(
             value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
         )
+    if array.nbytes >= ALIGNMENT_BYTES and array.flags.c_contiguous and array.flags.aligned:
+        return Memory.over(array.reshape(-1).view(np.uint8))
     memory = allocate(array.nbytes)
     np.ndarray(array.shape, array.dtype, memory.bytes.data)[...] = array
     return memory
@@ -310,11 +327,13 @@ def _adopt(
 
     def resize(capacities: Mapping[str, int]) -> None:
         larger = _Layout(program, capacities)
-        larger.check_limit(memory_limit)
+        larger.check_limit(memory_limit, _scratch_bytes(program, capacities, threads))
         memory.resize(larger)
         set_memory(larger)
 
+    threads = plan.threads
     owner_ref = weakref.ref(plan)
+    plan.set_again(lambda n: instantiate(program, threads=n, memory_limit=memory_limit))
     plan.set_program(program, memory_limit)
     set_memory(layout)
     if any(v.max is None for v in program.variables):

@@ -188,6 +188,12 @@ class InputKeeper:
             self.state.table.words[Header.DIRTY] = 1
             self.state.version += 1
 
+    def forget(self) -> None:
+        """Nothing valid is written there any more."""
+        self.state.table.recorded[self._words] = -1
+        self.state.table.words[Header.DIRTY] = 1
+        self.state.version += 1
+
     def recorded_shape(self) -> ConcreteShape | None:
         """The shape that was written last; None if nothing was."""
         written, *shape = self.state.table.recorded[self._words].tolist()
@@ -273,6 +279,38 @@ class OutputKeeper:
     def generation(self) -> int:
         words = self.state.table.words
         return int(words[Header.GENERATION]) if words[Header.VALID] else -1
+
+
+class PlainOutputKeeper(OutputKeeper):
+    """Answers for an output that was not declared: anyone may write it, and read it then.
+
+    It is refused only if the last run failed, and only until it is written or computed again.
+    """
+
+    def __init__(self, state: PlanState, kind: TensorType) -> None:
+        super().__init__(state, kind)
+        self._writes = 0
+        self._attempts_when_written = 0
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        if shape != self.shape_now():
+            raise InputError("copyin", f"shape must be {self.shape_now()}, got {shape}.")
+        self.begin_part_write()
+
+    def begin_part_write(self) -> None:
+        self.state.check_idle()
+        self._writes += 1
+        self._attempts_when_written = self.state.table.words[Header.ATTEMPTS]
+
+    def begin_read(self) -> ConcreteShape:
+        words = self.state.table.words
+        if words[Header.ATTEMPTS] == self._attempts_when_written:
+            self.state.check_alive()
+            return self.shape_now()
+        return super().begin_read()
+
+    def generation(self) -> int:
+        return int(self.state.table.words[Header.ATTEMPTS]) + (self._writes << 32)
 
 
 class IntermediateKeeper(OutputKeeper):

@@ -360,7 +360,7 @@ class BorrowedArray:
     ) -> Any:
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
         source = self.array() if copy is False else self.numpy()
-        return source.__dlpack__(**options, copy=copy or None)  # type: ignore[arg-type]
+        return source.__dlpack__(**options, copy=copy or None)
 
 
 def as_array(value: Any, dtype: DType, where: str) -> Array:

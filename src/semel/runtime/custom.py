@@ -31,7 +31,7 @@ from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
 
 PythonFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
-CheckFunction: TypeAlias = "Callable[[Any, Sequence[TensorType]], None]"
+CheckFunction: TypeAlias = "Callable[[Any, Sequence[TensorType], Sequence[str]], None]"
 
 _C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -40,8 +40,8 @@ _C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
 class CustomFunction:
     """A registered function. `reads` and `writes` are positions; None means all of them.
 
-    Negative positions count from the end. `check(attrs, types)` raises at build what can
-    be known then.
+    Negative positions count from the end. `check(attrs, types, variable_names)` raises at
+    build what can be known then.
     """
 
     name: str
@@ -92,9 +92,9 @@ def custom_function(
 ) -> Callable[[PythonFunction], PythonFunction]:
     """Register the decorated function under `name`; it stays callable as it is.
 
-        @semel.custom_function("scale", reads=(0,), writes=(1,))
-        def scale(attrs, buffers, variables):
-            buffers[1].copyin(buffers[0].numpy() * attrs["by"])
+    @semel.custom_function("scale", reads=(0,), writes=(1,))
+    def scale(attrs, buffers, variables):
+        buffers[1].copyin(buffers[0].numpy() * attrs["by"])
     """
 
     def register(function: PythonFunction) -> PythonFunction:

@@ -19,6 +19,7 @@ from typing import Protocol, cast
 from semel.errors import UnsupportedError
 from semel.ir.target import Target
 from semel.runtime.pool import WorkerPool
+from semel.runtime.report.records import MachineLimits
 
 _MODULES = {"cpu": "semel.devices.cpu.runtime"}
 _open: dict[str, Device] = {}
@@ -51,6 +52,12 @@ class PlanEntry(Protocol):
 
     call: Callable[[], int]
 
+    def call_timed(self) -> int:
+        """Like `call`, through the walk that writes events to the lanes' buffers."""
+
+    def bind(self) -> int:
+        """Check and commit the pending variables, and run nothing."""
+
     def point_to(self, header: int) -> None:
         """Run the plan whose header lies at this address; 0 makes every call say RELEASED."""
 
@@ -63,12 +70,20 @@ class Device(Protocol):
 
     name: str
     ticks_per_us: float
+    #: The runner's clock.
+    ticks: Callable[[], int]
 
     def default_threads(self) -> int:
         """Participants of an execute if nobody says otherwise."""
 
     def open_entry(self) -> PlanEntry:
         """A free place in the runner."""
+
+    def ns_per_tick(self) -> float:
+        """The period of the clock, as exactly as it is known by now."""
+
+    def limits(self, threads: int) -> MachineLimits:
+        """What this many threads reach at best; measured at the first call."""
 
     def pool(self) -> WorkerPool:
         """The process-wide workers; none is started by asking."""

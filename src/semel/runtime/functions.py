@@ -53,7 +53,7 @@ _COMBINE: dict[str, Any] = {
 }
 
 
-def _check_all_reduce(attrs: Any, types: Sequence[TensorType]) -> None:
+def _check_all_reduce(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     where = "all_reduce"
     op = _choice(where, attrs, "op", "sum", list(_COMBINE))
     _require(len(types) > 0, where, "needs at least one buffer.")
@@ -99,7 +99,7 @@ def _static_bytes(where: str, kind: TensorType) -> int:
     return size
 
 
-def _check_encode(attrs: Any, types: Sequence[TensorType]) -> None:
+def _check_encode(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     where = "encode"
     _choice(where, attrs, "codec", "zlib", ["zlib"])
     _choice(where, attrs, "level", 6, range(10))
@@ -119,7 +119,7 @@ def encode(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) 
     buffers[1].array().reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
 
 
-def _check_decode(attrs: Any, types: Sequence[TensorType]) -> None:
+def _check_decode(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     where = "decode"
     _require(len(types) == 2, where, f"needs buffers (src, dst), got {len(types)}.")
     _require(types[0].dtype == UINT8, where, f"src must be uint8, got {types[0].dtype}.")
@@ -160,7 +160,7 @@ def _decompress(data: bytes, raw_bytes: int) -> bytes:
 # ---------------------------------------------------------------- top_k
 
 
-def _check_top_k(attrs: Any, types: Sequence[TensorType]) -> None:
+def _check_top_k(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     where = "top_k"
     _choice(where, attrs, "largest", True, [True, False])
     _require(len(types) == 3, where, f"needs buffers (x, values, indices), got {len(types)}.")
@@ -216,7 +216,7 @@ _DISTRIBUTIONS: dict[str, Callable[[Array, Any], Array]] = {
 }
 
 
-def _check_random_fill(attrs: Any, types: Sequence[TensorType]) -> None:
+def _check_random_fill(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     where = "random_fill"
     name = _choice(where, attrs, "distribution", "uniform", list(_DISTRIBUTIONS))
     key = _attr(where, attrs, "key")
@@ -225,9 +225,9 @@ def _check_random_fill(attrs: Any, types: Sequence[TensorType]) -> None:
     )
     stream = _attr(where, attrs, "stream")
     _require(
-        stream is None or isinstance(stream, str),
+        stream is None or stream in names,
         where,
-        f"stream must be the name of a variable, got {stream!r}.",
+        f"stream must be a variable of the operation, one of {list(names)}, got {stream!r}.",
     )
     _require(len(types) == 1, where, f"needs one buffer, got {len(types)}.")
     dtype = types[0].dtype

@@ -214,6 +214,8 @@ class OpTable:
         buffers = aligned_words(sum(len(r.buffers) for r in rows) + 1)
         values = aligned_words(sum(len(r.values) for r in rows) + 1)
         self._keep += [buffers, values]
+        #: The addresses that rows pass, one row's after the other's, and how many each has.
+        self.buffer_words, self.row_buffers = buffers, [len(r.buffers) for r in rows]
         next_buffer = next_value = 0
         for i, row in enumerate(rows):
             words = table[i * abi.ROW_WORDS : (i + 1) * abi.ROW_WORDS]
@@ -256,6 +258,7 @@ class OpTable:
         parts = self._point(
             Header.SEGMENTS, aligned_words(max(num_segments, 1) * abi.SEGMENT_WORDS)
         )
+        self.steps, self.segments = table, parts
         self.header[Header.NUM_STEPS] = len(steps)
         row = segment = 0
         for i, step in enumerate(steps):
@@ -282,14 +285,14 @@ class OpTable:
         for i in range(threads):
             lanes[i * abi.LANE_WORDS + Lane.INDEX] = i
             lanes[i * abi.LANE_WORDS + Lane.HEADER] = self.address
-        self._lanes = lanes
+        self.lanes = lanes
 
     def reset(self) -> None:
         """Forget a run that was abandoned: the plan can be entered again, its outputs are void."""
         for field in (Header.BUSY, Header.RESUME, Header.VALID, Header.RECRUITED, Header.WAITING):
             self.words[field] = 0
         self.words[Header.CLAIM] = abi.NO_CLAIM
-        self._lanes.reshape(-1, abi.LANE_WORDS)[:, Lane.TAKEN] = 0
+        self.lanes.reshape(-1, abi.LANE_WORDS)[:, Lane.TAKEN] = 0
 
 
 def make_lanes(threads: int, scratch_addresses: Sequence[int]) -> Words:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from semel.errors import GraphError
-from semel.ir.expr import minimum, product
+from semel.ir.expr import is_nonnegative, minimum, product
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.handle import Handle, TensorLike, normalize_axis, weak_kind
 from semel.tensor.indexing import Indexing
@@ -28,20 +28,20 @@ class Assign(Indexing):
     __slots__ = ()
 
     def __setitem__(self, key: Any, value: TensorLike) -> None:
-        self._node = self._with(key, value, "set")._node
+        self._node = self._with(key, value, "set", "setitem")._node
         self._value = None
 
-    def _with(self, key: Any, value: TensorLike, mode: str) -> Self:
+    def _with(self, key: Any, value: TensorLike, mode: str, where: str) -> Self:
         """This tensor with `value` written (or combined) at `key`."""
         update = self._in_my_dtype(value)
         if is_mask(key) and isinstance(key, Handle) and key.node.op.name != "constant":
             return self._masked(self._lift(key), update)
-        parsed = parse_key(key, self.shape, "setitem")
+        parsed = parse_key(key, self.shape, where)
         if mode == "set" and not parsed.picks:
             return self._place(parsed, update._fit(parsed.cut_shape()))
         region = self._cut(parsed.cuts).reshape(parsed.cut_shape())
         if parsed.picks:
-            return self._place(parsed, region._scatter_picked(parsed, update, mode))
+            return self._place(parsed, region._scatter_picked(parsed, update, mode, where))
         return self._place(parsed, region._combined(update._fit(region.shape), mode))
 
     def _in_my_dtype(self, value: TensorLike) -> Self:
@@ -119,10 +119,10 @@ class Assign(Indexing):
 
     # ------------------------------------------------------------ index arrays
 
-    def _scatter_picked(self, key: Key, update: Self, mode: str) -> Self:
+    def _scatter_picked(self, key: Key, update: Self, mode: str, where: str) -> Self:
         """This (cut) tensor with `update` written at the key's index arrays."""
         places = [place for place, _ in key.picks]
-        index = self._flat_index(key)
+        index = self._flat_index(key, where)
         rest = tuple(d for i, d in enumerate(self.shape) if i not in places)
         order = result_axes(key, index.ndim)
         shape = (*index.shape, *rest)
@@ -145,7 +145,7 @@ class Assign(Indexing):
         self, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
     ) -> Self:
         """A copy with `values` written (or added) at x[indices]."""
-        return self._with(tuple(indices), values, "add" if accumulate else "set")
+        return self._with(tuple(indices), values, "add" if accumulate else "set", "index_put")
 
     def index_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
         """A copy with the slices of `source` added at the indices of one axis."""
@@ -163,28 +163,39 @@ class Assign(Indexing):
             raise GraphError(
                 "scatter", f"reduce must be one of {', '.join(_MODES)}, got {reduce!r}."
             )
-        i = normalize_axis(axis, self.ndim, "scatter")
-        lifted = self._lift(index)
-        if lifted.ndim != self.ndim:
-            raise GraphError(
-                "scatter", f"index must have the rank of {self.type}, got {lifted.type}."
-            )
-        update = self._source(source, lifted)
-        flat_index = self._element_index(lifted._checked(self.shape[i], "scatter"), i)
-        flat = self.flatten()._scatter_rows(flat_index.flatten(), update.flatten(), _MODES[reduce])
-        return flat.reshape(self.shape)
+        return self._scatter(axis, index, source, _MODES[reduce], "scatter")
 
     def scatter_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
-        return self.scatter(axis, index, source, "sum")
+        """`scatter` that adds: updates of one element add up in their order."""
+        return self._scatter(axis, index, source, _MODES["sum"], "scatter_add")
 
-    def _source(self, source: TensorLike, index: Self) -> Self:
+    def _scatter(
+        self, axis: int, index: TensorLike, source: TensorLike, mode: str, where: str
+    ) -> Self:
+        i = normalize_axis(axis, self.ndim, where)
+        lifted = self._lift(index)
+        if lifted.ndim != self.ndim:
+            raise GraphError(where, f"index must have the rank of {self.type}, got {lifted.type}.")
+        for k, (have, wanted) in enumerate(zip(self.shape, lifted.shape, strict=True)):
+            if k != i and not is_nonnegative(have - wanted):
+                raise GraphError(
+                    where,
+                    f"index must not be larger than {self.type} except along axis {i}, "
+                    f"got {lifted.type}.",
+                )
+        update = self._source(source, lifted, where)
+        flat_index = self._element_index(lifted._checked(self.shape[i], where), i)
+        flat = self.flatten()._scatter_rows(flat_index.flatten(), update.flatten(), mode)
+        return flat.reshape(self.shape)
+
+    def _source(self, source: TensorLike, index: Self, where: str) -> Self:
         """The updates in the shape of the index; larger sources are cut."""
         update = self._in_my_dtype(source)
         if update.ndim == 0:
             return update.broadcast_to(index.shape)
         if update.ndim != index.ndim:
             raise GraphError(
-                "scatter", f"source must have the rank of {index.type}, got {update.type}."
+                where, f"source must have the rank of {index.type}, got {update.type}."
             )
         return update._slice((0,) * index.ndim, index.shape, (1,) * index.ndim)
 

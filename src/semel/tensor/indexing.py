@@ -51,7 +51,7 @@ class Indexing(Contract):
     def _pick(self, key: Key) -> Self:
         """Select by the key's index arrays; self is the cut tensor."""
         places = [place for place, _ in key.picks]
-        flat, indices = self._merged(places), self._flat_index(key)
+        flat, indices = self._merged(places), self._flat_index(key, "getitem")
         if len(places) == 1:
             return self._apply("gather", self, indices, attrs=GatherAttrs(places[0]))
         picked = self._apply("gather", flat, indices, attrs=GatherAttrs(0))
@@ -63,12 +63,12 @@ class Indexing(Contract):
         count = product(moved.shape[: len(places)])
         return moved.reshape(count, *moved.shape[len(places) :])
 
-    def _flat_index(self, key: Key) -> Self:
+    def _flat_index(self, key: Key, where: str) -> Self:
         """The checked index arrays of a key as one index into its merged axes."""
         checked = [
-            self._lift(index)._checked(self.shape[place], "getitem") for place, index in key.picks
+            self._lift(index)._checked(self.shape[place], where) for place, index in key.picks
         ]
-        indices = self._broadcast(checked, "getitem")
+        indices = self._broadcast(checked, where)
         flat = indices[0]
         for (place, _), index in zip(key.picks[1:], indices[1:], strict=True):
             flat = flat * self.shape[place] + index

@@ -19,14 +19,18 @@ from collections.abc import Callable
 from semel.codegen.runner import emit_runner
 from semel.config import settings
 from semel.devices.cpu.elf import LoadedCode, load_object
+from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
 from semel.ir import abi
 from semel.ir.target import Target
 from semel.runtime.device import DeviceCode
 from semel.runtime.pool import WorkerPool
+from semel.runtime.report.records import MachineLimits
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_ON_HEADER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
 
 
 _compile: Callable[[str, Target], bytes] = compile_ir
@@ -58,13 +62,21 @@ def runner_object() -> tuple[str, bytes]:
 class CpuEntry:
     """One slot of a loaded runner: `call()` runs the plan that the slot points to."""
 
-    __slots__ = ("_device", "_key", "_slot", "call")
+    __slots__ = ("_bind", "_device", "_key", "_run_timed", "_slot", "call")
 
     def __init__(self, device: CpuDevice, key: tuple[int, int], code: LoadedCode) -> None:
         self._device, self._key = device, key
         index = key[1]
         self._slot = ctypes.c_uint64.from_address(code.symbols["slots"] + index * abi.WORD_BYTES)
         self.call: Callable[[], int] = _ENTRY(code.symbols[f"entry_{index}"])
+        self._run_timed = _ON_HEADER(code.symbols["run_timed"])
+        self._bind = _ON_HEADER(code.symbols["bind"])
+
+    def call_timed(self) -> int:
+        return int(self._run_timed(self._slot.value))
+
+    def bind(self) -> int:
+        return int(self._bind(self._slot.value))
 
     def point_to(self, header: int) -> None:
         self._slot.value = header
@@ -86,7 +98,9 @@ class CpuDevice:
         self._free: list[tuple[int, int]] = []
         self._pool: WorkerPool | None = None
         self._load()
-        self.ticks_per_us = _ticks_per_us(_ENTRY(self._loaded[0].symbols["ticks"]))
+        self.ticks: Callable[[], int] = _ENTRY(self._loaded[0].symbols["ticks"])
+        self._opened = (time.perf_counter_ns(), self.ticks())
+        self.ticks_per_us = _ticks_per_us(self.ticks)
         os.register_at_fork(after_in_child=self._after_fork)
 
     def default_threads(self) -> int:
@@ -98,6 +112,19 @@ class CpuDevice:
                 self._load()
             key = self._free.pop()
             return CpuEntry(self, key, self._loaded[key[0]])
+
+    def ns_per_tick(self) -> float:
+        opened_ns, opened = self._opened
+        left = _CLOCK_NS - (time.perf_counter_ns() - opened_ns)
+        if left > 0:
+            time.sleep(left / 1e9)
+        elapsed_ns, elapsed = time.perf_counter_ns() - opened_ns, self.ticks() - opened
+        return float(elapsed_ns / max(elapsed, 1))
+
+    def limits(self, threads: int) -> MachineLimits:
+        found = measure_limits(threads)
+        most = max(found.read_bytes_per_s, found.copy_bytes_per_s)
+        return MachineLimits(threads, found.flops_per_s, most)
 
     def pool(self) -> WorkerPool:
         with self._lock:

@@ -44,7 +44,7 @@ const fixed = (x) => x.toFixed(2);
 
 function style(op) {
   if (op.kind === "kernel") return op.limited_by === "flops" ? "flops" : "bytes";
-  return { copy: "copy", view: "view", "host call": "host" }[op.kind];
+  return { copy: "copy", view: "view", "host call": "host", "native call": "host" }[op.kind];
 }
 
 function hint(op) {
@@ -118,7 +118,7 @@ function drawHead() {
     byId("figures").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
   const legend = {
     flops: "kernel nearer to the arithmetic limit", bytes: "kernel nearer to the bandwidth limit",
-    copy: "copy", host: "host call",
+    copy: "copy", host: "custom function",
   };
   const used = new Set(ops.map(style));
   for (const [name, text] of Object.entries(legend))
@@ -285,7 +285,8 @@ function drawRoofline() {
     .filter(({ op }) => op.flops > 0 && op.bytes > 0 && op.elapsed > 0);
   const hidden = ran.length - shown.length;
   byId("roofline-note").textContent = shown.length === 0 ? "No op with arithmetic ran." :
-    "A larger dot took longer. Above the slope the data came from a cache." +
+    "A larger dot took longer. Above the roof: from a cache, or the machine was busier while " +
+    "its limits were measured." +
     (hidden ? ` ${hidden} ops without arithmetic are not shown.` : "");
   if (shown.length === 0) return void frame("roofline", 0);
   const height = 300, bottom = 34, left = 48;

@@ -20,8 +20,6 @@ from typing import Any
 
 from semel.runtime.kernel import CachedKernel
 
-KINDS = ("kernel", "copy", "view", "host call")
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -64,7 +62,8 @@ class ProfiledOp:
 
     `op_index` is its place in `prepared_ops`, `row` its row of the op table (-1: none), `step`
     the step that row belongs to. `bytes` and `flops` are what the operation has to move and
-    to compute at least. `kernel` is None for what is no kernel.
+    to compute at least. `kind` is kernel, copy, view, host call, or native call (a custom
+    function that the runner calls itself); `kernel` is None for all but the first.
     """
 
     kernel: CachedKernel | None
@@ -88,7 +87,8 @@ class KernelProfile(ProfiledOp):
 
     `share_of_limit` is how much of the machine's measured limit the operation reached: of
     float32 arithmetic or of memory bandwidth (`limited_by`), whichever is larger. Above 1 the
-    data came from a cache. None: not measured, or there was nothing to move or compute.
+    data came from a cache, or the machine was busier while its limits were measured. None:
+    not measured, or there was nothing to move or compute.
     """
 
     elapsed: float

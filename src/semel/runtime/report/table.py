@@ -76,6 +76,7 @@ def _totals(profiles: Sequence[KernelProfile], run: RunInfo, total: float) -> li
         lines.append(
             f"measured limits with {run.limits.threads} threads: "
             f"{run.limits.flops_per_s / 1e9:.0f} GFLOP/s (float32), "
-            f"{run.limits.bytes_per_s / 1e9:.1f} GB/s; above 100 % the data came from a cache"
+            f"{run.limits.bytes_per_s / 1e9:.1f} GB/s; more than 100 %: from a cache, or the "
+            "machine was busier while its limits were measured"
         )
     return lines

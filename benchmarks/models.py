@@ -1,0 +1,176 @@
+"""Rows for matrix products, convolution layers and whole models.
+
+    MODEL_ROWS: (c) and (e) of the list of peers and bars
+
+Inputs are data only: weights come from the models' seeds, the same in every process, and
+are constants to every runtime. Lengths (tokens in a sentence, tokens in the cache) are
+symbolic for Semel. The references are NumPy in float32, written apart from the builders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.row import Array, Bar, Inputs, Row
+from semel.models.decoder import DECODER, decoder_weights
+from semel.models.minilm import MINILM, minilm_weights
+from semel.models.resnet import RESNET50, resnet_weights
+from tests.models import reference
+from tests.ops.windows_reference import np_conv
+
+PAST = 256  # tokens in the decoder's cache
+
+# ---------------------------------------------------------------- matrix products
+
+#: rows, depth, columns: share of peak wanted with 1 and 2 threads, plain and with bias and gelu
+GEMMS: dict[tuple[int, int, int], tuple[float, float, float, float]] = {
+    (128, 384, 384): (0.93, 0.85, 0.88, 0.80),
+    (128, 384, 1536): (0.93, 0.88, 0.88, 0.83),
+    (512, 512, 512): (0.93, 0.88, 0.89, 0.85),
+    (1024, 1024, 1024): (0.90, 0.88, 0.88, 0.86),
+    (2048, 2048, 2048): (0.91, 0.90, 0.90, 0.89),
+}
+GEMV = (1, 4096, 4096)
+
+
+def gemm_name(size: tuple[int, int, int], gelu: bool) -> str:
+    """The row of a product."""
+    return f"gemm_{'x'.join(map(str, size))}{'_gelu' if gelu else ''}"
+
+
+def gemm_weights(size: tuple[int, int, int]) -> tuple[Array, Array]:
+    """The right operand and the bias."""
+    _, depth, columns = size
+    rng = np.random.default_rng(11)
+    matrix = rng.standard_normal((depth, columns), dtype=np.float32) * np.float32(depth**-0.5)
+    return matrix, rng.standard_normal(columns, dtype=np.float32)
+
+
+def _gemm_row(size: tuple[int, int, int], gelu: bool) -> Row:
+    rows, depth, columns = size
+
+    def compute(inputs: Inputs) -> Array:
+        matrix, bias = gemm_weights(size)
+        y = inputs["x"] @ matrix
+        return y if not gelu else _gelu(y + bias)
+
+    if size == GEMV:
+        bar = Bar("as the best peer", (("best", "", 1.0),))
+        traffic, bound = 4 * depth * columns, "read"
+    else:
+        one, two = GEMMS[size][2:] if gelu else GEMMS[size][:2]
+        bar = Bar(f"{one:.0%} / {two:.0%} of peak", (("share", "1", one), ("share", "2", two)))
+        traffic, bound = 2 * rows * depth * columns, "fma"
+    title = f"{rows}x{depth}x{columns}{' + bias, gelu' if gelu else ''}"
+    return Row(
+        gemm_name(size, gelu), title, "gemm", _normal(x=(rows, depth)), compute, bar,
+        tolerance=1e-4, traffic=traffic, bound=bound, statistic="p10",
+    )  # fmt: skip
+
+
+def _gelu(x: Array) -> Array:
+    erf = np.vectorize(math.erf, otypes=[np.float32])
+    return np.asarray(x * 0.5 * (1 + erf(x / math.sqrt(2))))
+
+
+# ---------------------------------------------------------------- convolution layers
+
+#: name: channels, outputs, side, kernel, groups; the bar is a share of onnxruntime's time
+CONVS: dict[str, tuple[int, int, int, int, int]] = {
+    "conv_3x3_64": (64, 64, 56, 3, 1),
+    "conv_3x3_256": (256, 256, 14, 3, 1),
+    "conv_1x1_256": (256, 64, 56, 1, 1),
+    "conv_depthwise": (96, 96, 112, 3, 96),
+}
+
+
+def conv_weight(name: str) -> Array:
+    """The kernel of a layer."""
+    channels, outputs, _, kernel, groups = CONVS[name]
+    shape = (outputs, channels // groups, kernel, kernel)
+    rng = np.random.default_rng(12)
+    return rng.standard_normal(shape, dtype=np.float32) * np.float32(math.prod(shape[1:]) ** -0.5)
+
+
+def _conv_row(name: str) -> Row:
+    channels, outputs, side, kernel, groups = CONVS[name]
+    shape = (1, channels, side, side)
+    factor = 0.65 if groups > 1 else 0.97
+
+    def compute(inputs: Inputs) -> Array:
+        return np_conv(inputs["x"], conv_weight(name), None, 1, kernel // 2, 1, groups)
+
+    return Row(
+        name, f"{kernel}x{kernel} {channels}->{outputs}{', depthwise' * (groups > 1)}, {side}x{side}",
+        "conv", _normal(x=shape), compute,
+        Bar(f"{factor}x onnxruntime", (("peer", "onnxruntime", factor),)),
+        tolerance=1e-4, traffic=2 * side**2 * outputs * kernel**2 * channels // groups,
+        bound="fma", statistic="p10",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- models
+
+
+def _normal(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Inputs]:
+    def make(rng: np.random.Generator) -> Inputs:
+        return {n: rng.standard_normal(s, dtype=np.float32) for n, s in shapes.items()}
+
+    return make
+
+
+def _tokens(batch: int, length: int) -> Callable[[np.random.Generator], Inputs]:
+    def make(rng: np.random.Generator) -> Inputs:
+        ids = rng.integers(0, MINILM.vocabulary, (batch, length))
+        return {"ids": ids, "mask": np.ones_like(ids)}
+
+    return make
+
+
+def _cache(rng: np.random.Generator) -> Inputs:
+    shape = (DECODER.layers, DECODER.heads, PAST, DECODER.depth)
+    keys, values = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
+    return {"token": np.array([17]), "keys": keys, "values": values}
+
+
+def _minilm(inputs: Inputs) -> Array:
+    ids, mask = inputs["ids"], inputs["mask"]
+    return reference.minilm(ids, mask, np.zeros_like(ids), minilm_weights(), MINILM)
+
+
+def _resnet(inputs: Inputs) -> Array:
+    return reference.resnet(inputs["x"], resnet_weights(), RESNET50)
+
+
+def _decoder(inputs: Inputs) -> Array:
+    keys, values = inputs["keys"], inputs["values"]
+    return reference.decoder_step(17, keys, values, decoder_weights(), DECODER)
+
+
+def _speedup(one: float, two: float) -> Bar:
+    """So many times as fast as the best peer, with 1 and with 2 threads."""
+    return Bar(f"{one}x / {two}x as fast", (("best", "1", 1 / one), ("best", "2", 1 / two)))
+
+
+def _model(name: str, title: str, inputs: Any, compute: Any, bar: Bar) -> Row:
+    return Row(name, title, "models", inputs, compute, bar, tolerance=2e-3)
+
+
+#: name: sentences, tokens each
+SENTENCES = {"minilm_16": (1, 16), "minilm_128": (1, 128), "minilm_8x128": (8, 128)}
+
+MODEL_ROWS: tuple[Row, ...] = (
+    *(_gemm_row(size, gelu) for size in (*GEMMS, GEMV) for gelu in (False, True)),
+    *(_conv_row(name) for name in CONVS),
+    _model("minilm_16", "MiniLM b1 s16", _tokens(1, 16), _minilm, _speedup(1.4, 1.4)),
+    _model("minilm_128", "MiniLM b1 s128", _tokens(1, 128), _minilm, _speedup(1.25, 1.25)),
+    _model("minilm_8x128", "MiniLM b8 s128", _tokens(8, 128), _minilm, _speedup(1.15, 1.25)),
+    _model(
+        "resnet50", "ResNet-50 b1", _normal(x=(1, 3, 224, 224)), _resnet, _speedup(1.0, 1.1)
+    ),
+    _model("decoder", f"decoder step, {PAST} in cache", _cache, _decoder, _speedup(1.1, 1.05)),
+)

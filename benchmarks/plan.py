@@ -1,0 +1,255 @@
+"""What a plan costs beside its arithmetic: rows, barriers, siblings, clones, memory.
+
+    measure_plan()  -->  PlanRow...  --plan_lines-->  rows of cells
+
+The kernels are two native functions that do nothing, and nothing for a given time. Times
+are the best of several rounds; both sides of a ratio are measured in turn, round by round.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+
+from semel.cli.encoder import EncoderSize, build_encoder
+from semel.compiler.pipeline import prepare_graph
+from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.toolchain import compile_ir, host_target
+from semel.ir.expr import Variable, evaluate
+from semel.ir.signature import BufferSpec, KernelSignature
+from semel.ir.types import FLOAT32
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
+from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import PreparedKernel
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
+
+_SOURCE = """
+define void @nothing(ptr %lane, ptr %buffers, ptr %vals, i64 %tb, i64 %te) {
+  ret void
+}
+define void @busy(ptr %lane, ptr %buffers, ptr %vals, i64 %tb, i64 %te) {
+entry:
+  %turns = load i64, ptr %vals, align 8
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %head ]
+  call void asm sideeffect "", ""()
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %turns
+  br i1 %more, label %head, label %exit
+exit:
+  ret void
+}
+"""
+_EXTRA = 1000
+_TURNS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One measured number, and what it must not exceed (or, `at_least`, must reach)."""
+
+    name: str
+    value: float
+    unit: str
+    bar: float
+    at_least: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+def rows() -> dict[str, Callable[[], PlanRow]]:
+    """Every measurement by name."""
+    return {
+        "op": _op_overhead,
+        "barrier": _barrier_overhead,
+        "siblings": _siblings,
+        "clones": _clones,
+        "tail": _tail,
+        "arena": _arena,
+        "planner": _planner,
+    }
+
+
+def measure_plan(names: list[str] | None = None) -> list[PlanRow]:
+    """Measure the rows of these names, or all."""
+    return [measure() for name, measure in rows().items() if names is None or name in names]
+
+
+def plan_lines(measured: list[PlanRow]) -> list[list[str]]:
+    """The numbers beside their bars, as rows of cells."""
+    lines = [["plan", "value", "bar", "met"]]
+    for row in measured:
+        sign = ">=" if row.at_least else "<="
+        met = "yes" if row.is_met else "no"
+        lines.append([row.name, f"{row.value:.4g} {row.unit}", f"{sign} {row.bar:g}", met])
+    return lines
+
+
+# ---------------------------------------------------------------- plans
+
+
+@cache
+def _symbols() -> dict[str, int]:
+    return load_object(compile_ir(_SOURCE, host_target())).symbols
+
+
+def _kernel(name: str, *, tiles: int = 1, nanoseconds: int = 0) -> CachedKernel:
+    """A kernel of one input and one output that claims to take so long."""
+    turns = Variable("turns", 0, 1 << 40)
+    specs = (BufferSpec("x", FLOAT32, "r", 8), BufferSpec("y", FLOAT32, "w", 8))
+    signature = KernelSignature(name, specs, (turns,), tiles, bytes=15 * nanoseconds)
+    return CachedKernel(signature, _symbols()[name], name)
+
+
+def _plan(
+    kernel: CachedKernel, count: int, *, threads: int, turns: int = 0, is_chain: bool = True
+) -> ExecutionPlan:
+    """`count` calls, each after the other or none after another."""
+    builder = ExecutionPlanBuilder()
+    num_buffers = 2 if is_chain else count + 1
+    for i in range(num_buffers):
+        builder.add_buffer(i, Buffer.empty((8,), "float32"))
+    for i in range(count):
+        pair = (i % 2, (i + 1) % 2) if is_chain else (0, i + 1)
+        builder.add_kernel(
+            PreparedKernel(i, None, kernel, "cpu", pair, (1,), fixedvars={"turns": turns})
+        )
+    builder.set_output_buffer(0)
+    return builder.build(threads=threads)
+
+
+def _seconds(plan: ExecutionPlan, calls: int) -> float:
+    execute = plan.execute
+    start = time.perf_counter()
+    for _ in range(calls):
+        execute()
+    return (time.perf_counter() - start) / calls
+
+
+def _best(plans: list[ExecutionPlan], *, calls: int, rounds: int = 15) -> list[float]:
+    """The best time of each, measured in turn."""
+    found = [[_seconds(plan, calls) for plan in plans] for _ in range(rounds + 1)]
+    return [min(times) for times in zip(*found[1:], strict=True)]
+
+
+# ---------------------------------------------------------------- measurements
+
+
+def _op_overhead() -> PlanRow:
+    kernel = _kernel("nothing")
+    one, many = (_plan(kernel, n, threads=1) for n in (1, 1 + _EXTRA))
+    few_s, many_s = _best([one, many], calls=50)
+    return PlanRow("one more op, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 20)
+
+
+def _barrier_overhead() -> PlanRow:
+    """Two tiles each that no one may start before all of the last are done."""
+    kernel = _kernel("nothing", tiles=2, nanoseconds=40_000)
+    few, many = (_plan(kernel, n, threads=2) for n in (100, 100 + _EXTRA))
+    few_s, many_s = _best([few, many], calls=20)
+    return PlanRow("one more barrier, 2 threads", (many_s - few_s) / _EXTRA * 1e9, "ns", 200)
+
+
+def _siblings() -> PlanRow:
+    kernel = _kernel("busy", nanoseconds=300_000)
+    plans = [_plan(kernel, n, threads=2, turns=_TURNS, is_chain=False) for n in (1, 2)]
+    one, two = _best(plans, calls=1, rounds=300)
+    return PlanRow("two single-tile ops over one, 2 threads", two / one, "x", 1.3)
+
+
+def _clones() -> PlanRow:
+    """Runs per second of two clones on two Python threads, over those of one."""
+    kernel = _kernel("busy", nanoseconds=300_000)
+    plan = _plan(kernel, 1, threads=1, turns=_TURNS // 4)
+    pair = [plan, plan.clone()]
+    calls, alone, together = 40, [], []
+    for _ in range(40):
+        alone.append(_together([partial(_seconds, plan, calls)]))
+        together.append(_together([partial(_seconds, p, calls) for p in pair]))
+    ratio = 2 * min(alone) / min(together)
+    return PlanRow("two clones on two threads over one", ratio, "x", 1.7, at_least=True)
+
+
+def _together(work: list[Callable[[], object]]) -> float:
+    """Seconds until all are done, each on a thread of its own."""
+    threads = [threading.Thread(target=w) for w in work]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def _tail() -> PlanRow:
+    """The slowest of a hundred over the median, with another process busy beside."""
+    kernel = _kernel("busy", tiles=8, nanoseconds=300_000)
+    plan = _plan(kernel, 4, threads=2, turns=_TURNS // 8)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        times = sorted(_seconds(plan, 1) for _ in range(1000))
+    finally:
+        busy.kill()
+        busy.wait()
+    return PlanRow("p99 over median, a busy process beside", times[989] / times[499], "x", 5)
+
+
+def _lifetimes(plan: ExecutionPlan) -> list[Lifetime]:
+    program = plan.program
+    if program is None:
+        return []
+    tops = {v.name: v.max or 1 for v in program.variables}
+    return [
+        Lifetime(evaluate(value.type.num_bytes, tops), value.first, value.last)
+        for value in program.values
+        if value.kind == "arena"
+    ]
+
+
+@cache
+def _graphs() -> list[tuple[ExecutionPlan, float]]:
+    """The benchmark graphs as plans, each with the seconds that its prepare took."""
+    found = []
+    for layers, fusion in ((2, True), (4, True), (4, False), (12, True)):
+        graph = build_encoder(EncoderSize(layers=layers))
+        start = time.perf_counter()
+        plan = prepare_graph(graph, threads=1, fusion=fusion)
+        found.append((plan, time.perf_counter() - start))
+    return found
+
+
+def _arena() -> PlanRow:
+    worst = 0.0
+    for plan, _ in _graphs():
+        lives = _lifetimes(plan)
+        worst = max(worst, plan_memory(lives).arena_bytes / max(lower_bound_bytes(lives), 1))
+    return PlanRow("arena over its lower bound", worst, "x", 1.05)
+
+
+def _planner() -> PlanRow:
+    """Share of a prepare, with all its kernels cached, that goes to placing intermediates."""
+    worst = 0.0
+    for plan, seconds in _graphs():
+        lives = _lifetimes(plan)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            plan_memory(lives)
+            times.append(time.perf_counter() - start)
+        worst = max(worst, min(times) / seconds)
+    return PlanRow("planner's share of a warm prepare", 100 * worst, "%", 1)
+
+
+if __name__ == "__main__":
+    for line in plan_lines(measure_plan(sys.argv[1:] or None)):
+        print("  ".join(f"{cell:42}" for cell in line).rstrip())

@@ -1,0 +1,55 @@
+"""One line of the table: inputs, a reference, a bar.
+
+    Row --make_inputs--> the same arrays in every process
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Inputs = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What Semel's time must stay under, in a sentence and as seconds once all are known.
+
+    `limits` are (kind, key, amount): "time" seconds, "row" another row's time plus seconds,
+    "peer" a peer's time on this row times a factor, "best" the best peer's times a factor,
+    "share" the time that this share of the row's bound allows; the key of the last two is a
+    thread count, or empty for all. All must hold; one that names an absent peer is left out.
+    """
+
+    text: str
+    limits: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table, and what the machine could do at best.
+
+    `traffic` is bytes for the bounds read and copy, operations for the bound fma.
+
+    `statistic` is the one that the bar judges: medians for calls, p10 for throughput.
+    """
+
+    name: str
+    title: str
+    group: str
+    inputs: Callable[[np.random.Generator], Inputs]
+    reference: Callable[[Inputs], Array]
+    bar: Bar
+    tolerance: float = 1e-5
+    traffic: int = 0
+    bound: str = ""
+    statistic: str = "median"
+
+
+def make_inputs(row: Row) -> Inputs:
+    """The row's inputs, the same in every process."""
+    return row.inputs(np.random.default_rng(7))

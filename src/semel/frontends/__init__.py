@@ -1,0 +1,1 @@
+"""Readers of other programs' files: bytes in, arrays or tensors out."""

@@ -1,0 +1,34 @@
+"""Weights for models without a checkpoint: shapes in, arrays from a seed out.
+
+    shapes by name, seed  --draw-->  arrays by name
+
+Matrices and kernels are scaled by the size of their sums, so that activations keep their
+size through many layers; scales lie near 1, shifts near 0, variances are positive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Weights: TypeAlias = "Mapping[str, Array]"
+
+
+def draw(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
+    """A float32 array for every shape; the same seed gives the same arrays."""
+    rng = np.random.default_rng(seed)
+    return {name: _one(rng, name, shape) for name, shape in shapes.items()}
+
+
+def _one(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+    noise = rng.standard_normal(shape, dtype=np.float32)
+    if name.endswith("running_var"):
+        return np.abs(noise) * np.float32(0.2) + np.float32(0.8)
+    if len(shape) == 1:
+        is_scale = name.endswith("weight")
+        return noise * np.float32(0.05) + np.float32(1.0 if is_scale else 0.0)
+    return noise * np.float32(math.sqrt(1 / math.prod(shape[1:])))

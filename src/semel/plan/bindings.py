@@ -1,0 +1,197 @@
+"""A caller's arrays in the place of a plan's own inputs and outputs.
+
+    bind_input("x", array)  -->  the rows read `array` itself; no copy at each run
+
+An array takes the place of the plan's buffer (*direct*) only if that cannot change a result:
+nothing that the plan writes may overlap an array it reads, and an array it writes may overlap
+nothing at all. Otherwise the array is *staged*: an input is copied in before each run, an
+output copied out after it, so that the run is as if everything were read before anything is
+written. Which one it is depends on addresses alone and is decided for all arrays together,
+whenever one is bound or unbound.
+
+Invariant: an array that is bound is kept alive; the shapes of all are checked before a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from semel.errors import InputError
+from semel.ir.abi import Code, Header
+from semel.ir.expr import evaluate
+from semel.plan.prepared import PreparedOp
+from semel.plan.state import PlanIO, PlanState
+from semel.runtime.allocator import Memory
+from semel.runtime.buffer import Array, Buffer
+from semel.runtime.optable import Words
+
+
+@dataclass(slots=True)
+class Binding:
+    """One bound array. `own` is where the plan's buffer lies when the array is not there."""
+
+    io: PlanIO
+    array: Array
+    is_output: bool
+    own: tuple[Memory, int, int]
+    is_direct: bool = False
+
+
+class Bindings:
+    """All bound arrays of one plan."""
+
+    def __init__(self, buffers: Sequence[Buffer], written: set[int], state: PlanState) -> None:
+        self._buffers, self._written, self._state = buffers, written, state
+        self._bound: dict[tuple[bool, str], Binding] = {}
+        self._checked_version = -1
+
+    def __bool__(self) -> bool:
+        return bool(self._bound)
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the bound inputs by name."""
+        return {name: b.array.shape for (out, name), b in self._bound.items() if not out}
+
+    def staged(self) -> list[str]:
+        """Names of the arrays that are copied at each run."""
+        return [name for (_, name), b in self._bound.items() if not b.is_direct]
+
+    def input_array(self, name: str) -> Array | None:
+        """The array bound to an input, if one is."""
+        found = self._bound.get((False, name))
+        return None if found is None else found.array
+
+    def add(self, io: PlanIO, array: Any, *, is_output: bool) -> None:
+        """Bind a checked array."""
+        buffer = self._buffers[io.index]
+        self._bound.pop((is_output, io.name), None)
+        own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
+        self._bound[is_output, io.name] = Binding(io, array, is_output, own)
+
+    def remove(self, name: str | None) -> list[Binding]:
+        """Forget the arrays of that name, or all; what was bound."""
+        keys = [key for key in self._bound if name in (None, key[1])]
+        return [self._bound.pop(key) for key in keys]
+
+    # ------------------------------------------------------------ placing
+
+    def detach(self) -> None:
+        """Let every buffer lie in the plan's own memory again."""
+        for binding in self._bound.values():
+            if binding.is_direct:
+                self._buffers[binding.io.index].move(*binding.own)
+                binding.is_direct = False
+
+    def attach(self, ops: Sequence[PreparedOp], row_ops: Sequence[int], words: Words) -> None:
+        """Decide about every array, move the buffers, and write their addresses to the rows."""
+        for binding in self._bound.values():
+            buffer = self._buffers[binding.io.index]
+            binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
+        direct = [b for b in self._bound.values() if self._can_be_direct(b)]
+        for binding in direct:
+            data = binding.array.reshape(-1).view(np.uint8)
+            self._buffers[binding.io.index].move(Memory.over(data), 0, data.size)
+            binding.is_direct = True
+        self._write_addresses(ops, row_ops, words)
+        self._checked_version = -1
+
+    def _write_addresses(
+        self, ops: Sequence[PreparedOp], row_ops: Sequence[int], words: Words
+    ) -> None:
+        at = 0
+        for position, count in zip(row_ops, self._state.table.row_buffers, strict=True):
+            if count:
+                words[at : at + count] = [
+                    self._buffers[i].address for i in ops[position].buffer_indices
+                ]
+            at += count
+
+    def _can_be_direct(self, binding: Binding) -> bool:
+        index, where = binding.io.index, _range(binding.array)
+        own = [_own_range(b) for b in self._buffers]
+        if where[0] == where[1] or any(
+            _meet(own[index], other) for i, other in enumerate(own) if i != index
+        ):
+            return False  # views of the plan's buffer would not follow
+        others = [b for b in self._bound.values() if b is not binding]
+        if binding.is_output:
+            taken = own + [_range(b.array) for b in others]
+        elif index in self._written:
+            return False  # the caller's array is not the plan's to change
+        else:
+            taken = [own[i] for i in self._written]
+        return not any(_meet(where, other) for other in taken)
+
+    # ------------------------------------------------------------ running
+
+    def run(self, enter: Callable[[], int]) -> int:
+        """Enter the plan, with copies before a fresh run and after a complete one."""
+        if not self._state.is_released and not self._state.table.words[Header.BUSY]:
+            self.before_run()
+        code = enter()
+        if code == Code.OK:
+            self.after_run()
+        return code
+
+    def before_run(self) -> None:
+        """Check the shapes of bound outputs, and copy staged inputs in."""
+        if self._checked_version != self._state.version:
+            self._check_outputs(self._state.pending_values())
+            self._checked_version = self._state.version
+        for binding in self._bound.values():
+            if not binding.is_output and not binding.is_direct:
+                self._buffers[binding.io.index].array(binding.array.shape)[...] = binding.array
+
+    def after_run(self) -> None:
+        """Copy staged outputs out."""
+        for binding in self._bound.values():
+            if binding.is_output and not binding.is_direct:
+                binding.array[...] = self._buffers[binding.io.index].array(binding.array.shape)
+
+    def _check_outputs(self, values: Mapping[str, int]) -> None:
+        for binding in self._bound.values():
+            if binding.is_output:
+                try:
+                    wanted = tuple(evaluate(d, values) for d in binding.io.type.shape)
+                except KeyError:
+                    return  # a variable is not bound: the runner says so
+                if binding.array.shape != wanted:
+                    raise InputError(
+                        f"output '{binding.io.name}'",
+                        f"array must have shape {wanted} at these variables, "
+                        f"got {binding.array.shape}.",
+                        shape=binding.array.shape,
+                    )
+
+
+def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:
+    """An array that native code may use where it lies; raises InputError otherwise."""
+    where = f"{'output' if is_output else 'input'} '{io.name}'"
+    if not isinstance(array, np.ndarray):
+        raise InputError(where, f"must be a NumPy array to be bound, got {type(array).__name__}.")
+    if array.dtype != io.type.dtype.numpy:
+        raise InputError(where, f"dtype must be {io.type.dtype}, got {array.dtype}.")
+    if not array.flags.c_contiguous or not array.flags.aligned:
+        raise InputError(where, "array must be C-contiguous and aligned to be bound.")
+    if is_output and not array.flags.writeable:
+        raise InputError(where, "array must be writeable.")
+    if array.ndim != io.type.rank:
+        raise InputError(where, f"array must have rank {io.type.rank}, got {array.ndim}.")
+    return array
+
+
+def _range(array: Array) -> tuple[int, int]:
+    start = int(array.ctypes.data)
+    return start, start + array.nbytes
+
+
+def _own_range(buffer: Buffer) -> tuple[int, int]:
+    return buffer.address, buffer.address + buffer.capacity_bytes
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return max(a[0], b[0]) < min(a[1], b[1])

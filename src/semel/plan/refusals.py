@@ -1,0 +1,143 @@
+"""What a plan says when it refuses: the errors behind the runner's codes.
+
+    code + header words  -->  a typed error with names and numbers
+
+The runner reports words: which variable, which check, which row. Here they become sentences.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from semel.errors import (
+    CustomFunctionError,
+    IndexRangeError,
+    InputError,
+    InternalError,
+    PlanError,
+    SemelError,
+    VariableError,
+)
+from semel.ir import abi
+from semel.ir.abi import Header
+from semel.ir.expr import Variable, evaluate, substitute
+from semel.plan.link import KernelBinder
+from semel.plan.parts import PlanParts
+from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.state import PlanIO, PlanState
+
+#: What a word can hold with room for arithmetic: values of variables lie within.
+NO_LIMIT = (1 << 62) - 1
+
+
+def variable_error(variable: Variable, value: int) -> VariableError:
+    """A variable is not bound, or out of its bounds."""
+    name, low, high = variable.name, variable.min, variable.max
+    if value == abi.UNBOUND:
+        return VariableError(
+            "plan",
+            f"variable '{name}' was never bound.",
+            hint=f"Call execute_with_vars({name}=...).",
+            variable=name,
+        )
+    top = "..." if high is None else high
+    return VariableError(
+        "plan",
+        f"variable '{name}' must lie in [{low}, {top}], got {value}.",
+        variable=name,
+        value=value,
+        min=low,
+        max=high,
+    )
+
+
+def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
+    """A guard does not hold at the pending values."""
+    expr, message = parts.guards[state.table.words[Header.ERROR_INDEX]]
+    values = state.pending_values()
+    used = ", ".join(f"{n}={v}" for n, v in values.items())
+    return VariableError(
+        "guard",
+        f"{message} ({expr} must be 0, got {evaluate(expr, values)} with {used}).",
+        values=values,
+    )
+
+
+def written_error(parts: PlanParts, state: PlanState) -> InputError:
+    """An input was not written for the pending values."""
+    table = state.table
+    i, dim = table.check_owners[table.words[Header.ERROR_INDEX]]
+    io = parts.input_io[i]
+    where = f"input '{io.name}'"
+    if dim < 0:
+        return InputError(where, "was never written.", hint="Use copyin() first.")
+    values = state.pending_values()
+    wanted = tuple(evaluate(d, values) for d in io.type.shape)
+    written = state.inputs[io.name].recorded_shape()
+    return InputError(
+        where,
+        f"must be written as {wanted} for these variables, it was written as {written}.",
+        hint="Call copyin() with the new shape, or bind the variables it was written for.",
+        shape=written,
+    )
+
+
+def status_error(op: PreparedOp, binder: KernelBinder, state: PlanState) -> SemelError:
+    """A kernel or a native function met bad data."""
+    words = state.table.words
+    code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
+    if isinstance(op, PreparedCustomFunction):
+        return CustomFunctionError(
+            f"op {op.id} ({op.kind})",
+            f"reported status {code} with value {value}.",
+            op=op.id,
+            kind=op.kind,
+        )
+    if not isinstance(op, PreparedKernel):
+        return InternalError("runner", "a row without a kernel reported a status.")
+    checks = op.kernel.signature.checks
+    if not 0 < code <= len(checks):
+        return PlanError(
+            f"op {op.id} ({op.kernel.name})", f"reported status {code} with value {value}."
+        )
+    check = checks[code - 1]
+    size = evaluate(substitute(check.size, binder.names(op)), state.current_values())
+    return IndexRangeError(
+        check.op,
+        f"{check.what} must lie in [0, {size}), got {value}.",
+        op=check.op,
+        index=value,
+        size=size,
+    )
+
+
+def as_value(name: str, value: Any) -> int:
+    """A variable's value as an int that fits a word."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise VariableError(
+            "plan", f"variable '{name}' must be an int, got {value!r}.", variable=name
+        ) from None
+    if isinstance(value, bool) or not -NO_LIMIT <= number <= NO_LIMIT:
+        raise VariableError(
+            "plan", f"variable '{name}' must be a 63-bit int, got {value!r}.", variable=name
+        )
+    return number
+
+
+def find_io(kind: str, ios: tuple[PlanIO, ...], name: str) -> PlanIO:
+    """The input or output of that name."""
+    for io in ios:
+        if io.name == name:
+            return io
+    known = ", ".join(io.name for io in ios) or "none"
+    raise InputError("plan", f"has no {kind} '{name}'; known: {known}.", name=name)
+
+
+def names_error(given: set[str], known: set[str]) -> InputError:
+    """What is wrong with the names of the inputs of a call."""
+    unknown, missing = sorted(given - known), sorted(known - given)
+    what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
+    return InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")

@@ -1,0 +1,72 @@
+"""Tensors to lowered kernels, and kernels run one after another without a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tests.codegen.machine import Array, Native
+
+from semel import Tensor
+from semel.compiler.pipeline import graph_to_run
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.expr import evaluate
+from semel.ir.graph import Graph, Node
+from semel.ir.target import Target
+from semel.kernel.interpret import interpret
+from semel.kernel.ir import Kernel
+from semel.lower import lower_schedule
+from semel.lower.lowered import Lowered
+from semel.passes import run_passes
+from semel.schedule.groups import build_schedule
+
+Run = Callable[[Kernel, list[Array], Mapping[str, int]], Any]
+
+
+def lower_graph(
+    outputs: Sequence[Tensor], target: Target | None = None, *, fusion: bool = True
+) -> tuple[Graph, tuple[Lowered, ...]]:
+    """The graph after its passes, and its kernels."""
+    graph = graph_to_run(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
+    schedule = build_schedule(graph, fusion=fusion)
+    return graph, lower_schedule(schedule, target or host_target())
+
+
+def run_kernels(
+    graph: Graph,
+    kernels: Sequence[Lowered],
+    data: Mapping[str, Array],
+    values: Mapping[str, int],
+    run: Run,
+) -> list[Array]:
+    """The outputs, with `run` called for every kernel; fresh memory is poison."""
+    memory: dict[Node, Array] = {}
+    for node in graph.nodes:
+        if node.op.name == "input":
+            memory[node] = np.array(data[node.attrs.name], order="C").reshape(-1)
+        elif node.op.name in ("constant", "param"):
+            memory[node] = np.array(node.attrs.storage.array, order="C").reshape(-1)
+    for lowered in kernels:
+        for node in lowered.args:
+            if node not in memory:
+                size = evaluate(node.type.num_elements, values)
+                memory[node] = _poison(size, node.type.dtype.numpy)
+        assert not run(lowered.kernel, [memory[n] for n in lowered.args], values)
+    shapes = [tuple(evaluate(d, values) for d in n.type.shape) for n in graph.outputs]
+    return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
+
+
+def _poison(size: int, dtype: Any) -> Array:
+    return np.frombuffer(bytearray(b"\xff" * (size * np.dtype(dtype).itemsize)), dtype)
+
+
+def run_by_interpreter(kernel: Kernel, buffers: list[Array], values: Mapping[str, int]) -> Any:
+    return interpret(kernel, buffers, values)
+
+
+def run_by_machine(target: Target) -> Run:
+    def run(kernel: Kernel, buffers: list[Array], values: Mapping[str, int]) -> Any:
+        return Native(kernel, target).run(buffers, values)
+
+    return run

@@ -1,0 +1,53 @@
+"""Generated code touches its buffers and nothing else: fences around every buffer, in a process of
+its own that dies if one is crossed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# One element past the end, on purpose: shows that the fences work.
+CULPRIT = """
+import numpy as np
+from tests.codegen.guarded import run_fenced
+from tests.codegen.machine import runnable_targets
+from semel.ir.expr import Index
+from semel.ir.types import FLOAT32
+from semel.kernel.ir import Buffer, Kernel, Loop, Store, load
+
+i = Index("i", 40)
+out, x = Buffer("out", FLOAT32, 40, "w"), Buffer("x", FLOAT32, 41, "r")
+loop = Loop(i, 0, 40, (Store(out, i, load(x, i + SHIFT)),), 16)
+kernel = Kernel("k", (out, x), (), (), Index("tile", 1), 1, (loop,))
+target = next(iter(runnable_targets().values()))
+run_fenced(target, at_end=AT_END)(kernel, [np.zeros(40, np.float32), np.zeros(40, np.float32)], {})
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(["", *(p for p in sys.path if p)])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("shift", "at_end"), [(1, True), (-1, False)])
+def test_the_fences_notice_one_element(shift: int, at_end: bool) -> None:
+    program = CULPRIT.replace("SHIFT", str(shift)).replace("AT_END", str(at_end))
+    assert run("-c", program).returncode == -signal.SIGSEGV
+    inside = CULPRIT.replace("SHIFT", "0").replace("AT_END", str(at_end))
+    assert run("-c", inside).returncode == 0
+
+
+def test_random_programs_stay_inside_their_buffers() -> None:
+    done = run("-m", "tests.codegen.guarded", "0", "25")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]

@@ -1,0 +1,163 @@
+"""Mistakes made with a plan: each has its type, says where, what must hold, what was found."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import semel
+from semel import (
+    InputError,
+    OutOfMemoryError,
+    PlanError,
+    SemelError,
+    Tensor,
+    UserError,
+    Variable,
+    VariableError,
+)
+from semel.plan.plan import ExecutionPlan
+
+Array = np.ndarray[Any, Any]
+
+
+def make() -> ExecutionPlan:
+    n = Variable("n", 1, 8)
+    x, y = Tensor.input("x", (n, 3)), Tensor.input("y", (3,), "int32")
+    return (x + y).prepare()
+
+
+def of(*shape: int, dtype: str = "float32") -> Array:
+    return np.ones(shape, dtype)
+
+
+GOOD = {"x": of(2, 3), "y": of(3, dtype="int32")}
+CALLS: dict[str, tuple[dict[str, Any], type[SemelError], str]] = {
+    "an input is missing": ({"x": of(2, 3)}, InputError, "y"),
+    "an input has a strange name": ({**GOOD, "z": of(3)}, InputError, "z"),
+    "no inputs at all": ({}, InputError, "x"),
+    "another dtype": ({**GOOD, "y": of(3)}, InputError, "int32"),
+    "a dtype of the other kind": ({**GOOD, "x": of(2, 3, dtype="int64")}, InputError, "float32"),
+    "too few dims": ({**GOOD, "x": of(3)}, InputError, "x"),
+    "too many dims": ({**GOOD, "x": of(1, 2, 3)}, InputError, "x"),
+    "a fixed dim is different": ({**GOOD, "x": of(2, 4)}, InputError, "x"),
+    "the other fixed dim": ({**GOOD, "y": of(4, dtype="int32")}, InputError, "y"),
+    "above the maximum": ({**GOOD, "x": of(9, 3)}, InputError, r"n=9.*\[1, 8\]"),
+    "below the minimum": ({**GOOD, "x": of(0, 3)}, InputError, r"n=0.*\[1, 8\]"),
+    "an object that is no array": ({**GOOD, "x": object()}, InputError, "x"),
+    "text": ({**GOOD, "x": "1, 2, 3"}, InputError, "x"),
+    "None": ({**GOOD, "x": None}, InputError, "x"),
+    "complex numbers": ({**GOOD, "x": np.ones((2, 3), np.complex64)}, InputError, "x"),
+    "another byte order": ({**GOOD, "x": np.ones((2, 3), ">f4")}, InputError, ">f4"),
+    "a ragged list": ({**GOOD, "x": [[1.0, 2.0], [1.0]]}, InputError, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", CALLS)
+def test_a_bad_call_is_refused_and_changes_nothing(mistake: str) -> None:
+    inputs, kind, text = CALLS[mistake]
+    plan = make()
+    before = plan(**GOOD)
+    with pytest.raises(kind, match=text) as caught:
+        plan(**inputs)
+    assert isinstance(caught.value, UserError)
+    assert str(caught.value).startswith("[")
+    np.testing.assert_array_equal(plan(**GOOD), before)
+
+
+USES: dict[str, tuple[Callable[[Any], Any], type[SemelError], str]] = {
+    "reading before the first run": (lambda p: p.output_buffer.numpy(), PlanError, "execute"),
+    "running before any input": (lambda p: p.execute_with_vars(n=2), InputError, "x"),
+    "a variable never bound": (lambda p: p.execute(), UserError, "n|x"),
+    "an unknown variable": (lambda p: p.execute_with_vars(k=2), VariableError, "k"),
+    "a variable out of range": (lambda p: p.execute_with_vars(n=99), VariableError, "99"),
+    "a variable that is no integer": (lambda p: p.execute_with_vars(n=2.5), VariableError, "2.5"),
+    "a variable that is text": (lambda p: p.execute_with_vars(n="2"), VariableError, "2"),
+    "a huge variable": (lambda p: p.execute_with_vars(n=1 << 70), VariableError, "n"),
+    "running after release": (lambda p: (p.release_all_buffers(), p.execute()), PlanError, "rel"),
+}
+
+
+@pytest.mark.parametrize("mistake", USES)
+def test_a_bad_use_has_a_typed_error(mistake: str) -> None:
+    use, kind, text = USES[mistake]
+    with pytest.raises(kind, match=text):
+        use(make())
+
+
+def test_inputs_written_for_another_size_are_refused() -> None:
+    plan = make()
+    plan(**GOOD)
+    with pytest.raises(InputError, match="x"):
+        plan.execute_with_vars(n=5)
+
+
+def test_a_guard_that_breaks_names_the_op_and_the_values() -> None:
+    n, m = Variable("n", 1, 9), Variable("m", 1, 9)
+    plan = (Tensor.input("x", (n,)) + Tensor.input("y", (m,))).prepare()
+    assert plan(x=of(3), y=of(3)).tolist() == [2, 2, 2]
+    with pytest.raises(VariableError, match=r"n=3.*m=4|m=4.*n=3|3.*4"):
+        plan(x=of(3), y=of(4))
+    assert plan(x=of(2), y=of(2)).tolist() == [2, 2]
+
+
+def test_a_reshape_that_stops_dividing_is_refused() -> None:
+    n = Variable("n", 0, 40)
+    plan = (Tensor.input("x", (n,)).reshape(n // 4, 4) * 2).prepare()
+    assert plan(x=of(8)).shape == (2, 4)
+    with pytest.raises(VariableError, match="reshape"):
+        plan(x=of(9))
+
+
+def test_memory_beyond_the_limit_is_refused_with_the_numbers() -> None:
+    x = Tensor.input("x", (1 << 20,))
+    with pytest.raises(OutOfMemoryError, match="bytes"):
+        (x.sort() * 2 + x).prepare(memory_limit=1 << 16)
+
+
+def test_a_tensor_too_large_for_any_machine_is_refused() -> None:
+    x = Tensor.input("x", (1 << 40, 1 << 10))
+    with pytest.raises(SemelError):
+        (x + 1).prepare()
+
+
+def test_a_dimension_product_past_64_bits_is_refused() -> None:
+    with pytest.raises(SemelError):
+        (Tensor.input("x", (1 << 40, 1 << 40)) + 1).prepare()
+
+
+@pytest.mark.parametrize("outputs", [[], [1.0], ["x"], [np.ones(3)], {"a": None}])
+def test_outputs_must_be_tensors(outputs: Any) -> None:
+    with pytest.raises(SemelError):
+        semel.prepare(outputs)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_threads_must_be_a_sensible_number(threads: Any) -> None:
+    with pytest.raises((SemelError, TypeError)):
+        (Tensor.input("x", (3,)) + 1).prepare(threads=threads)
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    both = Tensor.input("x", (3,)) + Tensor.input("x", (1,))
+    with pytest.raises(SemelError, match="x"):
+        both.prepare()
+
+
+def test_two_variables_of_one_name_are_refused() -> None:
+    a = Tensor.input("a", (Variable("n", 1, 5),))
+    b = Tensor.input("b", (Variable("n", 1, 7),))
+    with pytest.raises(SemelError, match="n"):
+        semel.prepare([a + 1, b + 1])
+
+
+def test_errors_survive_a_process_border() -> None:
+    plan = make()
+    with pytest.raises(VariableError) as caught:
+        plan.execute_with_vars(n=99)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is VariableError and str(copy) == str(caught.value)

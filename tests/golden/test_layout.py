@@ -1,0 +1,156 @@
+"""Views sink behind arithmetic: by text, and by the numbers it must not change."""
+
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+import pytest
+
+import semel.ops  # noqa: F401  (registers the ops)
+from semel import Tensor
+from semel.ir.graph import Graph
+from semel.ir.text import format_graph, parse_graph
+from semel.ops.evaluate import evaluate
+from semel.passes import run_passes
+from semel.passes.layout import sink_views
+from semel.passes.simplify import simplify
+
+MATMUL = """\
+%0 = input "x" : f32[2,3,4]
+%1 = input "w" : f32[2,4,5]
+%2 = matmul %0 %1 : f32[2,3,5]
+"""
+FLAT = """\
+%0 = input "x" : f32[6,4]
+%1 = input "w" : f32[4,5]
+%2 = matmul %0 %1 : f32[6,5]
+"""
+TURNED = MATMUL + "%3 = permute %2 {axes=(0, 2, 1)} : f32[2,5,3]\n"
+
+# (what, before, after): the last line is the output
+SINKS: list[tuple[str, str, str]] = [
+    (
+        "a permute passes an activation",
+        TURNED + "%4 = exp %3 : f32[2,5,3]",
+        MATMUL + "%3 = exp %2 : f32[2,3,5]\n%4 = permute %3 {axes=(0, 2, 1)} : f32[2,5,3]",
+    ),
+    (
+        "a reshape passes an activation",
+        FLAT + "%3 = reshape %2 {shape=(2, 3, 5)} : f32[2,3,5]\n%4 = exp %3 : f32[2,3,5]",
+        FLAT + "%3 = exp %2 : f32[6,5]\n%4 = reshape %3 {shape=(2, 3, 5)} : f32[2,3,5]",
+    ),
+    (
+        "a reshape of a matrix passes a bias",
+        FLAT
+        + '%3 = reshape %2 {shape=(2, 3, 5)} : f32[2,3,5]\n%4 = input "b" : f32[1,1,5]\n'
+        + "%5 = expand %4 {shape=(2, 3, 5)} : f32[2,3,5]\n%6 = add %3 %5 : f32[2,3,5]",
+        FLAT
+        + '%3 = input "b" : f32[1,1,5]\n%4 = reshape %3 {shape=(1, 5)} : f32[1,5]\n'
+        + "%5 = expand %4 {shape=(6, 5)} : f32[6,5]\n%6 = add %2 %5 : f32[6,5]\n"
+        + "%7 = reshape %6 {shape=(2, 3, 5)} : f32[2,3,5]",
+    ),
+    (
+        "a permute passes a bias",
+        TURNED
+        + '%4 = input "b" : f32[1,5,1]\n%5 = expand %4 {shape=(2, 5, 3)} : f32[2,5,3]\n'
+        + "%6 = add %3 %5 : f32[2,5,3]",
+        MATMUL
+        + '%3 = input "b" : f32[1,5,1]\n%4 = permute %3 {axes=(0, 2, 1)} : f32[1,1,5]\n'
+        + "%5 = expand %4 {shape=(2, 3, 5)} : f32[2,3,5]\n%6 = add %2 %5 : f32[2,3,5]\n"
+        + "%7 = permute %6 {axes=(0, 2, 1)} : f32[2,5,3]",
+    ),
+    (
+        "two equal permutes are one",
+        TURNED + "%4 = exp %3 : f32[2,5,3]\n%5 = add %4 %3 : f32[2,5,3]",
+        MATMUL
+        + "%3 = exp %2 : f32[2,3,5]\n%4 = add %3 %2 : f32[2,3,5]\n"
+        + "%5 = permute %4 {axes=(0, 2, 1)} : f32[2,5,3]",
+    ),
+    (
+        "a permute passes a reduction",
+        TURNED + "%4 = reduce_sum %3 {axes=(1,)} : f32[2,1,3]",
+        MATMUL
+        + "%3 = reduce_sum %2 {axes=(2,)} : f32[2,3,1]\n"
+        + "%4 = permute %3 {axes=(0, 2, 1)} : f32[2,1,3]",
+    ),
+    (
+        "a permute passes a pad",
+        TURNED
+        + "%4 = scalar 0.0 : f32[]\n"
+        + "%5 = pad %3 %4 {before=(0, 1, 2), after=(0, 0, 3)} : f32[2,6,8]",
+        MATMUL
+        + "%3 = scalar 0.0 : f32[]\n"
+        + "%4 = pad %2 %3 {before=(0, 2, 1), after=(0, 3, 0)} : f32[2,8,6]\n"
+        + "%5 = permute %4 {axes=(0, 2, 1)} : f32[2,6,8]",
+    ),
+    (
+        "a permute passes a slice",
+        TURNED + "%4 = slice %3 {starts=(0, 1, 0), sizes=(2, 2, 3), steps=(1, 2, 1)} : f32[2,2,3]",
+        MATMUL
+        + "%3 = slice %2 {starts=(0, 0, 1), sizes=(2, 3, 2), steps=(1, 1, 2)} : f32[2,3,2]\n"
+        + "%4 = permute %3 {axes=(0, 2, 1)} : f32[2,2,3]",
+    ),
+    (
+        "equal permutes pass a concat",
+        TURNED + "%4 = exp %3 : f32[2,5,3]\n%5 = concat %3 %4 {axis=1} : f32[2,10,3]",
+        MATMUL
+        + "%3 = exp %2 : f32[2,3,5]\n%4 = concat %2 %3 {axis=2} : f32[2,3,10]\n"
+        + "%5 = permute %4 {axes=(0, 2, 1)} : f32[2,10,3]",
+    ),
+]
+
+STAYS: list[tuple[str, str]] = [
+    ("another computed operand", TURNED + '%4 = input "y" : f32[2,5,3]\n'
+     "%5 = exp %4 : f32[2,5,3]\n%6 = add %3 %5 : f32[2,5,3]"),
+    ("a view of data", '%0 = input "x" : f32[2,3,4]\n'
+     "%1 = permute %0 {axes=(0, 2, 1)} : f32[2,4,3]\n%2 = exp %1 : f32[2,4,3]"),
+    ("a transposed matrix", FLAT + "%3 = permute %2 {axes=(1, 0)} : f32[5,6]\n"
+     "%4 = exp %3 : f32[5,6]"),
+    ("a sum in another order", TURNED + "%4 = reduce_sum %3 {axes=(1, 2)} : f32[2,1,1]"),
+    ("axes that stretch apart", FLAT + "%3 = reshape %2 {shape=(2, 3, 5)} : f32[2,3,5]\n"
+     '%4 = input "b" : f32[2,1,5]\n%5 = expand %4 {shape=(2, 3, 5)} : f32[2,3,5]\n'
+     "%6 = add %3 %5 : f32[2,3,5]"),
+]  # fmt: skip
+
+
+def graph_of(text: str) -> Graph:
+    last = textwrap.dedent(text).strip().splitlines()[-1].split(" ")[0]
+    return parse_graph(f"{text}\noutput {last}")
+
+
+@pytest.mark.parametrize(("before", "after"), [r[1:] for r in SINKS], ids=[r[0] for r in SINKS])
+def test_a_view_sinks(before: str, after: str) -> None:
+    found = run_passes(graph_of(before), [sink_views], verify=True)
+    assert format_graph(found) == format_graph(graph_of(after))
+
+
+@pytest.mark.parametrize("text", [r[1] for r in STAYS], ids=[r[0] for r in STAYS])
+def test_a_view_stays(text: str) -> None:
+    found = run_passes(graph_of(text), [sink_views], verify=True)
+    assert format_graph(found) == format_graph(graph_of(text))
+
+
+def test_sinking_twice_is_sinking_once() -> None:
+    for _, before, _ in SINKS:
+        once = run_passes(graph_of(before), [sink_views])
+        assert format_graph(run_passes(once, [sink_views])) == format_graph(once)
+
+
+def test_the_permutes_between_convolutions_are_gone() -> None:
+    x = Tensor.input("x", (1, 3, 8, 8))
+    rng = np.random.default_rng(1)
+    y = x.conv(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), padding=1).relu().max_pool(2)
+    y = y.conv(rng.standard_normal((8, 8, 3, 3), dtype=np.float32)).mean((2, 3))
+    before = Graph((y.node,))
+    after = run_passes(before, [simplify, sink_views, simplify], verify=True)
+    moved = [n for n in after.nodes if n.op.name == "permute" and _is_data(n)]
+    # What the image needs once, and what puts the windows of the pool where it wants them.
+    assert [n.attrs.axes for n in moved] == [(0, 2, 3, 1), (0, 1, 2, 4, 5, 3)]
+    data = {"x": rng.standard_normal((1, 3, 8, 8), dtype=np.float32)}
+    np.testing.assert_array_equal(evaluate(before, data)[0], evaluate(after, data)[0])
+
+
+def _is_data(node: semel.ir.graph.Node) -> bool:
+    """Whether the node depends on an input."""
+    return node.op.name == "input" or any(_is_data(n) for n in node.inputs)

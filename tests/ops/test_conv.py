@@ -1,0 +1,185 @@
+"""Convolutions and pools at random, at symbolic sizes, and in as few kernels as they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.ops.windows_reference import np_conv, np_conv_transpose, np_pool
+
+from semel import Tensor, Variable
+from semel.plan.plan import ExecutionPlan
+
+
+def close(got: np.ndarray, want: np.ndarray, depth: int = 64) -> None:
+    """Within the rounding of a sum of `depth` products."""
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=4e-7 * depth)
+
+
+def data(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@st.composite
+def convolutions(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Shapes of x and weight, and options, such that a window fits."""
+    count = draw(st.integers(1, 3))
+
+    def numbers(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(count))
+
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    depth = draw(st.sampled_from([1, 2, 5, 16]))
+    outputs = groups * draw(st.sampled_from([1, 2, 7, 33]))
+    kernel, dilation, stride = numbers(1, 3), numbers(1, 2), numbers(1, 3)
+    before, after = numbers(0, 2), numbers(0, 2)
+    space = tuple(
+        max((k - 1) * d + 1 - b - a, 1) + draw(st.integers(0, 4))
+        for k, d, b, a in zip(kernel, dilation, before, after, strict=True)
+    )
+    padding = tuple(zip(before, after, strict=True))
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    batch = draw(st.integers(1, 2))
+    return (batch, groups * depth, *space), (outputs, depth, *kernel), options
+
+
+RARELY = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@RARELY
+@given(convolutions())
+def test_any_convolution_is_numpys(
+    case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]],
+) -> None:
+    x_shape, w_shape, options = case
+    x, w, b = data(1, *x_shape), data(2, *w_shape), data(3, w_shape[0])
+    got = Tensor.input("x", x_shape).conv(w, b, **options).relu().prepare()(x=x)
+    want = np_conv(*(a.astype(np.float64) for a in (x, w, b)), **options)
+    close(got, np.maximum(want, 0), int(np.prod(w_shape[1:])))
+
+
+@RARELY
+@given(convolutions())
+def test_any_transposed_convolution_is_numpys(
+    case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]],
+) -> None:
+    (batch, _, *space), (outputs, depth, *kernel), options = case
+    groups = options["groups"]
+    grown = [n + 4 for n in space]  # a padding never takes all of the result
+    x, w = data(1, batch, outputs, *grown), data(2, outputs, depth, *kernel)
+    got = Tensor.input("x", x.shape).conv_transpose(w, **options).prepare()(x=x)
+    want = np_conv_transpose(x.astype(np.float64), w.astype(np.float64), **options)
+    close(got, want, outputs // groups * int(np.prod(kernel)))
+
+
+N, H, W = Variable("n", 0, 4), Variable("h", 3, 20), Variable("w", 3, 20)
+SYMBOLIC: list[tuple[str, Any, Any]] = [
+    ("plain", lambda x, w: x.conv(w, padding=1), lambda x, w: np_conv(x, w, padding=1)),
+    ("strided", lambda x, w: x.conv(w, stride=2, padding=1),
+     lambda x, w: np_conv(x, w, stride=2, padding=1)),
+    ("same", lambda x, w: x.conv(w, stride=2, padding="same"),
+     lambda x, w: np_conv(x, w, stride=2, padding="same")),
+    ("pointwise", lambda x, w: x.conv(w[:, :, :1, :1], stride=2),
+     lambda x, w: np_conv(x, w[:, :, :1, :1], stride=2)),
+    ("depthwise", lambda x, w: x.conv(w[:4, :1], groups=4),
+     lambda x, w: np_conv(x, w[:4, :1], groups=4)),
+    ("groups", lambda x, w: x.conv(w[:, :2], groups=2), lambda x, w: np_conv(x, w[:, :2], groups=2)),
+    ("transposed", lambda x, w: x.conv_transpose(w[:4], stride=2, padding=1),
+     lambda x, w: np_conv_transpose(x, w[:4], stride=2, padding=1)),
+    ("scattered", lambda x, w: x.conv_transpose(w[:4, :, :2, :2], stride=2),
+     lambda x, w: np_conv_transpose(x, w[:4, :, :2, :2], stride=2)),
+    ("max_pool", lambda x, w: x.max_pool(3, 2, 1), lambda x, w: np_pool("max", x, 3, 2, 1)),
+    ("max_pool_ceil", lambda x, w: x.max_pool(3, 2, 0, ceil_mode=True),
+     lambda x, w: np_pool("max", x, 3, 2, 0, ceil_mode=True)),
+    ("avg_pool", lambda x, w: x.avg_pool(3, 2, 1, count_include_pad=False),
+     lambda x, w: np_pool("avg", x, 3, 2, 1, count_include_pad=False)),
+    ("avg_pool_ceil", lambda x, w: x.avg_pool(2, 2, 0, ceil_mode=True),
+     lambda x, w: np_pool("avg", x, 2, 2, 0, ceil_mode=True)),
+    ("two_layers", lambda x, w: x.conv(w, padding=1).relu()[:, :4].conv(w, stride=2).global_avg_pool(),
+     lambda x, w: np_conv(np.maximum(np_conv(x, w, padding=1), 0)[:, :4], w, stride=2)
+     .mean((2, 3), keepdims=True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", SYMBOLIC, ids=lambda row: row[0])
+def test_one_plan_serves_every_batch_and_image_size(row: tuple[str, Any, Any]) -> None:
+    _, run, reference = row
+    w = data(2, 6, 4, 3, 3)
+    plan = run(Tensor.input("x", (N, 4, H, W)), Tensor(w)).prepare()
+    for shape in ((2, 4, 5, 7), (1, 4, 20, 3), (1, 4, 8, 8)):
+        x = data(1, *shape)
+        close(plan(x=x), reference(x.astype(np.float64), w.astype(np.float64)), 100)
+    assert plan.compile_count == 1
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    x, w = data(1, 2, 16, 21, 21), data(2, 48, 16, 3, 3)
+    y = Tensor.input("x", x.shape).conv(w, padding=1).relu().max_pool(2)
+    np.testing.assert_array_equal(y.prepare(threads=1)(x=x), y.prepare(threads=2)(x=x))
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def ops(plan: ExecutionPlan) -> list[str]:
+    """The kinds of kernels in order; what a kernel ends with is left out."""
+    return [op.kernel.signature.name.split("_")[0] for op in plan.prepared_kernels]
+
+
+def _bottleneck(x: Tensor, seed: int, outputs: int) -> Tensor:
+    def norm(y: Tensor, k: int) -> Tensor:
+        c = int(y.shape[1])  # type: ignore[arg-type]
+        return y.batch_norm(data(k, c), np.abs(data(k + 1, c)) + 1, data(k + 2, c), data(k + 3, c))
+
+    middle, inputs = outputs // 4, int(x.shape[1])  # type: ignore[arg-type]
+    y = norm(x.conv(data(seed, middle, inputs, 1, 1) * 0.1), 10).relu()
+    y = norm(y.conv(data(seed + 1, middle, middle, 3, 3) * 0.1, padding=1), 20).relu()
+    y = norm(y.conv(data(seed + 2, outputs, middle, 1, 1) * 0.1), 30)
+    return (y + x).relu()
+
+
+@pytest.mark.parametrize("batch", [1, 2, Variable("n", 1, 4)], ids=str)
+def test_a_bottleneck_is_three_matmuls_and_a_pad(batch: Any) -> None:
+    x = Tensor.input("x", (batch, 64, 6, 6))
+    y = x.conv(data(1, 160, 64, 1, 1) * 0.1)
+    y = _bottleneck(_bottleneck(y, 2, 160), 5, 160).global_avg_pool()
+    block = ["matmul", "pad", "matmul", "matmul"]
+    names = [name for name in ops(y.prepare()) if name in ("matmul", "pad", "max", "add")]
+    assert names == ["matmul", *block, *block]
+
+
+def test_channels_stay_last_through_a_chain() -> None:
+    """What stands between convolutions is never transposed in memory."""
+    x = Tensor.input("x", (1, 3, 16, 16))
+    y = x.conv(data(1, 40, 3, 3, 3), padding=1).relu().max_pool(2)
+    y = Tensor.concat([y.conv(data(2, 40, 40, 3, 3)), y[:, :, 1:-1, 1:-1]], 1).sigmoid()
+    y = y.conv(data(3, 8, 80, 1, 1)).mean((2, 3))
+    assert "permute" not in ops(y.prepare())
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_weights_are_moved_while_preparing_not_while_running(groups: int) -> None:
+    x = Tensor.input("x", (1, 8, 6, 6))
+    plan = x.conv(data(1, 8, 8 // groups, 3, 3), padding=1, groups=groups).mean((2, 3)).prepare()
+    written = [op.kernel.signature.name for op in plan.prepared_kernels]
+    assert len(written) <= 3, written  # pad, product, mean
+
+
+def test_torch_agrees() -> None:
+    torch = pytest.importorskip("torch")
+    x, w, b = data(1, 2, 6, 9, 8), data(2, 12, 3, 3, 3), data(3, 12)
+    options: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
+    tensors = [torch.from_numpy(a) for a in (x, w, b)]
+    close(Tensor(x).conv2d(w, b, **options).numpy(), torch.conv2d(*tensors, **options).numpy())
+    wt = data(4, 6, 4, 3, 3)
+    options = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 3}
+    want = torch.conv_transpose2d(tensors[0], torch.from_numpy(wt), **options).numpy()
+    close(Tensor(x).conv_transpose(wt, **options).numpy(), want)
+    want = torch.nn.functional.avg_pool2d(tensors[0], 3, 2, 1, True, False).numpy()
+    close(Tensor(x).avg_pool(3, 2, 1, 1, True, False).numpy(), want)

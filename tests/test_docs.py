@@ -1,0 +1,250 @@
+"""The documentation is true: links lead somewhere, code runs, printed text is what is printed.
+
+Fences say what a block is. `python` is a complete program and runs; `python fragment` only
+compiles; `text <stage>` on the architecture page is what that stage prints for the page's
+example, with `...` for lines left out.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.codegen.emit import emit_kernel
+from semel.compiler.pipeline import graph_to_run
+from semel.ir.target import AVX2, AVX512, target_for
+from semel.ir.text import format_graph
+from semel.kernel.text import format_kernel
+from semel.lower import lower_schedule
+from semel.lower.contract import register_tile
+from semel.lower.math import FUNCTIONS
+from semel.passes import run_passes
+from semel.passes.pack import pack_weights
+from semel.schedule.groups import build_schedule
+from semel.tensor.realize import build_graph
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+
+_FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path) -> list[tuple[str, str]]:
+    """(info, body) of every fenced block, without the indentation of a list around it."""
+    found = []
+    for match in _FENCE.finditer(path.read_text()):
+        indent = len(match.group()) - len(match.group().lstrip(" "))
+        lines = [line[indent:] for line in match.group("body").splitlines()]
+        found.append((match.group("info").strip(), "\n".join(lines) + "\n"))
+    return found
+
+
+def code(info: str) -> list[Any]:
+    """The blocks of all pages in docs that are marked `info`, as test parameters."""
+    return [
+        pytest.param(body, id=f"{name(page)}-{number}")
+        for page in PAGES
+        if page.is_relative_to(DOCS)
+        for number, (found, body) in enumerate(blocks(page))
+        if found == info
+    ]
+
+
+# ---------------------------------------------------------------- links
+
+
+def links(path: Path) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", path.read_text()))
+    return [link for link in _LINK.findall(prose) if "://" not in link]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    broken = [link for link in links(page) if not (page.parent / link.partition("#")[0]).exists()]
+    assert not broken, f"{name(page)} links to {broken}"
+
+
+def test_links_are_found_and_a_broken_one_shows(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("[a](gone.md) and `[b](code.md)`\n```text\n[c](block.md)\n```\n")
+    assert links(page) == ["gone.md"]
+    assert any(links(p) for p in PAGES)
+
+
+def test_pages_that_the_sources_mention_exist() -> None:
+    pattern = re.compile(r"docs/[\w/-]+\.md")
+    sources = [p for d in ("src", "examples", "benchmarks") for p in (ROOT / d).rglob("*.py")]
+    missing = {
+        (name(path), found)
+        for path in sources
+        for found in pattern.findall(path.read_text())
+        if not (ROOT / found).exists()
+    }
+    assert not missing
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            waiting += [(page.parent / link.partition("#")[0]).resolve() for link in links(page)]
+    unreached = {name(page) for page in PAGES if page not in seen and page not in DECISIONS}
+    assert not unreached
+
+
+# ---------------------------------------------------------------- code
+
+
+@pytest.mark.parametrize("body", code("python"))
+def test_a_complete_program_runs(body: str, session_cache_dir: Path) -> None:
+    run_program(body, session_cache_dir)
+
+
+@pytest.mark.parametrize("body", code("python fragment"))
+def test_a_fragment_is_python(body: str) -> None:
+    compile(body, "fragment", "exec")
+
+
+def run_program(body: str, cache_dir: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", body],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PYTHONPATH": str(ROOT / "src"), "SEMEL_CACHE_DIR": str(cache_dir), "LC_ALL": "C"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- the example of the architecture
+
+ARCHITECTURE = blocks(DOCS / "architecture.md")
+STAGES = ("input", "graph", "schedule", "kernel-0", "kernel-1", "llvm")
+#: Numbers of nodes and of SSA values depend on what else a process has made.
+_NUMBERS = {"schedule": re.compile(r"(?<=%)\d+"), "llvm": re.compile(r"(?<=[a-z])\d+\b")}
+
+
+def shown(stage: str) -> str:
+    (body,) = (body for info, body in ARCHITECTURE if info == f"text {stage}")
+    return body
+
+
+def program() -> str:
+    (body,) = (body for info, body in ARCHITECTURE if info == "python")
+    return body
+
+
+@cache
+def printed() -> dict[str, str]:
+    """What every stage prints for the example, on the machine that the page names."""
+    names: dict[str, Any] = {}
+    exec(program().partition("plan = ")[0], names)
+    target = target_for("x86_64", (*AVX2, *AVX512, "avx"))
+    panel = register_tile(target).lanes
+    asked = build_graph(names["y"])
+    graph = pack_weights(graph_to_run(run_passes(asked)), panel)
+    schedule = build_schedule(graph, panel=panel)
+    kernels = [lowered.kernel for lowered in lower_schedule(schedule, target)]
+    return {
+        "input": format_graph(asked),
+        "graph": format_graph(graph),
+        "schedule": "\n".join(schedule.log),
+        "kernel-0": format_kernel(kernels[0]),
+        "kernel-1": format_kernel(kernels[1]),
+        "llvm": emit_kernel(kernels[1], target, "softmax"),
+    }
+
+
+def first_difference(shown_text: str, printed_text: str) -> str:
+    """Empty if the shown text is the printed one with lines left out at `...`."""
+    waiting: Iterator[str] = iter(printed_text.rstrip("\n").splitlines())
+    may_skip = False
+    for line in shown_text.rstrip("\n").splitlines():
+        if line.strip() == "...":
+            may_skip = True
+            continue
+        found = next((got for got in waiting if not may_skip or got == line), None)
+        if found != line:
+            return f"the page has {line!r}, the code prints {found!r}"
+        may_skip = False
+    rest = [] if may_skip else list(waiting)
+    return f"the page lacks {rest[0]!r}" if rest else ""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_architecture_shows_what_a_stage_prints(stage: str) -> None:
+    texts = [shown(stage), printed()[stage]]
+    if stage in _NUMBERS:
+        texts = [_NUMBERS[stage].sub("", text) for text in texts]
+    assert not first_difference(*texts), f"architecture.md, {stage}"
+
+
+def test_the_architecture_shows_what_its_example_prints(session_cache_dir: Path) -> None:
+    assert run_program(program(), session_cache_dir) == shown("output")
+
+
+def test_a_page_that_shows_something_else_is_found() -> None:
+    assert not first_difference("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert not first_difference("a\n...\n", "a\nb\n")
+    assert first_difference("a\n...\ne\n", "a\nb\nc\nd\n")
+    assert first_difference("a\nc\n", "a\nb\nc\n")
+    assert first_difference("a\n", "a\nb\n")
+
+
+# ---------------------------------------------------------------- words and numbers
+
+
+def glossary() -> list[tuple[str, Path]]:
+    """(word, the file it lives in) of every row."""
+    rows = re.findall(
+        r"^\| ([\w ]+) \| .*\]\(([^)]+)\) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE
+    )
+    return [(word, (DOCS / link).resolve()) for word, link in rows]
+
+
+@pytest.mark.parametrize(("word", "path"), [pytest.param(*row, id=row[0]) for row in glossary()])
+def test_a_word_of_the_glossary_is_used_where_it_says(word: str, path: Path) -> None:
+    # Names count too: KernelSignature and tile_stride use two words each, a file its own name.
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_|/", " ", f"{name(path)} {path.read_text()}").lower()
+    assert re.search(rf"\b{word}", text), f"'{word}' does not occur in {name(path)}"
+
+
+def test_the_glossary_explains_each_word_once() -> None:
+    words = [word for word, _ in glossary()]
+    assert len(words) > 50
+    assert sorted(words) == sorted(set(words))
+
+
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    page = (DOCS / "decisions" / "0012-math.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert {row[0]: (float(row[1]), float(row[2])) for row in rows} == {
+        word: (f.float32_ulp, f.float64_ulp) for word, f in FUNCTIONS.items()
+    }
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name)
+def test_a_decision_has_a_number_of_its_own(page: Path) -> None:
+    text = page.read_text()
+    number = page.name[:4]
+    assert text.startswith(f"# {number}. ")
+    assert sum(other.name.startswith(number) for other in DECISIONS) == 1

@@ -1,0 +1,74 @@
+"""Reading .safetensors files, and files that only look like it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from semel.errors import InputError
+from semel.frontends.safetensors import load_safetensors
+
+
+def write(path: Path, header: Any, data: bytes = b"") -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def row(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+
+
+def test_arrays_come_back_by_name(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array([1, -2], np.int64),
+        "half": np.array([0.5, -3], ml_dtypes.bfloat16),
+        "none": np.zeros((0, 4), np.float16),
+        "one": np.array(True),
+    }
+    names = {"float32": "F32", "int64": "I64", "bfloat16": "BF16", "float16": "F16", "bool": "BOOL"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, array in arrays.items():
+        end = len(data) + array.nbytes
+        header[name] = row(names[array.dtype.name], list(array.shape), len(data), end)
+        data += array.tobytes()
+    found = load_safetensors(write(tmp_path / "m.safetensors", header, data))
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+    assert not found["a"].flags.writeable
+
+
+BROKEN: list[tuple[str, Any, str]] = [
+    ("not JSON", b"{", "the header must be JSON"),
+    ("a list", [], "the header must be an object, got list"),
+    ("no dtype", {"a": {"shape": [1]}}, r"m.safetensors: a\] needs dtype, shape and data_offsets"),
+    ("unknown dtype", {"a": row("F8", [1], 0, 1)}, "dtype must be one of .* got 'F8'"),
+    ("past the end", {"a": row("F32", [4], 0, 16)}, "bytes 0 to 16 must lie in the file's 8"),
+    ("wrong size", {"a": row("F32", [3], 0, 8)}, r"F32\[3\] takes 12 bytes, got 8"),
+    ("negative", {"a": row("U8", [-1], 0, 0)}, "must lie in the file"),
+    ("before the start", {"a": row("U8", [4], -4, 0)}, "must lie in the file"),
+]
+
+
+@pytest.mark.parametrize(("header", "message"), [r[1:] for r in BROKEN], ids=[r[0] for r in BROKEN])
+def test_a_broken_file_is_refused(tmp_path: Path, header: Any, message: str) -> None:
+    path = write(tmp_path / "m.safetensors", header, bytes(8))
+    with pytest.raises(InputError, match=message):
+        load_safetensors(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", (1 << 40).to_bytes(8, "little") + b"{}"])
+def test_a_file_too_short_for_its_header_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="at least 8 bytes|must end inside the file"):
+        load_safetensors(path)
