@@ -1,4 +1,4 @@
-"""`python -m benchmarks [calls|elementwise|gemm|conv|models|startup|all]`: measure, print, write JSON.
+"""`python -m benchmarks [calls|elementwise|gemm|conv|models|...]`: measure, print, write JSON.
 
 arguments  -->  table on stdout, progress on stderr, results in --json FILE
 """

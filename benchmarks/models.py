@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tests.models import reference
+from tests.ops.windows_reference import np_conv
 
 from benchmarks.row import Array, Bar, Inputs, Row
 from semel.models.decoder import DECODER, decoder_weights
 from semel.models.minilm import MINILM, minilm_weights
 from semel.models.resnet import RESNET50, resnet_weights
-from tests.models import reference
-from tests.ops.windows_reference import np_conv
 
 PAST = 256  # tokens in the decoder's cache
 
@@ -104,9 +104,9 @@ def _conv_row(name: str) -> Row:
     def compute(inputs: Inputs) -> Array:
         return np_conv(inputs["x"], conv_weight(name), None, 1, kernel // 2, 1, groups)
 
+    kind = f"{kernel}x{kernel}{' depthwise' * (groups > 1)}"
     return Row(
-        name, f"{kernel}x{kernel} {channels}->{outputs}{', depthwise' * (groups > 1)}, {side}x{side}",
-        "conv", _normal(x=shape), compute,
+        name, f"{kind} {channels}->{outputs}, {side}x{side}", "conv", _normal(x=shape), compute,
         Bar(f"{factor}x onnxruntime", (("peer", "onnxruntime", factor),)),
         tolerance=1e-4, traffic=2 * side**2 * outputs * kernel**2 * channels // groups,
         bound="fma", statistic="p10",
@@ -169,8 +169,6 @@ MODEL_ROWS: tuple[Row, ...] = (
     _model("minilm_16", "MiniLM b1 s16", _tokens(1, 16), _minilm, _speedup(1.4, 1.4)),
     _model("minilm_128", "MiniLM b1 s128", _tokens(1, 128), _minilm, _speedup(1.25, 1.25)),
     _model("minilm_8x128", "MiniLM b8 s128", _tokens(8, 128), _minilm, _speedup(1.15, 1.25)),
-    _model(
-        "resnet50", "ResNet-50 b1", _normal(x=(1, 3, 224, 224)), _resnet, _speedup(1.0, 1.1)
-    ),
+    _model("resnet50", "ResNet-50 b1", _normal(x=(1, 3, 224, 224)), _resnet, _speedup(1.0, 1.1)),
     _model("decoder", f"decoder step, {PAST} in cache", _cache, _decoder, _speedup(1.1, 1.05)),
 )

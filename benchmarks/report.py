@@ -27,7 +27,7 @@ _TIE = 1.15  # two runs of one peer differ by about this much
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A row judged: ratio to the best peer, its name, whether the bar is met, share of the limit."""
+    """A row judged: ratio to the best peer, its name, whether the bar is met, of the limit."""
 
     row: str
     threads: int

@@ -1,6 +1,8 @@
 """One line of the table: inputs, a reference, a bar.
 
-    Row --make_inputs--> the same arrays in every process
+    Row  --make_inputs-->  the same arrays in every process
+
+What the rows are is in `benchmarks.rows`; this is what they are made of.
 """
 
 from __future__ import annotations

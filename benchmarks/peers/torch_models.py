@@ -64,10 +64,10 @@ def _resnet(arrays: Inputs) -> Pair:
     image = torch.from_numpy(arrays["x"]).contiguous(memory_format=_LAST)
     folded = {}
     for name in [n.removesuffix(".running_var") for n in w if n.endswith("running_var")]:
-        conv = name.replace("bn", "conv") if "downsample" not in name else name[:-1] + "0"
+        layer = name.replace("bn", "conv") if "downsample" not in name else name[:-1] + "0"
         scale = w[f"{name}.weight"] / torch.sqrt(w[f"{name}.running_var"] + 1e-5)
-        kernel = (w[f"{conv}.weight"] * scale[:, None, None, None]).contiguous(memory_format=_LAST)
-        folded[conv] = kernel, w[f"{name}.bias"] - w[f"{name}.running_mean"] * scale
+        kernel = (w[f"{layer}.weight"] * scale[:, None, None, None]).contiguous(memory_format=_LAST)
+        folded[layer] = kernel, w[f"{name}.bias"] - w[f"{name}.running_mean"] * scale
 
     def conv(x: Any, name: str, stride: int = 1, padding: int = 0) -> Any:
         return F.conv2d(x, *folded[name], stride=stride, padding=padding)

@@ -13,7 +13,11 @@ X = Tensor.zeros(1, 4, 8, 8)
 W = Tensor.zeros(6, 4, 3, 3)
 
 WRONG: list[tuple[str, Callable[[], Any], str]] = [
-    ("channels", lambda: X.conv(Tensor.zeros(6, 3, 3, 3)), r"\[conv\] weight must have 4 / 1 input"),
+    (
+        "channels",
+        lambda: X.conv(Tensor.zeros(6, 3, 3, 3)),
+        r"\[conv\] weight must have 4 / 1 input",
+    ),
     ("rank", lambda: X.conv(Tensor.zeros(6, 4, 3)), r"\[conv\] x must be \[N, C, space"),
     ("too few axes", lambda: Tensor.zeros(4, 8).conv(Tensor.zeros(4, 8)), r"1 to 3 spatial axes"),
     ("conv1d", lambda: X.conv1d(W), r"\[conv1d\] needs 3 axes"),
@@ -41,5 +45,7 @@ def test_arguments_are_checked_at_the_door(make: Callable[[], Any], message: str
 
 
 def test_uneven_parts_are_not_supported() -> None:
-    with pytest.raises(UnsupportedError, match=r"output must divide the sizes \[8, 8\], got \(3, 3"):
+    with pytest.raises(
+        UnsupportedError, match=r"output must divide the sizes \[8, 8\], got \(3, 3"
+    ):
         X.adaptive_avg_pool(3)

@@ -7,9 +7,8 @@ import textwrap
 import numpy as np
 import pytest
 
-import semel.ops  # noqa: F401  (registers the ops)
 from semel import Tensor
-from semel.ir.graph import Graph
+from semel.ir.graph import Graph, Node
 from semel.ir.text import format_graph, parse_graph
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
@@ -151,6 +150,6 @@ def test_the_permutes_between_convolutions_are_gone() -> None:
     np.testing.assert_array_equal(evaluate(before, data)[0], evaluate(after, data)[0])
 
 
-def _is_data(node: semel.ir.graph.Node) -> bool:
+def _is_data(node: Node) -> bool:
     """Whether the node depends on an input."""
     return node.op.name == "input" or any(_is_data(n) for n in node.inputs)

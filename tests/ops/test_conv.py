@@ -60,7 +60,8 @@ def test_any_convolution_is_numpys(
     x_shape, w_shape, options = case
     x, w, b = data(1, *x_shape), data(2, *w_shape), data(3, w_shape[0])
     got = Tensor.input("x", x_shape).conv(w, b, **options).relu().prepare()(x=x)
-    want = np_conv(*(a.astype(np.float64) for a in (x, w, b)), **options)
+    wide = [a.astype(np.float64) for a in (x, w, b)]
+    want = np_conv(wide[0], wide[1], wide[2], **options)
     close(got, np.maximum(want, 0), int(np.prod(w_shape[1:])))
 
 
@@ -89,7 +90,8 @@ SYMBOLIC: list[tuple[str, Any, Any]] = [
      lambda x, w: np_conv(x, w[:, :, :1, :1], stride=2)),
     ("depthwise", lambda x, w: x.conv(w[:4, :1], groups=4),
      lambda x, w: np_conv(x, w[:4, :1], groups=4)),
-    ("groups", lambda x, w: x.conv(w[:, :2], groups=2), lambda x, w: np_conv(x, w[:, :2], groups=2)),
+    ("groups", lambda x, w: x.conv(w[:, :2], groups=2),
+     lambda x, w: np_conv(x, w[:, :2], groups=2)),
     ("transposed", lambda x, w: x.conv_transpose(w[:4], stride=2, padding=1),
      lambda x, w: np_conv_transpose(x, w[:4], stride=2, padding=1)),
     ("scattered", lambda x, w: x.conv_transpose(w[:4, :, :2, :2], stride=2),
@@ -101,7 +103,8 @@ SYMBOLIC: list[tuple[str, Any, Any]] = [
      lambda x, w: np_pool("avg", x, 3, 2, 1, count_include_pad=False)),
     ("avg_pool_ceil", lambda x, w: x.avg_pool(2, 2, 0, ceil_mode=True),
      lambda x, w: np_pool("avg", x, 2, 2, 0, ceil_mode=True)),
-    ("two_layers", lambda x, w: x.conv(w, padding=1).relu()[:, :4].conv(w, stride=2).global_avg_pool(),
+    ("two_layers",
+     lambda x, w: x.conv(w, padding=1).relu()[:, :4].conv(w, stride=2).global_avg_pool(),
      lambda x, w: np_conv(np.maximum(np_conv(x, w, padding=1), 0)[:, :4], w, stride=2)
      .mean((2, 3), keepdims=True)),
 ]  # fmt: skip

@@ -78,17 +78,17 @@ def np_conv_transpose(
     stride, dilation = each(stride, count), each(dilation, count)
     more, pads = each(output_padding, count), pairs(padding, space, kernel, stride, dilation)
     rows = list(zip(space, stride, kernel, dilation, more, strict=True))
-    full = np.zeros(
-        (x.shape[0], w.shape[1] * groups, *((n - 1) * s + (k - 1) * d + 1 + m for n, s, k, d, m in rows))
-    )  # fmt: skip
+    sizes = [(n - 1) * s + (k - 1) * d + 1 + m for n, s, k, d, m in rows]
+    full = np.zeros((x.shape[0], w.shape[1] * groups, *sizes))
     for at in product(*(range(k) for k in kernel)):
         where = tuple(
             slice(i * d, i * d + (n - 1) * s + 1, s)
             for i, (n, s, _, d, _) in zip(at, rows, strict=True)
         )
+        here: Any = (..., *at)
         parts = [
-            np.moveaxis(np.tensordot(xs, ws[(slice(None), slice(None), *at)], ((1,), (0,))), -1, 1)
-            for xs, ws in zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True)
+            np.moveaxis(np.tensordot(xs, ws, ((1,), (0,))), -1, 1)
+            for xs, ws in zip(np.split(x, groups, 1), np.split(w[here], groups, 0), strict=True)
         ]
         full[(slice(None), slice(None), *where)] += np.concatenate(parts, 1)
     cut = tuple(slice(p, n - q) for (p, q), n in zip(pads, full.shape[2:], strict=True))

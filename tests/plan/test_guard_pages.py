@@ -41,9 +41,14 @@ GRAPHS = {
     "gram": lambda x, y, w: x @ y.T,
     "transposed": lambda x, y, w: x.T @ y,
     "flip": lambda x, y, w: x.flip(1) + y.flip(0),
+    "attention": lambda x, y, w: semel.scaled_dot_product_attention(
+        x.reshape(1, 1, *x.shape), y.reshape(1, 1, *y.shape), y.reshape(1, 1, *y.shape)
+    ),
+    "gather": lambda x, y, w: x.take(Tensor(np.array([0, -1])), 0) + y.argmax(0).cast("float32"),
+    "conv": lambda x, y, w: x.reshape(1, 1, *x.shape).conv2d(y.reshape(1, 1, *y.shape)),
     "cumsum": lambda x, y, w: x.cumsum(1),
     "concat": lambda x, y, w: semel.concat([x, y], 1),
-    "halves": lambda x, y, w: x.cast("float16").cast("float32") + y.cast("bfloat16").cast("float32"),
+    "halves": lambda x, y, w: x.cast("float16").cast("float32") + y.cast("bfloat16"),
 }
 for rows, cols in {shapes}:
     x, y = (rng.standard_normal((rows, cols)).astype(np.float32) for _ in range(2))

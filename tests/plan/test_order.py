@@ -19,8 +19,9 @@ from tests.plan.kernels import TILE
 import semel
 from semel import Tensor, config
 from semel.errors import OrderError, PlanError
-from semel.plan.prepared import PreparedBufferView, PreparedCopy
+from semel.plan.prepared import PreparedBufferView, PreparedCopy, PreparedCustomFunction
 from semel.runtime.buffer import Buffer
+from semel.runtime.custom import custom_function
 
 SIZE = 2 * TILE  #: elements of each operand below
 UNIT = TILE // 2  #: views start at multiples of this
@@ -32,7 +33,16 @@ ORACLE: dict[str, Callable[..., Any]] = {
     "double": lambda a: a * np.float32(2),
     "increment": lambda a: a + np.float32(1),
     "reverse": lambda a: a[::-1].copy(),
+    "copy": lambda a: a.copy(),
+    "halve": lambda a: a * np.float32(0.5),
 }
+
+
+def _halve(attrs: Any, buffers: Any, variables: Any) -> None:
+    buffers[1].copyin(buffers[0].numpy() * np.float32(0.5))
+
+
+custom_function("order_halve", reads=(0,), writes=(1,))(_halve)
 
 
 @dataclass(frozen=True)
@@ -104,8 +114,14 @@ def _sketch(program: list[Call], work: int) -> tuple[Sketch, Buffer]:
     s = Sketch(SIZE, bytes_per_element=work)
     for start in range(STARTS):
         s.buffer(f"v{start}", whole.view(start * UNIT * 4, SIZE * 4))
-    for call in program:
-        s.op(call.name, *(f"v{x}" for x in call.starts))
+    for id_, call in enumerate(program):
+        indices = tuple(s.buffer(f"v{x}") for x in call.starts)
+        if call.name == "copy":
+            s.builder.add_op(PreparedCopy(id_, indices[::-1]))
+        elif call.name == "halve":
+            s.builder.add_op(PreparedCustomFunction(id_, "order_halve", None, indices))
+        else:
+            s.op(call.name, *(f"v{x}" for x in call.starts), id=id_)
     return s, whole
 
 

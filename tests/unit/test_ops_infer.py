@@ -46,6 +46,7 @@ from semel.ops.attrs import (
     ScanAttrs,
     ScatterAttrs,
     SliceAttrs,
+    WindowAttrs,
 )
 from semel.ops.elementwise import BINARY, COMPARISONS, UNARY
 
@@ -118,6 +119,12 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("matmul", [f32(2, 4, 3), f32(3, 3, 4)], None, "batch dims 0 must agree, got 2"),
     ("matmul", [f32(3), f32(3)], None, "rank >= 2, got f32[3] and f32[3]"),
     ("matmul", [f32(4, 3), tensor(INT8, 3, 4)], None, "one dtype, got f32[4,3], i8[3,4]"),
+    ("softmax_matmul", [f32(4, 3), f32(4, 3)], None, "keys must agree, got 3 in f32[4,3] and 4"),
+    ("softmax_matmul", [tensor(INT32, 2, 3), tensor(INT32, 3, 4)], None, "floats of rank >= 2"),
+    ("window", [f32(4)], WindowAttrs((0,), (3,), (1,), (2,)), "a window of 5 must fit axis 0"),
+    ("window", [f32(4)], WindowAttrs((0,), (3,), (0,), (1,)), "must be >= 1"),
+    ("window", [f32(4)], WindowAttrs((0,), (3, 3), (1,), (1,)), "one size, stride and dilation"),
+    ("window", [f32(4)], WindowAttrs((1,), (3,), (1,), (1,)), "axis must lie in [0, 1)"),
     ("scan", [f32(4)], ScanAttrs(1, "sum"), "axis must lie in [0, 1)"),
     ("scan", [f32(4)], ScanAttrs(0, "or"), "got 'or'"),
     ("argsort", [f32(4)], ArgsortAttrs(1), "axis must lie in [0, 1)"),

@@ -25,7 +25,7 @@ def row(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any]:
 
 
 def test_arrays_come_back_by_name(tmp_path: Path) -> None:
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.array([1, -2], np.int64),
         "half": np.array([0.5, -3], ml_dtypes.bfloat16),
@@ -70,5 +70,5 @@ def test_a_broken_file_is_refused(tmp_path: Path, header: Any, message: str) -> 
 def test_a_file_too_short_for_its_header_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="at least 8 bytes|must end inside the file"):
+    with pytest.raises(InputError, match=r"at least 8 bytes|must end inside the file"):
         load_safetensors(path)

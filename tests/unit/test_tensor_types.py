@@ -37,7 +37,7 @@ def reference(tensor: Tensor, **inputs: Any) -> np.ndarray:
         (memoryview(b"abc"), "uint8"),
         (range(3), "int64"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__ if isinstance(value, memoryview) else repr(value),
 )
 def test_dtype_of_data(data: Any, dtype: str) -> None:
     assert Tensor(data).dtype.name == dtype

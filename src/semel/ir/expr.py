@@ -27,9 +27,25 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 
 
 class _Arithmetic:
-    """Operators shared by atoms and expressions; results are canonical."""
+    """Operators shared by atoms and expressions; results are canonical.
 
-    __slots__ = ()
+    Expressions are nested and serve as keys everywhere, so each remembers its hash.
+    """
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((type(self).__name__, *self._parts()))
+            self.__dict__["_hash"] = known
+        return known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the hash: strings hash differently in another process.
+        return type(self), self._parts()
+
+    def _parts(self) -> tuple[Any, ...]:
+        """The fields, in order: what equality compares."""
+        raise NotImplementedError
 
     def __add__(self, other: Dim) -> Dim:
         return add(self, other)  # type: ignore[arg-type]
@@ -90,6 +106,11 @@ class Variable(_Arithmetic):
                 "Variable", f"'{self.name}' needs 0 <= min <= max, got [{self.min}, {self.max}]."
             )
 
+    __hash__ = _Arithmetic.__hash__
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.name, self.min, self.max
+
     def _key(self) -> tuple[Any, ...]:
         return (0, self.name, self.min, -1 if self.max is None else self.max)
 
@@ -106,6 +127,11 @@ class Index(_Arithmetic):
 
     name: str
     extent: Dim
+
+    __hash__ = _Arithmetic.__hash__
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.name, self.extent
 
     def _key(self) -> tuple[Any, ...]:
         return (1, self.name, str(self.extent))
@@ -124,6 +150,11 @@ class Fn(_Arithmetic):
 
     kind: str
     args: tuple[Dim, ...]
+
+    __hash__ = _Arithmetic.__hash__
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.kind, self.args
 
     def _key(self) -> tuple[Any, ...]:
         return (2, self.kind, *(str(a) for a in self.args))
@@ -173,8 +204,10 @@ class Expr(_Arithmetic):
 
     terms: tuple[tuple[Monomial, int], ...]
 
-    def __hash__(self) -> int:
-        return hash(self.terms)
+    __hash__ = _Arithmetic.__hash__
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (self.terms,)
 
     def __str__(self) -> str:
         parts = []
@@ -273,6 +306,14 @@ def product(values: Iterable[Dim]) -> Dim:
     result: Dim = 1
     for value in values:
         result = mul(result, value)
+    return result
+
+
+def sum_dims(values: Iterable[Dim]) -> Dim:
+    """The sum of all values; 0 for none."""
+    result: Dim = 0
+    for value in values:
+        result = add(result, value)
     return result
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from semel.errors import InternalError
-from semel.ir.expr import Dim, Index, atoms
+from semel.ir.expr import Dim, Index, atoms, is_nonnegative, is_positive
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, INT64, UINT32, UINT64, DType
@@ -175,12 +175,18 @@ class Evaluator:
         result: Value | None = None
         for k, (operand, offset) in enumerate(zip(node.inputs, offsets, strict=True)):
             end = offset + operand.type.shape[axis]
+            if is_nonnegative(at[axis] - end) or is_positive(offset - at[axis]):
+                continue
+            if is_nonnegative(at[axis] - offset) and is_positive(end - at[axis]):
+                index = operand_index(node, k, at, lambda n, i: self._gathered(n, i, guard))
+                return self(operand, index, guard)
             starts = position >= ir.index(offset)
             inside = starts & (position < ir.index(end))
             index = operand_index(node, k, at, lambda n, i: self._gathered(n, i, guard))
             value = self(operand, index, _both(guard, inside))
             result = value if result is None else ir.select(starts, value, result)
-        assert result is not None
+        if result is None:  # nothing of the concatenation can be asked for here
+            return ir.const(node.type.dtype, 0)
         return result
 
     def _iota(self, node: Node, at: Indices, guard: Value | None) -> Value:

@@ -30,6 +30,7 @@ from semel.ir.expr import (
     minimum,
     product,
     substitute,
+    sum_dims,
     upper_bound,
 )
 from semel.ir.graph import Node
@@ -41,6 +42,7 @@ from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.columns import ROWS, four_rows, is_worth_streaming, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, start_value, value_atoms
+from semel.lower.parts import Span, find_parts
 from semel.lower.lowered import (
     Lowered,
     Names,
@@ -110,6 +112,9 @@ class _Lowering:
         return outer, inner
 
     def run(self) -> Lowered:
+        parts = None if self.group.reduces else find_parts(self.group, self.root_loops)
+        if parts is not None:
+            return Lowered(self._in_parts(*parts), tuple(self.buffers), self.group)
         phases = self._phases()
         if self._can_stream(phases):
             return Lowered(self._stream(phases), tuple(self.buffers), self.group)
@@ -119,8 +124,33 @@ class _Lowering:
             rows += self._lower_phase(phase)
         body = [*self.prelude, *rows]
         loops, statements = merge_loops(self.outer, body, self.names)
-        kernel = self._tile(loops, statements)
+        kernel = self._finished(*self._tiled(loops, statements))
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _in_parts(self, axis: int, spans: Sequence[Span]) -> Kernel:
+        """One nest per part of a concatenation; each part has tiles of its own."""
+        pieces: list[tuple[Index, tuple[Statement, ...]]] = []
+        for start, size in spans:
+            along = self.names.index("i", size)
+            at = tuple(start + along if d == axis else i for d, i in enumerate(self.root_loops))
+            loops = [along if d == axis else i for d, i in enumerate(self.root_loops)]
+            evaluate = Evaluator(self._loadable, {}, self.checks, self.names)
+            stores: list[Statement] = [
+                ir.Store(self.buffers[n], flat_index(at, n.type.shape), evaluate(n, at))
+                for n in self.group.outputs
+            ]
+            body = [*evaluate.prelude, *stores]
+            named = [i for i in loops if isinstance(i, Index)]
+            pieces.append(self._tiled(*merge_loops(named, body, self.names)))
+        tile = Index("tile", sum_dims(t.extent for t, _ in pieces))
+        first: Dim = 0
+        statements: list[Statement] = []
+        for own, piece in pieces:
+            here = ir.index(tile)
+            inside = (here >= ir.index(first)) & (here < ir.index(first + own.extent))
+            statements.append(ir.If(inside, substitute_indices(piece, {own: tile - first})))
+            first = first + own.extent
+        return self._finished(tile, tuple(statements))
 
     def _can_stream(self, phases: list[_Phase]) -> bool:
         """Whether the group is one long reduction along an outer axis and what follows it."""
@@ -464,14 +494,15 @@ class _Lowering:
         last = max((d for d, n in enumerate(shape) if n != 1), default=-1)
         return last >= 0 and last not in axes and bool(self.outer)
 
-    def _tile(self, loops: list[Index], body: tuple[Statement, ...]) -> Kernel:
+    def _tiled(
+        self, loops: list[Index], body: tuple[Statement, ...]
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """The loops dealt out to tiles."""
         if not loops:
-            tile, statements = Index("tile", 1), body
-        elif self._is_column_mode:
-            tile, statements = self._tile_columns(loops, body)
-        else:
-            tile, statements = self._tile_rows(loops, body)
-        return self._finished(tile, statements)
+            return Index("tile", 1), body
+        if self._is_column_mode:
+            return self._tile_columns(loops, body)
+        return self._tile_rows(loops, body)
 
     def _finished(self, tile: Index, statements: tuple[Statement, ...]) -> Kernel:
         return finish_kernel(

@@ -44,7 +44,9 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         view = _packed_view(right, chain, lanes)
         if repeated is not right:
             rank = repeated.type.rank
-            view = make_node("reshape", (view,), ReshapeAttrs((*[1] * (rank - 2), *view.type.shape)))
+            view = make_node(
+                "reshape", (view,), ReshapeAttrs((*[1] * (rank - 2), *view.type.shape))
+            )
             view = make_node("expand", (view,), ExpandAttrs(repeated.type.shape))
         return make_node("matmul", (left, view))
 

@@ -1,1 +1,34 @@
-"""The contract between compile side and run side."""
+"""Plans: what they are built from, and how they run.
+
+Everything that a plan built by hand needs has its name here.
+"""
+
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.parts import PlanMemory
+from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import (
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+    RuntimeVar,
+)
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
+from semel.runtime.profile import KernelProfile
+
+__all__ = [
+    "Buffer",
+    "CachedKernel",
+    "ExecutionPlan",
+    "ExecutionPlanBuilder",
+    "KernelProfile",
+    "PlanMemory",
+    "PreparedBufferView",
+    "PreparedCopy",
+    "PreparedCustomFunction",
+    "PreparedKernel",
+    "PreparedOp",
+    "RuntimeVar",
+]

@@ -461,20 +461,13 @@ class ExecutionPlan:
     def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
         """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
         self._check_idle()
-        if self._resize is None:
-            raise InternalError("plan", "has a capacity but no way to grow.")
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
         self._bindings.detach()
         try:
-            self._resize(capacities)
-            used = capacities
-        except OutOfMemoryError:
-            try:
-                self._resize(exact)
-            except OutOfMemoryError:
-                self._attach()
-                raise
-            used = exact
+            used = self._resize_to(capacities, exact)
+        except BaseException:
+            self._attach()
+            raise
         self._parts = replace(
             self._parts,
             variables=tuple(
@@ -484,6 +477,18 @@ class ExecutionPlan:
         )
         self._relink()
         self.growths += 1
+
+    def _resize_to(
+        self, capacities: Mapping[str, int], exact: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        if self._resize is None:
+            raise InternalError("plan", "has a capacity but no way to grow.")
+        try:
+            self._resize(capacities)
+        except OutOfMemoryError:
+            self._resize(exact)
+            return exact
+        return capacities
 
     # ------------------------------------------------------------ arrays without a copy
 

@@ -108,7 +108,9 @@ class Conv(NN):
 
     def _of_rank(self, rank: int, where: str) -> Self:
         if self.ndim != rank:
-            raise GraphError(where, f"needs {rank} axes, batch and channels first, got {self.type}.")
+            raise GraphError(
+                where, f"needs {rank} axes, batch and channels first, got {self.type}."
+            )
         return self
 
     def _channels_last(self) -> Self:
@@ -239,9 +241,7 @@ class Conv(NN):
         sizes = [size * n for size, n in zip(space, found.sizes, strict=True)]
         return tiles.permute(0, *pairs, tiles.ndim - 1).reshape(self.shape[0], *sizes, outputs)
 
-    def _transposed(
-        self, weight: Self, found: Windows, more: tuple[int, ...], groups: int
-    ) -> Self:
+    def _transposed(self, weight: Self, found: Windows, more: tuple[int, ...], groups: int) -> Self:
         """A convolution of the spread input with the kernel turned around."""
         spread = self
         for axis, stride in enumerate(found.strides):

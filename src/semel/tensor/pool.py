@@ -10,7 +10,6 @@ never what `ceil_mode` adds for a last window that is only partly there.
 
 from __future__ import annotations
 
-
 from typing import Any, Self
 
 from semel.errors import GraphError, UnsupportedError

@@ -1,0 +1,50 @@
+"""Concatenations, one loop nest per part.
+
+    root over [0, n + m)  -->  a nest over [0, n), a nest over [n, n + m)
+
+Where a group's loop runs along the axis of a concatenation, asking at every element
+which operand it comes from would read and compute all of them. Cut at the boundaries,
+each nest knows its operand, and the test disappears in index arithmetic.
+"""
+
+from __future__ import annotations
+
+from semel.ir.expr import Dim, Index
+from semel.ir.graph import Node
+from semel.ops.index_maps import Indices, concat_offsets, operand_index
+from semel.schedule.group import Group
+
+#: More parts than this stay one nest: the code would grow with every part.
+MAX_PARTS = 128
+
+Span = tuple[Dim, Dim]
+
+
+def find_parts(group: Group, loops: Indices) -> tuple[int, list[Span]] | None:
+    """The root's axis to cut, and (start, size) of every part; None if nothing is to cut."""
+    inside = set(group.inside)
+    stack: list[tuple[Node, Indices]] = [(n, loops) for n in group.outputs]
+    seen: set[tuple[Node, Indices]] = set()
+    while stack:
+        node, at = stack.pop()
+        if (node, at) in seen or node not in inside:
+            continue
+        seen.add((node, at))
+        if node.op.name == "concat" and len(node.inputs) <= MAX_PARTS:
+            along = at[node.attrs.axis]
+            if isinstance(along, Index) and along in loops:
+                return loops.index(along), _spans(node)
+        if node.op.name in ("gather", "take_along", "concat", "random_bits"):
+            continue
+        for k, operand in enumerate(node.inputs):
+            stack.append((operand, operand_index(node, k, at, _never)))
+    return None
+
+
+def _spans(node: Node) -> list[Span]:
+    sizes = [n.type.shape[node.attrs.axis] for n in node.inputs]
+    return [(o, s) for o, s in zip(concat_offsets(node), sizes, strict=True) if s != 0]
+
+
+def _never(node: Node, at: Indices) -> Dim:
+    raise AssertionError(f"{node!r} does not read indices from memory")
