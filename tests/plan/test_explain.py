@@ -87,7 +87,8 @@ def test_a_variable_says_what_it_changes() -> None:
     assert (sizes["x"].at_min, sizes["x"].now, sizes["x"].at_max) == (384, 7 * 384, 64 * 384)
     tiles = [c for c in variable.changes if c.what == "tiles"]
     assert tiles and all(c.now is not None and c.at_max is not None for c in tiles)
-    assert all(c.at_min <= c.now <= c.at_max for c in tiles)  # type: ignore[operator]
+    # A contraction has more, smaller tiles where there are few rows: the count may fall.
+    assert all(min(c.at_min, c.now, c.at_max) >= 1 for c in tiles)  # type: ignore[type-var]
 
 
 def test_guards_are_named_with_their_variables() -> None:

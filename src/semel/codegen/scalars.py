@@ -210,9 +210,7 @@ class Scalars:
                 return self.extreme(lines, op, element, lanes, args, constant)
         raise AssertionError(f"no float rule for {op}")
 
-    def _ldexp(
-        self, lines: list[str], dtype: DType, args: list[str], lanes: int | None
-    ) -> str:
+    def _ldexp(self, lines: list[str], dtype: DType, args: list[str], lanes: int | None) -> str:
         """p * 2**n, n a whole number within twice the exponent range; rounds once."""
         element = element_type(dtype)
         bits = 64 if element == "double" else 32

@@ -76,7 +76,7 @@ def _widen(statement: Statement) -> Statement:
 
 def _registers(loop: ir.Loop) -> int:
     inner = list(walk_statements(loop.body))
-    if any(isinstance(s, ir.Loop) and s.unroll for s in inner):
+    if any(_holds_copies(s) for s in inner):
         return 1  # the lowering rule has filled the registers itself
     if any(isinstance(s, ir.Reduce) and s.combine in ("argmax", "argmin") for s in inner):
         return 2
@@ -85,3 +85,17 @@ def _registers(loop: ir.Loop) -> int:
     if operations <= LIGHT_BODY:
         return 4
     return 2 if operations <= MEDIUM_BODY else 1
+
+
+def _holds_copies(statement: Statement) -> bool:
+    """Whether the statement uses a local that is an array of registers."""
+    locals_: tuple[ir.Local, ...]
+    match statement:
+        case ir.Declare(local=local) | ir.Assign(local=local):
+            locals_ = (local,)
+        case ir.Reduce(locals=several):
+            locals_ = several
+        case _:
+            values = walk_values(ir.statement_values(statement))
+            locals_ = tuple(v.data[0] for v in values if v.op == "local")
+    return any(count > 1 for local in locals_ for count in local.copies)

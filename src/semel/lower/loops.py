@@ -58,6 +58,8 @@ from semel.schedule.group import DEAR, Group
 TILE_ELEMENTS = 16384
 #: Above this a row of an elementwise kernel is cut into blocks of columns.
 LONG_ROW = 1 << 16
+#: Windows (3x3, 5x5) are reduced without a loop: counting would cost more than adding.
+MAX_UNROLLED = 32
 
 
 @dataclass
@@ -458,23 +460,28 @@ class _Lowering:
         self, loops: list[Index], body: tuple[Statement, ...], phase: _Phase
     ) -> tuple[Statement, ...]:
         """The phase's loops around its body, innermost last."""
+        trips = product(loop.extent for loop in loops)
+        is_short = isinstance(trips, int) and trips <= MAX_UNROLLED and len(loops) > 1
         for depth, loop in enumerate(reversed(loops)):
             lanes = self._lanes if depth == 0 and not self._is_column_mode else 1
             is_chunk = phase.stop is not None
             start = phase.start if is_chunk else 0
             stop = phase.stop if phase.stop is not None else loop.extent
+            unroll = is_short and self._is_column_mode and not is_chunk
             if depth == 0 and self._is_column_mode and not is_chunk and _only_accumulates(body):
-                body = self._by_fours(loop, body)
+                body = self._by_fours(loop, body, unroll)
             else:
-                body = (ir.Loop(loop, start, stop, body, lanes),)
+                body = (ir.Loop(loop, start, stop, body, lanes, unroll),)
         return body
 
-    def _by_fours(self, loop: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    def _by_fours(
+        self, loop: Index, body: tuple[Statement, ...], unroll: bool
+    ) -> tuple[Statement, ...]:
         """Four rows at a time, so that one addition need not wait for the last."""
         block = Index(self.names("q"), loop.extent // ROWS)
         steps = [four_rows(s, loop, block) for s in body if isinstance(s, ir.Reduce)]
-        main = ir.Loop(block, 0, loop.extent // ROWS, tuple(steps))
-        rest = ir.Loop(loop, loop.extent // ROWS * ROWS, loop.extent, body)
+        main = ir.Loop(block, 0, loop.extent // ROWS, tuple(steps), unroll=unroll)
+        rest = ir.Loop(loop, loop.extent // ROWS * ROWS, loop.extent, body, unroll=unroll)
         return (main, rest)
 
     # ------------------------------------------------------------ vectors and tiles

@@ -49,6 +49,8 @@ def _merge(node: Node) -> Node | None:
     if node.op.name not in _SPLITTABLE or len(node.attrs.axes) < 2:
         return None
     x, axes = node.inputs[0], node.attrs.axes
+    if _slides(x):
+        return None
     shape: list[Dim] = []
     merged: list[int] = []
     for axis, dim in enumerate(x.type.shape):
@@ -63,6 +65,13 @@ def _merge(node: Node) -> Node | None:
     attrs = ReduceAttrs(tuple(merged), node.attrs.propagate_nan)
     reduced = make_node(node.op.name, (reshape_to(x, tuple(shape)),), attrs)
     return reshape_to(reduced, node.type.shape)
+
+
+def _slides(node: Node) -> bool:
+    """Whether a window is reduced: its axes merge only at the price of divisions."""
+    while node.op.kind == "elementwise" or node.op.name == "permute":
+        node = node.inputs[0]
+    return node.op.name == "window"
 
 
 def split_large_reductions(graph: Graph) -> Graph:

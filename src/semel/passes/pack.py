@@ -7,7 +7,9 @@ that a kernel which keeps a panel's columns in registers reads one straight run 
 memory. The packed constant has shape (panels, K, lanes), its last panel padded with
 zeros; the view (permute, reshape, slice) gives back w's shape, so that the graph
 means what it meant and index arithmetic alone finds the elements. Transposed and
-otherwise moved constants are packed straight from where they lie.
+otherwise moved constants are packed straight from where they lie. Other constants that
+are read in another order than they lie in (the filters of a depthwise convolution) are
+stored in that order.
 
 Before:  %1 = constant f32[384,1536];   %2 = matmul %0, %1
 After:   %1 = constant f32[48,384,32];  %2 = permute; %3 = reshape f32[384,1536]; %4 = matmul %0, %3
@@ -34,13 +36,16 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
     """Pack every constant right operand of a matmul into panels of `lanes` columns."""
 
     def rule(node: Node) -> Node | None:
+        if node.op.kind == "elementwise":
+            return _with_ordered_constants(node)
         if node.op.name != "matmul":
             return None
         left, right = node.inputs
         repeated, right = right, _below_batch(right)
         chain = _constant_chain(right)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
-            return _with_plain_weights(left, repeated)
+            # Too narrow or too deep for panels: in order at least.
+            return _with_ordered_constants(node)
         view = _packed_view(right, chain, lanes)
         if repeated is not right:
             rank = repeated.type.rank
@@ -97,16 +102,19 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     return make_node("slice", (flat,), SliceAttrs((0, 0), (depth, columns), (1, 1)))
 
 
-def _with_plain_weights(left: Node, right: Node) -> Node | None:
-    """A matmul whose moved constant, too narrow or too deep for panels, lies in order."""
-    below = right.inputs[0] if right.op.name == "expand" else right
+def _with_ordered_constants(node: Node) -> Node | None:
+    """The node with every permuted constant among its operands laid out as it is read."""
+    inputs = tuple(_ordered(n) for n in node.inputs)
+    return None if inputs == node.inputs else make_node(node.op.name, inputs, node.attrs)
+
+
+def _ordered(node: Node) -> Node:
+    below = node.inputs[0] if node.op.name == "expand" else node
     chain = _constant_chain(below)
-    if chain is None or all(n.op.name == "reshape" for n in chain[1:]):
-        return None
+    if chain is None or all(n.op.name != "permute" for n in chain[1:]):
+        return node
     plain = _plain(below, chain)
-    if below is not right:
-        plain = make_node("expand", (plain,), right.attrs)
-    return make_node("matmul", (left, plain))
+    return plain if below is node else make_node("expand", (plain,), node.attrs)
 
 
 def _plain(right: Node, chain: list[Node]) -> Node:
