@@ -13,6 +13,7 @@ from semel.ir.text import format_graph, parse_graph
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
 from semel.passes.layout import sink_views
+from semel.passes.pack import pack_weights
 from semel.passes.simplify import simplify
 
 MATMUL = """\
@@ -153,3 +154,33 @@ def test_the_permutes_between_convolutions_are_gone() -> None:
 def _is_data(node: Node) -> bool:
     """Whether the node depends on an input."""
     return node.op.name == "input" or any(_is_data(n) for n in node.inputs)
+
+
+# ---------------------------------------------------------------- constants and windows
+
+
+def test_filters_are_stored_in_the_order_they_are_read_in() -> None:
+    rng = np.random.default_rng(1)
+    filters = rng.standard_normal((8, 1, 3, 3), dtype=np.float32)
+    y = Tensor.input("x", (1, 8, 6, 6)).conv(filters, groups=8)
+    graph = Graph((y.node,))
+    packed = pack_weights(run_passes(graph), 32)
+    moved = [n for n in packed.nodes if n.op.name == "permute" and not _is_data(n)]
+    assert not moved
+    data = {"x": rng.standard_normal((1, 8, 6, 6), dtype=np.float32)}
+    np.testing.assert_array_equal(evaluate(graph, data)[0], evaluate(packed, data)[0])
+
+
+def test_narrow_weights_are_stored_in_the_order_they_are_read_in() -> None:
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = Tensor.input("x", (5, 4)) @ Tensor(weight).T
+    packed = pack_weights(run_passes(Graph((y.node,))), 32)
+    assert [n.op.name for n in packed.nodes] == ["input", "constant", "matmul"]
+    np.testing.assert_array_equal(packed.nodes[1].attrs.storage.array, weight.T)
+
+
+def test_the_axes_of_a_window_stay_apart() -> None:
+    """Merged, their index would be a quotient and a remainder."""
+    y = Tensor.input("x", (1, 8, 6, 6)).exp().max_pool(2)
+    reduces = [n for n in run_passes(Graph((y.node,))).nodes if n.op.kind == "reduce"]
+    assert [n.attrs.axes for n in reduces] == [(3, 4)]

@@ -127,6 +127,17 @@ def test_threads_do_not_change_a_bit() -> None:
     np.testing.assert_array_equal(y.prepare(threads=1)(x=x), y.prepare(threads=2)(x=x))
 
 
+@pytest.mark.parametrize("width", [7, 13, 28, 49, 56])
+def test_a_fixed_width_gives_the_bits_of_a_symbolic_one(width: int) -> None:
+    """Rows that blocks divide run in other blocks than those that leave a rest."""
+    x, w = data(1, 1, 8, 4, width), data(2, 40, 8, 3, 3)
+    plans = [
+        Tensor.input("x", (1, 8, 4, size)).conv(w, padding=1).prepare()
+        for size in (width, Variable("width", 1, 64))
+    ]
+    np.testing.assert_array_equal(plans[0](x=x), plans[1](x=x))
+
+
 # ---------------------------------------------------------------- kernels
 
 

@@ -435,8 +435,14 @@ scatter_one:
   %s1 = add i64 %s, 1
   br label %scatter_head
 exit:
-  call void @size_chunks(ptr %h)
   set %h.Header.DIRTY = 0
+  %threads = word %h.Header.THREADS
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %ready, label %share
+share:
+  call void @size_chunks(ptr %h)
+  br label %ready
+ready:
   ret i64 @Code.OK
 }
 """

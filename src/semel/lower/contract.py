@@ -70,6 +70,21 @@ def register_tile(target: Target, bits: int = 32) -> RegisterTile:
     return RegisterTile((6, 2, 1), 6, lanes, 24, 8)
 
 
+def _fitted(shape: RegisterTile, rows: Dim) -> RegisterTile:
+    """`shape` with blocks that divide a known number of rows, if not too low ones do.
+
+    Images are often multiples of 7 wide: no rest is left to run in low blocks.
+    """
+    if not isinstance(rows, int) or rows <= shape.tallest:
+        return shape
+    for height in range(shape.tallest, shape.tallest // 2 - 1, -1):
+        if rows % height:
+            continue
+        blocks = shape.rows // shape.heights[0]
+        return replace(shape, heights=(height,), rows=blocks * height)
+    return shape
+
+
 def lower_contract(group: Group, target: Target) -> Lowered:
     """The kernel of a matmul with what follows it."""
     return _Lowering(group, target).run()
@@ -116,7 +131,7 @@ class _Lowering:
 
     def run(self) -> Lowered:
         rows = self.node.type.shape[-2]
-        tall = register_tile(self.target, self.accumulator.bits)
+        tall = _fitted(register_tile(self.target, self.accumulator.bits), rows)
         tiles = self._tiles(tall)
         if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
             tile = Index("tile", tiles)
@@ -177,14 +192,16 @@ class _Lowering:
         first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
         first_panel = block * shape.panels
         last_row = minimum(first_row + shape.rows, rows)
-        staging = self._stage_left(first_row, last_row)
+        staging = self._stage_left(first_row, last_row, shape)
         body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
         return substitute_indices((*staging, *body), split_rows(entry, outer))
 
-    def _stage_left(self, first_row: Dim, last_row: Dim) -> tuple[Statement, ...]:
+    def _stage_left(
+        self, first_row: Dim, last_row: Dim, shape: RegisterTile
+    ) -> tuple[Statement, ...]:
         """Copy the tile's rows of the left operand to scratch, if their stride is a bad one.
 
         Rows a multiple of a page apart fall into the same few sets of the first-level cache
@@ -205,9 +222,8 @@ class _Lowering:
         size_bytes = value.dtype.size_bytes
         if not isinstance(stride, int) or stride == 0 or stride * size_bytes % ALIASING_BYTES:
             return ()
-        room = register_tile(self.target, self.accumulator.bits).rows
         pitch = depth + CACHE_LINE_BYTES // size_bytes
-        buffer = Buffer("s0", value.dtype, room * pitch, "s")
+        buffer = Buffer("s0", value.dtype, shape.rows * pitch, "s")
         self.staged = (buffer, pitch, first_row)
         here = Index(self.names("r"), row.extent)
         copy = ir.Store(buffer, (here - first_row) * pitch + k, value)

@@ -424,6 +424,14 @@ class ExecutionPlan:
         if self._state.is_hosting or self._state.is_released:
             self._check_idle()
         index, state = self._index, self._state
+        if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
+            ((name, value),) = values.items()
+            if name in index and type(value) is int and -NO_LIMIT <= value <= NO_LIMIT:
+                table = state.table
+                table.pending_words[index[name]] = value
+                table.words[_DIRTY] = 1
+                state.version += 1
+                return
         checked: list[tuple[int, int]] = []
         for name, value in values.items():
             if name not in index:

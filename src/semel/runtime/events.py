@@ -97,7 +97,9 @@ class EventLog:
 def num_events(table: OpTable) -> int:
     """How many calls a run makes at the bound variables: rows times chunks of each segment."""
     segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)
-    return int(np.sum(segments[:, Segment.NUM_ROWS] * segments[:, Segment.NUM_CHUNKS]))
+    # A plan of one thread has no chunks: it calls each row once.
+    chunks = np.maximum(segments[:, Segment.NUM_CHUNKS], 1)
+    return int(np.sum(segments[:, Segment.NUM_ROWS] * chunks))
 
 
 def count_steps(table: OpTable) -> tuple[int, int, int]:
