@@ -6,6 +6,7 @@ The public names, sorted. Importing this touches no device, starts no thread and
 compiler; those wait for the first `prepare`.
 """
 
+from semel.compiler.recompiles import no_recompiles
 from semel.config import set_num_threads
 from semel.errors import (
     BusyError,
@@ -164,7 +165,7 @@ from semel.tensor.functions import (
     zeros_like,
 )
 from semel.tensor.random import manual_seed
-from semel.tensor.realize import no_recompiles, prepare
+from semel.tensor.realize import prepare
 from semel.tensor.tensor import Tensor
 from semel.version import VERSION as __version__  # noqa: N811
 

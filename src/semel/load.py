@@ -10,7 +10,8 @@ file, not from a kernel that was made to misbehave. Nothing is ever unpickled or
 A load maps the file, checks it, copies the code to executable pages and makes a plan: some
 milliseconds, and no compiler is imported. Constants stay in the file's pages, read-only,
 and are shared with every process that has it open; so replace a plan file, as `save` does, and
-never write into one.
+never write into one. A plan built by hand may write what it does not declare: its pages
+are shared until then, and its own from then on.
 
 Plans pickle by the same format: `pickle` carries its bytes and calls `plan_from_bytes`.
 """
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from semel.compiler.artefacts import compile_kernel
+from semel.compiler.recompiles import check_may_compile
 from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.runtime import offer_runner
 from semel.devices.cpu.toolchain import host_target
@@ -52,11 +54,11 @@ from semel.kernel.encode import decode_kernel
 from semel.kernel.verify import verify_kernel
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramOp, ProgramValue, adopt_constants, instantiate
-from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_program
+from semel.plan.restore import Source, missing_functions, read_snapshot
+from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
 from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
-from semel.tensor.realize import check_may_compile
 
 _REBUILD = "Load it with recompile=True."
 
@@ -72,12 +74,16 @@ def load_plan(
 ) -> ExecutionPlan:
     """The plan that `plan.save(path)` wrote, with fresh buffers and unbound variables.
 
+    A plan built by hand has the contents and values that it was saved with. The custom
+    functions that it calls must be registered here under the same names.
+
     A plan file is code: load only what you trust. `recompile=True` compiles the kernels for
     this CPU, for a file made on another one; `trust=False` does the same in order to run no
     code from the file. `verify=False` skips the checksum of the constants, and with it
     the reading of them. Raises PlanFileError for a file that is damaged or does not fit here.
     """
-    file = _parse(_map(Path(path)), str(path), verify=verify)
+    data, private = _map(Path(path))
+    file = _parse(data, private, str(path), verify=verify)
     return _make_plan(file, recompile or not trust, threads, memory_limit)
 
 
@@ -87,13 +93,16 @@ def plan_from_bytes(
     """The plan whose file has these contents; the constants are copied."""
     memory = allocate(len(data))
     memory.bytes[: len(data)] = np.frombuffer(data, np.uint8)
-    memory.bytes.flags.writeable = False
-    file = _parse(memory.bytes[: len(data)], "bytes", verify=True)
+    private = memory.bytes[: len(data)]
+    sealed = private.view()
+    sealed.flags.writeable = False
+    file = _parse(sealed, private, "bytes", verify=True)
     return _make_plan(file, False, threads, memory_limit)
 
 
 def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tuple[Any, ...]]:
-    data = pack_program(plan.program, find_device(plan.device).device_code())
+    with plan.saving() as source:
+        data = pack_plan(source, find_device(plan.device).device_code())
     return plan_from_bytes, (data, plan.threads, plan.memory_limit)
 
 
@@ -104,10 +113,37 @@ def _make_plan(
     file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None
 ) -> ExecutionPlan:
     with _reading(file.name):
+        is_by_hand = _is_by_hand(file)
+        if is_by_hand:
+            _check_functions(file)
         kernels = _rebuild_kernels(file) if rebuild else _load_kernels(file)
+        if is_by_hand:
+            source = Source(file.dim, file.blob, file.contents)
+            saved = read_snapshot(file.header, source, kernels, memory_limit)
+            plan = saved.build(threads, memory_limit)
+            plan.compile_count = int(rebuild)
+            return plan
         program, constants = _read_program(file, kernels, compile_count=int(rebuild))
     adopt_constants(program, constants)
     return instantiate(program, threads=threads, memory_limit=memory_limit)
+
+
+def _is_by_hand(file: _PlanFile) -> bool:
+    made_by = file.header["made_by"]
+    if made_by not in ("compiler", "hand"):
+        raise file.refuse(f"it must be made by compiler or hand, got {made_by!r:.40}.")
+    return bool(made_by == "hand")
+
+
+def _check_functions(file: _PlanFile) -> None:
+    """Before any code is loaded: a name that means nothing here cannot be made up for."""
+    missing = missing_functions(file.header)
+    if missing:
+        raise file.refuse(
+            f"it calls custom functions that are not registered: {', '.join(missing)}.",
+            "Register them under these names, then load it.",
+            functions=missing,
+        )
 
 
 # ---------------------------------------------------------------- the file
@@ -115,7 +151,10 @@ def _make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _PlanFile:
-    """A file whose prefix and checksums are right; `name` is for messages."""
+    """A file whose prefix and checksums are right; `name` is for messages.
+
+    `private` are the bytes of `constants` once more: who writes there changes no file.
+    """
 
     name: str
     prefix: Prefix
@@ -123,6 +162,7 @@ class _PlanFile:
     dim: DimReader
     blobs: memoryview
     constants: Bytes
+    private: Bytes
 
     def blob(self, place: Any) -> bytes:
         """The bytes at [offset, size]."""
@@ -138,6 +178,11 @@ class _PlanFile:
         features = tuple(as_text(name) for name in as_list(record["features"]))
         return Target(**{**record, "features": features})
 
+    def contents(self, offset: int, size: int) -> Memory:
+        """The bytes of a storage, which may be written."""
+        _constant(self, offset, size)
+        return Memory.over(self.private[offset : offset + size])
+
     def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
         """The error for this file."""
         return _refuse(self.name, message, hint, **fields)
@@ -147,30 +192,38 @@ def _refuse(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileE
     return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
 
 
+_MALFORMED = (GraphError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
     """Turns whatever is wrong with the records into the error for this file."""
     try:
         yield
-    except (GraphError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except _MALFORMED as error:
         raise _refuse(name, f"its records must be those of a plan: {error!r:.200}.") from error
 
 
-def _map(path: Path) -> Bytes:
-    """The file's bytes, read-only and shared with all who map it."""
+def _map(path: Path) -> tuple[Bytes, Bytes]:
+    """The file's bytes, read-only and shared with all who map it, and once more, to write to.
+
+    Both are of one open file, whatever is put in its place meanwhile.
+    """
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                return np.empty(0, np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except OSError as error:
+                return np.empty(0, np.uint8), np.empty(0, np.uint8)
+            shared = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            private = mmap.mmap(file.fileno(), len(shared), access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
         raise _refuse(str(path), f"must be readable: {error}.") from error
+    return np.frombuffer(shared, np.uint8), np.frombuffer(private, np.uint8)
 
 
-def _parse(data: Bytes, name: str, *, verify: bool) -> _PlanFile:
+def _parse(data: Bytes, private: Bytes, name: str, *, verify: bool) -> _PlanFile:
     prefix = _read_prefix(data, name)
     front = memoryview(data)[Prefix.LAYOUT.size : prefix.constants_offset]  # type: ignore[arg-type]
-    constants = data[prefix.constants_offset :]
+    constants, private = data[prefix.constants_offset :], private[prefix.constants_offset :]
     if zlib.crc32(front) != prefix.front_checksum:
         raise _damaged(name, "code or header")
     if verify and _checksum(constants, prefix.format) != prefix.constants_checksum:
@@ -180,7 +233,8 @@ def _parse(data: Bytes, name: str, *, verify: bool) -> _PlanFile:
         for version in range(prefix.format, FORMAT):
             _UPGRADES[version](header)
         dim = DimReader(header["dims"])
-    return _PlanFile(name, prefix, header, dim, front[prefix.header_bytes :], constants)
+    blobs = front[prefix.header_bytes :]
+    return _PlanFile(name, prefix, header, dim, blobs, constants, private)
 
 
 def _upgrade_1(header: Any) -> None:
@@ -189,8 +243,13 @@ def _upgrade_1(header: Any) -> None:
         op |= {"nodes": [], "reason": ""}
 
 
+def _upgrade_2(header: Any) -> None:
+    """Format 3 says who made the plan: until then, only compiled ones could be saved."""
+    header["made_by"] = "compiler"
+
+
 #: How the header of an earlier format becomes that of the next one.
-_UPGRADES: dict[int, Callable[[Any], None]] = {1: _upgrade_1}
+_UPGRADES: dict[int, Callable[[Any], None]] = {1: _upgrade_1, 2: _upgrade_2}
 
 
 def _read_prefix(data: Bytes, name: str) -> Prefix:
@@ -338,9 +397,7 @@ def _read_program(
     return program, constants
 
 
-def _read_value(
-    file: _PlanFile, i: int, record: Any, constants: dict[int, Memory]
-) -> ProgramValue:
+def _read_value(file: _PlanFile, i: int, record: Any, constants: dict[int, Memory]) -> ProgramValue:
     kind = decode_type(record["type"], file.dim)
     first, last = (as_int(n) for n in as_list(record["life"], 2))
     array = None

@@ -12,6 +12,7 @@ from semel.ir.graph import Graph, Node
 from semel.ir.text import format_graph, parse_graph
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
+from semel.passes.decompose import merge_reduced_axes
 from semel.passes.layout import sink_views
 from semel.passes.pack import pack_weights
 from semel.passes.simplify import simplify
@@ -177,6 +178,18 @@ def test_narrow_weights_are_stored_in_the_order_they_are_read_in() -> None:
     packed = pack_weights(run_passes(Graph((y.node,))), 32)
     assert [n.op.name for n in packed.nodes] == ["input", "constant", "matmul"]
     np.testing.assert_array_equal(packed.nodes[1].attrs.storage.array, weight.T)
+
+
+def test_a_reduction_of_what_has_no_operand_merges_its_axes() -> None:
+    y = Tensor._iota((3, 4, 5), 1).sum((0, 1))
+    graph = Graph((y.node,))
+    np.testing.assert_array_equal(evaluate(run_passes(graph), {})[0], [18] * 5)
+    moved = parse_graph(
+        "%0 = iota {shape=(3, 4, 5), axis=1, dtype=i64} : i64[3,4,5]\n"
+        "%1 = reduce_sum %0 {axes=(0, 1)} : i64[1,1,5]\noutput %1"
+    )
+    merged = run_passes(moved, [merge_reduced_axes])
+    assert [n.attrs.axes for n in merged.nodes if n.op.kind == "reduce"] == [(0,)]
 
 
 def test_the_axes_of_a_window_stay_apart() -> None:

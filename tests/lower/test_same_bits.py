@@ -49,9 +49,7 @@ def bits(array: Array) -> bytes:
 def test_a_variable_gives_the_bits_of_a_fixed_size(name: str) -> None:
     function = FUNCTIONS[name]
     n = Variable("n", 1, 128)
-    symbolic = [
-        function(Tensor.input("x", (n, 70), "float32")).prepare(threads=t) for t in (1, 2)
-    ]
+    symbolic = [function(Tensor.input("x", (n, 70), "float32")).prepare(threads=t) for t in (1, 2)]
     for size in SIZES:
         x = RNG.standard_normal((size, 70)).astype(np.float32)
         fixed = function(Tensor.input("x", (size, 70), "float32")).prepare(threads=1)

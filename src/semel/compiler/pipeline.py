@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
 from semel.compiler.link import link_program
+from semel.compiler.recompiles import check_may_compile
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.graph import Graph, make_node
@@ -54,6 +55,7 @@ def prepare_graph(
 
 def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -> Program:
     """Compile `graph` for `target`. Same arguments, same program, byte for byte."""
+    check_may_compile("prepare", ", ".join(graph.names))
     options = settings()
     stage = Trace(options.dump)
     fuse = options.fusion if fusion is None else fusion

@@ -100,7 +100,8 @@ class Variable(_Arithmetic):
             raise GraphError("Variable", "the name 'core_id' is reserved.")
         for bound in (self.min, self.max):
             if bound is not None and type(bound) is not int:
-                raise GraphError("Variable", f"bounds of '{self.name}' must be ints, got {bound!r}.")
+                found = f"bounds of '{self.name}' must be ints, got {bound!r}."
+                raise GraphError("Variable", found)
         if self.min < 0 or (self.max is not None and self.max < self.min):
             raise GraphError(
                 "Variable", f"'{self.name}' needs 0 <= min <= max, got [{self.min}, {self.max}]."
@@ -241,7 +242,7 @@ def _build(terms: Mapping[Monomial, int]) -> Dim:
     if any(isinstance(a, Fn) and a.kind == "mod" for m in kept for a in m):
         kept = _rejoin(kept)
     if len(kept) == 1:
-        (monomial, coefficient), = kept.items()
+        ((monomial, coefficient),) = kept.items()
         if not monomial:
             return coefficient
         if coefficient == 1 and len(monomial) == 1:
@@ -358,8 +359,10 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
 def _atom_div(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    if isinstance(b, int) and isinstance(a, Fn) and a.kind == "floordiv" and isinstance(a.args[1], int):
-        return floordiv(a.args[0], a.args[1] * b)
+    if isinstance(b, int) and isinstance(a, Fn) and a.kind == "floordiv":
+        whole, divisor = a.args
+        if isinstance(divisor, int):
+            return floordiv(whole, divisor * b)
     return Fn("floordiv", (a, b))
 
 
@@ -374,7 +377,7 @@ def _divide_term(monomial: Monomial, coefficient: int, b: Dim) -> tuple[Monomial
     divisor = _terms(b)
     if len(divisor) != 1:
         return None
-    (b_monomial, b_coefficient), = divisor.items()
+    ((b_monomial, b_coefficient),) = divisor.items()
     if coefficient % b_coefficient:
         return None
     left = list(monomial)
@@ -492,8 +495,10 @@ def _extreme(value: Dim, *, largest: bool) -> Dim:
         for atom in monomial:
             if isinstance(atom, Index):
                 term = mul(term, add(atom.extent, -1) if want_high else 0)
-            elif isinstance(atom, Fn) and atom.kind == "mod" and any(
-                isinstance(a, Index) for a in atoms(atom.args[0])
+            elif (
+                isinstance(atom, Fn)
+                and atom.kind == "mod"
+                and any(isinstance(a, Index) for a in atoms(atom.args[0]))
             ):
                 term = mul(term, add(atom.args[1], -1) if want_high else 0)
             else:
@@ -513,7 +518,7 @@ def atoms(value: Dim) -> frozenset[Variable | Index]:
 @lru_cache(maxsize=65536)
 def _atoms(value: Dim) -> frozenset[Variable | Index]:
     found: set[Variable | Index] = set()
-    for monomial, _ in _terms(value).items():
+    for monomial in _terms(value):
         for atom in monomial:
             if isinstance(atom, Fn):
                 for arg in atom.args:

@@ -186,4 +186,3 @@ def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
         for operand in node.inputs:
             result[operand].append(node)
     return result
-

@@ -125,9 +125,8 @@ def promote(a: DType, b: DType) -> DType:
 
 def _mixes(a: DType, b: DType) -> bool:
     # NumPy sends uint64 with a signed integer to float64; we stay with integers.
-    return np.promote_types(a.numpy, b.numpy) in _BY_NUMPY and not (
-        np.promote_types(a.numpy, b.numpy).kind == "f"
-    )
+    common = np.promote_types(a.numpy, b.numpy)
+    return common in _BY_NUMPY and common.kind != "f"
 
 
 Shape = tuple[Dim, ...]
@@ -172,12 +171,12 @@ def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
         if isinstance(dim, (bool, np.bool_)) or not isinstance(
             dim, (int, np.integer, Variable, Expr, Fn, Index)
         ):
-            raise GraphError(where, f"dims must be ints or Variables, got {dim!r} in {tuple(dims)}.")
-        if isinstance(dim, (int, np.integer)):
-            if dim < 0:
-                raise GraphError(where, f"dims must be >= 0, got {tuple(dims)}.")
-            dim = int(dim)
-        result.append(dim)
+            found = f"{dim!r} in {tuple(dims)}"
+            raise GraphError(where, f"dims must be ints or Variables, got {found}.")
+        is_number = isinstance(dim, (int, np.integer))
+        if is_number and dim < 0:
+            raise GraphError(where, f"dims must be >= 0, got {tuple(dims)}.")
+        result.append(int(dim) if is_number else dim)
     return tuple(result)
 
 

@@ -274,4 +274,3 @@ def _read_scalar(dtype: DType, scalar: Any) -> Value:
         (number,) = struct.unpack("<d", bytes.fromhex(as_text(scalar)))
         return const(dtype, number)
     return const(dtype, as_int(scalar))
-

@@ -287,6 +287,8 @@ def _per_element(function: Callable[..., float]) -> Callable[..., Any]:
 
 
 _erf = _per_element(math.erf)
+
+
 def _ldexp(p: Any, n: Any) -> Any:
     """p * 2**n; where n is NaN so is p, and any n will do."""
     whole = np.nan_to_num(np.asarray(n, np.float64), nan=0.0)

@@ -182,9 +182,7 @@ class _Lowering:
         store = ir.Store(self.scores, here * KEYS + lane, value)
         return [*result, *self._repeat(copy, height, [*prelude, store])]
 
-    def _repeat(
-        self, copy: Index, height: int, body: list[Statement]
-    ) -> tuple[Statement, ...]:
+    def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
         if height == 1:
             return substitute_indices(body, {copy: 0})
         return (ir.Loop(copy, 0, height, tuple(body), unroll=True),)
@@ -276,12 +274,8 @@ class _Lowering:
         return [
             ir.Declare(total, self._const(0)),
             *self._repeat(copy, height, [ir.Assign(total, old, (copy,))]),
-            ir.Loop(
-                key, 0, count, (*evaluate.prelude, *self._repeat(copy, height, [step]))
-            ),
-            *self._repeat(
-                copy, height, [ir.Store(self.totals, place, ir.local(total, (copy,)))]
-            ),
+            ir.Loop(key, 0, count, (*evaluate.prelude, *self._repeat(copy, height, [step]))),
+            *self._repeat(copy, height, [ir.Store(self.totals, place, ir.local(total, (copy,)))]),
         ]
 
     def _finish(self) -> list[Statement]:

@@ -38,12 +38,13 @@ from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, spl
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
-
 #: Rows that lie a multiple of this apart compete for the same sets of the cache.
 ALIASING_BYTES = 2048
 CACHE_LINE_BYTES = 64
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
+#: Lower blocks have too few sums under way to hide how long one multiplication takes.
+LEAST_HEIGHT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _fitted(shape: RegisterTile, rows: Dim) -> RegisterTile:
     """
     if not isinstance(rows, int) or rows <= shape.tallest:
         return shape
-    for height in range(shape.tallest, shape.tallest // 2 - 1, -1):
+    for height in range(shape.tallest, max(shape.tallest // 2, LEAST_HEIGHT) - 1, -1):
         if rows % height:
             continue
         blocks = shape.rows // shape.heights[0]
@@ -263,9 +264,7 @@ class _Lowering:
         stop = lanes if whole else minimum(lanes, extent - panel * lanes)
         return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
 
-    def _rows(
-        self, row: Dim, first: Dim, last: Dim, shape: RegisterTile
-    ) -> tuple[Statement, ...]:
+    def _rows(self, row: Dim, first: Dim, last: Dim, shape: RegisterTile) -> tuple[Statement, ...]:
         """Blocks of rows from `first` to `last`, tallest first."""
         if not isinstance(row, Index):
             return tuple(self._block({}, 1))

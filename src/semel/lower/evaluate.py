@@ -367,5 +367,3 @@ def value_atoms(value: Value) -> frozenset[Index]:
         for dim in dims:
             found.update(a for a in atoms(dim) if isinstance(a, Index))
     return frozenset(found)
-
-

@@ -42,7 +42,6 @@ from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.columns import ROWS, four_rows, is_worth_streaming, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, start_value, value_atoms
-from semel.lower.parts import Span, find_parts
 from semel.lower.lowered import (
     Lowered,
     Names,
@@ -51,6 +50,7 @@ from semel.lower.lowered import (
     merge_loops,
     split_rows,
 )
+from semel.lower.parts import Span, find_parts
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import DEAR, Group
 
@@ -196,8 +196,7 @@ class _Lowering:
     def _phases(self) -> list[_Phase]:
         phases: list[_Phase] = []
         for level in self._levels():
-            for reduces in self._sharing_a_loop(level):
-                phases.append(self._reduce_phase(reduces))
+            phases += [self._reduce_phase(reduces) for reduces in self._sharing_a_loop(level)]
         finals = [n for n in self.group.outputs if n not in self.group.reduces]
         if finals:
             phases.append(_Phase(list(self.inner), self.root_loops, [], finals))
@@ -440,9 +439,7 @@ class _Lowering:
     def _hoist_prelude(self, prelude: list[Statement]) -> list[Statement]:
         """Bind and Check statements that only depend on the row go before all phases."""
         stays: list[Statement] = []
-        row_known = set(self.outer) | {
-            s.index for s in self.prelude if isinstance(s, ir.Bind)
-        }
+        row_known = set(self.outer) | {s.index for s in self.prelude if isinstance(s, ir.Bind)}
         for statement in prelude:
             used = frozenset().union(*(value_atoms(v) for v in ir.statement_values(statement)))
             uses_local = any(

@@ -164,4 +164,3 @@ def finish_kernel(
         bytes=moved,
         notes=tuple(notes),
     )
-

@@ -69,7 +69,7 @@ def _merge(node: Node) -> Node | None:
 
 def _slides(node: Node) -> bool:
     """Whether a window is reduced: its axes merge only at the price of divisions."""
-    while node.op.kind == "elementwise" or node.op.name == "permute":
+    while node.inputs and (node.op.kind == "elementwise" or node.op.name == "permute"):
         node = node.inputs[0]
     return node.op.name == "window"
 

@@ -85,7 +85,7 @@ class _Sinking:
 
 def _below(node: Node, view: Node) -> Node | None:
     """The node on `view`'s operand whose result, seen through `view`, is `node`; or None."""
-    if node.op.kind == "elementwise":
+    if node.op.kind == "elementwise" and node.op.name != "random_bits":  # it reads a key
         inputs = [_seen_through(n, view) for n in node.inputs]
         if any(n is None for n in inputs):
             return None

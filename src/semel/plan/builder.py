@@ -64,11 +64,12 @@ class ExecutionPlanBuilder:
 
     # ------------------------------------------------------------ collecting
 
-    def add_buffer(self, ast_id: int, buffer: Buffer) -> int:
-        """Add a buffer under a node's id; its index. Equal buffers are not merged."""
+    def add_buffer(self, ast_id: int | None, buffer: Buffer) -> int:
+        """Add a buffer under a node's id, if it has one; its index. Equal ones are not merged."""
         self._check_buffer("add_buffer", buffer)
         self._buffers.append(buffer)
-        self._ast_to_buffer[ast_id] = len(self._buffers) - 1
+        if ast_id is not None:
+            self._ast_to_buffer[ast_id] = len(self._buffers) - 1
         return len(self._buffers) - 1
 
     def map_buffer(self, ast_id: int, index: int) -> None:

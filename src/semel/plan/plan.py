@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,8 @@ from semel.plan.refusals import (
     variable_error,
     written_error,
 )
-from semel.plan.save import save_program
+from semel.plan.save import save_plan
+from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
     IntermediateKeeper,
     OutputKeeper,
@@ -603,10 +605,7 @@ class ExecutionPlan:
                 array = source._parts.buffers[keeper.index].array(shape) if bound is None else bound
                 self._parts.buffers[keeper.index].array(shape)[...] = array
                 self._state.inputs[name].record(shape)
-        table = self._state.table
-        for name, value in values.items():
-            table.pending_words[self._index[name]] = table.current_words[self._index[name]] = value
-        table.words[_DIRTY] = 1
+        self._set_values(values)
         self.compile_count = source.compile_count
 
     # ------------------------------------------------------------ the slow path
@@ -819,11 +818,53 @@ class ExecutionPlan:
     # ------------------------------------------------------------ saving
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the program, its code and its constants to one file for `semel.load_plan`.
+        """Write the plan with its code and constants to one file for `semel.load_plan`.
 
-        Buffers and bound variables are not part of it. The file appears whole or not at all.
+        Of a compiled plan, buffers and bound variables are not part of it. A plan built by
+        hand is saved as it is now, with the contents of its buffers and the values of its
+        variables; custom functions go by their names. The file appears whole or not at all.
         """
-        save_program(self.program, self._parts.device.device_code(), path)
+        with self.saving() as source:
+            save_plan(source, self._parts.device.device_code(), path)
+
+    @contextmanager
+    def saving(self) -> Iterator[Program | Snapshot]:
+        """What a file of this plan is made from; the plan cannot run or change meanwhile."""
+        if self.program is not None:
+            yield self.program
+            return
+        with self._lock:
+            self._check_idle()
+            self._bindings.detach()
+            try:
+                yield self._snapshot()
+            finally:
+                self._attach()
+
+    def _snapshot(self) -> Snapshot:
+        inputs = self._state.inputs
+        arrays = {name: self._bindings.input_array(name) for name in inputs}
+        return take_snapshot(
+            self._parts,
+            self._state.current_values(),
+            {name: keeper.recorded_shape() for name, keeper in inputs.items()},
+            {name: array for name, array in arrays.items() if array is not None},
+        )
+
+    def resume(self, values: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """For `restore`: go on with these variables and with inputs written in these shapes.
+
+        All are within bounds; guards and shapes are compared at the next run.
+        """
+        for name, shape in shapes.items():
+            self._state.inputs[name].record(shape)
+        self._set_values(values)
+
+    def _set_values(self, values: Mapping[str, int]) -> None:
+        table = self._state.table
+        for name, value in values.items():
+            table.pending_words[self._index[name]] = table.current_words[self._index[name]] = value
+        table.words[_DIRTY] = 1
 
     # ------------------------------------------------------------ releasing
 

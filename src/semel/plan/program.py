@@ -84,6 +84,10 @@ class Program:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     compile_count: int = 0
 
+    def sections(self) -> dict[int, np.ndarray[Any, Any]]:
+        """The constants, by value: what a plan file stores as bytes."""
+        return {i: v.array for i, v in enumerate(self.values) if v.array is not None}
+
 
 def instantiate(
     program: Program, *, threads: int | None = None, memory_limit: int | None = None

@@ -1,14 +1,17 @@
-"""Plan files: a program, its code and its constants in one file.
+"""Plan files: a plan, its code and its constants in one file.
 
-    Program x DeviceCode  --save_program-->  file  --semel.load_plan-->  ExecutionPlan
+    Program | Snapshot  x  DeviceCode  --save_plan-->  file  --semel.load_plan-->  ExecutionPlan
 
     prefix     64 bytes: magic, versions, sizes, checksums
-    header     JSON: signatures, ops, values, variables, guards, inputs, outputs, log, target
+    header     JSON: signatures, ops, values or buffers, variables, guards, inputs, outputs, target
     blobs      object code of the runner and of each kernel, kernel texts, kernel forms
     constants  from a page boundary on; each starts on a cache line and has a line of slack
 
+A compiled plan is saved as its program; one built by hand, which has none, as a snapshot of
+its buffers and operations, where the contents of storages take the place of constants.
+
 Every byte is covered by a checksum, paddings too, so that damage anywhere is noticed. The
-same program gives the same bytes: what differs from run to run (node ids, compile times)
+same plan gives the same bytes: what differs from run to run (node ids, compile times)
 stays out. Constants are used where they lie, mapped read-only, so processes that load one
 file share them. Why this way: docs/decisions/0009-plan-files.md.
 
@@ -24,7 +27,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +40,9 @@ from semel.ir.abi import RUNNER_VERSION
 from semel.ir.encode import DimWriter, encode_signature, encode_type
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.plan.snapshot import Snapshot, encode_snapshot
 from semel.runtime.allocator import SLACK_BYTES, align
+from semel.runtime.buffer import Array
 from semel.runtime.device import DeviceCode
 from semel.runtime.kernel import CachedKernel
 from semel.version import VERSION
@@ -45,7 +50,7 @@ from semel.version import VERSION
 if TYPE_CHECKING:  # a plan can be saved, so plan.plan needs this file; programs need plans
     from semel.plan.program import Program, ProgramOp
 
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
 PAGE_BYTES = 4096
 CHUNK_BYTES = 16 << 20
@@ -85,16 +90,14 @@ class Prefix:
 # ---------------------------------------------------------------- writing
 
 
-def save_program(
-    program: Program | None, code: DeviceCode, path: str | os.PathLike[str]
-) -> None:
+def save_plan(source: Program | Snapshot, code: DeviceCode, path: str | os.PathLike[str]) -> None:
     """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
-    checked = _check_program(program)
+    _check_kernels(source.kernels)
     place = Path(path)
     beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
     try:
         with open(beside, "xb") as file:
-            _write(checked, code, file)
+            _write(source, code, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, place)
@@ -107,22 +110,23 @@ def save_program(
             beside.unlink()
 
 
-def pack_program(program: Program | None, code: DeviceCode) -> bytes:
+def pack_plan(source: Program | Snapshot, code: DeviceCode) -> bytes:
     """The contents of a plan file as bytes, to send to another process."""
+    _check_kernels(source.kernels)
     file = io.BytesIO()
-    _write(_check_program(program), code, file)
+    _write(source, code, file)
     return file.getvalue()
 
 
-def _check_program(program: Program | None) -> Program:
-    if program is None:
-        raise PlanError("save", "a plan must come from `prepare`, this one was built by hand.")
-    for kernel in program.kernels:
-        if not kernel.code or not kernel.encoded or kernel.target is None:
-            raise PlanError(
-                "save", f"kernel '{kernel.name}' must come from the compiler: it has no code."
-            )
-    return program
+def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
+    without = [k.name for k in kernels if not k.code or not k.encoded or k.target is None]
+    if without:
+        raise PlanError(
+            "save",
+            f"every kernel must come from the compiler; no code is known of {', '.join(without)}.",
+            hint="register_native_function() gives a pointer a name that a file can hold.",
+            kernels=without,
+        )
 
 
 def _sync_folder(folder: Path) -> None:
@@ -135,10 +139,11 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _write(program: Program, code: DeviceCode, file: IO[bytes]) -> None:
+def _write(source: Program | Snapshot, code: DeviceCode, file: IO[bytes]) -> None:
     blobs = _Blobs()
-    places, constants_bytes = place_constants(program)
-    header = json.dumps(encode_header(program, code, blobs, places), separators=(",", ":"))
+    arrays = source.sections()
+    places, constants_bytes = place_constants(arrays)
+    header = json.dumps(encode_header(source, code, blobs, places), separators=(",", ":"))
     text = header.encode()
     front = b"".join([text, *blobs.pieces])
     start = Prefix.LAYOUT.size + len(front)
@@ -147,7 +152,7 @@ def _write(program: Program, code: DeviceCode, file: IO[bytes]) -> None:
     file.write(bytes(Prefix.LAYOUT.size))
     file.write(front)
     checksum = CHECKSUMS[FORMAT]()
-    for chunk in in_chunks(constant_pieces(program, places, constants_bytes)):
+    for chunk in in_chunks(constant_pieces(arrays, places, constants_bytes)):
         checksum.update(chunk)
         file.write(chunk)
     prefix = Prefix(
@@ -192,7 +197,7 @@ class ByteChecksum:
 
 
 class PageChecksum:
-    """The CRC of the sums over pages and across pages of 64-bit words: format 2.
+    """The CRC of the sums over pages and across pages of 64-bit words: from format 2 on.
 
     Runs at the speed of memory, some ten times that of a CRC of all bytes. Any change of
     one word changes a sum, and so do pages that are zeroed, missing or exchanged.
@@ -215,15 +220,19 @@ class PageChecksum:
 
 
 #: How each format sums up its constants.
-CHECKSUMS: dict[int, type[ByteChecksum | PageChecksum]] = {1: ByteChecksum, 2: PageChecksum}
+CHECKSUMS: dict[int, type[ByteChecksum | PageChecksum]] = {
+    1: ByteChecksum,
+    2: PageChecksum,
+    3: PageChecksum,
+}
 
 # ---------------------------------------------------------------- header
 
 
 def encode_header(
-    program: Program, code: DeviceCode, blobs: _Blobs, places: dict[int, int]
+    source: Program | Snapshot, code: DeviceCode, blobs: _Blobs, places: dict[int, int]
 ) -> dict[str, Any]:
-    """All of a program but its bytes, as JSON values; bytes go to `blobs`."""
+    """All of a plan but its bytes, as JSON values; bytes go to `blobs`."""
     dim = DimWriter()
     targets: dict[Target, int] = {}
 
@@ -231,8 +240,9 @@ def encode_header(
         wanted = code.target if which is None else which
         return targets.setdefault(wanted, len(targets))
 
-    return {
+    header = {
         "semel": VERSION,
+        "made_by": "hand" if isinstance(source, Snapshot) else "compiler",
         "runner": {
             "version": RUNNER_VERSION,
             "key": code.runner_key,
@@ -241,8 +251,18 @@ def encode_header(
         },
         "kernels": [
             {**_encode_kernel(kernel, dim, blobs), "target": target(kernel.target)}
-            for kernel in program.kernels
+            for kernel in source.kernels
         ],
+    }
+    if isinstance(source, Snapshot):
+        header |= encode_snapshot(source, dim, blobs.add, places)
+    else:
+        header |= _encode_program(source, dim, places)
+    return {**header, "targets": [asdict(which) for which in targets], "dims": dim.entries}
+
+
+def _encode_program(program: Program, dim: DimWriter, places: dict[int, int]) -> dict[str, Any]:
+    return {
         "ops": [_encode_op(op, dim) for op in program.ops],
         "values": [
             {
@@ -259,8 +279,6 @@ def encode_header(
         "guards": [[dim(expr), message] for expr, message in program.guards],
         "variables": dim.all(program.variables),
         "log": list(program.log),
-        "targets": [asdict(which) for which in targets],
-        "dims": dim.entries,
     }
 
 
@@ -275,7 +293,7 @@ def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[
 
 
 def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
-    """A row. Other kinds than kernel calls will name what they do, never hold code."""
+    """A row: the operations of programs are kernel calls."""
     return {
         "kind": "kernel",
         "kernel": op.kernel,
@@ -290,24 +308,23 @@ def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
 # ---------------------------------------------------------------- constants
 
 
-def place_constants(program: Program) -> tuple[dict[int, int], int]:
-    """The offset of each constant in its section, by value, and the size of the section."""
+def place_constants(arrays: Mapping[int, Array]) -> tuple[dict[int, int], int]:
+    """The offset of each array in its section, and the size of the section."""
     places: dict[int, int] = {}
     end = 0
-    for i, value in enumerate(program.values):
-        if value.array is not None:
-            places[i] = end
-            end += align(max(value.array.nbytes, 1)) + SLACK_BYTES
+    for i, array in arrays.items():
+        places[i] = end
+        end += align(max(array.nbytes, 1)) + SLACK_BYTES
     return places, -(-end // PAGE_BYTES) * PAGE_BYTES
 
 
 def constant_pieces(
-    program: Program, places: dict[int, int], constants_bytes: int
+    arrays: Mapping[int, Array], places: dict[int, int], constants_bytes: int
 ) -> Iterator[bytes | memoryview]:
     """The bytes of the section in order: arrays, and zeros between them."""
     end = 0
     for i, offset in places.items():
-        array = np.ascontiguousarray(program.values[i].array)
+        array = np.ascontiguousarray(arrays[i])
         yield bytes(offset - end)
         yield memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
         end = offset + array.nbytes
@@ -324,4 +341,3 @@ def in_chunks(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
                 yield bytes(pending[:CHUNK_BYTES])
                 del pending[:CHUNK_BYTES]
     yield bytes(pending)
-

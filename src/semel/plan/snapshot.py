@@ -144,6 +144,7 @@ def _encode_buffers(snapshot: Snapshot, dim: DimWriter) -> list[Any]:
     `whole` is the buffer that it is a view of and that answers for it.
     """
     number = {s.id: i for i, s in enumerate(snapshot.storages)}
+    sizes = {s.id: s.size_bytes for s in snapshot.storages}
     buffers = snapshot.parts.buffers
     first: dict[int, int] = {}
     for i, buffer in enumerate(buffers):
@@ -153,6 +154,9 @@ def _encode_buffers(snapshot: Snapshot, dim: DimWriter) -> list[Any]:
         if first[id(buffer)] < i:
             records.append(first[id(buffer)])
             continue
+        end = buffer.offset + buffer.capacity_bytes
+        if not 0 <= buffer.offset <= end <= sizes[buffer.memory.id]:
+            raise PlanError("save", f"buffer {i} must lie inside its storage: {buffer}.")
         whole = buffer.whole
         while whole is not None and id(whole) not in first:
             whole = whole.whole
@@ -221,9 +225,10 @@ class _OpWriter:
     def _ast(self, ast: Any) -> Any:
         """Source lines, a name, anything plain; a plan runs the same without it."""
         try:
-            return encode_plain(ast, "ast", self._add_blob)
+            encode_plain(ast, "ast", lambda data: [0, 0])
         except PlanError:
             return None
+        return encode_plain(ast, "ast", self._add_blob)
 
 
 def _encode_var(var: RuntimeVar) -> list[Any]:

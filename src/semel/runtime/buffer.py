@@ -122,6 +122,15 @@ class Buffer:
         return self._static_shape() if self._keeper is None else self._keeper.shape_now()
 
     @property
+    def whole(self) -> Buffer | None:
+        """The buffer that this one was made a view of, which answers for the contents."""
+        return self._whole
+
+    def set_whole(self, whole: Buffer) -> None:
+        """Let `whole`, whose bytes these are part of, answer for the contents."""
+        self._whole = whole
+
+    @property
     def keeper(self) -> Keeper | None:
         """Who answers for the contents: its own plan, or that of the buffer it is a view of."""
         if self._keeper is not None or self._whole is None:

@@ -109,7 +109,8 @@ class _Scheduler:
         if not wanted.is_forced and not wanted.by:
             return
         host = self._choose_host(node, wanted)
-        if wanted.is_forced or host is None or len(wanted.by) > 1 and not self._recompute(node):
+        is_shared = len(wanted.by) > 1
+        if wanted.is_forced or host is None or (is_shared and not self._recompute(node)):
             if host is not None and self._may_host(node, host):
                 self._place(node, host)
                 self._materialise(node, host)
@@ -163,9 +164,7 @@ class _Scheduler:
         if not used or any(a not in loops for a in used if isinstance(a, Index)):
             return False
         last_used = max((n for n, i in enumerate(loops) if i in used), default=-1)
-        return any(
-            i not in used and (upper_bound(i.extent) or 2) > 1 for i in loops[:last_used]
-        )
+        return any(i not in used and (upper_bound(i.extent) or 2) > 1 for i in loops[:last_used])
 
     # ------------------------------------------------------------ reductions
 
@@ -366,7 +365,8 @@ class _Scheduler:
         else:
             axes = node.attrs.axes
         if node is not group.root or group.outer is None:
-            kept = [i for d, i in enumerate(at) if d not in axes or node.op.name == "reduce_partial"]
+            is_partial = node.op.name == "reduce_partial"
+            kept = [i for d, i in enumerate(at) if is_partial or d not in axes]
             group.outer = frozenset(i for i in kept if isinstance(i, Index))
         is_kept = [d not in axes or node.op.name == "reduce_partial" for d in range(len(at))]
         group.rows[node] = tuple(i if kept else 0 for i, kept in zip(at, is_kept, strict=True))
@@ -494,6 +494,7 @@ def _is_full(at: Indices, group: Group, node: Node) -> bool:
             continue
         if not isinstance(i, Index) or not isinstance(loop, Index):
             return False
-        if group.outer is None or loop in group.outer or i in group.loops or i.extent != loop.extent:
+        is_inner = group.outer is not None and loop not in group.outer and i not in group.loops
+        if not is_inner or i.extent != loop.extent:
             return False
     return True

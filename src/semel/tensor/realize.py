@@ -11,42 +11,18 @@ says to prepare it. What leaves this module is a copy, or a read-only view.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from semel.compiler.pipeline import prepare_graph
-from semel.errors import GraphError, RecompileError
+from semel.errors import GraphError
 from semel.ir.graph import Graph, Storage
 from semel.plan.plan import ExecutionPlan
 from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.handle import Array, Handle
 from semel.tensor.random import Random
-
-_compiling_is_an_error: ContextVar[bool] = ContextVar("compiling_is_an_error", default=False)
-
-
-@contextmanager
-def no_recompiles() -> Iterator[None]:
-    """Inside, anything that would compile raises RecompileError: for hot paths and their tests."""
-    token = _compiling_is_an_error.set(True)
-    try:
-        yield
-    finally:
-        _compiling_is_an_error.reset(token)
-
-
-def check_may_compile(where: str, what: str) -> None:
-    """Raise inside `no_recompiles()`; whoever is about to compile asks first."""
-    if _compiling_is_an_error.get():
-        raise RecompileError(
-            where,
-            f"{what} would be compiled inside no_recompiles().",
-            hint="Prepare it before, and execute the plan here.",
-        )
 
 
 def prepare(
@@ -62,7 +38,6 @@ def prepare(
     the settings for this plan.
     """
     graph = build_graph(outputs)
-    check_may_compile("prepare", ", ".join(graph.names))
     return prepare_graph(graph, threads=threads, memory_limit=memory_limit, fusion=fusion)
 
 
