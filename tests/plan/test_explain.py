@@ -88,7 +88,7 @@ def test_a_variable_says_what_it_changes() -> None:
     tiles = [c for c in variable.changes if c.what == "tiles"]
     assert tiles and all(c.now is not None and c.at_max is not None for c in tiles)
     # A contraction has more, smaller tiles where there are few rows: the count may fall.
-    assert all(count >= 1 for c in tiles for count in (c.at_min, c.now or 0, c.at_max or 0))
+    assert all((count or 0) >= 1 for c in tiles for count in (c.at_min, c.now, c.at_max))
 
 
 def test_guards_are_named_with_their_variables() -> None:

@@ -173,10 +173,12 @@ def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
         ):
             found = f"{dim!r} in {tuple(dims)}"
             raise GraphError(where, f"dims must be ints or Variables, got {found}.")
-        is_number = isinstance(dim, (int, np.integer))
-        if is_number and dim < 0:
+        if not isinstance(dim, (int, np.integer)):
+            result.append(dim)
+        elif dim >= 0:
+            result.append(int(dim))
+        else:
             raise GraphError(where, f"dims must be >= 0, got {tuple(dims)}.")
-        result.append(int(dim) if is_number else dim)
     return tuple(result)
 
 
