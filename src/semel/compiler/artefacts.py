@@ -32,7 +32,9 @@ _lock = threading.Lock()
 
 def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:
     """The native kernel of each lowered group, parallel to `kernels`."""
-    return tuple(compile_kernel(lowered.kernel, target) for lowered in kernels)
+    distinct = {id(lowered.kernel): lowered.kernel for lowered in kernels}
+    native = {key: compile_kernel(kernel, target) for key, kernel in distinct.items()}
+    return tuple(native[id(lowered.kernel)] for lowered in kernels)
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from semel.ir.expr import Index
 from semel.ir.target import Target
@@ -22,6 +23,7 @@ from semel.lower.loops import lower_loops
 from semel.lower.lowered import Lowered, finish_kernel, make_buffers
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
+from semel.lower.same import args_like, group_key
 from semel.schedule.group import Group, Schedule
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
@@ -33,12 +35,18 @@ MEDIUM_BODY = 40
 
 
 def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
-    """The kernels of a schedule, in its order."""
-    result = []
+    """The kernels of a schedule, in its order; groups that compute alike share one."""
+    result: list[Lowered] = []
+    known: dict[Any, Lowered] = {}
     for group in schedule.groups:
-        lowered = _rule(group)(group, target)
-        kernel = choose_lanes(expand_kernel_math(lowered.kernel))
-        result.append(replace(lowered, kernel=kernel))
+        key = group_key(group)
+        first = known.get(key)
+        if first is None:
+            lowered = _rule(group)(group, target)
+            kernel = choose_lanes(expand_kernel_math(lowered.kernel))
+            first = known[key] = replace(lowered, kernel=kernel)
+        args = args_like(first.group, first.args, group)
+        result.append(Lowered(first.kernel, args, group))
     return tuple(result)
 
 
