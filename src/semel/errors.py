@@ -119,7 +119,8 @@ class CustomFunctionError(PlanError):
 class PlanFileError(PlanError):
     """A plan file cannot be loaded here: damaged, of another version, for another machine.
 
-    Field: `path`; and `missing`, the CPU features that this machine lacks.
+    Field: `path`; and `missing`, the CPU features that this machine lacks, or `functions`,
+    the custom functions that are not registered.
     """
 
 

@@ -124,8 +124,8 @@ def _make_plan(
             plan.compile_count = int(rebuild)
             return plan
         program, constants = _read_program(file, kernels, compile_count=int(rebuild))
-    adopt_constants(program, constants)
-    return instantiate(program, threads=threads, memory_limit=memory_limit)
+        adopt_constants(program, constants)
+        return instantiate(program, threads=threads, memory_limit=memory_limit)
 
 
 def _is_by_hand(file: _PlanFile) -> bool:

@@ -676,7 +676,7 @@ def test_a_plan_cannot_be_saved_from_inside_its_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"recompile": True}, {"trust": False}])
 def test_kernels_can_be_rebuilt(path: Path, options: dict[str, bool]) -> None:
-    loaded = semel.load_plan(path, **options)  # type: ignore[arg-type]
+    loaded = semel.load_plan(path, **options)
     assert loaded.compile_count == 1
     loaded.buffers[0].copyin(X)
     loaded.execute_with_vars(shift=2)

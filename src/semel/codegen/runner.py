@@ -792,7 +792,10 @@ entry:
   %chunks = word %st.Step.NUM_CHUNKS
   %lane = pointer %h.Header.LANES
   %threads = word %h.Header.THREADS
-  %alone = icmp sle i64 %threads, 1
+  %solo = word %h.Header.SOLO
+  %few = icmp sle i64 %threads, 1
+  %left_alone = icmp ne i64 %solo, 0
+  %alone = or i1 %few, %left_alone
   br i1 %alone, label %single, label %shared
 single:
   %c = phi i64 [ 0, %entry ], [ %c1, %single ]
@@ -812,6 +815,7 @@ publish:
   store atomic i64 0, ptr %done monotonic, align 8
   %open = shl i64 %index, 32
   store atomic i64 %open, ptr %claim seq_cst, align 8
+  %begin = call i64 @ticks()
   call void @recruit(ptr %h)
   br label %take
 take:
@@ -824,7 +828,7 @@ work:
   %before = atomicrmw add ptr %done, i64 1 seq_cst
   br label %take
 wait:
-  call void @wait_done(ptr %h, i64 %chunks)
+  call void @wait_done(ptr %h, i64 %chunks, i64 %begin)
   store atomic i64 @NO_CLAIM, ptr %claim release, align 8
   br label %exit
 exit:
@@ -873,9 +877,14 @@ none:
   ret i64 -1
 }
 
-define internal void @wait_done(ptr %h, i64 %chunks) noinline {
+define internal void @wait_done(ptr %h, i64 %chunks, i64 %begin) noinline {
 entry:
   %timeout = alloca { i64, i64 }, align 8
+  %since = call i64 @ticks()
+  %spent = sub i64 %since, %begin
+  %slice = word %h.Header.SLICE_TICKS
+  %grace = lshr i64 %slice, 6
+  %patience = add i64 %spent, %grace
   %done = at %h.Header.DONE
   %waiting = at %h.Header.WAITING
   br label %spin
@@ -901,6 +910,15 @@ sleep:
   br i1 %all2, label %woken, label %futex
 futex:
   %ignored = call i64 @futex(ptr %done, i64 128, i64 %d2, ptr %timeout)
+  %now = call i64 @ticks()
+  %waited = sub i64 %now, %since
+  %is_late = icmp sgt i64 %waited, %patience
+  br i1 %is_late, label %late, label %sleep
+late:
+  ; A chunk takes no longer than the caller took for all of its own: the worker has lost its
+  ; core to somebody else. Waiting for it at every step would cost a time slice each; the
+  ; caller does the rest of this run by itself.
+  set %h.Header.SOLO = 1
   br label %sleep
 woken:
   store atomic i64 0, ptr %waiting seq_cst, align 8
@@ -1095,6 +1113,7 @@ refused:
   ret i64 %bound
 ready:
   set %h.Header.VALID = 0
+  set %h.Header.SOLO = 0
   set %h.Header.USED_LANES = 1
   %attempts = word %h.Header.ATTEMPTS
   %attempts1 = add i64 %attempts, 1

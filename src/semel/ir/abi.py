@@ -106,6 +106,7 @@ class Header(IntEnum):
     SLICE_TICKS = 36  # the runner comes back to Python after this long
     IDLE_TICKS = 37  # an attached worker without work leaves after this long
     JITTER = 38  # 1: participants dawdle at random before each chunk
+    SOLO = 39  # 1: a worker kept the caller waiting; the rest of this run is not shared
     CLAIM = 40  # step << 32 | next chunk
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE

@@ -846,6 +846,7 @@ class ExecutionPlan:
         arrays = {name: self._bindings.input_array(name) for name in inputs}
         return take_snapshot(
             self._parts,
+            self._own_buffers(),
             self._state.current_values(),
             {name: keeper.recorded_shape() for name, keeper in inputs.items()},
             {name: array for name, array in arrays.items() if array is not None},

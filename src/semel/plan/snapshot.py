@@ -13,7 +13,7 @@ input, the contents are there) and whatever an operation has as `ast` that is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -23,7 +23,6 @@ import numpy as np
 from semel.errors import PlanError
 from semel.ir.encode import DimWriter, encode_type
 from semel.ir.plain import encode_plain
-from semel.plan.fork import written_buffers
 from semel.plan.parts import PlanParts
 from semel.plan.prepared import (
     PreparedBufferView,
@@ -73,13 +72,16 @@ class Snapshot:
 
 def take_snapshot(
     parts: PlanParts,
+    own: Iterable[int],
     values: Mapping[str, int],
     shapes: Mapping[str, ConcreteShape | None],
     bound: Mapping[str, Array],
 ) -> Snapshot:
-    """A snapshot of a plan whose buffers lie in its own memory; `bound` are arrays of inputs."""
-    inputs = {io.index for io in parts.input_io}
-    own = written_buffers(parts.ops, parts.functions) | inputs | set(parts.outputs)
+    """A snapshot of a plan whose buffers lie in its own memory.
+
+    `own` are the buffers that it writes or that are inputs or outputs; `bound` the arrays that
+    take the place of inputs.
+    """
     own_ids = {parts.buffers[i].memory.id for i in own}
     storages: dict[int, Storage] = {}
     for buffer in parts.buffers:
