@@ -140,7 +140,7 @@ def run_program(body: str, cache_dir: Path) -> str:
 ARCHITECTURE = blocks(DOCS / "architecture.md")
 STAGES = ("input", "graph", "schedule", "kernel-0", "kernel-1", "llvm")
 #: Numbers of nodes and of SSA values depend on what else a process has made.
-_NUMBERS = {"schedule": re.compile(r"(?<=%)\d+"), "llvm": re.compile(r"(?<=[a-z])\d+\b")}
+_NUMBERS = {"schedule": re.compile(r"(?<=%)\d+"), "llvm": re.compile(r"(?<=[a-z_])\d+\b")}
 
 
 def shown(stage: str) -> str:

@@ -448,6 +448,7 @@ def test_a_bound_array_is_saved_and_stays_bound(tmp_path: Path) -> None:
     plan, array = symbolic_double(), X[:8].copy()
     plan.bind_input("x", array)
     loaded = through_file(plan, tmp_path / "bound.plan")
+    assert plan.buffers[0].address == array.ctypes.data and plan.staged == []
     array += 1
     plan.execute()
     loaded.execute()
@@ -547,6 +548,7 @@ def _cyclic() -> list[Any]:
         ({"by": np.ones(3)}, r"op 1 \(look\): attrs\['by'\] must be plain data .* got ndarray"),
         ({"by": [1, {2: np.float32(1)}]}, r"attrs\['by'\]\[1\]\[2\] must .* got float32"),
         ({"by": len}, r"attrs\['by'\] must .* got builtin_function_or_method"),
+        ([np.float64(2)], r"attrs\[0\] must .* got float64"),
         ({1, 2}, r"attrs must be plain data .* got set"),
         ({"c": Colour.RED}, r"attrs\['c'\] must .* got Colour"),
         ({Colour.RED: 1}, r"attrs key .* must .* got Colour"),
