@@ -1,6 +1,6 @@
 """Run a kernel as machine code, on arrays, without a plan.
 
-    Kernel x Target --Native--> arrays written in place, the failed check if any
+Kernel x Target --Native--> arrays written in place, the failed check if any
 """
 
 from __future__ import annotations

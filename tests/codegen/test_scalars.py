@@ -162,8 +162,6 @@ def inputs(dtype: DType) -> tuple[list[Value], dict[Value, Array]]:
     return loads, dict(zip(loads, arrays, strict=True))
 
 
-
-
 @pytest.mark.parametrize("lanes", [1, 0], ids=["scalar", "vector"])
 @pytest.mark.parametrize("target_name", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,6 +1,6 @@
 """What must hold for every program: all executors agree.
 
-    Program --check_program--> nothing, or an AssertionError that says what differs
+Program --check_program--> nothing, or an AssertionError that says what differs
 """
 
 from __future__ import annotations

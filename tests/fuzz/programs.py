@@ -331,9 +331,11 @@ def rearranged(m: Maker) -> bool:
     axes = m.rng.sample(range(m.tensors[x].ndim), m.tensors[x].ndim)
     wanted = [m.tensors[x].shape[a] for a in axes]
     y = m.pick(
-        lambda t: _is_number(t)
-        and t.ndim == len(wanted)
-        and all(p in (q, 1) for p, q in zip(t.shape, wanted, strict=True))
+        lambda t: (
+            _is_number(t)
+            and t.ndim == len(wanted)
+            and all(p in (q, 1) for p, q in zip(t.shape, wanted, strict=True))
+        )
     )
     if y is None:
         return False
@@ -364,9 +366,11 @@ def where(m: Maker) -> bool:
     if pair is None:
         return False
     c = m.pick(
-        lambda t: t.dtype.name == "bool"
-        and _broadcasts(m.tensors[pair[0]], t)
-        and _broadcasts(m.tensors[pair[1]], t)
+        lambda t: (
+            t.dtype.name == "bool"
+            and _broadcasts(m.tensors[pair[0]], t)
+            and _broadcasts(m.tensors[pair[1]], t)
+        )
     )
     if c is None:
         return False

@@ -24,7 +24,7 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.contract import register_tile
-from semel.lower.evaluate import Evaluator
+from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
@@ -51,7 +51,9 @@ class _Lowering:
         self.dtype = self.node.type.dtype.compute
         self.tile_shape = register_tile(target, self.dtype.bits)
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
-        *self.batch, self.row, self.column = self._where_wanted()
+        *self.batch, self.row, self.column = wanted_at(
+            self.node, group.outputs, self.loadable, self.root_loops
+        )
         self.keys = self.node.inputs[1].type.shape[-2]
         self.width = self.node.type.shape[-1]
         self.first_row: Dim = 0
@@ -63,21 +65,6 @@ class _Lowering:
 
     def _scratch(self, name: str, size: Dim) -> Buffer:
         return Buffer(name, self.dtype, size, "s")
-
-    def _where_wanted(self) -> Indices:
-        """The op's index in terms of the root's loops."""
-        seen: list[Indices] = []
-
-        def look(node: Node, at: Indices) -> Value | None:
-            if node is self.node:
-                seen.append(at)
-                return ir.const(node.type.dtype, 0)
-            return None
-
-        evaluate = Evaluator(self.loadable, {}, [], Names(), look)
-        for output in self.group.outputs:
-            evaluate(output, self.root_loops)
-        return seen[0]
 
     # ------------------------------------------------------------ the kernel
 

@@ -31,9 +31,9 @@ from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.ir import Buffer, Local, Statement
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, start_value, value_atoms
+from semel.lower.evaluate import Evaluator, start_value, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
@@ -112,23 +112,8 @@ class _Lowering:
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
-        self.at = self._where_wanted()
+        self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         self.staged: tuple[Buffer, int, Dim] | None = None
-
-    def _where_wanted(self) -> Indices:
-        """The contraction's index in terms of the root's loops."""
-        seen: list[Indices] = []
-
-        def look(node: Node, at: Indices) -> Value | None:
-            if node is self.node:
-                seen.append(at)
-                return ir.const(node.type.dtype, 0)
-            return None
-
-        evaluate = Evaluator(self.loadable, {}, [], Names(), look)
-        for output in self.group.outputs:
-            evaluate(output, self.root_loops)
-        return seen[0]
 
     def run(self) -> Lowered:
         rows = self.node.type.shape[-2]

@@ -12,7 +12,7 @@ guard travels down, and loads below it do not touch memory unless it holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -227,6 +227,24 @@ def philox(position: Value, key0: Value, key1: Value) -> Value:
         ]
         keys = [(k + w) & mask for k, w in zip(keys, _PHILOX_WEYL, strict=True)]
     return ir.cast(wide[0], UINT32)
+
+
+def wanted_at(
+    node: Node, outputs: Sequence[Node], buffers: Mapping[Node, Buffer], loops: Indices
+) -> Indices:
+    """The index at which `outputs`, evaluated at `loops`, ask for `node`."""
+    seen: list[Indices] = []
+
+    def look(asked: Node, at: Indices) -> Value | None:
+        if asked is not node:
+            return None
+        seen.append(at)
+        return ir.const(node.type.dtype, 0)
+
+    evaluate = Evaluator(buffers, {}, [], lambda prefix: prefix, look)
+    for output in outputs:
+        evaluate(output, loops)
+    return seen[0]
 
 
 # ---------------------------------------------------------------- elementwise rules

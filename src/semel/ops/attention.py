@@ -9,7 +9,7 @@ A row of scores that is all -inf gives NaN, as the softmax of it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,36 +17,16 @@ from semel.errors import GraphError
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import TensorType
+from semel.ops.contract import infer_product, require_product
 from semel.ops.numerics import Array
-from semel.ops.shapes import (
-    REQUIREMENTS,
-    Requirement,
-    check,
-    check_count,
-    check_same_dtype,
-    check_same_rank,
-    equal,
-)
-
-
-def _require(attrs: None, scores: TensorType, values: TensorType) -> Iterator[Requirement]:
-    for axis, (m, n) in enumerate(zip(scores.shape[:-2], values.shape[:-2], strict=True)):
-        yield equal(m, n, f"batch dims {axis} must agree, got {m} in {scores} and {n} in {values}.")
-    keys, rows = scores.shape[-1], values.shape[-2]
-    yield equal(keys, rows, f"keys must agree, got {keys} in {scores} and {rows} in {values}.")
+from semel.ops.shapes import REQUIREMENTS
 
 
 def _infer(attrs: None, *types: TensorType) -> TensorType:
-    check_count("softmax_matmul", types, 2)
-    scores, values = types
-    check_same_dtype("softmax_matmul", types)
-    check_same_rank("softmax_matmul", types)
-    if scores.rank < 2 or not scores.dtype.is_float:
-        raise GraphError(
-            "softmax_matmul", f"operands must be floats of rank >= 2, got {scores} and {values}."
-        )
-    check("softmax_matmul", attrs, scores, values)
-    return TensorType((*scores.shape[:-1], values.shape[-1]), scores.dtype)
+    result = infer_product("softmax_matmul", attrs, *types)
+    if not result.dtype.is_float:
+        raise GraphError("softmax_matmul", f"operands must be floats, got {types[0]}.")
+    return result
 
 
 def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
@@ -60,4 +40,4 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) ->
 
 
 register(OpDef("softmax_matmul", "contract", None, _infer, _reference, cost=20))
-REQUIREMENTS["softmax_matmul"] = _require
+REQUIREMENTS["softmax_matmul"] = require_product

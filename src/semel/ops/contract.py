@@ -10,6 +10,7 @@ of ands. The reference multiplies floats in float64 and rounds once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -29,21 +30,23 @@ from semel.ops.shapes import (
 )
 
 
-def _require_matmul(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:
+def require_product(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:
+    """Batch dims and the contracted dims agree."""
     for axis, (m, n) in enumerate(zip(a.shape[:-2], b.shape[:-2], strict=True)):
         yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
     k_a, k_b = a.shape[-1], b.shape[-2]
     yield equal(k_a, k_b, f"inner dims must agree, got {k_a} in {a} and {k_b} in {b}.")
 
 
-def _infer_matmul(attrs: None, *types: TensorType) -> TensorType:
-    check_count("matmul", types, 2)
+def infer_product(op: str, attrs: None, *types: TensorType) -> TensorType:
+    """The type of a contraction of a's last axis with b's last but one."""
+    check_count(op, types, 2)
     a, b = types
-    check_same_dtype("matmul", types)
-    check_same_rank("matmul", types)
+    check_same_dtype(op, types)
+    check_same_rank(op, types)
     if a.rank < 2:
-        raise GraphError("matmul", f"operands must have rank >= 2, got {a} and {b}.")
-    check("matmul", attrs, a, b)
+        raise GraphError(op, f"operands must have rank >= 2, got {a} and {b}.")
+    check(op, attrs, a, b)
     return TensorType((*a.shape[:-1], b.shape[-1]), a.dtype)
 
 
@@ -57,5 +60,7 @@ def _reference_matmul(node: Node, arrays: tuple[Array, ...], env: Mapping[str, i
     return result
 
 
-register(OpDef("matmul", "contract", None, _infer_matmul, _reference_matmul, cost=2))
-REQUIREMENTS["matmul"] = _require_matmul
+register(
+    OpDef("matmul", "contract", None, partial(infer_product, "matmul"), _reference_matmul, cost=2)
+)
+REQUIREMENTS["matmul"] = require_product
