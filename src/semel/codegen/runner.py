@@ -532,7 +532,14 @@ seg_size:
   set %sg.Segment.TILES = %tiles
   set %sg.Segment.FIRST_CHUNK = %chunks
   %empty = icmp sle i64 %tiles, 0
-  br i1 %empty, label %seg_done, label %seg_chunk
+  br i1 %empty, label %seg_done, label %seg_some
+seg_some:
+  ; Most segments of a rebound plan are small: one chunk, and no divisions to find that out.
+  %is_small = icmp slt i64 %sum, @LARGE_NS
+  br i1 %is_small, label %seg_whole, label %seg_chunk
+seg_whole:
+  set %sg.Segment.CHUNK_TILES = %tiles
+  br label %seg_done
 seg_chunk:
   %wanted = sdiv i64 %sum, @LARGE_NS
   %is_chain = icmp sgt i64 %num_rows, 1
@@ -550,7 +557,7 @@ seg_chunk:
   set %sg.Segment.CHUNK_TILES = %chunk_tiles
   br label %seg_done
 seg_done:
-  %num_chunks = phi i64 [ 0, %seg_size ], [ %count, %seg_chunk ]
+  %num_chunks = phi i64 [ 0, %seg_size ], [ 1, %seg_whole ], [ %count, %seg_chunk ]
   set %sg.Segment.NUM_CHUNKS = %num_chunks
   %chunks1 = add i64 %chunks, %num_chunks
   %j1 = add i64 %j, 1

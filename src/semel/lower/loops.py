@@ -56,6 +56,8 @@ from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
+#: Rows shorter than this come in by themselves.
+SHORT_ROW = 64
 #: Above this a row of an elementwise kernel is cut into blocks of columns.
 LONG_ROW = 1 << 16
 #: Windows (3x3, 5x5) are reduced without a loop: counting would cost more than adding.
@@ -599,6 +601,9 @@ def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Stateme
     """
     loops = [s for s in body if isinstance(s, ir.Loop) and s.lanes > 1]
     if len(loops) < 2 or loops[0].index.extent != loops[1].index.extent:
+        return body
+    length = upper_bound(loops[0].index.extent)
+    if length is not None and length < SHORT_ROW:
         return body
     first, busy = loops[0], loops[1]
     hints: dict[Statement, None] = {}
