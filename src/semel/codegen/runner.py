@@ -924,8 +924,22 @@ futex:
 late:
   ; A chunk takes no longer than the caller took for all of its own: the worker has lost its
   ; core to somebody else. Waiting for it at every step would cost a time slice each; the
-  ; caller does the rest of this run by itself.
+  ; caller does the rest of this run by itself, and for a while it asks nobody.
+  %known = word %h.Header.SOLO
+  %is_known = icmp ne i64 %known, 0
+  br i1 %is_known, label %sleep, label %rest
+rest:
   set %h.Header.SOLO = 1
+  %last = word %h.Header.BACKOFF
+  %twice = shl i64 %last, 1
+  %most = shl i64 %slice, 4
+  %too_long = icmp sgt i64 %twice, %most
+  %capped = select i1 %too_long, i64 %most, i64 %twice
+  %too_short = icmp slt i64 %capped, %slice
+  %backoff = select i1 %too_short, i64 %slice, i64 %capped
+  set %h.Header.BACKOFF = %backoff
+  %until = add i64 %now, %backoff
+  set %h.Header.SOLO_UNTIL = %until
   br label %sleep
 woken:
   store atomic i64 0, ptr %waiting seq_cst, align 8
@@ -1120,7 +1134,6 @@ refused:
   ret i64 %bound
 ready:
   set %h.Header.VALID = 0
-  set %h.Header.SOLO = 0
   set %h.Header.USED_LANES = 1
   %attempts = word %h.Header.ATTEMPTS
   %attempts1 = add i64 %attempts, 1
@@ -1137,12 +1150,23 @@ start:
   %slice = word %h.Header.SLICE_TICKS
   %deadline = add i64 %now, %slice
   set %h.Header.DEADLINE = %deadline
+  %until = word %h.Header.SOLO_UNTIL
+  %resting = icmp slt i64 %now, %until
+  %solo = zext i1 %resting to i64
+  set %h.Header.SOLO = %solo
   %code = call i64 @walk(ptr %h, i64 %first)
   %recruited = word %h.Header.RECRUITED
   %has_help = icmp ne i64 %recruited, 0
   br i1 %has_help, label %dismiss, label %ended
 dismiss:
   call void @disband(ptr %h)
+  %was_solo = word %h.Header.SOLO
+  %was_late = icmp ne i64 %was_solo, 0
+  br i1 %was_late, label %ended, label %in_time
+in_time:
+  %backoff = word %h.Header.BACKOFF
+  %relaxed = lshr i64 %backoff, 1
+  set %h.Header.BACKOFF = %relaxed
   br label %ended
 ended:
   %complete = icmp eq i64 %code, 0

@@ -111,6 +111,8 @@ class Header(IntEnum):
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE
     FINISHED = 57
+    SOLO_UNTIL = 58  # no workers before this tick: the last ones had lost their cores
+    BACKOFF = 59  # how many ticks the next such rest lasts
     ATTEMPTS = 63  # runs that were started
 
 
