@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.driver import RowResult, installed_peers, measure
 from benchmarks.peers import NAMES
+from benchmarks.plan import measure_plan, plan_lines
 from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
 
-_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "startup", "all")
+_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "plan", "startup", "all")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,14 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         results += measured
         versions |= found
+    plan = measure_plan() if arguments.group in ("plan", "all") else []
     startup = measure_startup() if arguments.group in ("startup", "all") else {}
     if results:
         print(table(results))
         print(limits_line(results))
+    if plan:
+        print(align(plan_lines(plan)))
     if startup:
         print(align(startup_lines(startup)))
     if arguments.json:
-        text = json.dumps(document(results, versions, startup), indent=1)
+        text = json.dumps(document(results, versions, startup, plan), indent=1)
         Path(arguments.json).write_text(text + "\n")
     return 0
 

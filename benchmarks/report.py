@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.driver import RowResult, Timing
 from benchmarks.peers import NAMES
+from benchmarks.plan import PlanRow
 from benchmarks.rows import ROWS
 
 FORMAT = 1
@@ -164,7 +165,10 @@ def limits_line(results: Sequence[RowResult]) -> str:
 
 
 def document(
-    results: Sequence[RowResult], versions: Mapping[str, str], startup: Mapping[str, float]
+    results: Sequence[RowResult],
+    versions: Mapping[str, str],
+    startup: Mapping[str, float],
+    plan: Sequence[PlanRow] = (),
 ) -> dict[str, Any]:
     """Everything measured, with what is needed to repeat it."""
     return {
@@ -178,6 +182,7 @@ def document(
         "versions": {"python": platform.python_version(), **versions},
         "commit": git_commit(),
         "startup_seconds": dict(startup),
+        "plan": [asdict(row) for row in plan],
         "results": [asdict(r) for r in results],
         "verdicts": [asdict(v) for v in judge(results)],
     }
