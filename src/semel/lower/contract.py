@@ -43,8 +43,6 @@ ALIASING_BYTES = 2048
 CACHE_LINE_BYTES = 64
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
-#: Lower blocks have too few sums under way to hide how long one multiplication takes.
-LEAST_HEIGHT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,14 @@ def register_tile(target: Target, bits: int = 32) -> RegisterTile:
 
 
 def _fitted(shape: RegisterTile, rows: Dim) -> RegisterTile:
-    """`shape` with blocks that divide a known number of rows, if not too low ones do.
+    """`shape` with blocks that divide a known number of rows, if blocks no lower do.
 
-    Images are often multiples of 7 wide: no rest is left to run in low blocks.
+    Images are often multiples of 7 wide: no rest is left to run in low blocks. Lower blocks
+    would read every panel more often and cost more than the rest does.
     """
     if not isinstance(rows, int) or rows <= shape.tallest:
         return shape
-    for height in range(shape.tallest, max(shape.tallest // 2, LEAST_HEIGHT) - 1, -1):
+    for height in range(shape.tallest, shape.heights[0] - 1, -1):
         if rows % height:
             continue
         blocks = shape.rows // shape.heights[0]
