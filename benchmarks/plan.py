@@ -176,9 +176,7 @@ def _clones() -> PlanRow:
     for _ in range(9):
         alone = _runs_within(0.2, [plan])
         ratios.append(_runs_within(0.2, pair) / alone)
-    return PlanRow(
-        "two clones on two threads over one", sorted(ratios)[4], "x", 1.7, at_least=True
-    )
+    return PlanRow("two clones on two threads over one", sorted(ratios)[4], "x", 1.7, at_least=True)
 
 
 def _runs_within(seconds: float, plans: list[ExecutionPlan]) -> int:
