@@ -11,6 +11,7 @@ it is released or dropped.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -25,6 +26,8 @@ from semel.errors import OutOfMemoryError
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
 _MAPPED_FROM_BYTES = 256 << 10
+#: From here on pages of 2 MiB pay: streaming kernels miss the TLB far less often.
+_HUGE_FROM_BYTES = 4 << 20
 _ids = itertools.count(1)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -75,6 +78,12 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def advise_huge_pages(memory: mmap.mmap) -> None:
+    """Ask for large pages; a system without them says no, and small ones serve."""
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
 class Memory:
     """One block: `id` names the storage, `bytes` is the whole of it as uint8."""
 
@@ -89,6 +98,8 @@ class Memory:
         try:
             if mapped or whole >= _MAPPED_FROM_BYTES:
                 self._map = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                if whole >= _HUGE_FROM_BYTES:
+                    advise_huge_pages(self._map)
                 self.bytes: Bytes = np.frombuffer(self._map, np.uint8)
             else:
                 raw = np.zeros(whole + ALIGNMENT_BYTES, np.uint8)

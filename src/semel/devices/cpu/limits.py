@@ -21,6 +21,7 @@ from functools import cache
 from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.target import Target
+from semel.runtime.allocator import advise_huge_pages
 
 _CHAINS = 12  # FMA latency x throughput on every core we know, within 16 registers
 _STREAMS = 8  # vectors per turn of a memory loop
@@ -49,6 +50,7 @@ def measure_limits(threads: int, nbytes: int = 0) -> Limits:
     code = load_object(compile_ir(_kernels(target), target))
     nbytes = nbytes or min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES)
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    advise_huge_pages(memory)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     # Whole turns of the loop per thread; the halves of a share are source and destination.
     unit = 2 * _STREAMS * target.vector_bytes
