@@ -826,16 +826,18 @@ publish:
   call void @recruit(ptr %h)
   br label %take
 take:
+  ; The caller counts its own chunks for itself: DONE is a line that workers write.
+  %others = phi i64 [ %chunks, %publish ], [ %others1, %work ]
   %mine = call i64 @take_chunk(ptr %h, i64 %index, i64 %chunks)
   %got = icmp sge i64 %mine, 0
   br i1 %got, label %work, label %wait
 work:
   call void @dawdle(ptr %h)
   call void @run_chunk(ptr %h, ptr %st, i64 %mine, ptr %lane)
-  %before = atomicrmw add ptr %done, i64 1 seq_cst
+  %others1 = sub i64 %others, 1
   br label %take
 wait:
-  call void @wait_done(ptr %h, i64 %chunks, i64 %begin)
+  call void @wait_done(ptr %h, i64 %others, i64 %begin)
   store atomic i64 @NO_CLAIM, ptr %claim release, align 8
   br label %exit
 exit:
