@@ -19,7 +19,10 @@ ABI_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CheckInfo:
-    """What a failed check means: the op, what the value is, and its legal size."""
+    """What a failed check means: the op, what the value is, and the size it indexes.
+
+    Negative values count from the end, as in Python: [-size, size) is legal.
+    """
 
     op: str
     what: str
