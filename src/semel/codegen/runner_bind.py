@@ -1,0 +1,331 @@
+"""The runner's text for binding: check pending values, commit them, size the chunks.
+
+    pending variables --rebind--> tile counts, kernel arguments, chunks
+
+Nothing changes before everything is checked.
+"""
+
+from __future__ import annotations
+
+# Check the pending values, then commit them: variables, dependent words, chunk sizes.
+REBIND = """
+define internal void @evaluate(ptr %h, i64 %first, i64 %last) {
+entry:
+  %program = pointer %h.Header.PROGRAM
+  %regs = pointer %h.Header.REGISTERS
+  br label %head
+head:
+  %i = phi i64 [ %first, %entry ], [ %i1, %next ]
+  %more = icmp slt i64 %i, %last
+  br i1 %more, label %body, label %exit
+body:
+  %word = shl i64 %i, 2
+  %ins = getelementptr i64, ptr %program, i64 %word
+  %op = load i64, ptr %ins, align 8
+  %pd = getelementptr i64, ptr %ins, i64 1
+  %d = load i64, ptr %pd, align 8
+  %pa = getelementptr i64, ptr %ins, i64 2
+  %ia = load i64, ptr %pa, align 8
+  %pb = getelementptr i64, ptr %ins, i64 3
+  %ib = load i64, ptr %pb, align 8
+  %ra = getelementptr i64, ptr %regs, i64 %ia
+  %a = load i64, ptr %ra, align 8
+  %rb = getelementptr i64, ptr %regs, i64 %ib
+  %b = load i64, ptr %rb, align 8
+  switch i64 %op, label %add [ i64 @Opcode.MUL, label %mul
+                               i64 @Opcode.FLOORDIV, label %div
+                               i64 @Opcode.MOD, label %div
+                               i64 @Opcode.MIN, label %min
+                               i64 @Opcode.MAX, label %max ]
+add:
+  %sum = add i64 %a, %b
+  br label %next
+mul:
+  %prod = mul i64 %a, %b
+  br label %next
+div:
+  %legal = icmp sgt i64 %b, 0
+  br i1 %legal, label %divide, label %next
+divide:
+  %q0 = sdiv i64 %a, %b
+  %r0 = srem i64 %a, %b
+  %negative = icmp slt i64 %r0, 0
+  %qm = sub i64 %q0, 1
+  %rp = add i64 %r0, %b
+  %q = select i1 %negative, i64 %qm, i64 %q0
+  %r = select i1 %negative, i64 %rp, i64 %r0
+  %is_mod = icmp eq i64 %op, @Opcode.MOD
+  %quot = select i1 %is_mod, i64 %r, i64 %q
+  br label %next
+min:
+  %lt = icmp slt i64 %a, %b
+  %low = select i1 %lt, i64 %a, i64 %b
+  br label %next
+max:
+  %gt = icmp sgt i64 %a, %b
+  %high = select i1 %gt, i64 %a, i64 %b
+  br label %next
+next:
+  %v = phi i64 [ %sum, %add ], [ %prod, %mul ], [ 0, %div ], [ %quot, %divide ],
+               [ %low, %min ], [ %high, %max ]
+  %rd = getelementptr i64, ptr %regs, i64 %d
+  store i64 %v, ptr %rd, align 8
+  %i1 = add i64 %i, 1
+  br label %head
+exit:
+  ret void
+}
+
+define internal i64 @rebind(ptr %h) noinline {
+entry:
+  %regs = pointer %h.Header.REGISTERS
+  %pending = pointer %h.Header.PENDING
+  %current = pointer %h.Header.VARIABLES
+  %bounds = pointer %h.Header.BOUNDS
+  %n = word %h.Header.NUM_VARIABLES
+  br label %vars
+vars:
+  %i = phi i64 [ 0, %entry ], [ %i1, %var_ok ]
+  %vars_left = icmp slt i64 %i, %n
+  br i1 %vars_left, label %var, label %check
+var:
+  %pv = getelementptr i64, ptr %pending, i64 %i
+  %v = load i64, ptr %pv, align 8
+  %i2 = shl i64 %i, 1
+  %pmin = getelementptr i64, ptr %bounds, i64 %i2
+  %vmin = load i64, ptr %pmin, align 8
+  %pmax = getelementptr i64, ptr %pmin, i64 1
+  %vmax = load i64, ptr %pmax, align 8
+  %over = icmp sge i64 %v, %vmin
+  %under = icmp sle i64 %v, %vmax
+  %inside = and i1 %over, %under
+  br i1 %inside, label %var_ok, label %var_bad
+var_bad:
+  set %h.Header.ERROR_INDEX = %i
+  ret i64 @Code.VARIABLE
+var_ok:
+  %rv = getelementptr i64, ptr %regs, i64 %i
+  store i64 %v, ptr %rv, align 8
+  %i1 = add i64 %i, 1
+  br label %vars
+check:
+  %num_checked = word %h.Header.NUM_CHECKED
+  call void @evaluate(ptr %h, i64 0, i64 %num_checked)
+  %guards = pointer %h.Header.GUARDS
+  %num_guards = word %h.Header.NUM_GUARDS
+  br label %guards_head
+guards_head:
+  %g = phi i64 [ 0, %check ], [ %g1, %guard ]
+  %guards_left = icmp slt i64 %g, %num_guards
+  br i1 %guards_left, label %guard, label %inputs
+guard:
+  %pg = getelementptr i64, ptr %guards, i64 %g
+  %gi = load i64, ptr %pg, align 8
+  %rg = getelementptr i64, ptr %regs, i64 %gi
+  %gv = load i64, ptr %rg, align 8
+  %g1 = add i64 %g, 1
+  %zero = icmp eq i64 %gv, 0
+  br i1 %zero, label %guards_head, label %guard_bad
+guard_bad:
+  set %h.Header.ERROR_INDEX = %g
+  ret i64 @Code.GUARD
+inputs:
+  %checks = pointer %h.Header.CHECKS
+  %num_checks = word %h.Header.NUM_CHECKS
+  br label %inputs_head
+inputs_head:
+  %c = phi i64 [ 0, %inputs ], [ %c1, %input ]
+  %inputs_left = icmp slt i64 %c, %num_checks
+  br i1 %inputs_left, label %input, label %commit
+input:
+  %c2 = shl i64 %c, 1
+  %pc = getelementptr i64, ptr %checks, i64 %c2
+  %ci = load i64, ptr %pc, align 8
+  %pw = getelementptr i64, ptr %pc, i64 1
+  %recorded = load ptr, ptr %pw, align 8
+  %was = load i64, ptr %recorded, align 8
+  %rc = getelementptr i64, ptr %regs, i64 %ci
+  %is = load i64, ptr %rc, align 8
+  %c1 = add i64 %c, 1
+  %same = icmp eq i64 %was, %is
+  br i1 %same, label %inputs_head, label %input_bad
+input_bad:
+  set %h.Header.ERROR_INDEX = %c
+  ret i64 @Code.INPUT
+commit:
+  %k = phi i64 [ 0, %inputs_head ], [ %k1, %commit_one ]
+  %commit_left = icmp slt i64 %k, %n
+  br i1 %commit_left, label %commit_one, label %evaluate
+commit_one:
+  %from = getelementptr i64, ptr %pending, i64 %k
+  %value = load i64, ptr %from, align 8
+  %to = getelementptr i64, ptr %current, i64 %k
+  store i64 %value, ptr %to, align 8
+  %k1 = add i64 %k, 1
+  br label %commit
+evaluate:
+  %num_ins = word %h.Header.NUM_INSTRUCTIONS
+  call void @evaluate(ptr %h, i64 %num_checked, i64 %num_ins)
+  %scatter = pointer %h.Header.SCATTER
+  %num_scatter = word %h.Header.NUM_SCATTER
+  br label %scatter_head
+scatter_head:
+  %s = phi i64 [ 0, %evaluate ], [ %s1, %scatter_one ]
+  %scatter_left = icmp slt i64 %s, %num_scatter
+  br i1 %scatter_left, label %scatter_one, label %exit
+scatter_one:
+  %s2 = shl i64 %s, 1
+  %ps = getelementptr i64, ptr %scatter, i64 %s2
+  %si = load i64, ptr %ps, align 8
+  %pdest = getelementptr i64, ptr %ps, i64 1
+  %dest = load ptr, ptr %pdest, align 8
+  %rs = getelementptr i64, ptr %regs, i64 %si
+  %sv = load i64, ptr %rs, align 8
+  store i64 %sv, ptr %dest, align 8
+  %s1 = add i64 %s, 1
+  br label %scatter_head
+exit:
+  set %h.Header.DIRTY = 0
+  %threads = word %h.Header.THREADS
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %ready, label %share
+share:
+  call void @size_chunks(ptr %h)
+  br label %ready
+ready:
+  ret i64 @Code.OK
+}
+"""
+
+# Bind without running: a profiled run must know its number of chunks before it starts.
+BIND = """
+define dso_local i64 @bind(ptr %h) {
+entry:
+  %released = icmp eq ptr %h, null
+  br i1 %released, label %gone, label %alive
+gone:
+  ret i64 @Code.RELEASED
+alive:
+  %busy = at %h.Header.BUSY
+  %swap = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %mine, label %taken
+taken:
+  ret i64 @Code.BUSY
+mine:
+  %dirty = word %h.Header.DIRTY
+  %is_dirty = icmp ne i64 %dirty, 0
+  br i1 %is_dirty, label %do, label %done
+do:
+  %bound = call i64 @rebind(ptr %h)
+  br label %done
+done:
+  %code = phi i64 [ 0, %mine ], [ %bound, %do ]
+  store atomic i64 0, ptr %busy release, align 8
+  ret i64 %code
+}
+"""
+
+# Chunks: ~20 us of estimated work each, at most 4 per participant; the chunks of a chain
+# of rows stay at 20 us, so that what one row wrote is still in the cache for the next.
+CHUNKS = """
+define internal void @size_chunks(ptr %h) noinline {
+entry:
+  %rows = pointer %h.Header.ROWS
+  %segments = pointer %h.Header.SEGMENTS
+  %steps = pointer %h.Header.STEPS
+  %num_steps = word %h.Header.NUM_STEPS
+  %threads = word %h.Header.THREADS
+  %most = shl i64 %threads, 2
+  br label %step_head
+step_head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %step_done ]
+  %large = phi i64 [ 0, %entry ], [ %large1, %step_done ]
+  %steps_left = icmp slt i64 %i, %num_steps
+  br i1 %steps_left, label %step, label %exit
+step:
+  %step_word = shl i64 %i, 3
+  %st = getelementptr i64, ptr %steps, i64 %step_word
+  %first_seg = word %st.Step.FIRST_SEGMENT
+  %num_seg = word %st.Step.NUM_SEGMENTS
+  %end_seg = add i64 %first_seg, %num_seg
+  br label %seg_head
+seg_head:
+  %j = phi i64 [ %first_seg, %step ], [ %j1, %seg_done ]
+  %chunks = phi i64 [ 0, %step ], [ %chunks1, %seg_done ]
+  %work = phi i64 [ 0, %step ], [ %work1, %seg_done ]
+  %segs_left = icmp slt i64 %j, %end_seg
+  br i1 %segs_left, label %seg, label %step_done
+seg:
+  %seg_word = shl i64 %j, 3
+  %sg = getelementptr i64, ptr %segments, i64 %seg_word
+  %first_row = word %sg.Segment.FIRST_ROW
+  %num_rows = word %sg.Segment.NUM_ROWS
+  %row_word = shl i64 %first_row, 3
+  %row0 = getelementptr i64, ptr %rows, i64 %row_word
+  %tiles = word %row0.Row.TILES
+  br label %row_head
+row_head:
+  %k = phi i64 [ 0, %seg ], [ %k1, %row ]
+  %sum = phi i64 [ 0, %seg ], [ %sum1, %row ]
+  %rows_left = icmp slt i64 %k, %num_rows
+  br i1 %rows_left, label %row, label %seg_size
+row:
+  %off = shl i64 %k, 3
+  %rw = getelementptr i64, ptr %row0, i64 %off
+  %ns = word %rw.Row.WORK_NS
+  %sum1 = add i64 %sum, %ns
+  %k1 = add i64 %k, 1
+  br label %row_head
+seg_size:
+  %work1 = add i64 %work, %sum
+  set %sg.Segment.TILES = %tiles
+  set %sg.Segment.FIRST_CHUNK = %chunks
+  %empty = icmp sle i64 %tiles, 0
+  br i1 %empty, label %seg_done, label %seg_some
+seg_some:
+  ; Most segments of a rebound plan are small: one chunk, and no divisions to find that out.
+  %is_small = icmp slt i64 %sum, @LARGE_NS
+  br i1 %is_small, label %seg_whole, label %seg_chunk
+seg_whole:
+  set %sg.Segment.CHUNK_TILES = %tiles
+  br label %seg_done
+seg_chunk:
+  %wanted = sdiv i64 %sum, @LARGE_NS
+  %is_chain = icmp sgt i64 %num_rows, 1
+  %limit = select i1 %is_chain, i64 %tiles, i64 %most
+  %over = icmp sgt i64 %wanted, %limit
+  %w1 = select i1 %over, i64 %limit, i64 %wanted
+  %few = icmp slt i64 %w1, 1
+  %w2 = select i1 %few, i64 1, i64 %w1
+  %t1 = add i64 %tiles, %w2
+  %t2 = sub i64 %t1, 1
+  %chunk_tiles = udiv i64 %t2, %w2
+  %t3 = add i64 %tiles, %chunk_tiles
+  %t4 = sub i64 %t3, 1
+  %count = udiv i64 %t4, %chunk_tiles
+  set %sg.Segment.CHUNK_TILES = %chunk_tiles
+  br label %seg_done
+seg_done:
+  %num_chunks = phi i64 [ 0, %seg_size ], [ 1, %seg_whole ], [ %count, %seg_chunk ]
+  set %sg.Segment.NUM_CHUNKS = %num_chunks
+  %chunks1 = add i64 %chunks, %num_chunks
+  %j1 = add i64 %j, 1
+  br label %seg_head
+step_done:
+  set %st.Step.NUM_CHUNKS = %chunks
+  set %st.Step.WORK_NS = %work
+  %enough = icmp sge i64 %work, @LARGE_NS
+  %several = icmp sgt i64 %chunks, 1
+  %shared = and i1 %enough, %several
+  %shared64 = zext i1 %shared to i64
+  set %st.Step.SHARED = %shared64
+  %share = select i1 %shared, i64 %work, i64 0
+  %large1 = add i64 %large, %share
+  %i1 = add i64 %i, 1
+  br label %step_head
+exit:
+  set %h.Header.LARGE_WORK = %large
+  ret void
+}
+"""

@@ -1,0 +1,138 @@
+"""The runner's text for one machine: pause, clock, system calls, floating-point mode.
+
+architecture --> LLVM IR text that the other parts of the runner call
+"""
+
+from __future__ import annotations
+
+SYSTEM_CALLS = {
+    "x86_64": {"FUTEX": 202, "GETTID": 186, "GETCPU": 309, "SET_AFFINITY": 203},
+    "aarch64": {"FUTEX": 98, "GETTID": 178, "GETCPU": 168, "SET_AFFINITY": 122},
+}
+
+# What the architectures do differently: a pause, a clock, a system call, and the
+# floating-point mode. `float_mode` sets the default (round to nearest, subnormals kept) and
+# returns what was there, or -1 if nothing had to change; `restore_float_mode` takes that.
+MACHINE = {
+    "x86_64": """
+define internal void @pause() alwaysinline {
+  call void asm sideeffect "pause", ""()
+  ret void
+}
+define dso_local i64 @ticks() {
+  %t = call { i64, i64 } asm sideeffect "rdtsc", "={rax},={rdx}"()
+  %low = extractvalue { i64, i64 } %t, 0
+  %high = extractvalue { i64, i64 } %t, 1
+  %up = shl i64 %high, 32
+  %now = or i64 %up, %low
+  ret i64 %now
+}
+define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinline {
+  %r = call i64 asm sideeffect "syscall",
+    "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}"
+    (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
+  ret i64 %r
+}
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal i64 @float_mode() noinline {
+  %place = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %old = load i32, ptr %place, align 4
+  ; The six low bits say what happened and change nothing; 8064 is the default of the rest.
+  %mode = and i32 %old, -64
+  %plain = icmp eq i32 %mode, 8064
+  br i1 %plain, label %same, label %change
+same:
+  ret i64 -1
+change:
+  store i32 8064, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  %was = zext i32 %old to i64
+  ret i64 %was
+}
+define internal void @restore_float_mode(i64 %was) noinline {
+  %place = alloca i32, align 4
+  %old = trunc i64 %was to i32
+  store i32 %old, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
+""",
+    "aarch64": """
+define internal void @pause() alwaysinline {
+  call void asm sideeffect "yield", ""()
+  ret void
+}
+define dso_local i64 @ticks() {
+  %now = call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()
+  ret i64 %now
+}
+define internal i64 @system(i64 %number, ptr %a, i64 %b, ptr %c, ptr %d) noinline {
+  %r = call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},~{memory}"
+    (i64 %number, ptr %a, i64 %b, ptr %c, ptr %d)
+  ret i64 %r
+}
+define internal i64 @float_mode() noinline {
+  %old = call i64 asm sideeffect "mrs $0, fpcr", "=r"()
+  %plain = icmp eq i64 %old, 0
+  br i1 %plain, label %same, label %change
+same:
+  ret i64 -1
+change:
+  call void asm sideeffect "msr fpcr, $0", "r"(i64 0)
+  ret i64 %old
+}
+define internal void @restore_float_mode(i64 %was) noinline {
+  call void asm sideeffect "msr fpcr, $0", "r"(i64 %was)
+  ret void
+}
+""",
+}  # fmt: skip
+
+# The operating system likes to wake a thread on the CPU of the one that wakes it, above all in
+# a virtual machine, where idle CPUs do not look idle; the two then share that CPU for
+# milliseconds. So a sleeper is told to stay off the caller's CPU before it is woken.
+SYSTEM = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
+  %number = inttoptr i64 %value to ptr
+  %r = call i64 @system(i64 @SYS_FUTEX, ptr %word, i64 %op, ptr %number, ptr %timeout)
+  ret i64 %r
+}
+
+define internal void @keep_apart(ptr %worker) noinline {
+  %mask = alloca [@MASK_BYTES x i8], align 8
+  %cpu = alloca i64, align 8
+  store i64 0, ptr %cpu, align 8
+  %allowed = pointer %worker.Worker.CPU_MASK
+  %thread = pointer %worker.Worker.THREAD_ID
+  %has_mask = icmp ne ptr %allowed, null
+  %has_started = icmp ne ptr %thread, null
+  %possible = and i1 %has_mask, %has_started
+  br i1 %possible, label %ask, label %exit
+ask:
+  %failed = call i64 @system(i64 @SYS_GETCPU, ptr %cpu, i64 0, ptr null, ptr null)
+  %here = load i64, ptr %cpu, align 8
+  %known = icmp ult i64 %here, @MASK_BITS
+  br i1 %known, label %move, label %exit
+move:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 @MASK_BYTES, i1 false)
+  %byte_index = lshr i64 %here, 3
+  %byte_at = getelementptr i8, ptr %mask, i64 %byte_index
+  %byte = load i8, ptr %byte_at, align 1
+  %here8 = trunc i64 %here to i8
+  %bit_index = and i8 %here8, 7
+  %bit = shl i8 1, %bit_index
+  %others = xor i8 %bit, -1
+  %left = and i8 %byte, %others
+  store i8 %left, ptr %byte_at, align 1
+  %ignored = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
+                              ptr %mask, ptr null)
+  br label %exit
+exit:
+  ret void
+}
+"""

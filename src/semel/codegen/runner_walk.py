@@ -1,0 +1,369 @@
+"""The runner's text for one run: walk the steps, call the rows, collect what failed.
+
+run(header) --> code: done, refused, failed, or back to Python for a while
+"""
+
+from __future__ import annotations
+
+WALK = """
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal void @call_row(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end) alwaysinline {
+  %kind = word %row.Row.KIND
+  %is_copy = icmp eq i64 %kind, @RowKind.COPY
+  br i1 %is_copy, label %copy, label %kernel
+kernel:
+  set %lane.Lane.ROW = %index
+  %fn = pointer %row.Row.FUNCTION
+  %buffers = pointer %row.Row.BUFFERS
+  %vals = pointer %row.Row.VALUES
+  call void %fn(ptr %lane, ptr %buffers, ptr %vals, i64 %begin, i64 %end)
+  %status = word %lane.Lane.STATUS_CODE
+  %failed = icmp ne i64 %status, 0
+  br i1 %failed, label %note, label %clean
+note:
+  call void @note_status(ptr %lane, i64 %begin)
+  ret void
+clean:
+  ret void
+copy:
+  %pair = pointer %row.Row.BUFFERS
+  %size = word %row.Row.VALUES
+  %tile_bytes = word %row.Row.TILE_BYTES
+  %from = mul i64 %begin, %tile_bytes
+  %to0 = mul i64 %end, %tile_bytes
+  %over = icmp sgt i64 %to0, %size
+  %to = select i1 %over, i64 %size, i64 %to0
+  %length = sub i64 %to, %from
+  %dst0 = load ptr, ptr %pair, align 8
+  %psrc = getelementptr ptr, ptr %pair, i64 1
+  %src0 = load ptr, ptr %psrc, align 8
+  %dst = getelementptr i8, ptr %dst0, i64 %from
+  %src = getelementptr i8, ptr %src0, i64 %from
+  call void @llvm.memmove.p0.p0.i64(ptr %dst, ptr %src, i64 %length, i1 false)
+  ret void
+}
+
+; Keep the lowest failure that this lane saw, and let the next call report its own.
+define internal void @note_status(ptr %lane, i64 %begin) noinline cold {
+  %code = word %lane.Lane.STATUS_CODE
+  set %lane.Lane.STATUS_CODE = 0
+  %row = word %lane.Lane.STATUS_ROW
+  %value = word %lane.Lane.STATUS_VALUE
+  %best = word %lane.Lane.BEST_CODE
+  %best_row = word %lane.Lane.BEST_ROW
+  %best_tile = word %lane.Lane.BEST_TILE
+  %first = icmp eq i64 %best, 0
+  %lower_row = icmp slt i64 %row, %best_row
+  %same_row = icmp eq i64 %row, %best_row
+  %lower_tile = icmp slt i64 %begin, %best_tile
+  %lower_here = and i1 %same_row, %lower_tile
+  %lower = or i1 %lower_row, %lower_here
+  %keep = or i1 %first, %lower
+  br i1 %keep, label %store, label %exit
+store:
+  set %lane.Lane.BEST_CODE = %code
+  set %lane.Lane.BEST_ROW = %row
+  set %lane.Lane.BEST_TILE = %begin
+  set %lane.Lane.BEST_VALUE = %value
+  br label %exit
+exit:
+  ret void
+}
+
+define internal void @run_chunk(ptr %h, ptr %st, i64 %chunk, ptr %lane) noinline {
+entry:
+  %rows = pointer %h.Header.ROWS
+  %segments = pointer %h.Header.SEGMENTS
+  %first_seg = word %st.Step.FIRST_SEGMENT
+  br label %find
+find:
+  %j = phi i64 [ %first_seg, %entry ], [ %j1, %find ]
+  %seg_word = shl i64 %j, 3
+  %sg = getelementptr i64, ptr %segments, i64 %seg_word
+  %first_chunk = word %sg.Segment.FIRST_CHUNK
+  %num_chunks = word %sg.Segment.NUM_CHUNKS
+  %end_chunk = add i64 %first_chunk, %num_chunks
+  %j1 = add i64 %j, 1
+  %found = icmp slt i64 %chunk, %end_chunk
+  br i1 %found, label %range, label %find
+range:
+  %size = word %sg.Segment.CHUNK_TILES
+  %tiles = word %sg.Segment.TILES
+  %nth = sub i64 %chunk, %first_chunk
+  %begin = mul i64 %nth, %size
+  %end0 = add i64 %begin, %size
+  %over = icmp sgt i64 %end0, %tiles
+  %end = select i1 %over, i64 %tiles, i64 %end0
+  %first_row = word %sg.Segment.FIRST_ROW
+  %num_rows = word %sg.Segment.NUM_ROWS
+  %end_row = add i64 %first_row, %num_rows
+  br label %row
+row:
+  %r = phi i64 [ %first_row, %range ], [ %r1, %row ]
+  %row_word = shl i64 %r, 3
+  %rw = getelementptr i64, ptr %rows, i64 %row_word
+  call void @call_row(ptr %rw, i64 %r, ptr %lane, i64 %begin, i64 %end)
+  %r1 = add i64 %r, 1
+  %left = icmp slt i64 %r1, %end_row
+  br i1 %left, label %row, label %exit
+exit:
+  ret void
+}
+
+define internal i64 @walk(ptr %h, i64 %start) noinline {
+entry:
+  %rows = pointer %h.Header.ROWS
+  %steps = pointer %h.Header.STEPS
+  %num_steps = word %h.Header.NUM_STEPS
+  %lane = pointer %h.Header.LANES
+  %deadline = word %h.Header.DEADLINE
+  br label %head
+head:
+  %i = phi i64 [ %start, %entry ], [ %i1, %next ]
+  %left = icmp slt i64 %i, %num_steps
+  br i1 %left, label %step, label %finished
+step:
+  %word = shl i64 %i, 3
+  %st = getelementptr i64, ptr %steps, i64 %word
+  %i1 = add i64 %i, 1
+  %shared = word %st.Step.SHARED
+  %is_shared = icmp ne i64 %shared, 0
+  br i1 %is_shared, label %large, label %small
+small:
+  %first_row = word %st.Step.FIRST_ROW
+  %kind = word %st.Step.KIND
+  %is_host = icmp eq i64 %kind, @RowKind.HOST_CALL
+  br i1 %is_host, label %host, label %small_rows
+small_rows:
+  %num_rows = word %st.Step.NUM_ROWS
+  %end_row = add i64 %first_row, %num_rows
+  br label %row_head
+row_head:
+  %r = phi i64 [ %first_row, %small_rows ], [ %r1, %row_done ]
+  %rows_left = icmp slt i64 %r, %end_row
+  br i1 %rows_left, label %row, label %small_done
+row:
+  %row_word = shl i64 %r, 3
+  %rw = getelementptr i64, ptr %rows, i64 %row_word
+  %tiles = word %rw.Row.TILES
+  %r1 = add i64 %r, 1
+  %any = icmp sgt i64 %tiles, 0
+  br i1 %any, label %call, label %row_done
+call:
+  call void @call_row(ptr %rw, i64 %r, ptr %lane, i64 0, i64 %tiles)
+  br label %row_done
+row_done:
+  br label %row_head
+small_done:
+  ; Reading the clock costs as much as a tiny kernel: every 16th small step is enough.
+  %low = and i64 %i1, 15
+  %now_or_never = icmp eq i64 %low, 0
+  br i1 %now_or_never, label %clock, label %next
+large:
+  %code = call i64 @run_large(ptr %h, ptr %st, i64 %i)
+  %ok = icmp eq i64 %code, 0
+  br i1 %ok, label %clock, label %unready
+clock:
+  %now = call i64 @ticks()
+  %late = sub i64 %now, %deadline
+  %is_late = icmp sgt i64 %late, 0
+  %is_last = icmp sge i64 %i1, %num_steps
+  %on_time = xor i1 %is_late, true
+  %go_on = or i1 %on_time, %is_last
+  br i1 %go_on, label %next, label %again
+next:
+  br label %head
+again:
+  %again_at = add i64 %i1, 1
+  set %h.Header.PARKED = %again_at
+  ret i64 @Code.AGAIN
+host:
+  %host_at = add i64 %i1, 1
+  set %h.Header.PARKED = %host_at
+  set %h.Header.ERROR_INDEX = %first_row
+  ret i64 @Code.HOST_CALL
+unready:
+  set %h.Header.PARKED = %i1
+  ret i64 %code
+finished:
+  ret i64 @Code.OK
+}
+"""
+
+EVENTS = """
+define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
+    alwaysinline {
+  %start = call i64 @ticks()
+  call void @call_row(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
+  %stop = call i64 @ticks()
+  %count = word %lane.Lane.NUM_EVENTS
+  %room = word %lane.Lane.MAX_EVENTS
+  %next = add i64 %count, 1
+  set %lane.Lane.NUM_EVENTS = %next
+  %fits = icmp slt i64 %count, %room
+  br i1 %fits, label %write, label %exit
+write:
+  %events = pointer %lane.Lane.EVENTS
+  %offset = mul i64 %count, @EVENT_WORDS
+  %event = getelementptr i64, ptr %events, i64 %offset
+  %tiles = sub i64 %end, %begin
+  set %event.Event.ROW = %index
+  set %event.Event.START = %start
+  set %event.Event.END = %stop
+  set %event.Event.TILES = %tiles
+  br label %exit
+exit:
+  ret void
+}
+"""
+
+RUN = """
+define internal i64 @run(ptr %h) {
+  %was = call i64 @float_mode()
+  %code = call i64 @run_plan(ptr %h)
+  %changed = icmp sge i64 %was, 0
+  br i1 %changed, label %restore, label %exit
+restore:
+  call void @restore_float_mode(i64 %was)
+  br label %exit
+exit:
+  ret i64 %code
+}
+
+define internal i64 @run_plan(ptr %h) {
+entry:
+  %released = icmp eq ptr %h, null
+  br i1 %released, label %gone, label %alive
+gone:
+  ret i64 @Code.RELEASED
+alive:
+  %resume = word %h.Header.RESUME
+  %is_resume = icmp ne i64 %resume, 0
+  br i1 %is_resume, label %go_on, label %fresh
+go_on:
+  set %h.Header.RESUME = 0
+  %from = sub i64 %resume, 1
+  br label %start
+fresh:
+  %busy = at %h.Header.BUSY
+  %swap = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %mine, label %taken
+taken:
+  ret i64 @Code.BUSY
+mine:
+  %dirty = word %h.Header.DIRTY
+  %is_dirty = icmp ne i64 %dirty, 0
+  br i1 %is_dirty, label %bind, label %ready
+bind:
+  %bound = call i64 @rebind(ptr %h)
+  %bind_ok = icmp eq i64 %bound, 0
+  br i1 %bind_ok, label %ready, label %refused
+refused:
+  store atomic i64 0, ptr %busy release, align 8
+  ret i64 %bound
+ready:
+  set %h.Header.VALID = 0
+  set %h.Header.USED_LANES = 1
+  %attempts = word %h.Header.ATTEMPTS
+  %attempts1 = add i64 %attempts, 1
+  set %h.Header.ATTEMPTS = %attempts1
+  %lane0 = pointer %h.Header.LANES
+  set %lane0.Lane.STATUS_CODE = 0
+  set %lane0.Lane.BEST_CODE = 0
+  br label %start
+start:
+  %first = phi i64 [ %from, %go_on ], [ 0, %ready ]
+  %finished_flag = at %h.Header.FINISHED
+  store atomic i64 0, ptr %finished_flag monotonic, align 8
+  %now = call i64 @ticks()
+  %slice = word %h.Header.SLICE_TICKS
+  %deadline = add i64 %now, %slice
+  set %h.Header.DEADLINE = %deadline
+  %until = word %h.Header.SOLO_UNTIL
+  %resting = icmp slt i64 %now, %until
+  %solo = zext i1 %resting to i64
+  set %h.Header.SOLO = %solo
+  %code = call i64 @walk(ptr %h, i64 %first)
+  %recruited = word %h.Header.RECRUITED
+  %has_help = icmp ne i64 %recruited, 0
+  br i1 %has_help, label %dismiss, label %ended
+dismiss:
+  call void @disband(ptr %h)
+  %was_solo = word %h.Header.SOLO
+  %was_late = icmp ne i64 %was_solo, 0
+  br i1 %was_late, label %ended, label %in_time
+in_time:
+  %backoff = word %h.Header.BACKOFF
+  %relaxed = lshr i64 %backoff, 1
+  set %h.Header.BACKOFF = %relaxed
+  br label %ended
+ended:
+  %complete = icmp eq i64 %code, 0
+  br i1 %complete, label %collect, label %parked
+parked:
+  ret i64 %code
+collect:
+  %status = call i64 @first_status(ptr %h)
+  %clean = icmp eq i64 %status, 0
+  br i1 %clean, label %success, label %failure
+success:
+  %generation = word %h.Header.GENERATION
+  %generation1 = add i64 %generation, 1
+  set %h.Header.GENERATION = %generation1
+  set %h.Header.VALID = 1
+  br label %leave
+failure:
+  br label %leave
+leave:
+  %result = phi i64 [ @Code.OK, %success ], [ @Code.STATUS, %failure ]
+  %busy2 = at %h.Header.BUSY
+  store atomic i64 0, ptr %busy2 release, align 8
+  ret i64 %result
+}
+
+; The lowest failure over all lanes used, copied into the header; 0 if clean.
+define internal i64 @first_status(ptr %h) alwaysinline {
+entry:
+  %lanes = pointer %h.Header.LANES
+  %used = word %h.Header.USED_LANES
+  br label %head
+head:
+  %l = phi i64 [ 0, %entry ], [ %l1, %next ]
+  %best = phi i64 [ 9223372036854775807, %entry ], [ %best1, %next ]
+  %best_tile = phi i64 [ 0, %entry ], [ %best_tile1, %next ]
+  %any = phi i64 [ 0, %entry ], [ %any1, %next ]
+  %left = icmp slt i64 %l, %used
+  br i1 %left, label %one, label %exit
+one:
+  %lane_off = mul i64 %l, @LANE_BYTES
+  %lane = getelementptr i8, ptr %lanes, i64 %lane_off
+  %code = word %lane.Lane.BEST_CODE
+  %bad = icmp ne i64 %code, 0
+  br i1 %bad, label %compare, label %next
+compare:
+  %row = word %lane.Lane.BEST_ROW
+  %tile = word %lane.Lane.BEST_TILE
+  %lower_row = icmp slt i64 %row, %best
+  %same_row = icmp eq i64 %row, %best
+  %lower_tile = icmp slt i64 %tile, %best_tile
+  %lower_here = and i1 %same_row, %lower_tile
+  %lower = or i1 %lower_row, %lower_here
+  br i1 %lower, label %keep, label %next
+keep:
+  %value = word %lane.Lane.BEST_VALUE
+  set %h.Header.ERROR_INDEX = %row
+  set %h.Header.STATUS_CODE = %code
+  set %h.Header.STATUS_VALUE = %value
+  br label %next
+next:
+  %best1 = phi i64 [ %best, %one ], [ %best, %compare ], [ %row, %keep ]
+  %best_tile1 = phi i64 [ %best_tile, %one ], [ %best_tile, %compare ], [ %tile, %keep ]
+  %any1 = phi i64 [ %any, %one ], [ %any, %compare ], [ 1, %keep ]
+  %l1 = add i64 %l, 1
+  br label %head
+exit:
+  ret i64 %any
+}
+"""
