@@ -674,7 +674,12 @@ def linear(m: Maker) -> bool:
 
 
 def attention(m: Maker) -> bool:
-    x = m.pick(lambda t: t.ndim >= 2 and t.dtype.is_float and all(_low(d) for d in t.shape))
+    def fits(t: Tensor) -> bool:
+        # Without fusion the scores are stored: rows times rows.
+        rows = upper_bound(t.shape[-2]) if t.ndim >= 2 else None
+        return rows is not None and rows <= 1024 and all(_low(d) for d in t.shape)
+
+    x = m.pick(lambda t: t.dtype.is_float and fits(t))
     if x is None:
         return False
     causal = m.rng.random() < 0.5
