@@ -32,7 +32,9 @@ def find_parts(group: Group, loops: Indices) -> tuple[int, list[Span]] | None:
         seen.add((node, at))
         if node.op.name == "concat" and len(node.inputs) <= MAX_PARTS:
             along = at[node.attrs.axis]
-            if isinstance(along, Index) and along in loops:
+            # Under a pad or a slice the loop is longer or shorter than the parts together.
+            whole = isinstance(along, Index) and along.extent == node.type.shape[node.attrs.axis]
+            if whole and along in loops:
                 return loops.index(along), _spans(node)
         if node.op.name in ("gather", "take_along", "concat", "random_bits"):
             continue
