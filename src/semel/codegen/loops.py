@@ -153,7 +153,8 @@ class Loops(Memory):
         self.env[loop.index] = Ref(start, False, self.level)
         if step > 1:
             mask = self._mask(start, stop, mask_lanes) if mask_lanes else None
-            self.vector = Vector(loop.index, mask_lanes or step, mask, self.level)
+            single = bool(mask_lanes) and int(stop) - int(start) == 1
+            self.vector = Vector(loop.index, mask_lanes or step, mask, self.level, single)
         self._body(body)
         self.scopes.pop()
         parent.lines += child.lines

@@ -179,6 +179,14 @@ class Memory(Values):
         value = self._as_vector(ref, buffer.dtype)
         text = self.scalars.to_memory(lines, buffer.dtype, value, lanes)
         kind = vector_of(memory_type(buffer.dtype), lanes)
+        if self.vector.is_single and guard is None:
+            # LLVM (22.1) turns a masked, truncating store of one known lane into a store of
+            # the wide element, which overwrites the neighbour.
+            scalar = memory_type(buffer.dtype)
+            first = self.sink.emit(lines, f"extractelement {kind} {text}, i32 0")
+            pointer = self._pointer(buffer, at, self.level)
+            lines.append(f"  store {scalar} {first}, ptr {pointer}, align {align}")
+            return
         mask = self._lane_mask(guard)
         if stride in (1, -1):
             pointer = self._pointer(buffer, at, self.level)

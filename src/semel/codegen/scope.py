@@ -50,6 +50,7 @@ class Vector:
     lanes: int
     mask: str | None
     level: int
+    is_single: bool = False  # the mask is known to keep lane 0 alone
 
 
 class Emission:
