@@ -2,10 +2,9 @@
 
     exp(x) = 2**n * p(r),  n = round(x / ln 2),  |r| <= ln(2) / 2
 
-n is found by adding a magic constant, whose low bits then hold it. The magic constant
-includes twice the exponent bias, so that halves of those bits are powers of two as they
-stand: scaling by 2**n takes two steps, which gives gradual underflow and overflow to
-infinity without a compare. Coefficients are minimax fits made for this file.
+n is found by adding a magic constant, whose low bits then hold it (with twice the
+exponent bias, for those who make a power of two of them). `ldexp` scales by 2**n with
+gradual underflow and overflow to infinity. Coefficients are minimax fits made for this file.
 """
 
 from __future__ import annotations
@@ -69,21 +68,12 @@ def _precision(form: Format) -> int:
     return form.mantissa + 1
 
 
-def round_biased(x: Value, scale: float, form: Format, extra: int = 0) -> tuple[Value, Value]:
-    """n = round(x * scale) as a float, and an integer whose low bits are n + 2*bias + extra."""
+def round_biased(x: Value, scale: float, form: Format) -> tuple[Value, Value]:
+    """n = round(x * scale) as a float, and an integer whose low bits are n + 2*bias."""
     magic = form.magic + 2 * form.bias
     shifted = x + magic if scale == 1.0 else fma(x, scale, magic)
     n = shifted - magic
-    biased = bits(shifted)
-    return n, biased + extra if extra else biased
-
-
-def scale_twice(p: Value, biased: Value) -> Value:
-    """p * 2**n for the biased n of `round_biased`; n may leave the normal range."""
-    form = format_of(p)
-    half = (biased >> 1) << form.mantissa
-    rest = (biased << form.mantissa) - half
-    return (p * bitcast(rest, form.dtype)) * bitcast(half, form.dtype)
+    return n, bits(shifted)
 
 
 def _reduce(x: Value, n: Value, form: Format) -> Value:

@@ -25,7 +25,7 @@ from semel.lower.math.common import (
     to_float,
     with_sign_bits,
 )
-from semel.lower.math.exponential import EXP2, round_biased, scale_twice
+from semel.lower.math.exponential import EXP2, round_biased
 from semel.lower.math.logarithm import split_exponent
 
 _LOG2_E = (1.4426950408889634, 2.0355273740931033e-17)
@@ -129,6 +129,6 @@ def _power_float64(x: Value, y: Value) -> Value:
     usable = absolute(product) < 1100.0
     low = select(usable, fma(high, y, minus(product)) + low * y, form.const(0.0))
     product = select(_exponent_is_zero(x, y), form.const(0.0), clamp(product, -1100.0, 1100.0))
-    n, biased = round_biased(product, 1.0, form)
+    n, _ = round_biased(product, 1.0, form)
     fraction = (product - n) + select(product.eq(0.0), form.const(0.0), low)
-    return scale_twice(horner(fraction, (1.0, *EXP2[53])), biased)
+    return op("ldexp", horner(fraction, (1.0, *EXP2[53])), n)
