@@ -23,7 +23,7 @@ from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import register_tile
+from semel.lower.contract import panel_width
 from semel.lower.math import FUNCTIONS
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
@@ -159,7 +159,7 @@ def printed() -> dict[str, str]:
     names: dict[str, Any] = {}
     exec(program().partition("plan = ")[0], names)
     target = target_for("x86_64", (*AVX2, *AVX512, "avx"))
-    panel = register_tile(target).lanes
+    panel = panel_width(target)
     asked = build_graph(names["y"])
     graph = pack_weights(graph_to_run(run_passes(asked)), panel)
     schedule = build_schedule(graph, panel=panel)

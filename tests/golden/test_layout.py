@@ -10,6 +10,7 @@ import pytest
 from semel import Tensor
 from semel.ir.graph import Graph, Node
 from semel.ir.text import format_graph, parse_graph
+from semel.ops.contract import one_width
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
 from semel.passes.decompose import merge_reduced_axes
@@ -165,7 +166,7 @@ def test_filters_are_stored_in_the_order_they_are_read_in() -> None:
     filters = rng.standard_normal((8, 1, 3, 3), dtype=np.float32)
     y = Tensor.input("x", (1, 8, 6, 6)).conv(filters, groups=8)
     graph = Graph((y.node,))
-    packed = pack_weights(run_passes(graph), 32)
+    packed = pack_weights(run_passes(graph), one_width(32))
     moved = [n for n in packed.nodes if n.op.name == "permute" and not _is_data(n)]
     assert not moved
     data = {"x": rng.standard_normal((1, 8, 6, 6), dtype=np.float32)}
@@ -175,7 +176,7 @@ def test_filters_are_stored_in_the_order_they_are_read_in() -> None:
 def test_narrow_weights_are_stored_in_the_order_they_are_read_in() -> None:
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
     y = Tensor.input("x", (5, 4)) @ Tensor(weight).T
-    packed = pack_weights(run_passes(Graph((y.node,))), 32)
+    packed = pack_weights(run_passes(Graph((y.node,))), one_width(32))
     assert [n.op.name for n in packed.nodes] == ["input", "constant", "matmul"]
     np.testing.assert_array_equal(packed.nodes[1].attrs.storage.array, weight.T)
 

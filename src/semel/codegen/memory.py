@@ -9,10 +9,11 @@ loop, or where a guard is false, touch no memory.
 from __future__ import annotations
 
 from semel.codegen.scalars import element_type, memory_type, vector_of
-from semel.codegen.scope import CACHE_LINE_BYTES, Ref, mangle
+from semel.codegen.scope import Ref, mangle
 from semel.codegen.values import Values
 from semel.errors import InternalError
 from semel.ir.expr import Dim
+from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Value
@@ -235,11 +236,16 @@ class Memory(Values):
         self._label(self.scope, after)
 
     def _prefetch(self, statement: ir.Prefetch) -> None:
-        """One hint per cache line of a full vector; none for the rest of a row."""
+        """One hint per cache line of a full vector, or one for a place that all lanes share.
+
+        There is none in the rest of a row, which is short.
+        """
         if self.vector is None or self.vector.mask is not None:
             return
         pointer = self._pointer(statement.buffer, statement.at, self.level)
-        size_bytes = self.vector.lanes * statement.buffer.dtype.size_bytes
+        is_shared = not self._is_varying(statement.at)
+        lanes = 1 if is_shared else self.vector.lanes
+        size_bytes = lanes * statement.buffer.dtype.size_bytes
         for offset in range(0, size_bytes, CACHE_LINE_BYTES):
             line = self.sink.emit(
                 self.scope.lines, f"getelementptr i8, ptr {pointer}, i64 {offset}"

@@ -18,7 +18,6 @@ from semel.ir.expr import Dim, Index, Variable
 from semel.ir.target import Target
 from semel.kernel.ir import Buffer, Kernel, Local, Value
 
-CACHE_LINE_BYTES = 64
 #: A local and which of its copies.
 LocalKey = tuple[Local, tuple[int, ...]]
 

@@ -29,7 +29,7 @@ from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import register_tile
+from semel.lower.contract import panel_width
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.guards import guards
 from semel.passes import run_passes
@@ -64,7 +64,7 @@ def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -
 
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
-    panel = register_tile(target).lanes
+    panel = panel_width(target)
     graph = stage("pack", lambda: pack_weights(graph_to_run(graph), panel))
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))

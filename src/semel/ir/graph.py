@@ -12,6 +12,7 @@ constant's identity is its storage, not its content.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,6 +24,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable, variables
 from semel.ir.opdef import OpDef, find_op
+from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
 
 _ids = itertools.count(1)
@@ -42,6 +44,18 @@ class Storage:
 
     def __repr__(self) -> str:
         return f"storage{self.id}"
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array whose first byte starts a cache line, for constants that kernels stream.
+
+    NumPy promises 16 bytes only; from such an address every other vector would touch two
+    lines.
+    """
+    size_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size_bytes + CACHE_LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE_BYTES
+    return raw[start : start + size_bytes].view(dtype).reshape(shape)
 
 
 class Node:

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Of every machine we generate code for.
+CACHE_LINE_BYTES = 64
+
 AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 AVX2 = ("avx2", "fma")
 

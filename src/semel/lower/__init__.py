@@ -96,7 +96,7 @@ def _registers(loop: ir.Loop) -> int:
 
 
 def _holds_copies(statement: Statement) -> bool:
-    """Whether the statement uses a local that is an array of registers."""
+    """Whether the statement uses a local that is an array of registers, even of one."""
     locals_: tuple[ir.Local, ...]
     match statement:
         case ir.Declare(local=local) | ir.Assign(local=local):
@@ -106,4 +106,4 @@ def _holds_copies(statement: Statement) -> bool:
         case _:
             values = walk_values(ir.statement_values(statement))
             locals_ = tuple(v.data[0] for v in values if v.op == "local")
-    return any(count > 1 for local in locals_ for count in local.copies)
+    return any(local.copies for local in locals_)

@@ -49,7 +49,7 @@ class _Lowering:
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
         self.dtype = self.node.type.dtype.compute
-        self.tile_shape = register_tile(target, self.dtype.bits)
+        self.tile_shape = register_tile(target, self.dtype.bits, 2 * target.lanes(self.dtype.bits))
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
         *self.batch, self.row, self.column = wanted_at(
             self.node, group.outputs, self.loadable, self.root_loops

@@ -14,6 +14,7 @@ block it falls into, so that all tilings agree bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from semel.ir.expr import (
@@ -25,6 +26,8 @@ from semel.ir.expr import (
     maximum,
     minimum,
     product,
+    substitute,
+    upper_bound,
 )
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
@@ -35,12 +38,12 @@ from semel.kernel.ir import Buffer, Local, Statement
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.ops.contract import PanelWidth
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
-#: Rows that lie a multiple of this apart compete for the same sets of the cache.
-ALIASING_BYTES = 2048
-CACHE_LINE_BYTES = 64
+#: An operand smaller than this stays in the cache: fetching ahead would only cost.
+SMALL_BYTES = 1 << 19
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
 
@@ -49,40 +52,53 @@ SKINNY_ROWS = 4
 class RegisterTile:
     """How much of the result lives in registers, and how much one tile covers.
 
-    `heights` are the row blocks, tallest first, and `tallest` the most rows that still
-    fit if there are no more than that; `lanes` the columns of one panel; `rows`
-    and `panels` what a tile of the kernel covers.
+    `heights` are the row blocks, tallest first; `lanes` the columns of one panel; `rows` and
+    `panels` what a tile of the kernel covers.
     """
 
     heights: tuple[int, ...]
-    tallest: int
     lanes: int
     rows: int
     panels: int
 
 
-def register_tile(target: Target, bits: int = 32) -> RegisterTile:
-    """The tile that fills the registers without spilling, for accumulators of `bits`."""
-    lanes = 2 * target.vector_bits // max(bits, 32)
-    if target.vector_bits == 512:
-        return RegisterTile((12, 4, 2, 1), 14, lanes, 24, 4)
-    return RegisterTile((6, 2, 1), 6, lanes, 24, 8)
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Where the tile being lowered lies, and how far the walk over its panels has come.
 
-
-def _fitted(shape: RegisterTile, rows: Dim) -> RegisterTile:
-    """`shape` with blocks that divide a known number of rows, if blocks no lower do.
-
-    Images are often multiples of 7 wide: no rest is left to run in low blocks. Lower blocks
-    would read every panel more often and cost more than the rest does.
+    `done` of `total` rows of all batch entries come before it for the same panels; `total`
+    is 0 if the next panels are not those that the next tiles read.
     """
-    if not isinstance(rows, int) or rows <= shape.tallest:
-        return shape
-    for height in range(shape.tallest, shape.heights[0] - 1, -1):
-        if rows % height:
-            continue
-        blocks = shape.rows // shape.heights[0]
-        return replace(shape, heights=(height,), rows=blocks * height)
-    return shape
+
+    shape: RegisterTile
+    first_row: Dim
+    first_panel: Dim
+    done: Dim
+    total: Dim
+
+
+def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) -> RegisterTile:
+    """The tile that fills the registers without spilling, for accumulators of `bits`.
+
+    Wide and low beats narrow and tall: a row's element is brought into a register once for
+    all vectors of the block, and instructions other than fma are what a busy core lacks
+    slots for. A narrower tile is taken where panels of the wide one would be mostly padding.
+    """
+    lane = target.lanes(max(bits, 32))
+    vectors = 4 if target.vector_registers == 32 else 2
+    while isinstance(columns, int) and vectors > 1:
+        padded = -(-columns // (lane * vectors)) * lane * vectors
+        if padded - columns <= columns // 8:
+            break
+        vectors //= 2
+    tallest = (24 if target.vector_registers == 32 else 12) // vectors
+    heights = (tallest, *(h for h in (4, 2, 1) if h < tallest))
+    return RegisterTile(heights, lane * vectors, 24, max(1, 128 // (lane * vectors)))
+
+
+def panel_width(target: Target) -> PanelWidth:
+    """How wide the panels of a contraction are, for packing and scheduling to agree with."""
+    return lambda columns, bits: register_tile(target, bits, columns).lanes
 
 
 def lower_contract(group: Group, target: Target) -> Lowered:
@@ -90,13 +106,32 @@ def lower_contract(group: Group, target: Target) -> Lowered:
     return _Lowering(group, target).run()
 
 
-def _heights(shape: RegisterTile, rows: Dim) -> tuple[int, ...]:
-    """The row blocks worth having for so many rows: one block if they all fit."""
-    if not isinstance(rows, int):
-        return shape.heights
-    if rows <= shape.tallest:
-        return (max(rows, 1),)
-    return tuple(h for h in shape.heights if h <= rows)
+def _row_blocks(shape: RegisterTile, rows: Dim, tile_rows: Dim) -> list[tuple[int, Dim]]:
+    """Heights of the blocks that cover `tile_rows` rows, and how many there are of each.
+
+    A known number of rows that one tile holds is cut evenly, because a last block of a row
+    or two cannot keep the arithmetic units busy; otherwise blocks fall in height.
+    """
+    if isinstance(rows, int) and rows <= shape.rows:
+        count = max(1, -(-rows // shape.heights[0]))
+        low, more = divmod(rows, count)
+        return [(h, n) for h, n in ((low + 1, more), (low, count - more)) if h and n]
+    result: list[tuple[int, Dim]] = []
+    left = tile_rows
+    for height in shape.heights:
+        result.append((height, left // height))
+        left = left % height
+    return result
+
+
+def _runs(at: Dim, inner: Dim, pitch: int, loops: list[Index]) -> bool:
+    """Whether consecutive steps of the contraction read places `pitch` elements apart."""
+    return all(linear_coefficient(at - inner * pitch, k) == 0 for k in loops)
+
+
+def _is_small(buffer: Buffer) -> bool:
+    size = upper_bound(buffer.size)
+    return size is not None and size * buffer.dtype.size_bytes < SMALL_BYTES
 
 
 class _Lowering:
@@ -112,11 +147,11 @@ class _Lowering:
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
         self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
-        self.staged: tuple[Buffer, int, Dim] | None = None
+        self.tile: _Tile | None = None
 
     def run(self) -> Lowered:
         rows = self.node.type.shape[-2]
-        tall = _fitted(register_tile(self.target, self.accumulator.bits), rows)
+        tall = register_tile(self.target, self.accumulator.bits, self.node.type.shape[-1])
         tiles = self._tiles(tall)
         if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
             tile = Index("tile", tiles)
@@ -128,7 +163,7 @@ class _Lowering:
         kernel = finish_kernel(
             "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
             list(self.buffers.values()),
-            [self.staged[0]] if self.staged else [],
+            [],
             tile,
             body,
             self.checks,
@@ -168,53 +203,23 @@ class _Lowering:
         row_blocks = ceildiv(rows, shape.rows)
         panels = ceildiv(columns, shape.lanes)
         column_blocks = ceildiv(panels, shape.panels)
-        if self._shares_right():
+        entries = product(i.extent for i in outer)
+        shares = self._shares_right()
+        if shares:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            entries = product(i.extent for i in outer) * row_blocks
-            block, rest = tile // entries, tile % entries
+            block, rest = tile // (entries * row_blocks), tile % (entries * row_blocks)
         else:
             block, rest = tile % column_blocks, tile // column_blocks
         first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
         first_panel = block * shape.panels
         last_row = minimum(first_row + shape.rows, rows)
-        staging = self._stage_left(first_row, last_row, shape)
+        total = entries * rows if shares else 0
+        self.tile = _Tile(shape, first_row, first_panel, entry * rows + first_row, total)
         body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        return substitute_indices((*staging, *body), split_rows(entry, outer))
-
-    def _stage_left(
-        self, first_row: Dim, last_row: Dim, shape: RegisterTile
-    ) -> tuple[Statement, ...]:
-        """Copy the tile's rows of the left operand to scratch, if their stride is a bad one.
-
-        Rows a multiple of a page apart fall into the same few sets of the first-level cache
-        and push each other out; in scratch they lie an odd number of lines apart.
-        """
-        *batch, row, _ = self.at
-        left = self.node.inputs[0]
-        depth = left.type.shape[-1]
-        self.staged = None
-        if not isinstance(row, Index) or not isinstance(depth, int) or self.checks:
-            return ()
-        k = Index(self.names("k"), depth)
-        evaluate = Evaluator(self.loadable, {}, [], self.names)
-        value = evaluate(left, (*batch, row, k))
-        if evaluate.prelude or value.op != "load" or value.args:
-            return ()
-        stride = linear_coefficient(value.data[1], row)
-        size_bytes = value.dtype.size_bytes
-        if not isinstance(stride, int) or stride == 0 or stride * size_bytes % ALIASING_BYTES:
-            return ()
-        pitch = depth + CACHE_LINE_BYTES // size_bytes
-        buffer = Buffer("s0", value.dtype, shape.rows * pitch, "s")
-        self.staged = (buffer, pitch, first_row)
-        here = Index(self.names("r"), row.extent)
-        copy = ir.Store(buffer, (here - first_row) * pitch + k, value)
-        inner = substitute_indices([copy], {row: here})
-        lanes = self.target.vector_bits // 32
-        return (ir.Loop(here, first_row, last_row, (ir.Loop(k, 0, depth, inner, lanes),)),)
+        return substitute_indices(body, split_rows(entry, outer))
 
     def _shares_right(self) -> bool:
         """Whether all batch entries multiply by the same right operand."""
@@ -244,9 +249,27 @@ class _Lowering:
             return (ir.Loop(lane, 0, extent, inner, lanes),)
         panel = Index(self.names("p"), ceildiv(extent, lanes))
         inner = substitute_indices(body, {column: panel * lanes + lane})
-        whole = isinstance(extent, int) and extent % lanes == 0
-        stop = lanes if whole else minimum(lanes, extent - panel * lanes)
-        return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+        if not isinstance(extent, int):
+            stop = minimum(lanes, extent - panel * lanes)
+            return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+        whole, rest = divmod(extent, lanes)
+        loops = [
+            ir.Loop(panel, first, minimum(last, whole), (ir.Loop(lane, 0, lanes, inner, lanes),))
+        ]
+        if rest:
+            few = tuple(self._rest(lane, rest, inner))
+            loops.append(ir.Loop(panel, maximum(first, whole), last, few))
+        return tuple(loops)
+
+    def _rest(self, lane: Index, rest: int, body: tuple[Statement, ...]) -> Iterator[Statement]:
+        """The columns of a panel that is not full: as many vectors at once as are left."""
+        vector = self.target.lanes(max(self.accumulator.bits, 32))
+        start = 0
+        for lanes in (2 * vector, vector):
+            stop = start + (rest - start) // lanes * lanes
+            yield ir.Loop(lane, start, stop, body, lanes)
+            start = stop
+        yield ir.Loop(lane, start, rest, body, vector)
 
     def _rows(self, row: Dim, first: Dim, last: Dim, shape: RegisterTile) -> tuple[Statement, ...]:
         """Blocks of rows from `first` to `last`, tallest first."""
@@ -254,8 +277,7 @@ class _Lowering:
             return tuple(self._block({}, 1))
         result: list[Statement] = []
         start = first
-        for height in _heights(shape, row.extent):
-            count = (last - start) // height
+        for height, count in _row_blocks(shape, row.extent, last - first):
             block = Index(self.names("m"), row.extent // height + 1)
             base = start + block * height
             body = tuple(self._block({row: base}, height))
@@ -279,6 +301,9 @@ class _Lowering:
         combine = "or" if self.accumulator == BOOL else "fma"
         statements: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
         step = self._unrolled(lane, height, self._step(total, lane, inner, combine), here)
+        inside = [i for i in loops if isinstance(i, Index)]
+        for base in rows.values():
+            step = (*self._ahead(base, height, inner, inside), *step)
         if depth != 0:
             for loop in reversed(loops):
                 if isinstance(loop, Index):
@@ -286,6 +311,62 @@ class _Lowering:
             statements += step
         statements += self._unrolled(lane, height, self._stores(total, lane), here)
         return statements
+
+    def _ahead(self, base: Dim, height: int, inner: Dim, loops: list[Index]) -> list[Statement]:
+        """Hints, one line at a time, for what the tiles after this one read first."""
+        row, column = self.at[-2:]
+        if not isinstance(row, Index) or not isinstance(column, Index):
+            return []
+        return [
+            *self._next_panels(row, column, base, height, inner, loops),
+            *self._next_rows(row, column, base, height, inner, loops),
+        ]
+
+    def _next_panels(
+        self, row: Index, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+    ) -> Iterator[Statement]:
+        """The next panels come in while all rows pass the present ones, evenly over the steps."""
+        assert self.tile is not None
+        tile, lanes, panels = self.tile, self.tile.shape.lanes, self.tile.shape.panels
+        is_last = isinstance(column.extent, int) and column.extent <= lanes * panels
+        found = self._plain_load(self.node.inputs[1], (*self.at[:-2], inner, column))
+        if found is None or tile.total == 0 or is_last or not _runs(found[1], inner, lanes, loops):
+            return
+        there = substitute(
+            found[1], {**dict.fromkeys(loops, 0), column: (column // lanes + panels) * lanes}
+        )
+        depth = self.node.inputs[0].type.shape[-1]
+        past = (tile.done + base - tile.first_row) * depth * lanes // tile.total
+        pace = (lanes * height + tile.total - 1) // tile.total
+        yield ir.Prefetch(found[0], there + past + inner * pace)
+
+    def _next_rows(
+        self, row: Index, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+    ) -> Iterator[Statement]:
+        """The next tile's rows come in while the present ones pass the panels."""
+        assert self.tile is not None
+        tile, shape = self.tile, self.tile.shape
+        depth = self.node.inputs[0].type.shape[-1]
+        found = self._plain_load(self.node.inputs[0], (*self.at[:-2], row, inner))
+        if found is None or not _runs(found[1], inner, 1, loops):
+            return
+        if linear_coefficient(found[1], row) != depth:
+            return
+        there = substitute(found[1], {**dict.fromkeys(loops, 0), row: tile.first_row + shape.rows})
+        past = (column // shape.lanes - tile.first_panel) * shape.rows + base - tile.first_row
+        pace = -(-height // shape.panels)
+        yield ir.Prefetch(found[0], there + past * depth // shape.panels + inner * pace)
+
+    def _plain_load(self, node: Node, where: Indices) -> tuple[Buffer, Dim] | None:
+        """The buffer and the place that `node[where]` is read from, if that is all it takes."""
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        value = evaluate(node, where)
+        while value.op == "cast":
+            (value,) = value.args
+        if evaluate.prelude or value.op != "load" or value.args:
+            return None
+        buffer, at = value.data
+        return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
         self, lane: Index, height: int, body: list[Statement], here: dict[Index, Dim]
@@ -299,11 +380,7 @@ class _Lowering:
         *batch, row, column = self.at
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         left, right = self.node.inputs
-        if self.staged is not None:
-            buffer, pitch, first_row = self.staged
-            a = ir.cast(ir.load(buffer, (row - first_row) * pitch + inner), total.dtype)
-        else:
-            a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
+        a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
         b = ir.cast(evaluate(right, (*batch, inner, column)), total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]

@@ -9,12 +9,13 @@ of ands. The reference multiplies floats in float64 and rounds once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir.expr import Dim
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import TensorType
@@ -28,6 +29,15 @@ from semel.ops.shapes import (
     check_same_rank,
     equal,
 )
+
+#: How many columns of a matmul a kernel takes at once: by how many there are, and the bits
+#: of an accumulator.
+PanelWidth = Callable[[Dim, int], int]
+
+
+def one_width(lanes: int) -> PanelWidth:
+    """Panels of the same width for every matmul."""
+    return lambda columns, bits: lanes
 
 
 def require_product(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:

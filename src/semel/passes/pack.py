@@ -12,7 +12,7 @@ are read in another order than they lie in (the filters of a depthwise convoluti
 stored in that order.
 
 Before:  %1 = constant f32[384,1536];   %2 = matmul %0, %1
-After:   %1 = constant f32[48,384,32];  %2 = permute; %3 = reshape f32[384,1536]; %4 = matmul %0, %3
+After:   %1 = constant f32[24,384,64];  %2 = permute; %3 = reshape f32[384,1536]; %4 = matmul %0, %3
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
+from semel.ir.graph import Graph, Node, Storage, aligned_empty, make_node, rewrite
 from semel.ir.types import TensorType
 from semel.ops.attrs import ConstantAttrs, ExpandAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.contract import PanelWidth
 from semel.ops.evaluate import evaluate_node
 
 _VIEWS = ("reshape", "permute", "slice")
@@ -32,8 +33,8 @@ _VIEWS = ("reshape", "permute", "slice")
 _packed: WeakKeyDictionary[Storage, dict[Any, Storage]] = WeakKeyDictionary()
 
 
-def pack_weights(graph: Graph, lanes: int) -> Graph:
-    """Pack every constant right operand of a matmul into panels of `lanes` columns."""
+def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
+    """Pack every constant right operand of a matmul into panels as wide as `panel` says."""
 
     def rule(node: Node) -> Node | None:
         if node.op.kind == "elementwise":
@@ -43,6 +44,7 @@ def pack_weights(graph: Graph, lanes: int) -> Graph:
         left, right = node.inputs
         repeated, right = right, _below_batch(right)
         chain = _constant_chain(right)
+        lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
             # Too narrow or too deep for panels: in order at least.
             return _with_ordered_constants(node)
@@ -121,7 +123,7 @@ def _plain(right: Node, chain: list[Node]) -> Node:
     known = _packed.setdefault(chain[0].attrs.storage, {})
     key = (tuple((n.op.name, n.attrs) for n in chain[1:]), 0)
     if key not in known:
-        known[key] = Storage(np.ascontiguousarray(_compute(chain)))
+        known[key] = Storage(_in_order(_compute(chain)))
     return make_node("constant", (), ConstantAttrs(known[key], right.type))
 
 
@@ -135,6 +137,16 @@ def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
 
 def _pack(array: np.ndarray[Any, Any], panels: int, lanes: int) -> np.ndarray[Any, Any]:
     depth, columns = array.shape
-    wide = np.zeros((depth, panels * lanes), array.dtype)
-    wide[:, :columns] = array
-    return np.ascontiguousarray(wide.reshape(depth, panels, lanes).transpose(1, 0, 2))
+    packed = aligned_empty((panels, depth, lanes), array.dtype)
+    whole = columns // lanes
+    packed[:whole] = array[:, : whole * lanes].reshape(depth, whole, lanes).transpose(1, 0, 2)
+    if whole < panels:
+        packed[whole] = 0
+        packed[whole, :, : columns - whole * lanes] = array[:, whole * lanes :]
+    return packed
+
+
+def _in_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    result = aligned_empty(array.shape, array.dtype)
+    result[...] = array
+    return result

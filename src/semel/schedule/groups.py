@@ -35,6 +35,7 @@ from semel.ir.expr import (
     upper_bound,
 )
 from semel.ir.graph import Graph, Node, users
+from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
 from semel.schedule.group import (
     DEAR,
@@ -50,13 +51,16 @@ from semel.schedule.siblings import merge_siblings
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
 
+_ANY_WIDTH = one_width(32)
 _PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
-def build_schedule(graph: Graph, *, fusion: bool = True, panel: int = 32) -> Schedule:
+def build_schedule(
+    graph: Graph, *, fusion: bool = True, panel: PanelWidth = _ANY_WIDTH
+) -> Schedule:
     """Decide what is computed together; without fusion every node is a kernel of its own.
 
-    `panel` is how many columns of a contraction lowering takes at once.
+    `panel` says how many columns of a contraction lowering takes at once.
     """
     return _Scheduler(graph, fusion, panel).run()
 
@@ -71,7 +75,7 @@ class _Wanted:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, fusion: bool, panel: int) -> None:
+    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth) -> None:
         self.graph, self.fusion, self.panel = graph, fusion, panel
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
         self.users = users(graph.nodes)
@@ -232,13 +236,16 @@ class _Scheduler:
 
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
-        columns, lane = group.columns, Index("lane", self.panel)
+        columns, lane = group.columns, Index("lane", 1)
         if isinstance(group.keys, Index) and not any(columns in atoms(i) for i in at):
             columns = group.keys  # an operand of the scores, which are vectors of keys
         if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
-            panel = Index("panel", ceildiv(columns.extent, self.panel))
-            at = tuple(substitute(i, {columns: panel * self.panel + lane}) for i in at)
+            assert group.contract is not None
+            width = self.panel(columns.extent, group.contract.type.dtype.compute.bits)
+            lane = Index("lane", width)
+            panel = Index("panel", ceildiv(columns.extent, width))
+            at = tuple(substitute(i, {columns: panel * width + lane}) for i in at)
         # One step only: what lies below may be stored in an order that suits.
         at, base = operand_index(node, 0, at, _no_gather), node.inputs[0]
         flat = flat_index(at, base.type.shape)
