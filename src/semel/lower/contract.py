@@ -14,7 +14,7 @@ block it falls into, so that all tilings agree bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from semel.ir.expr import (
@@ -46,6 +46,8 @@ from semel.schedule.group import Group
 SMALL_BYTES = 1 << 19
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
+#: So far ahead of their use such contractions ask for their right operand.
+STEPS_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,11 @@ class RegisterTile:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Where the tile being lowered lies, and how far the walk over its panels has come.
-
-    `done` of `total` rows of all batch entries come before it for the same panels; `total`
-    is 0 if the next panels are not those that the next tiles read.
-    """
+    """Where the tile that is being lowered begins."""
 
     shape: RegisterTile
     first_row: Dim
     first_panel: Dim
-    done: Dim
-    total: Dim
 
 
 def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) -> RegisterTile:
@@ -93,7 +89,7 @@ def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) ->
         vectors //= 2
     tallest = (24 if target.vector_registers == 32 else 12) // vectors
     heights = (tallest, *(h for h in (4, 2, 1) if h < tallest))
-    return RegisterTile(heights, lane * vectors, 24, max(1, 128 // (lane * vectors)))
+    return RegisterTile(heights, lane * vectors, 24, max(1, 64 // (lane * vectors)))
 
 
 def panel_width(target: Target) -> PanelWidth:
@@ -106,22 +102,56 @@ def lower_contract(group: Group, target: Target) -> Lowered:
     return _Lowering(group, target).run()
 
 
-def _row_blocks(shape: RegisterTile, rows: Dim, tile_rows: Dim) -> list[tuple[int, Dim]]:
-    """Heights of the blocks that cover `tile_rows` rows, and how many there are of each.
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Rows cut into blocks, and blocks into tiles.
 
-    A known number of rows that one tile holds is cut evenly, because a last block of a row
-    or two cannot keep the arithmetic units busy; otherwise blocks fall in height.
+    A known number of rows is cut evenly, into blocks of two neighbouring heights of which
+    the first `taller` have one row more: a last block of a row or two could not keep the
+    arithmetic units busy. An unknown number of rows is cut into tiles of `per_tile` rows,
+    and those into blocks of falling `heights`.
     """
-    if isinstance(rows, int) and rows <= shape.rows:
-        count = max(1, -(-rows // shape.heights[0]))
-        low, more = divmod(rows, count)
-        return [(h, n) for h, n in ((low + 1, more), (low, count - more)) if h and n]
-    result: list[tuple[int, Dim]] = []
-    left = tile_rows
-    for height in shape.heights:
-        result.append((height, left // height))
-        left = left % height
-    return result
+
+    rows: Dim
+    heights: tuple[int, ...]
+    per_tile: int
+    count: int = 0
+    taller: int = 0
+
+    @property
+    def tiles(self) -> Dim:
+        return ceildiv(self.count or self.rows, self.per_tile)
+
+    def first_row(self, tile: Dim) -> Dim:
+        """Where a tile's rows begin."""
+        first = tile * self.per_tile
+        return first * self.heights[-1] + minimum(first, self.taller) if self.count else first
+
+    def of_tile(self, tile: Dim) -> Iterator[tuple[int, Dim, Dim, Callable[[Dim], Dim]]]:
+        """Height, first and last block, and the first row of a block, for each height."""
+        first, last = tile * self.per_tile, minimum((tile + 1) * self.per_tile, self.count)
+        if self.count:
+            low, taller = self.heights[-1], self.taller
+            if taller:
+                yield low + 1, first, minimum(last, taller), lambda block: block * (low + 1)
+            if taller < self.count:
+                yield low, maximum(first, taller), last, lambda block: block * low + taller
+            return
+        start, left = first, minimum(first + self.per_tile, self.rows) - first
+        for height in self.heights:
+            begin, size = start, height
+            yield height, 0, left // height, lambda block, b=begin, h=size: b + block * h  # type: ignore[misc]
+            start, left = start + left // height * height, left % height
+
+
+def _cut(shape: RegisterTile, rows: Dim) -> _Blocks:
+    if not isinstance(rows, int):
+        return _Blocks(rows, shape.heights, shape.rows)
+    count = max(1, -(-rows // shape.heights[0]))
+    low, taller = divmod(rows, count)
+    most = max(1, shape.rows // shape.heights[0])
+    per_tile = -(-count // -(-count // most))
+    return _Blocks(rows, (low,), per_tile, count, taller)
 
 
 def _runs(at: Dim, inner: Dim, pitch: int, loops: list[Index]) -> bool:
@@ -147,17 +177,25 @@ class _Lowering:
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
         self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
+        *batch, row, _ = (i if isinstance(i, Index) else None for i in self.at)
+        entries = [i for i in batch if i is not None]
+        own = [row] if row is not None else []
+        #: All batch entries that multiply by the same matrix are rows of one tall product.
+        self.shares_right = self._shares_right(entries)
+        self.entries = [] if self.shares_right else entries
+        self.row_loops = [*entries, *own] if self.shares_right else own
+        self.rows = product(i.extent for i in self.row_loops)
         self.tile: _Tile | None = None
 
     def run(self) -> Lowered:
-        rows = self.node.type.shape[-2]
-        tall = register_tile(self.target, self.accumulator.bits, self.node.type.shape[-1])
-        tiles = self._tiles(tall)
-        if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
-            tile = Index("tile", tiles)
-            body = self._body(tile, tall)
+        tall, least = self._tall(), lower_bound(self.rows) or 0
+        skinny = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
+        if least > SKINNY_ROWS or isinstance(self.rows, int):
+            shape = tall if least > SKINNY_ROWS else skinny
+            tile = Index("tile", self._tiles(shape))
+            body = self._body(tile, shape)
         else:
-            tile, body = self._by_rows(rows, tiles, tall)
+            tile, body = self._by_rows(tall, skinny)
         depth = self.node.inputs[0].type.shape[-1]
         is_bare = self.group.root is self.node
         kernel = finish_kernel(
@@ -172,62 +210,63 @@ class _Lowering:
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
 
+    def _tall(self) -> RegisterTile:
+        """The register tile, with as many panels as leave room for rows in the cache."""
+        depth, columns = self.node.inputs[1].type.shape[-2:]
+        shape = register_tile(self.target, self.accumulator.bits, columns)
+        size = (upper_bound(depth) or 1) * shape.lanes * self.node.inputs[1].type.dtype.size_bytes
+        fitting = self.target.l2_bytes // 2 // max(size, 1)
+        return replace(shape, panels=max(1, min(shape.panels, fitting)))
+
     def _by_rows(
-        self, rows: Dim, tall_tiles: Dim, tall: RegisterTile
+        self, tall: RegisterTile, skinny: RegisterTile
     ) -> tuple[Index, tuple[Statement, ...]]:
         """Two variants in one kernel, chosen by the number of rows at each run.
 
         A few rows are bound by reading the right operand: one panel a tile, so that all
         threads read. Both variants add in the order of k and agree bit for bit.
         """
-        skinny = replace(tall, heights=tall.heights[1:], panels=1)
-        is_tall = minimum(maximum(rows - SKINNY_ROWS, 0), 1)
-        extent = tall_tiles * is_tall + self._tiles(skinny) * (1 - is_tall)
+        is_tall = minimum(maximum(self.rows - SKINNY_ROWS, 0), 1)
+        extent = self._tiles(tall) * is_tall + self._tiles(skinny) * (1 - is_tall)
         tile = Index("tile", extent)
-        limit = ir.index(SKINNY_ROWS)
-        few = ir.If(ir.index(rows) <= limit, self._body(tile, skinny))
-        many = ir.If(ir.index(rows) > limit, self._body(tile, tall))
+        rows, limit = ir.index(self.rows), ir.index(SKINNY_ROWS)
+        few = ir.If(rows <= limit, self._body(tile, skinny))
+        many = ir.If(rows > limit, self._body(tile, tall))
         return tile, (few, many)
 
     def _tiles(self, shape: RegisterTile) -> Dim:
         """How many tiles cover the result."""
-        *batch, rows, columns = self.node.type.shape
-        column_blocks = ceildiv(ceildiv(columns, shape.lanes), shape.panels)
-        return product(batch) * ceildiv(rows, shape.rows) * column_blocks
+        column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
+        entries = product(i.extent for i in self.entries)
+        return entries * _cut(shape, self.rows).tiles * column_blocks
 
     def _body(self, tile: Index, shape: RegisterTile) -> tuple[Statement, ...]:
         """One tile: some panels of columns times a block of rows of one batch entry."""
-        *batch, row, column = self.at
-        outer = [i for i in batch if isinstance(i, Index)]
-        rows, columns = self.node.type.shape[-2:]
-        row_blocks = ceildiv(rows, shape.rows)
-        panels = ceildiv(columns, shape.lanes)
+        column = self.at[-1]
+        blocks = _cut(shape, self.rows)
+        panels = ceildiv(self.node.type.shape[-1], shape.lanes)
         column_blocks = ceildiv(panels, shape.panels)
-        entries = product(i.extent for i in outer)
-        shares = self._shares_right()
-        if shares:
+        if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            block, rest = tile // (entries * row_blocks), tile % (entries * row_blocks)
+            group, rest = tile // blocks.tiles, tile % blocks.tiles
         else:
-            block, rest = tile % column_blocks, tile // column_blocks
-        first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
-        first_panel = block * shape.panels
-        last_row = minimum(first_row + shape.rows, rows)
-        total = entries * rows if shares else 0
-        self.tile = _Tile(shape, first_row, first_panel, entry * rows + first_row, total)
-        body = self._rows(row, first_row, last_row, shape)
+            group, rest = tile % column_blocks, tile // column_blocks
+        number, entry = rest % blocks.tiles, rest // blocks.tiles
+        first_panel = group * shape.panels
+        self.tile = _Tile(shape, blocks.first_row(number), first_panel)
+        body = self._rows(number, blocks)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        return substitute_indices(body, split_rows(entry, outer))
+        return substitute_indices(body, split_rows(entry, self.entries))
 
-    def _shares_right(self) -> bool:
+    def _shares_right(self, entries: Sequence[Index]) -> bool:
         """Whether all batch entries multiply by the same right operand."""
         *batch, _, column = self.at
         evaluate = Evaluator(self.loadable, {}, [], Names())
         depth = Names().index("k", self.node.inputs[0].type.shape[-1])
         value = evaluate(self.node.inputs[1], (*batch, depth, column))
-        return value_atoms(value).isdisjoint(i for i in batch if isinstance(i, Index))
+        return value_atoms(value).isdisjoint(entries)
 
     def _columns(
         self,
@@ -271,25 +310,20 @@ class _Lowering:
             start = stop
         yield ir.Loop(lane, start, rest, body, vector)
 
-    def _rows(self, row: Dim, first: Dim, last: Dim, shape: RegisterTile) -> tuple[Statement, ...]:
-        """Blocks of rows from `first` to `last`, tallest first."""
-        if not isinstance(row, Index):
-            return tuple(self._block({}, 1))
+    def _rows(self, tile: Dim, blocks: _Blocks) -> tuple[Statement, ...]:
+        """A loop over the blocks of each height."""
         result: list[Statement] = []
-        start = first
-        for height, count in _row_blocks(shape, row.extent, last - first):
-            block = Index(self.names("m"), row.extent // height + 1)
-            base = start + block * height
-            body = tuple(self._block({row: base}, height))
-            result.append(ir.Loop(block, 0, count, body))
-            start = start + count * height
+        for height, first, last, row in blocks.of_tile(tile):
+            block = Index(self.names("m"), self.rows // height + 1)
+            body = tuple(self._block(row(block), height))
+            result.append(ir.Loop(block, first, last, body))
         return tuple(result)
 
-    def _block(self, rows: dict[Index, Dim], height: int) -> list[Statement]:
+    def _block(self, base: Dim, height: int) -> list[Statement]:
         """`height` rows: their accumulators, the loop over k, and their stores."""
         total = Local(self.names("c"), self.accumulator, (height,))
         lane = Index(self.names("u"), height)
-        here = {index: base + lane for index, base in rows.items()}
+        here = split_rows(base + lane, self.row_loops)
         depth = self.node.inputs[0].type.shape[-1]
         loops: list[Dim] = []
 
@@ -302,8 +336,7 @@ class _Lowering:
         statements: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
         step = self._unrolled(lane, height, self._step(total, lane, inner, combine), here)
         inside = [i for i in loops if isinstance(i, Index)]
-        for base in rows.values():
-            step = (*self._ahead(base, height, inner, inside), *step)
+        step = (*self._ahead(base, height, inner, inside), *step)
         if depth != 0:
             for loop in reversed(loops):
                 if isinstance(loop, Index):
@@ -314,40 +347,49 @@ class _Lowering:
 
     def _ahead(self, base: Dim, height: int, inner: Dim, loops: list[Index]) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
-        row, column = self.at[-2:]
-        if not isinstance(row, Index) or not isinstance(column, Index):
+        if not isinstance(self.at[-1], Index):
             return []
         return [
-            *self._next_panels(row, column, base, height, inner, loops),
-            *self._next_rows(row, column, base, height, inner, loops),
+            *self._next_panels(self.at[-1], base, height, inner, loops),
+            *self._next_rows(self.at[-1], base, height, inner, loops),
         ]
 
     def _next_panels(
-        self, row: Index, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+        self, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
     ) -> Iterator[Statement]:
-        """The next panels come in while all rows pass the present ones, evenly over the steps."""
+        """The next panels come in while all rows pass the present ones, evenly over the steps.
+
+        Few rows read each panel once, as fast as memory gives it: some steps ahead.
+        """
         assert self.tile is not None
-        tile, lanes, panels = self.tile, self.tile.shape.lanes, self.tile.shape.panels
-        is_last = isinstance(column.extent, int) and column.extent <= lanes * panels
+        lanes, panels = self.tile.shape.lanes, self.tile.shape.panels
         found = self._plain_load(self.node.inputs[1], (*self.at[:-2], inner, column))
-        if found is None or tile.total == 0 or is_last or not _runs(found[1], inner, lanes, loops):
+        if found is None or not self.shares_right or not _runs(found[1], inner, lanes, loops):
             return
-        there = substitute(
-            found[1], {**dict.fromkeys(loops, 0), column: (column // lanes + panels) * lanes}
-        )
+        if height <= SKINNY_ROWS and self.tile.shape.heights[0] <= SKINNY_ROWS:
+            yield ir.Prefetch(found[0], found[1] + STEPS_AHEAD * lanes)
+            return
+        if isinstance(column.extent, int) and column.extent <= lanes * panels:
+            return  # there are no others
+        following = (column // lanes + panels) * lanes
+        there = substitute(found[1], {**dict.fromkeys(loops, 0), column: following})
         depth = self.node.inputs[0].type.shape[-1]
-        past = (tile.done + base - tile.first_row) * depth * lanes // tile.total
-        pace = (lanes * height + tile.total - 1) // tile.total
+        past = base * depth * lanes // self.rows
+        pace = (lanes * height + self.rows - 1) // self.rows
         yield ir.Prefetch(found[0], there + past + inner * pace)
 
     def _next_rows(
-        self, row: Index, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+        self, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
     ) -> Iterator[Statement]:
         """The next tile's rows come in while the present ones pass the panels."""
         assert self.tile is not None
         tile, shape = self.tile, self.tile.shape
         depth = self.node.inputs[0].type.shape[-1]
-        found = self._plain_load(self.node.inputs[0], (*self.at[:-2], row, inner))
+        row = Index(self.names("r"), self.rows)
+        where = tuple(
+            substitute(i, split_rows(row, self.row_loops)) for i in (*self.at[:-1], inner)
+        )
+        found = self._plain_load(self.node.inputs[0], where)
         if found is None or not _runs(found[1], inner, 1, loops):
             return
         if linear_coefficient(found[1], row) != depth:
