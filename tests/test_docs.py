@@ -23,8 +23,8 @@ from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import panel_width
 from semel.lower.math import FUNCTIONS
+from semel.lower.register_tiles import panel_width
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.schedule.groups import build_schedule

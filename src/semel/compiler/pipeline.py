@@ -29,7 +29,7 @@ from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import panel_width
+from semel.lower.register_tiles import panel_width
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.guards import guards
 from semel.passes import run_passes

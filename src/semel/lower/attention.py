@@ -23,9 +23,9 @@ from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.lower.register_tiles import register_tile
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
 

@@ -38,7 +38,7 @@ from semel.kernel.ir import Buffer, Local, Statement
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
-from semel.ops.contract import PanelWidth
+from semel.lower.register_tiles import RegisterTile, RowBlocks, cut_rows, register_tile
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
@@ -48,20 +48,9 @@ SMALL_BYTES = 1 << 19
 SKINNY_ROWS = 4
 #: So far ahead of their use such contractions ask for their right operand.
 STEPS_AHEAD = 32
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterTile:
-    """How much of the result lives in registers, and how much one tile covers.
-
-    `heights` are the row blocks, tallest first; `lanes` the columns of one panel; `rows` and
-    `panels` what a tile of the kernel covers.
-    """
-
-    heights: tuple[int, ...]
-    lanes: int
-    rows: int
-    panels: int
+#: Steps of one part of a deep contraction, and rows of its tiles, whose sums wait in scratch.
+PART_STEPS = 512
+DEEP_ROWS = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,87 +60,24 @@ class _Tile:
     shape: RegisterTile
     first_row: Dim
     first_panel: Dim
+    rows: int
 
 
-def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) -> RegisterTile:
-    """The tile that fills the registers without spilling, for accumulators of `bits`.
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The loops over k with their ends, and k itself."""
 
-    Wide and low beats narrow and tall: a row's element is brought into a register once for
-    all vectors of the block, and instructions other than fma are what a busy core lacks
-    slots for. A narrower tile is taken where panels of the wide one would be mostly padding.
-    """
-    lane = target.lanes(max(bits, 32))
-    vectors = 4 if target.vector_registers == 32 else 2
-    while isinstance(columns, int) and vectors > 1:
-        padded = -(-columns // (lane * vectors)) * lane * vectors
-        if padded - columns <= columns // 8:
-            break
-        vectors //= 2
-    tallest = (24 if target.vector_registers == 32 else 12) // vectors
-    heights = (tallest, *(h for h in (4, 2, 1) if h < tallest))
-    return RegisterTile(heights, lane * vectors, 24, max(1, 64 // (lane * vectors)))
+    loops: tuple[tuple[Index, Dim], ...]
+    inner: Dim
 
-
-def panel_width(target: Target) -> PanelWidth:
-    """How wide the panels of a contraction are, for packing and scheduling to agree with."""
-    return lambda columns, bits: register_tile(target, bits, columns).lanes
+    @property
+    def indices(self) -> list[Index]:
+        return [index for index, _ in self.loops]
 
 
 def lower_contract(group: Group, target: Target) -> Lowered:
     """The kernel of a matmul with what follows it."""
     return _Lowering(group, target).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """Rows cut into blocks, and blocks into tiles.
-
-    A known number of rows is cut evenly, into blocks of two neighbouring heights of which
-    the first `taller` have one row more: a last block of a row or two could not keep the
-    arithmetic units busy. An unknown number of rows is cut into tiles of `per_tile` rows,
-    and those into blocks of falling `heights`.
-    """
-
-    rows: Dim
-    heights: tuple[int, ...]
-    per_tile: int
-    count: int = 0
-    taller: int = 0
-
-    @property
-    def tiles(self) -> Dim:
-        return ceildiv(self.count or self.rows, self.per_tile)
-
-    def first_row(self, tile: Dim) -> Dim:
-        """Where a tile's rows begin."""
-        first = tile * self.per_tile
-        return first * self.heights[-1] + minimum(first, self.taller) if self.count else first
-
-    def of_tile(self, tile: Dim) -> Iterator[tuple[int, Dim, Dim, Callable[[Dim], Dim]]]:
-        """Height, first and last block, and the first row of a block, for each height."""
-        first, last = tile * self.per_tile, minimum((tile + 1) * self.per_tile, self.count)
-        if self.count:
-            low, taller = self.heights[-1], self.taller
-            if taller:
-                yield low + 1, first, minimum(last, taller), lambda block: block * (low + 1)
-            if taller < self.count:
-                yield low, maximum(first, taller), last, lambda block: block * low + taller
-            return
-        start, left = first, minimum(first + self.per_tile, self.rows) - first
-        for height in self.heights:
-            begin, size = start, height
-            yield height, 0, left // height, lambda block, b=begin, h=size: b + block * h  # type: ignore[misc]
-            start, left = start + left // height * height, left % height
-
-
-def _cut(shape: RegisterTile, rows: Dim) -> _Blocks:
-    if not isinstance(rows, int):
-        return _Blocks(rows, shape.heights, shape.rows)
-    count = max(1, -(-rows // shape.heights[0]))
-    low, taller = divmod(rows, count)
-    most = max(1, shape.rows // shape.heights[0])
-    per_tile = -(-count // -(-count // most))
-    return _Blocks(rows, (low,), per_tile, count, taller)
 
 
 def _runs(at: Dim, inner: Dim, pitch: int, loops: list[Index]) -> bool:
@@ -185,11 +111,17 @@ class _Lowering:
         self.entries = [] if self.shares_right else entries
         self.row_loops = [*entries, *own] if self.shares_right else own
         self.rows = product(i.extent for i in self.row_loops)
+        self.depth = self.node.inputs[0].type.shape[-1]
+        self.parts: tuple[int, ...] = ()
+        self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
 
     def run(self) -> Lowered:
         tall, least = self._tall(), lower_bound(self.rows) or 0
         skinny = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
+        if least > SKINNY_ROWS:
+            self.parts = self._deep_parts(tall)
+            tall = replace(tall, rows=DEEP_ROWS) if self.parts else tall
         if least > SKINNY_ROWS or isinstance(self.rows, int):
             shape = tall if least > SKINNY_ROWS else skinny
             tile = Index("tile", self._tiles(shape))
@@ -201,7 +133,7 @@ class _Lowering:
         kernel = finish_kernel(
             "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
             list(self.buffers.values()),
-            [],
+            [self.scratch] if self.scratch else [],
             tile,
             body,
             self.checks,
@@ -238,12 +170,12 @@ class _Lowering:
         """How many tiles cover the result."""
         column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
         entries = product(i.extent for i in self.entries)
-        return entries * _cut(shape, self.rows).tiles * column_blocks
+        return entries * cut_rows(shape, self.rows).tiles * column_blocks
 
     def _body(self, tile: Index, shape: RegisterTile) -> tuple[Statement, ...]:
         """One tile: some panels of columns times a block of rows of one batch entry."""
         column = self.at[-1]
-        blocks = _cut(shape, self.rows)
+        blocks = cut_rows(shape, self.rows)
         panels = ceildiv(self.node.type.shape[-1], shape.lanes)
         column_blocks = ceildiv(panels, shape.panels)
         if self.shares_right:
@@ -253,7 +185,10 @@ class _Lowering:
             group, rest = tile % column_blocks, tile // column_blocks
         number, entry = rest % blocks.tiles, rest // blocks.tiles
         first_panel = group * shape.panels
-        self.tile = _Tile(shape, blocks.first_row(number), first_panel)
+        most = blocks.per_tile * (blocks.heights[-1] + 1) if blocks.count else blocks.per_tile
+        self.tile = _Tile(shape, blocks.first_row(number), first_panel, most)
+        if self.parts:
+            self.scratch = Buffer("s0", self.accumulator, most * shape.lanes, "s")
         body = self._rows(number, blocks)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
@@ -310,52 +245,166 @@ class _Lowering:
             start = stop
         yield ir.Loop(lane, start, rest, body, vector)
 
-    def _rows(self, tile: Dim, blocks: _Blocks) -> tuple[Statement, ...]:
-        """A loop over the blocks of each height."""
+    def _rows(self, tile: Dim, blocks: RowBlocks) -> tuple[Statement, ...]:
+        """A loop over the blocks of each height; a deep contraction walks them once per part."""
+        if not self.parts:
+            return self._each_block(
+                tile,
+                blocks,
+                lambda base, height: [
+                    *self._sums(base, height, self._steps()),
+                    *self._results(base, height),
+                ],
+            )
+        outer = tuple(self.names.index("q", extent) for extent in self.parts)
+        first = self._each_block(tile, blocks, self._clear)
+        body = self._each_block(
+            tile, blocks, lambda base, height: self._part(base, height, self._steps(outer))
+        )
+        for part in reversed(outer):
+            assert isinstance(part, Index)
+            body = (ir.Loop(part, 0, part.extent, body),)
+        return (*first, *body, *self._each_block(tile, blocks, self._restore_results))
+
+    def _each_block(
+        self, tile: Dim, blocks: RowBlocks, make: Callable[[Dim, int], list[Statement]]
+    ) -> tuple[Statement, ...]:
         result: list[Statement] = []
         for height, first, last, row in blocks.of_tile(tile):
             block = Index(self.names("m"), self.rows // height + 1)
-            body = tuple(self._block(row(block), height))
-            result.append(ir.Loop(block, first, last, body))
+            result.append(ir.Loop(block, first, last, tuple(make(row(block), height))))
         return tuple(result)
 
-    def _block(self, base: Dim, height: int) -> list[Statement]:
-        """`height` rows: their accumulators, the loop over k, and their stores."""
-        total = Local(self.names("c"), self.accumulator, (height,))
-        lane = Index(self.names("u"), height)
-        here = split_rows(base + lane, self.row_loops)
-        depth = self.node.inputs[0].type.shape[-1]
+    # ------------------------------------------------------------ depth
+
+    def _deep_parts(self, shape: RegisterTile) -> tuple[int, ...]:
+        """The loops that a contraction is cut into whose panels would not stay in the cache.
+
+        A part's panel does, and accumulators wait in scratch between parts, so that every
+        element still adds in the order of k.
+        """
+        right = self.node.inputs[1].type
+        depth = right.shape[-2]
+        if not isinstance(depth, int) or not isinstance(self.rows, int):
+            return ()
+        if self.accumulator == BOOL:
+            return ()
+        if depth * shape.lanes * right.dtype.size_bytes <= self.target.l2_bytes // 2:
+            return ()
         loops: list[Dim] = []
 
+        def note(extent: Dim) -> Dim:
+            loops.append(extent)
+            return Index("k", extent)
+
+        contraction_index(self.node, note)
+        if len(loops) > 1:
+            return tuple(e for e in loops[:-1] if isinstance(e, int))
+        return (-(-depth // PART_STEPS),)
+
+    def _steps(self, outer: tuple[Dim, ...] = ()) -> _Steps:
+        """Fresh loops over k, or over the part of it that `outer` picks."""
+        loops: list[tuple[Index, Dim]] = []
+        waiting = list(outer)
+
         def fresh(extent: Dim) -> Dim:
-            loops.append(self.names.index("k", extent))
-            return loops[-1]
+            if len(waiting) == 1 and len(self.parts) == 1 and extent == self.depth:
+                first = waiting.pop() * PART_STEPS
+                index = Index(self.names("k"), PART_STEPS)
+                loops.append((index, minimum(PART_STEPS, extent - first)))
+                return first + index
+            if waiting:
+                return waiting.pop(0)
+            step = self.names.index("k", extent)
+            if isinstance(step, Index):
+                loops.append((step, extent))
+            return step
 
         inner = contraction_index(self.node, fresh)
-        combine = "or" if self.accumulator == BOOL else "fma"
-        statements: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
-        step = self._unrolled(lane, height, self._step(total, lane, inner, combine), here)
-        inside = [i for i in loops if isinstance(i, Index)]
-        step = (*self._ahead(base, height, inner, inside), *step)
-        if depth != 0:
-            for loop in reversed(loops):
-                if isinstance(loop, Index):
-                    step = (ir.Loop(loop, 0, loop.extent, step),)
-            statements += step
-        statements += self._unrolled(lane, height, self._stores(total, lane), here)
-        return statements
+        return _Steps(tuple(loops), inner)
 
-    def _ahead(self, base: Dim, height: int, inner: Dim, loops: list[Index]) -> list[Statement]:
+    # ------------------------------------------------------------ blocks
+
+    def _sums(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
+        """`height` rows: their accumulators and the loop over k."""
+        self.total = Local(self.names("c"), self.accumulator, (height,))
+        combine = "or" if self.accumulator == BOOL else "fma"
+        declare = ir.Declare(self.total, start_value(combine, self.total.dtype))
+        return [declare, *self._adding(base, height, steps, combine)]
+
+    def _adding(self, base: Dim, height: int, steps: _Steps, combine: str) -> tuple[Statement, ...]:
+        if self.depth == 0:
+            return ()
+        lane = Index(self.names("u"), height)
+        add = self._step(self.total, lane, steps.inner, combine)
+        body = (*self._ahead(base, height, steps), *self._unrolled(lane, height, add, base))
+        for index, stop in reversed(steps.loops):
+            body = (ir.Loop(index, 0, stop, body),)
+        return body
+
+    def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
+        lane = Index(self.names("u"), height)
+        return self._unrolled(lane, height, self._stores(ir.local(self.total, (lane,))), base)
+
+    def _waiting(self, base: Dim, lane: Dim) -> tuple[Buffer, Dim]:
+        """Where the sum of a row and a column waits for the next part."""
+        assert self.tile is not None and self.scratch is not None
+        lanes = self.tile.shape.lanes
+        return self.scratch, (base + lane - self.tile.first_row) * lanes + self.at[-1] % lanes
+
+    def _clear(self, base: Dim, height: int) -> list[Statement]:
+        lane = Index(self.names("u"), height)
+        zero = ir.Store(*self._waiting(base, lane), start_value("fma", self.accumulator))
+        return list(self._unrolled(lane, height, [zero], base))
+
+    def _part(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
+        """Add one part of k to the sums that wait in scratch."""
+        self.total = Local(self.names("c"), self.accumulator, (height,))
+        lane = Index(self.names("u"), height)
+        buffer, place = self._waiting(base, lane)
+        take = ir.Assign(self.total, ir.load(buffer, place), (lane,))
+        keep = ir.Store(buffer, place, ir.local(self.total, (lane,)))
+        return [
+            ir.Declare(self.total, start_value("fma", self.accumulator)),
+            *self._unrolled(lane, height, [take], base),
+            *self._adding(base, height, steps, "fma"),
+            *self._unrolled(lane, height, [keep], base),
+        ]
+
+    def _restore_results(self, base: Dim, height: int) -> list[Statement]:
+        lane = Index(self.names("u"), height)
+        stores = self._stores(ir.load(*self._waiting(base, lane)))
+        return list(self._unrolled(lane, height, stores, base))
+
+    def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
         if not isinstance(self.at[-1], Index):
             return []
+        if self.parts:
+            return list(self._next_part(self.at[-1], base, height, steps))
         return [
-            *self._next_panels(self.at[-1], base, height, inner, loops),
-            *self._next_rows(self.at[-1], base, height, inner, loops),
+            *self._next_panels(self.at[-1], base, height, steps),
+            *self._next_rows(self.at[-1], base, height, steps),
         ]
 
+    def _next_part(
+        self, column: Index, base: Dim, height: int, steps: _Steps
+    ) -> Iterator[Statement]:
+        """The part of the panel that follows comes in while all rows pass this one."""
+        assert self.tile is not None
+        lanes, loops = self.tile.shape.lanes, steps.indices
+        found = self._plain_load(self.node.inputs[1], (*self.at[:-2], steps.inner, column))
+        if found is None or not _runs(found[1], steps.inner, lanes, loops):
+            return
+        length = product(i.extent for i in loops)
+        rows = self.tile.rows
+        start = substitute(found[1], {**dict.fromkeys(loops, 0), column: column // lanes * lanes})
+        past = (base - self.tile.first_row + rows) * length * lanes // rows
+        step = steps.inner - substitute(steps.inner, dict.fromkeys(loops, 0))
+        yield ir.Prefetch(found[0], start + past + step * -(-lanes * height // rows))
+
     def _next_panels(
-        self, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+        self, column: Index, base: Dim, height: int, steps: _Steps
     ) -> Iterator[Statement]:
         """The next panels come in while all rows pass the present ones, evenly over the steps.
 
@@ -363,6 +412,7 @@ class _Lowering:
         """
         assert self.tile is not None
         lanes, panels = self.tile.shape.lanes, self.tile.shape.panels
+        inner, loops = steps.inner, steps.indices
         found = self._plain_load(self.node.inputs[1], (*self.at[:-2], inner, column))
         if found is None or not self.shares_right or not _runs(found[1], inner, lanes, loops):
             return
@@ -373,18 +423,17 @@ class _Lowering:
             return  # there are no others
         following = (column // lanes + panels) * lanes
         there = substitute(found[1], {**dict.fromkeys(loops, 0), column: following})
-        depth = self.node.inputs[0].type.shape[-1]
-        past = base * depth * lanes // self.rows
+        past = base * self.depth * lanes // self.rows
         pace = (lanes * height + self.rows - 1) // self.rows
         yield ir.Prefetch(found[0], there + past + inner * pace)
 
     def _next_rows(
-        self, column: Index, base: Dim, height: int, inner: Dim, loops: list[Index]
+        self, column: Index, base: Dim, height: int, steps: _Steps
     ) -> Iterator[Statement]:
         """The next tile's rows come in while the present ones pass the panels."""
         assert self.tile is not None
         tile, shape = self.tile, self.tile.shape
-        depth = self.node.inputs[0].type.shape[-1]
+        inner, loops, depth = steps.inner, steps.indices, self.depth
         row = Index(self.names("r"), self.rows)
         where = tuple(
             substitute(i, split_rows(row, self.row_loops)) for i in (*self.at[:-1], inner)
@@ -411,9 +460,9 @@ class _Lowering:
         return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
-        self, lane: Index, height: int, body: list[Statement], here: dict[Index, Dim]
+        self, lane: Index, height: int, body: list[Statement], base: Dim
     ) -> tuple[Statement, ...]:
-        inner = substitute_indices(body, here)
+        inner = substitute_indices(body, split_rows(base + lane, self.row_loops))
         if height == 1:
             return substitute_indices(inner, {lane: 0})
         return (ir.Loop(lane, 0, height, inner, unroll=True),)
@@ -427,8 +476,8 @@ class _Lowering:
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]
 
-    def _stores(self, total: Local, lane: Index) -> list[Statement]:
-        known = {self.node: ir.cast(ir.local(total, (lane,)), self.node.type.dtype)}
+    def _stores(self, total: ir.Value) -> list[Statement]:
+        known = {self.node: ir.cast(total, self.node.type.dtype)}
         evaluate = Evaluator(self.loadable, known, self.checks, self.names)
         stores: list[Statement] = []
         for output in self.group.outputs:
