@@ -46,6 +46,8 @@ from semel.schedule.group import Group
 SMALL_BYTES = 1 << 19
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
+#: So many rows give every thread tiles enough, even if a tile takes all columns.
+MANY_ROWS = 192
 #: So far ahead of their use such contractions ask for their right operand.
 STEPS_AHEAD = 32
 #: Steps of one part of a deep contraction, and rows of its tiles, whose sums wait in scratch.
@@ -143,12 +145,17 @@ class _Lowering:
         return Lowered(kernel, tuple(self.buffers), self.group)
 
     def _tall(self) -> RegisterTile:
-        """The register tile, with as many panels as leave room for rows in the cache."""
+        """The register tile; a matrix that stays in the cache is walked whole by every tile.
+
+        Results are then written row by row, as they lie. A larger one goes panel by panel.
+        """
         depth, columns = self.node.inputs[1].type.shape[-2:]
         shape = register_tile(self.target, self.accumulator.bits, columns)
-        size = (upper_bound(depth) or 1) * shape.lanes * self.node.inputs[1].type.dtype.size_bytes
-        fitting = self.target.l2_bytes // 2 // max(size, 1)
-        return replace(shape, panels=max(1, min(shape.panels, fitting)))
+        size = upper_bound(depth * columns * self.node.inputs[1].type.dtype.size_bytes)
+        many = isinstance(self.rows, int) and self.rows >= MANY_ROWS
+        if not many or size is None or size > self.target.l2_bytes // 4:
+            return shape
+        return replace(shape, panels=max(1, -(-(upper_bound(columns) or 1) // shape.lanes)))
 
     def _by_rows(
         self, tall: RegisterTile, skinny: RegisterTile
