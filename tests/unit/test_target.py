@@ -105,7 +105,8 @@ def test_cpuinfo_without_flags_says_nothing() -> None:
     assert features_from_cpuinfo("aarch64", "Features : fp asimd atomics\n") == ("lse", "neon")
 
 
-def test_cache_sizes_come_from_the_system(tmp_path: Path) -> None:
+def test_cache_sizes_come_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_SYSCONF_CACHES", {})
     for index, (level, kind, size) in enumerate(
         [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M"), ("3", "", "x")]
     ):
@@ -115,6 +116,26 @@ def test_cache_sizes_come_from_the_system(tmp_path: Path) -> None:
             (folder / name).write_text(text + "\n")
     assert toolchain._cache_sizes(tmp_path) == {"l1_bytes": 48 << 10, "l2_bytes": 2 << 20}
     assert toolchain._cache_sizes(tmp_path / "absent") == {}
+
+
+def test_cache_sizes_that_the_system_hides_come_from_the_c_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"SC_LEVEL1_DCACHE_SIZE": 32 << 10, "SC_LEVEL2_CACHE_SIZE": 0}
+
+    def sysconf(name: str) -> int:
+        if name not in known:
+            raise ValueError(f"unrecognized configuration name {name}")
+        return known[name]
+
+    monkeypatch.setattr("os.sysconf", sysconf)
+    assert toolchain._cache_sizes(tmp_path) == {"l1_bytes": 32 << 10}
+
+
+def test_the_host_has_caches_that_grow_outwards() -> None:
+    host = host_target()
+    assert 8 << 10 <= host.l1_bytes <= host.l2_bytes <= max(host.l3_bytes, host.l2_bytes)
+    assert toolchain.host_model()
 
 
 @pytest.mark.parametrize(

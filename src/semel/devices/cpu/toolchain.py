@@ -19,6 +19,7 @@ import platform
 import tempfile
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "assembly",
     "available_cores",
     "compile_ir",
+    "host_model",
     "host_target",
     "undefined_symbols",
 ]
@@ -80,6 +82,11 @@ _FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_SYSCONF_CACHES = {
+    "l1_bytes": "SC_LEVEL1_DCACHE_SIZE",
+    "l2_bytes": "SC_LEVEL2_CACHE_SIZE",
+    "l3_bytes": "SC_LEVEL3_CACHE_SIZE",
+}
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -131,14 +138,35 @@ def features_from_llvm(arch: str) -> tuple[str, ...]:
 
 
 def _cache_sizes(root: Path) -> dict[str, int]:
-    """`l1_bytes`, `l2_bytes`, `l3_bytes` as far as the system tells; Target has defaults."""
+    """`l1_bytes`, `l2_bytes`, `l3_bytes` as far as the system tells; Target has defaults.
+
+    A container may hide the first source and a virtual machine the second; a level that
+    neither knows, or knows to be 0, is left out.
+    """
     sizes: dict[str, int] = {}
+    for name, variable in _SYSCONF_CACHES.items():
+        with suppress(ValueError, OSError):
+            sizes[name] = os.sysconf(variable)
     for folder in sorted(root.glob("index*")):
         level, kind, size = (_read_head(folder / n).strip() for n in ("level", "type", "size"))
-        unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:])
-        if kind != "Instruction" and level in ("1", "2", "3") and unit and size[:-1].isdigit():
-            sizes[f"l{level}_bytes"] = int(size[:-1]) * unit
-    return sizes
+        if kind != "Instruction" and level in ("1", "2", "3"):
+            sizes[f"l{level}_bytes"] = _size_bytes(size) or sizes.get(f"l{level}_bytes", 0)
+    return {name: size for name, size in sizes.items() if size > 0}
+
+
+def _size_bytes(text: str) -> int:
+    """`48K` or `260M` in bytes; 0 for anything else."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:])
+    return int(text[:-1]) * unit if unit and text[:-1].isdecimal() else 0
+
+
+def host_model() -> str:
+    """The processor's name for people, as the system tells it; the architecture otherwise."""
+    for line in _read_head(_CPUINFO).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "CPU part"):
+            return value.strip()
+    return _host_arch()
 
 
 def available_cores() -> int:
