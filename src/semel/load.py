@@ -430,6 +430,7 @@ def _read_op(file: _PlanFile, record: Any, num_kernels: int) -> ProgramOp:
         origins=tuple(as_text(line) for line in as_list(record["origins"])),
         nodes=tuple(as_text(node) for node in as_list(record["nodes"])),
         reason=as_text(record["reason"]),
+        choice=as_text(record.get("choice", "")),  # plans of format 3 may be without
     )
 
 

@@ -50,6 +50,7 @@ def link_program(
             origins=_origins(lowered),
             nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered)),
             reason=reasons.get(repr(lowered.group.root), ""),
+            choice=lowered.choice,
         )
         for lowered, artefact in zip(kernels, artefacts, strict=True)
     )
@@ -64,7 +65,7 @@ def link_program(
             (name, number[n]) for name, n in zip(graph.names, graph.outputs, strict=True)
         ),
         guards=guards,
-        variables=_variables(asked, guards),
+        variables=all_variables(asked, guards),
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
@@ -107,7 +108,8 @@ def _origins(lowered: Lowered) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[Variable, ...]:
+def all_variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[Variable, ...]:
+    """The variables that a plan must be given: those of the graph and of its guards."""
     found = set(graph.variables)
     for expression, _ in guards:
         found.update(variables(expression))

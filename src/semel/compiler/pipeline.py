@@ -8,6 +8,7 @@ writes its product to a file named after it.
     pack       passes.pack_weights       constant weights as kernels read them
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group
+    tune       compiler.tune             other cuts of them, where measured to be faster
     artefacts  compiler.artefacts        machine code, from the cache or from LLVM
     program    compiler.link             values, ops, guards: all that a run needs
 """
@@ -15,13 +16,14 @@ writes its product to a file named after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
-from semel.compiler.link import link_program
+from semel.compiler.link import all_variables, link_program
 from semel.compiler.recompiles import check_may_compile
+from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.graph import Graph, make_node
@@ -47,14 +49,22 @@ def prepare_graph(
     threads: int | None = None,
     memory_limit: int | None = None,
     fusion: bool | None = None,
+    tune: bool | Mapping[str, int] | None = None,
 ) -> ExecutionPlan:
     """Compile `graph` for this machine and give it buffers: a plan that is ready to run."""
-    program = compile_graph(graph, host_target(), fusion=fusion)
+    target = host_target()
+    tuning = tuning_for(target, threads, tune)
+    program = compile_graph(graph, target, fusion=fusion, tuning=tuning)
     return instantiate(program, threads=threads, memory_limit=memory_limit)
 
 
-def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -> Program:
-    """Compile `graph` for `target`. Same arguments, same program, byte for byte."""
+def compile_graph(
+    graph: Graph, target: Target, *, fusion: bool | None = None, tuning: Tuning | None = None
+) -> Program:
+    """Compile `graph` for `target`. Same arguments, same program, byte for byte.
+
+    With `tuning` the program also depends on what was measured on this machine.
+    """
     check_may_compile("prepare", ", ".join(graph.names))
     options = settings()
     stage = Trace(options.dump)
@@ -70,6 +80,9 @@ def compile_graph(graph: Graph, target: Target, *, fusion: bool | None = None) -
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
+    if tuning is not None:
+        default, sizes = kernels, all_variables(asked, conditions)
+        kernels = stage("tune", lambda: choose_kernels(default, target, tuning, sizes, conditions))
     for number, lowered in enumerate(kernels):
         stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, target))

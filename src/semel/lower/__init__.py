@@ -4,13 +4,15 @@
 
 The kind of a group picks the rule: loops, contraction or an op with a kernel of its
 own. Math functions are then replaced by arithmetic, and only then, when the work of
-a loop body is known, is the number of lanes of each vector loop chosen.
+a loop body is known, is the number of lanes of each vector loop chosen. How a kernel is
+cut is a `Choice`: the default one, or another that `compiler.tune` has found faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from semel.ir.expr import Index
@@ -18,6 +20,7 @@ from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
 from semel.lower.attention import lower_attention
+from semel.lower.choices import Choice, default_choice, is_attention, is_empty
 from semel.lower.contract import lower_contract
 from semel.lower.loops import lower_loops
 from semel.lower.lowered import Lowered, finish_kernel, make_buffers
@@ -42,19 +45,33 @@ def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
         key = group_key(group)
         first = known.get(key)
         if first is None:
-            lowered = _rule(group)(group, target)
-            kernel = choose_lanes(expand_kernel_math(lowered.kernel))
-            first = known[key] = replace(lowered, kernel=kernel)
-        args = args_like(first.group, first.args, group)
-        result.append(Lowered(first.kernel, args, group))
+            first = known[key] = lower_group(group, target)
+        result.append(for_group(first, group))
     return tuple(result)
 
 
-def _rule(group: Group) -> Callable[[Group, Target], Lowered]:
-    if all(node.type.num_elements == 0 for node in group.outputs):
+def lower_group(group: Group, target: Target, choice: Choice | None = None) -> Lowered:
+    """The kernel of one group, cut as `choice` says or by default."""
+    chosen = choice or default_choice(group, target)
+    lowered = _rule(group, chosen)(group, target)
+    kernel = choose_lanes(expand_kernel_math(lowered.kernel), chosen.registers)
+    text = "" if chosen == Choice() else f"{chosen.name} (default)"
+    return replace(lowered, kernel=kernel, choice=text)
+
+
+def for_group(first: Lowered, group: Group) -> Lowered:
+    """The kernel of a group for another one that computes alike, on tensors of its own."""
+    return replace(first, args=args_like(first.group, first.args, group), group=group)
+
+
+def _rule(group: Group, choice: Choice) -> Callable[[Group, Target], Lowered]:
+    if is_empty(group):
         return _lower_nothing
-    is_attention = group.contract is not None and group.contract.op.name == "softmax_matmul"
-    return lower_attention if is_attention else _RULES[group.kind]
+    if is_attention(group):
+        return lower_attention
+    if choice.tile is not None:
+        return partial(lower_contract, tile=choice.tile)
+    return _RULES[group.kind]
 
 
 def _lower_nothing(group: Group, target: Target) -> Lowered:
@@ -65,19 +82,19 @@ def _lower_nothing(group: Group, target: Target) -> Lowered:
     return Lowered(kernel, tuple(buffers), group)
 
 
-def choose_lanes(kernel: Kernel) -> Kernel:
-    """Widen vector loops whose bodies are light enough to run several registers at once."""
-    return replace(kernel, body=tuple(_widen(s) for s in kernel.body))
+def choose_lanes(kernel: Kernel, registers: int | None = None) -> Kernel:
+    """Widen vector loops to `registers`, or to several if their bodies are light enough."""
+    return replace(kernel, body=tuple(_widen(s, registers) for s in kernel.body))
 
 
-def _widen(statement: Statement) -> Statement:
+def _widen(statement: Statement, registers: int | None) -> Statement:
     match statement:
         case ir.Loop(lanes=lanes) if lanes > 1:
-            return replace(statement, lanes=lanes * _registers(statement))
+            return replace(statement, lanes=lanes * (registers or _registers(statement)))
         case ir.Loop():
-            return replace(statement, body=tuple(_widen(s) for s in statement.body))
+            return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))
         case ir.If():
-            return replace(statement, body=tuple(_widen(s) for s in statement.body))
+            return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))
         case _:
             return statement
 

@@ -77,9 +77,14 @@ class _Steps:
         return [index for index, _ in self.loops]
 
 
-def lower_contract(group: Group, target: Target) -> Lowered:
-    """The kernel of a matmul with what follows it."""
-    return _Lowering(group, target).run()
+def contract_tile(group: Group, target: Target) -> RegisterTile:
+    """The tile that `lower_contract` takes unless it is given one."""
+    return _Lowering(group, target).tall()
+
+
+def lower_contract(group: Group, target: Target, tile: RegisterTile | None = None) -> Lowered:
+    """The kernel of a matmul with what follows it, cut into `tile` or what `target` suggests."""
+    return _Lowering(group, target).run(tile)
 
 
 def _runs(at: Dim, inner: Dim, pitch: int, loops: list[Index]) -> bool:
@@ -118,8 +123,8 @@ class _Lowering:
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
 
-    def run(self) -> Lowered:
-        tall, least = self._tall(), lower_bound(self.rows) or 0
+    def run(self, given: RegisterTile | None) -> Lowered:
+        tall, least = given or self.tall(), lower_bound(self.rows) or 0
         skinny = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
         if least > SKINNY_ROWS:
             self.parts = self._deep_parts(tall)
@@ -144,7 +149,7 @@ class _Lowering:
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
 
-    def _tall(self) -> RegisterTile:
+    def tall(self) -> RegisterTile:
         """The register tile; a matrix that stays in the cache is walked whole by every tile.
 
         Results are then written row by row, as they lie. A larger one goes panel by panel.

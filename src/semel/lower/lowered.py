@@ -23,11 +23,15 @@ from semel.schedule.group import Group
 
 @dataclass(frozen=True)
 class Lowered:
-    """One kernel of a group; `args` are the nodes of its buffers, in order."""
+    """One kernel of a group; `args` are the nodes of its buffers, in order.
+
+    `choice` says, for people, how the kernel is cut and why so, if there was a choice.
+    """
 
     kernel: Kernel
     args: tuple[Node, ...]
     group: Group
+    choice: str = ""
 
 
 @dataclass

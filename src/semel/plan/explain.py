@@ -41,7 +41,8 @@ class ExplainedOp:
     """One operation: what it computes and reads, when it runs, and why it is one of its own.
 
     `reason` says why its result goes to memory instead of into the kernel that wants it;
-    `waits` names what it must wait for in the step before.
+    `waits` names what it must wait for in the step before; `choice` says how its kernel is
+    cut and whether that is the default or was measured to be faster.
     """
 
     op: int
@@ -57,6 +58,7 @@ class ExplainedOp:
     flops: str
     bytes: str
     waits: tuple[str, ...]
+    choice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def _ops(
                 flops="" if bound is None else str(bound.flops),
                 bytes="" if bound is None else str(bound.bytes),
                 waits=tuple(_waits(parts, i, before, names)),
+                choice="" if source is None else source.choice,
             )
         )
     return tuple(found)

@@ -56,6 +56,8 @@ def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
         yield f"  fuses {len(op.nodes)} nodes: {', '.join(op.nodes)}"
     if op.reason:
         yield f"  not fused further: {op.reason}"
+    if op.choice:
+        yield f"  cut: {op.choice}"
     if op.reads:
         yield f"  reads {', '.join(names[b] for b in op.reads)}"
     if op.writes:

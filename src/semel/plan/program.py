@@ -57,8 +57,9 @@ class ProgramOp:
     """Run kernel `kernel` on `values[i] for i in args`, in the order of its signature.
 
     `variables` are this graph's variables in the kernel's positional order: a kernel shared
-    by several ops may use other names inside. For people: the graph `nodes` it computes, and
-    the `reason` why its result is not computed inside the kernel that wants it.
+    by several ops may use other names inside. For people: the graph `nodes` it computes,
+    the `reason` why its result is not computed inside the kernel that wants it, and the
+    `choice` of how the kernel is cut.
     """
 
     kernel: int
@@ -67,6 +68,7 @@ class ProgramOp:
     origins: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     reason: str = ""
+    choice: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -302,6 +302,7 @@ def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
         "origins": list(op.origins),
         "nodes": list(op.nodes),
         "reason": op.reason,
+        "choice": op.choice,
     }
 
 

@@ -31,14 +31,21 @@ def prepare(
     threads: int | None = None,
     memory_limit: int | None = None,
     fusion: bool | None = None,
+    tune: bool | Mapping[str, int] | None = None,
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
     A mapping names the outputs. `threads`, `memory_limit` (bytes) and `fusion` override
-    the settings for this plan.
+    the settings for this plan. `tune=True` takes some seconds to measure other ways to cut
+    the kernels and remembers the faster ones for this machine; `tune={"n": 128}` does so
+    with variables at these values (else: their upper bounds, at most 256). Without `tune` a
+    prepare uses what is remembered; `tune=False` uses the defaults. No choice changes a bit
+    of the result.
     """
     graph = build_graph(outputs)
-    return prepare_graph(graph, threads=threads, memory_limit=memory_limit, fusion=fusion)
+    return prepare_graph(
+        graph, threads=threads, memory_limit=memory_limit, fusion=fusion, tune=tune
+    )
 
 
 def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Graph:
@@ -64,9 +71,13 @@ class Realize(Random):
         threads: int | None = None,
         memory_limit: int | None = None,
         fusion: bool | None = None,
+        tune: bool | Mapping[str, int] | None = None,
     ) -> ExecutionPlan:
-        """Compile once: a plan that computes this tensor again and again."""
-        return prepare(self, threads=threads, memory_limit=memory_limit, fusion=fusion)
+        """Compile once: a plan that computes this tensor again and again.
+
+        The arguments are those of `semel.prepare`.
+        """
+        return prepare(self, threads=threads, memory_limit=memory_limit, fusion=fusion, tune=tune)
 
     def realize(self) -> Self:
         """The computed tensor, as a constant."""
