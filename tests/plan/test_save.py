@@ -132,6 +132,7 @@ def test_a_loaded_plan_is_a_whole_plan(path: Path) -> None:
     assert len(loaded.program.log) == len(made.program.log) > 0
     assert [op.nodes for op in loaded.program.ops] == [op.nodes for op in made.program.ops]
     assert [op.reason for op in loaded.program.ops] == [op.reason for op in made.program.ops]
+    assert [op.choice for op in loaded.program.ops] == [op.choice for op in made.program.ops]
     assert all("test_save.py" in line for op in loaded.program.ops for line in op.origins)
     with pytest.raises(IndexRangeError, match=r"\[-5, 5\), got 5"):
         loaded(x=ROWS, i=np.array([0, 5, 1]))
@@ -216,7 +217,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "stage_seconds compile_count",
     ),
     ProgramValue: ("name type kind array first last", "node_ids"),
-    ProgramOp: ("kernel args variables origins nodes reason", ""),
+    ProgramOp: ("kernel args variables origins nodes reason choice", ""),
     CachedKernel: ("signature entry code text encoded target", "address"),
     KernelSignature: ("name buffers variables tiles scratch_bytes checks flops bytes", ""),
     BufferSpec: ("name dtype access size tile_stride", ""),

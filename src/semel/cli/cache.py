@@ -1,6 +1,9 @@
 """`semel cache`: what lies in the kernel cache on disk, and a way to empty it.
 
-info | clear  -->  directory, entries, bytes, and why the disk is not used if it is not
+    info | clear  -->  directory, entries, bytes, and why the disk is not used if it is not
+
+Beside the kernels lie the choices that `prepare(tune=True)` measured on this machine; they
+are counted and cleared with them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from dataclasses import asdict, dataclass
 
 from semel.cli.report import Section, format_bytes, show
 from semel.compiler.cache import KernelCache, default_cache
+from semel.compiler.remembered import default_memory
 from semel.config import settings
+from semel.devices.cpu.toolchain import host_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class CacheInfo:
     bytes: int
     max_bytes: int
     reason: str
+    tuned: int = 0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,12 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
     before = inspect_cache(kernels)
     if arguments.action == "clear":
         kernels.clear()
+        default_memory(host_target()).clear()
     now = inspect_cache(kernels)
     if arguments.json:
         print(json.dumps({**asdict(now), "removed_bytes": before.bytes - now.bytes}, indent=2))
     elif arguments.action == "clear":
         removed = before.entries - now.entries
-        print(f"Removed {removed} kernels, {format_bytes(before.bytes - now.bytes)}.")
+        size = format_bytes(before.bytes - now.bytes)
+        print(f"Removed {removed} kernels, {size}, and {before.tuned} tuned choices.")
     else:
         show([Section("kernel cache", describe(now))])
     return 0
@@ -56,6 +64,7 @@ def inspect_cache(kernels: KernelCache) -> CacheInfo:
         bytes=kernels.disk_bytes,
         max_bytes=settings().cache_bytes,
         reason=status.reason,
+        tuned=len(default_memory(host_target()).entries()),
     )
 
 
@@ -65,5 +74,6 @@ def describe(info: CacheInfo) -> tuple[tuple[str, ...], ...]:
         ("directory", info.directory or "none"),
         ("kernels", str(info.entries)),
         ("size", f"{format_bytes(info.bytes)} of {format_bytes(info.max_bytes)} at most"),
+        ("tuned", f"{info.tuned} choices for this machine"),
         ("state", info.reason or "in use"),
     )

@@ -32,14 +32,17 @@ _lock = threading.Lock()
 
 def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:
     """The native kernel of each lowered group, parallel to `kernels`."""
-    distinct = {id(lowered.kernel): lowered.kernel for lowered in kernels}
-    native = {key: compile_kernel(kernel, target) for key, kernel in distinct.items()}
+    distinct = {id(lowered.kernel): lowered for lowered in kernels}
+    native = {key: compile_kernel(it.kernel, target, it.text) for key, it in distinct.items()}
     return tuple(native[id(lowered.kernel)] for lowered in kernels)
 
 
-def compile_kernel(kernel: Kernel, target: Target) -> CachedKernel:
-    """Native code for one kernel: from memory, from disk, or from LLVM."""
-    text = format_kernel(kernel)
+def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKernel:
+    """Native code for one kernel: from memory, from disk, or from LLVM.
+
+    `text` is that of the kernel, if somebody has written it already.
+    """
+    text = text or format_kernel(kernel)
     key = cache_key(text, target)
     with _lock:
         found = _loaded.get(key)

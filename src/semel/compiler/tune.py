@@ -121,8 +121,9 @@ class _Chooser:
         candidates = candidate_choices(default.group, self.target)
         if len(candidates) < 2:
             return default
-        key = cache_key(format_kernel(default.kernel), self.target, (str(self.tuning.threads),))
-        entry = self.known.get(key)
+        default = replace(default, text=format_kernel(default.kernel))
+        key = cache_key(default.text, self.target, (str(self.tuning.threads),))
+        entry = self.found.get(key) or self.known.get(key)
         if self.values is not None and not _answers(entry, default, self.values):
             raced = self._race(default, candidates)
             if raced is not None:

@@ -26,12 +26,14 @@ class Lowered:
     """One kernel of a group; `args` are the nodes of its buffers, in order.
 
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
+    `text` is the kernel's, once somebody needed it: writing it takes a while.
     """
 
     kernel: Kernel
     args: tuple[Node, ...]
     group: Group
     choice: str = ""
+    text: str = field(default="", compare=False, repr=False)
 
 
 @dataclass
