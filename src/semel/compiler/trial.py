@@ -106,7 +106,7 @@ def _array(node: Node, kind: TensorType, pattern: Array) -> Array:
     if node.op.name in ("constant", "param"):
         array: Array = node.attrs.storage.array
         return array
-    shape: tuple[int, ...] = kind.shape  # type: ignore[assignment] - all dims are ints
+    shape = tuple(evaluate(d, {}) for d in kind.shape)
     if kind.dtype.kind != "f":
         return np.zeros(shape, kind.dtype.numpy)
     return np.resize(pattern.astype(kind.dtype.numpy), shape)

@@ -285,8 +285,7 @@ def _check_given(variables: Sequence[Variable], given: Mapping[str, int]) -> Non
             names = ", ".join(known) or "none"
             raise VariableError("tune", f"has no variable {name!r}; known: {names}.")
         low, high = known[name].min, known[name].max
-        is_int = isinstance(value, int) and not isinstance(value, bool)
-        if not is_int or value < low or (high is not None and value > high):
+        if type(value) is not int or value < low or (high is not None and value > high):
             top = "..." if high is None else high
             raise VariableError(
                 "tune", f"{name} must be an integer in [{low}, {top}], got {value!r}."
