@@ -253,7 +253,7 @@ class Loops(Memory):
                 for d, new, old in zip(dtypes, texts, olds, strict=True)
             ]
         if kind == "fma":
-            return [self.scalars.apply(lines, "fma", dtype, [*texts, olds[0].text], lanes)]
+            return [self.scalars.add_product(lines, dtype, [*texts, olds[0].text], lanes)]
         return [self.scalars.combine(lines, kind, dtype, olds[0].text, texts[0], lanes)]
 
     def _narrow(self, keys: dict[LocalKey, _Reduction], lanes: int, to: int) -> None:

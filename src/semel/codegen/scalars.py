@@ -91,8 +91,16 @@ class Instructions:
 class Scalars:
     """The rules: one method per family, dispatched by `apply`."""
 
-    def __init__(self, sink: Instructions, *, has_scale: bool = False) -> None:
+    def __init__(
+        self,
+        sink: Instructions,
+        *,
+        has_scale: bool = False,
+        has_fma: bool = True,
+        has_f16_casts: bool = True,
+    ) -> None:
         self.sink, self.has_scale = sink, has_scale
+        self.has_fma, self.has_f16_casts = has_fma, has_f16_casts
 
     # ------------------------------------------------------------ helpers
 
@@ -200,8 +208,11 @@ class Scalars:
         if op in _FLOAT_UNARY:
             return self.intrinsic(lines, _FLOAT_UNARY[op], element, lanes, args[0])
         match op:
-            case "fma":
+            case "fma" if self.has_fma:
                 return self.intrinsic(lines, "fma", element, lanes, *args)
+            case "fma":
+                exact = self._fma_of_floats if element == "float" else self._fma_of_doubles
+                return exact(lines, args, lanes)
             case "ldexp":
                 return self._ldexp(lines, dtype, args, lanes)
             case "neg":
@@ -209,6 +220,53 @@ class Scalars:
             case "min" | "max":
                 return self.extreme(lines, op, element, lanes, args, constant)
         raise AssertionError(f"no float rule for {op}")
+
+    def add_product(
+        self, lines: list[str], dtype: DType, args: list[str], lanes: int | None
+    ) -> str:
+        """a * b + c for a sum: with one rounding where that is one instruction, else with two."""
+        if not dtype.is_float or self.has_fma:
+            return self.apply(lines, "fma", dtype, args, lanes)
+        product = self.apply(lines, "mul", dtype, args[:2], lanes)
+        return self.apply(lines, "add", dtype, [product, args[2]], lanes)
+
+    def _fma_of_floats(self, lines: list[str], args: list[str], lanes: int | None) -> str:
+        """In float64, where the product is exact; one rounding, but for a rare second one."""
+        a, b, c = (self.convert(lines, "fpext", "float", "double", lanes, x) for x in args)
+        product = self.binary(lines, "fmul", "double", lanes, a, b)
+        total = self.binary(lines, "fadd", "double", lanes, product, c)
+        return self.convert(lines, "fptrunc", "double", "float", lanes, total)
+
+    def _fma_of_doubles(self, lines: list[str], args: list[str], lanes: int | None) -> str:
+        """The product and its error (Dekker), their sum with c and its error (Knuth).
+
+        The error of a product comes out exactly, which is what math functions want fma for.
+        Where splitting leaves the range, product plus c has to do.
+        """
+
+        def op(word: str, x: str, y: str) -> str:
+            return self.binary(lines, word, "double", lanes, x, y)
+
+        def split(x: str) -> tuple[str, str]:
+            wide = op("fmul", x, self.constant(FLOAT64, 2.0**27 + 1, lanes))
+            high = op("fsub", wide, op("fsub", wide, x))
+            return high, op("fsub", x, high)
+
+        a, b, c = args
+        product = op("fmul", a, b)
+        (a1, a2), (b1, b2) = split(a), split(b)
+        error = op("fsub", op("fmul", a1, b1), product)
+        error = op("fadd", error, op("fmul", a1, b2))
+        error = op("fadd", error, op("fmul", a2, b1))
+        error = op("fadd", error, op("fmul", a2, b2))
+        total = op("fadd", product, c)
+        part = op("fsub", total, product)
+        lost = op("fadd", op("fsub", product, op("fsub", total, part)), op("fsub", c, part))
+        result = op("fadd", total, op("fadd", lost, error))
+        size = self.intrinsic(lines, "fabs", "double", lanes, result)
+        infinity = self.constant(FLOAT64, float("inf"), lanes)
+        is_finite = self.compare(lines, "olt", "double", lanes, size, infinity)
+        return self.select(lines, "double", lanes, is_finite, result, total)
 
     def _ldexp(self, lines: list[str], dtype: DType, args: list[str], lanes: int | None) -> str:
         """p * 2**n, n a whole number within twice the exponent range; rounds once."""
@@ -399,8 +457,63 @@ class Scalars:
         if dtype == BFLOAT16:
             bits = self._bfloat_bits(lines, value, lanes)
             return self.convert(lines, "bitcast", "i32", "float", lanes, bits)
-        narrow = self.convert(lines, "fptrunc", "float", "half", lanes, value)
-        return self.convert(lines, "fpext", "half", "float", lanes, narrow)
+        return self._widened(lines, self._narrowed(lines, value, lanes), lanes)
+
+    def _widened(self, lines: list[str], value: str, lanes: int | None) -> str:
+        """float16 as float32, which is exact."""
+        if self.has_f16_casts:
+            return self.convert(lines, "fpext", "half", "float", lanes, value)
+        op, word = self._on_words(lines, lanes)
+        short = self.convert(lines, "bitcast", "half", "i16", lanes, value)
+        bits = self.convert(lines, "zext", "i16", "i32", lanes, short)
+        size = op("and", bits, word(0x7FFF))
+        moved = self.convert(lines, "bitcast", "i32", "float", lanes, op("shl", size, word(13)))
+        # The exponent is off by 112, whether the number is normal or not; inf and NaN are apart.
+        near = self.binary(
+            lines, "fmul", "float", lanes, moved, self.constant(FLOAT32, 2.0**112, lanes)
+        )
+        usual = self.convert(lines, "bitcast", "float", "i32", lanes, near)
+        special = op("or", usual, word(0x7F800000))
+        is_special = self.compare(lines, "uge", "i32", lanes, size, word(0x7C00))
+        found = self.select(lines, "i32", lanes, is_special, special, usual)
+        sign = op("shl", op("and", bits, word(0x8000)), word(16))
+        return self.convert(lines, "bitcast", "i32", "float", lanes, op("or", found, sign))
+
+    def _narrowed(self, lines: list[str], value: str, lanes: int | None) -> str:
+        """float32 to float16, to nearest even; NaN stays a quiet NaN."""
+        if self.has_f16_casts:
+            return self.convert(lines, "fptrunc", "float", "half", lanes, value)
+        op, word = self._on_words(lines, lanes)
+        bits = self.convert(lines, "bitcast", "float", "i32", lanes, value)
+        size = op("and", bits, word(0x7FFFFFFF))
+        odd = op("and", op("lshr", size, word(13)), word(1))
+        normal = op("lshr", op("add", op("add", size, odd), word(0xFFF - 0x38000000)), word(13))
+        # Beside 0.5 the last bit of a float32 is that of the smallest float16: adding rounds.
+        half = self.constant(FLOAT32, 0.5, lanes)
+        positive = self.convert(lines, "bitcast", "i32", "float", lanes, size)
+        beside = self.binary(lines, "fadd", "float", lanes, positive, half)
+        small = self.convert(lines, "bitcast", "float", "i32", lanes, beside)
+        small = op("sub", small, word(0x3F000000))
+        is_small = self.compare(lines, "ult", "i32", lanes, size, word(0x38800000))
+        found = self.select(lines, "i32", lanes, is_small, small, normal)
+        is_large = self.compare(lines, "uge", "i32", lanes, size, word(0x47800000))
+        found = self.select(lines, "i32", lanes, is_large, word(0x7C00), found)
+        payload = op("and", op("lshr", size, word(13)), word(0x3FF))
+        is_nan = self.compare(lines, "ugt", "i32", lanes, size, word(0x7F800000))
+        quiet = op("or", payload, word(0x7E00))
+        found = self.select(lines, "i32", lanes, is_nan, quiet, found)
+        sign = op("and", op("lshr", bits, word(16)), word(0x8000))
+        short = self.convert(lines, "trunc", "i32", "i16", lanes, op("or", found, sign))
+        return self.convert(lines, "bitcast", "i16", "half", lanes, short)
+
+    def _on_words(
+        self, lines: list[str], lanes: int | None
+    ) -> tuple[Callable[[str, str, str], str], Callable[[int], str]]:
+        """Instructions on 32-bit words, and constants for them."""
+        return (
+            lambda word, a, b: self.binary(lines, word, "i32", lanes, a, b),
+            lambda number: self.raw("i32", str(number), lanes),
+        )
 
     def _bfloat_bits(self, lines: list[str], value: str, lanes: int | None) -> str:
         """The float32 bits rounded to nearest even at bit 16; NaN stays a quiet NaN."""
@@ -507,7 +620,7 @@ class Scalars:
             moved = self.binary(lines, "shl", "i32", lanes, wide, self.raw("i32", "16", lanes))
             return self.convert(lines, "bitcast", "i32", "float", lanes, moved)
         if dtype.is_half:
-            return self.convert(lines, "fpext", "half", "float", lanes, value)
+            return self._widened(lines, value, lanes)
         return value
 
     def to_memory(self, lines: list[str], dtype: DType, value: str, lanes: int | None) -> str:
@@ -519,7 +632,7 @@ class Scalars:
             high = self.binary(lines, "lshr", "i32", lanes, bits, self.raw("i32", "16", lanes))
             return self.convert(lines, "trunc", "i32", "i16", lanes, high)
         if dtype.is_half:
-            return self.convert(lines, "fptrunc", "float", "half", lanes, value)
+            return self._narrowed(lines, value, lanes)
         return value
 
     # ------------------------------------------------------------ reductions

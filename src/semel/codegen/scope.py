@@ -59,7 +59,12 @@ class Emission:
         self.kernel, self.target, self.symbol = kernel, target, symbol
         self.sink = Instructions()
         has_scale = target.arch == "x86_64" and target.vector_bits == 512
-        self.scalars = Scalars(self.sink, has_scale=has_scale)
+        self.scalars = Scalars(
+            self.sink,
+            has_scale=has_scale,
+            has_fma=target.has_fma,
+            has_f16_casts=target.has_f16_casts,
+        )
         self.scopes: list[Scope] = [Scope("entry")]
         self.env: dict[Variable | Index, Ref] = {}
         self.pointers: dict[Buffer, str] = {}

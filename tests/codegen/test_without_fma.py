@@ -1,0 +1,84 @@
+"""Processors without fma and without float16 casts: the same numbers, by other instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.lowering import lower_graph, run_by_machine, run_kernels
+from tests.codegen.machine import Array
+
+from semel import Tensor
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.target import target_for
+
+BASE = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+PLAIN = target_for("x86_64", BASE)
+pytestmark = pytest.mark.skipif(
+    not set(BASE) <= set(host_target().features), reason="this machine cannot run x86-64-v2"
+)
+RNG = np.random.default_rng(2)
+
+
+def run(output: Tensor, **inputs: Array) -> Array:
+    graph, kernels = lower_graph([output], PLAIN)
+    return run_kernels(graph, kernels, inputs, {}, run_by_machine(PLAIN))[0]
+
+
+def test_the_target_has_neither() -> None:
+    assert not PLAIN.has_fma and not PLAIN.has_f16_casts
+
+
+def test_every_float16_is_widened_exactly() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    found = run(Tensor.input("x", every.shape, "float16").cast("float32"), x=every)
+    with np.errstate(invalid="ignore"):
+        expected = every.astype(np.float32)
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_float32_rounds_to_the_nearest_float16() -> None:
+    every = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    between = (every[:-1] + every[1:]) / 2
+    ends = np.array([65504, 65519.99, 65520, 65536, 1e30, np.inf, np.nan, 2**-25, 1e-30])
+    some = np.concatenate(
+        [every, between, np.nextafter(between, np.float32(0)), np.nextafter(between, every[1:]),
+         ends.astype(np.float32)]
+    )  # fmt: skip
+    some = np.concatenate([some, -some])
+    found = run(Tensor.input("x", some.shape).cast("float16"), x=some)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = some.astype(np.float16)
+    is_nan = np.isnan(some)
+    assert np.array_equal(found[~is_nan].view(np.uint16), expected[~is_nan].view(np.uint16))
+    assert np.isnan(found[is_nan]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_products_of_matrices(dtype: str) -> None:
+    x, y = Tensor.input("x", (29, 40), dtype), Tensor.input("y", (40, 37), dtype)
+    a, b = (RNG.standard_normal(s).astype(x.dtype.numpy) for s in ((29, 40), (40, 37)))
+    found = run(x @ y, x=a, y=b).astype(np.float64)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    unit = {"float64": 2**-52, "float32": 2**-23}.get(dtype, 2**-7)
+    bound = 80 * min(unit, 2**-23) * (np.abs(wide_a) @ np.abs(wide_b))
+    exact = wide_a @ wide_b
+    assert np.all(np.abs(found - exact) <= bound + (unit if unit > 2**-23 else 0) * abs(exact))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["exp", "log", "sin", "tan", "tanh", "erf", "sigmoid"])
+def test_math_functions_stay_accurate(name: str, dtype: str) -> None:
+    """They use fma for exact errors of products, which come out without it too."""
+    spread = 10.0 ** RNG.uniform(-5, 5, 5000)
+    data = np.concatenate(
+        [RNG.standard_normal(5000) * spread, [0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, 5e-324]]
+    )
+    with np.errstate(over="ignore"):
+        data = data.astype(dtype)
+    by_fma = getattr(Tensor(data), name)().numpy()
+    found = run(getattr(Tensor.input("x", data.shape, dtype), name)(), x=data)
+    finite = np.isfinite(by_fma)
+    assert np.array_equal(found[~finite], by_fma[~finite], equal_nan=True)
+    units = np.abs(found[finite] - by_fma[finite]) / np.spacing(np.abs(by_fma[finite]))
+    assert units.max() <= 3
