@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph, run_by_machine, run_kernels
-from tests.codegen.machine import Array
+from tests.codegen.machine import Array, Native
 
 from semel import Tensor
 from semel.devices.cpu.toolchain import host_target
+from semel.ir.expr import Index, Variable
 from semel.ir.target import target_for
+from semel.ir.types import FLOAT32, FLOAT64, DType
+from semel.kernel.ir import Buffer, Kernel, Loop, Store, load, op
 
 BASE = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 PLAIN = target_for("x86_64", BASE)
 pytestmark = pytest.mark.skipif(
-    not set(BASE) <= set(host_target().features), reason="this machine cannot run x86-64-v2"
+    not {*BASE, "fma"} <= set(host_target().features), reason="needs x86-64 with fma to compare"
 )
+N = Variable("n", 0, None)
 RNG = np.random.default_rng(2)
 
 
@@ -52,6 +56,32 @@ def test_float32_rounds_to_the_nearest_float16() -> None:
     is_nan = np.isnan(some)
     assert np.array_equal(found[~is_nan].view(np.uint16), expected[~is_nan].view(np.uint16))
     assert np.isnan(found[is_nan]).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_fma_rounds_once(dtype: DType) -> None:
+    """Also where the sum cancels, lies on a tie, or is far smaller than its terms."""
+    count = 20_000
+    a, b, c = (
+        (RNG.standard_normal(count) * 2.0 ** RNG.integers(-30, 30, count)).astype(dtype.numpy)
+        for _ in range(3)
+    )
+    c[: count // 2] = -(a * b)[: count // 2]  # leaves the error of the product
+    near = slice(count // 4, count // 2)
+    c[near] = np.nextafter(c[near], c[near] * 2)
+    a[-100:], b[-100:] = 1 + 2.0**-12, 1 + 2.0**-12  # ties and near ties
+    results = []
+    for target in (host_target(), PLAIN):
+        buffers = [Buffer(name, dtype, N, "r") for name in "abc"]
+        out, index = Buffer("out", dtype, N, "w"), Index("i", N)
+        store = Store(out, index, op("fma", *(load(buffer, index) for buffer in buffers)))
+        kernel = Kernel(
+            "fma", (out, *buffers), (), (N,), Index("tile", 1), 1, (Loop(index, 0, N, (store,), 8),)
+        )
+        found = np.empty_like(a)
+        Native(kernel, target).run([found, a, b, c], {"n": count})
+        results.append(found)
+    assert results[0].tobytes() == results[1].tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

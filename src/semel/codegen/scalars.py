@@ -231,16 +231,15 @@ class Scalars:
         return self.apply(lines, "add", dtype, [product, args[2]], lanes)
 
     def _fma_of_floats(self, lines: list[str], args: list[str], lanes: int | None) -> str:
-        """In float64, where the product is exact; one rounding, but for a rare second one."""
+        """In float64, where the product is exact; the sum is rounded to odd, then once more."""
         a, b, c = (self.convert(lines, "fpext", "float", "double", lanes, x) for x in args)
         product = self.binary(lines, "fmul", "double", lanes, a, b)
-        total = self.binary(lines, "fadd", "double", lanes, product, c)
+        total = self._odd_sum(lines, product, c, lanes)
         return self.convert(lines, "fptrunc", "double", "float", lanes, total)
 
     def _fma_of_doubles(self, lines: list[str], args: list[str], lanes: int | None) -> str:
-        """The product and its error (Dekker), their sum with c and its error (Knuth).
+        """The product with its error (Dekker), added to c in three exact sums (Boldo, Melquiond).
 
-        The error of a product comes out exactly, which is what math functions want fma for.
         Where splitting leaves the range, product plus c has to do.
         """
 
@@ -259,14 +258,42 @@ class Scalars:
         error = op("fadd", error, op("fmul", a1, b2))
         error = op("fadd", error, op("fmul", a2, b1))
         error = op("fadd", error, op("fmul", a2, b2))
-        total = op("fadd", product, c)
-        part = op("fsub", total, product)
-        lost = op("fadd", op("fsub", product, op("fsub", total, part)), op("fsub", c, part))
-        result = op("fadd", total, op("fadd", lost, error))
+        inner, inner_lost = self._exact_sum(lines, c, error, lanes)
+        outer, outer_lost = self._exact_sum(lines, product, inner, lanes)
+        result = op("fadd", outer, self._odd_sum(lines, inner_lost, outer_lost, lanes))
         size = self.intrinsic(lines, "fabs", "double", lanes, result)
         infinity = self.constant(FLOAT64, float("inf"), lanes)
         is_finite = self.compare(lines, "olt", "double", lanes, size, infinity)
-        return self.select(lines, "double", lanes, is_finite, result, total)
+        plain = op("fadd", product, c)
+        return self.select(lines, "double", lanes, is_finite, result, plain)
+
+    def _exact_sum(self, lines: list[str], a: str, b: str, lanes: int | None) -> tuple[str, str]:
+        """The sum of two float64 and what rounding it lost (Knuth)."""
+
+        def op(word: str, x: str, y: str) -> str:
+            return self.binary(lines, word, "double", lanes, x, y)
+
+        total = op("fadd", a, b)
+        part = op("fsub", total, a)
+        return total, op("fadd", op("fsub", a, op("fsub", total, part)), op("fsub", b, part))
+
+    def _odd_sum(self, lines: list[str], a: str, b: str, lanes: int | None) -> str:
+        """The sum of two float64 rounded to odd, so that a second rounding is exact."""
+        total, lost = self._exact_sum(lines, a, b, lanes)
+        zero, one = self.constant(FLOAT64, 0.0, lanes), self.raw("i64", "1", lanes)
+        bits = self.convert(lines, "bitcast", "double", "i64", lanes, total)
+        inexact = self.compare(lines, "one", "double", lanes, lost, zero)
+        low = self.binary(lines, "and", "i64", lanes, bits, one)
+        even = self.compare(lines, "eq", "i64", lanes, low, self.raw("i64", "0", lanes))
+        move = self.binary(lines, "and", "i1", lanes, inexact, even)
+        # Away from zero if what was lost has the sign of the sum: towards the exact value.
+        lost_sign = self.compare(lines, "olt", "double", lanes, lost, zero)
+        sign = self.compare(lines, "olt", "double", lanes, total, zero)
+        differs = self.binary(lines, "xor", "i1", lanes, lost_sign, sign)
+        step = self.select(lines, "i64", lanes, differs, self.raw("i64", "-1", lanes), one)
+        moved = self.binary(lines, "add", "i64", lanes, bits, step)
+        found = self.select(lines, "i64", lanes, move, moved, bits)
+        return self.convert(lines, "bitcast", "i64", "double", lanes, found)
 
     def _ldexp(self, lines: list[str], dtype: DType, args: list[str], lanes: int | None) -> str:
         """p * 2**n, n a whole number within twice the exponent range; rounds once."""
