@@ -26,7 +26,7 @@ from semel.devices.cpu.toolchain import host_target
 from semel.errors import VariableError
 from semel.ir.graph import Graph
 from semel.lower.choices import candidate_choices
-from semel.lower.contract import register_tile
+from semel.lower.register_tiles import register_tile
 from semel.ops.guards import guards
 from semel.plan.program import instantiate
 from semel.tensor.realize import build_graph

@@ -88,5 +88,5 @@ def _tiles(tile: RegisterTile) -> Iterator[RegisterTile]:
     yield replace(tile, rows=2 * tile.rows, panels=max(tile.panels // 2, 1))
     yield replace(tile, panels=max(tile.panels // 2, 1))
     yield replace(tile, panels=1)
-    low = max(h for h in range(1, tile.heights[0]) if tile.rows % h == 0)
+    low = max((h for h in range(1, tile.heights[0]) if tile.rows % h == 0), default=1)
     yield replace(tile, heights=(low, *(h for h in tile.heights if h < low)))
