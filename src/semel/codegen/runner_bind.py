@@ -288,7 +288,6 @@ seg_some:
   %is_small = icmp slt i64 %sum, @LARGE_NS
   br i1 %is_small, label %seg_whole, label %seg_chunk
 seg_whole:
-  set %sg.Segment.CHUNK_TILES = %tiles
   br label %seg_done
 seg_chunk:
   %wanted = sdiv i64 %sum, @LARGE_NS
@@ -298,13 +297,8 @@ seg_chunk:
   %w1 = select i1 %over, i64 %limit, i64 %wanted
   %few = icmp slt i64 %w1, 1
   %w2 = select i1 %few, i64 1, i64 %w1
-  %t1 = add i64 %tiles, %w2
-  %t2 = sub i64 %t1, 1
-  %chunk_tiles = udiv i64 %t2, %w2
-  %t3 = add i64 %tiles, %chunk_tiles
-  %t4 = sub i64 %t3, 1
-  %count = udiv i64 %t4, %chunk_tiles
-  set %sg.Segment.CHUNK_TILES = %chunk_tiles
+  %lacks = icmp slt i64 %tiles, %w2
+  %count = select i1 %lacks, i64 %tiles, i64 %w2
   br label %seg_done
 seg_done:
   %num_chunks = phi i64 [ 0, %seg_size ], [ 1, %seg_whole ], [ %count, %seg_chunk ]

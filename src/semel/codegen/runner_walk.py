@@ -88,13 +88,14 @@ find:
   %found = icmp slt i64 %chunk, %end_chunk
   br i1 %found, label %range, label %find
 range:
-  %size = word %sg.Segment.CHUNK_TILES
+  ; Even shares: with chunks of one size the last would be short and its thread idle.
   %tiles = word %sg.Segment.TILES
   %nth = sub i64 %chunk, %first_chunk
-  %begin = mul i64 %nth, %size
-  %end0 = add i64 %begin, %size
-  %over = icmp sgt i64 %end0, %tiles
-  %end = select i1 %over, i64 %tiles, i64 %end0
+  %nth1 = add i64 %nth, 1
+  %before = mul i64 %nth, %tiles
+  %until = mul i64 %nth1, %tiles
+  %begin = udiv i64 %before, %num_chunks
+  %end = udiv i64 %until, %num_chunks
   %first_row = word %sg.Segment.FIRST_ROW
   %num_rows = word %sg.Segment.NUM_ROWS
   %end_row = add i64 %first_row, %num_rows

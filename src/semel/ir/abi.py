@@ -148,7 +148,6 @@ class Segment(IntEnum):
     FIRST_ROW = 0
     NUM_ROWS = 1
     TILES = 2
-    CHUNK_TILES = 3
     FIRST_CHUNK = 4
     NUM_CHUNKS = 5
 
