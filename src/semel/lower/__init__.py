@@ -20,8 +20,9 @@ from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
 from semel.lower.attention import lower_attention
-from semel.lower.choices import Choice, default_choice, is_attention, is_empty
+from semel.lower.choices import Choice, default_choice, is_empty
 from semel.lower.contract import lower_contract
+from semel.lower.grouped import lower_grouped
 from semel.lower.loops import lower_loops
 from semel.lower.lowered import Lowered, finish_kernel, make_buffers
 from semel.lower.math import expand_kernel_math
@@ -30,6 +31,7 @@ from semel.lower.same import args_like, group_key
 from semel.schedule.group import Group, Schedule
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
+_CONTRACTIONS = {"softmax_matmul": lower_attention, "grouped_matmul": lower_grouped}
 
 #: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
 #: chains hide latency, but more of them than registers can hold would spill.
@@ -67,8 +69,8 @@ def for_group(first: Lowered, group: Group) -> Lowered:
 def _rule(group: Group, choice: Choice) -> Callable[[Group, Target], Lowered]:
     if is_empty(group):
         return _lower_nothing
-    if is_attention(group):
-        return lower_attention
+    if group.contract is not None and group.contract.op.name in _CONTRACTIONS:
+        return _CONTRACTIONS[group.contract.op.name]
     if choice.tile is not None:
         return partial(lower_contract, tile=choice.tile)
     return _RULES[group.kind]

@@ -51,15 +51,10 @@ def is_empty(group: Group) -> bool:
     return all(node.type.num_elements == 0 for node in group.outputs)
 
 
-def is_attention(group: Group) -> bool:
-    """Whether the group is a softmax followed by a contraction."""
-    return group.contract is not None and group.contract.op.name == "softmax_matmul"
-
-
 def default_choice(group: Group, target: Target) -> Choice:
     """What lowering does unless it is told otherwise."""
-    if group.kind != "contract" or group.contract is None or is_attention(group):
-        return Choice()
+    if group.kind != "contract" or group.contract is None or group.contract.op.name != "matmul":
+        return Choice()  # attention and grouped products cut themselves
     return Choice(tile=contract_tile(group, target))
 
 

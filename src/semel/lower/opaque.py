@@ -1,4 +1,4 @@
-"""Ops with kernels of their own: scan, argsort, scatter.
+"""Ops with kernels of their own: scan, argsort, scatter, and the lines of a grouped matmul.
 
     Group(kind="opaque") --lower_opaque--> Kernel
 
@@ -20,6 +20,7 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import COMBINE, start_value
+from semel.lower.grouped import list_rows
 from semel.lower.lowered import (
     Lowered,
     Names,
@@ -230,4 +231,5 @@ _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] =
     "scan": _scan,
     "argsort": _argsort,
     "scatter": _scatter,
+    "group_rows": list_rows,
 }

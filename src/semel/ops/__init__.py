@@ -6,6 +6,15 @@ Each file is one family: leaf, elementwise, movement, reduce, contract, opaque. 
 a row of its family's table; importing this package fills the table.
 """
 
-from semel.ops import attention, contract, elementwise, leaf, movement, opaque, reduce
+from semel.ops import attention, contract, elementwise, grouped, leaf, movement, opaque, reduce
 
-__all__ = ["attention", "contract", "elementwise", "leaf", "movement", "opaque", "reduce"]
+__all__ = [
+    "attention",
+    "contract",
+    "elementwise",
+    "grouped",
+    "leaf",
+    "movement",
+    "opaque",
+    "reduce",
+]

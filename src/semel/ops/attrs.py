@@ -224,3 +224,19 @@ class ScatterAttrs:
     """What an update does to the row it hits: set, add, mul, max or min."""
 
     mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRowsAttrs:
+    """How many groups there are, and how many positions a line of the result holds."""
+
+    groups: Dim
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedMatmulAttrs:
+    """Each row of x serves `repeat` rows of the result, of which there are `count`."""
+
+    repeat: int
+    count: Dim

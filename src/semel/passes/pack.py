@@ -39,6 +39,8 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
     def rule(node: Node) -> Node | None:
         if node.op.kind == "elementwise":
             return _with_ordered_constants(node)
+        if node.op.name == "grouped_matmul":
+            return _with_packed_experts(node, panel)
         if node.op.name != "matmul":
             return None
         left, right = node.inputs
@@ -60,8 +62,18 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
     return rewrite(graph, rule)
 
 
+def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
+    """A grouped matmul whose constant matrices are packed, one after the other."""
+    left, right, rows = node.inputs
+    chain = _constant_chain(right)
+    lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
+    if chain is None or not _is_wider(right, lanes):
+        return _with_ordered_constants(node)
+    return make_node(node.op.name, (left, _packed_view(right, chain, lanes), rows), node.attrs)
+
+
 def _is_wider(matrix: Node, lanes: int) -> bool:
-    columns = matrix.type.shape[1]
+    columns = matrix.type.shape[-1]
     return isinstance(columns, int) and columns > lanes
 
 
@@ -88,20 +100,23 @@ def _constant_chain(node: Node) -> list[Node] | None:
 
 
 def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
-    depth, columns = (int(d) for d in right.type.shape)  # type: ignore[arg-type]
+    *lead, depth, columns = (int(d) for d in right.type.shape)  # type: ignore[arg-type]
     panels = -(-columns // lanes)
     source: Storage = chain[0].attrs.storage
     known = _packed.setdefault(source, {})
     key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes)
     if key not in known:
         known[key] = Storage(_pack(_compute(chain), panels, lanes))
-    kind = TensorType((panels, depth, lanes), right.type.dtype)
+    kind = TensorType((*lead, panels, depth, lanes), right.type.dtype)
     constant = make_node("constant", (), ConstantAttrs(known[key], kind))
-    turned = make_node("permute", (constant,), PermuteAttrs((1, 0, 2)))
-    flat = make_node("reshape", (turned,), ReshapeAttrs((depth, panels * lanes)))
+    rank = len(lead)
+    axes = (*range(rank), rank + 1, rank, rank + 2)
+    turned = make_node("permute", (constant,), PermuteAttrs(axes))
+    flat = make_node("reshape", (turned,), ReshapeAttrs((*lead, depth, panels * lanes)))
     if panels * lanes == columns:
         return flat
-    return make_node("slice", (flat,), SliceAttrs((0, 0), (depth, columns), (1, 1)))
+    starts, steps = (0,) * (rank + 2), (1,) * (rank + 2)
+    return make_node("slice", (flat,), SliceAttrs(starts, (*lead, depth, columns), steps))
 
 
 def _with_ordered_constants(node: Node) -> Node | None:
@@ -136,13 +151,14 @@ def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
 
 
 def _pack(array: np.ndarray[Any, Any], panels: int, lanes: int) -> np.ndarray[Any, Any]:
-    depth, columns = array.shape
-    packed = aligned_empty((panels, depth, lanes), array.dtype)
+    *lead, depth, columns = array.shape
+    packed = aligned_empty((*lead, panels, depth, lanes), array.dtype)
     whole = columns // lanes
-    packed[:whole] = array[:, : whole * lanes].reshape(depth, whole, lanes).transpose(1, 0, 2)
+    split = array[..., : whole * lanes].reshape(*lead, depth, whole, lanes)
+    packed[..., :whole, :, :] = split.swapaxes(-3, -2)
     if whole < panels:
-        packed[whole] = 0
-        packed[whole, :, : columns - whole * lanes] = array[:, whole * lanes :]
+        packed[..., whole, :, :] = 0
+        packed[..., whole, :, : columns - whole * lanes] = array[..., whole * lanes :]
     return packed
 
 

@@ -384,6 +384,9 @@ class _Scheduler:
         group.contract = node
         group.kind = "contract"
         group.columns = at[-1]
+        if node.op.name == "grouped_matmul":
+            self._want_grouped(node, group, at)
+            return
         if node.op.name == "softmax_matmul":
             inner = group.keys = self._fresh(node.inputs[0].type.shape[-1])
             group.score_at = (*at[:-1], inner)
@@ -391,6 +394,14 @@ class _Scheduler:
             inner = contraction_index(node, self._fresh)
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
+
+    def _want_grouped(self, node: Node, group: Group, at: Indices) -> None:
+        """Rows and matrices are chosen by what the lines of the last operand say."""
+        x, w, lines = node.inputs
+        inner = self._fresh(x.type.shape[1])
+        self._want(x, group, (self._fresh(x.type.shape[0]), inner))
+        self._want(w, group, (self._fresh(w.type.shape[0]), inner, at[-1]))
+        self._want_whole(node, lines, group)
 
     def _want_scores(self, node: Node, group: Group, at: Indices) -> None:
         group.scores = node
@@ -400,10 +411,14 @@ class _Scheduler:
 
     def _want_from_memory(self, node: Node, group: Group) -> None:
         for operand in node.inputs:
-            self._want(operand, group, tuple(self._fresh(d) for d in operand.type.shape))
-            if operand.op.kind != "leaf":
-                self.wanted[operand].is_forced = True
-                self.wanted[operand].reason = f"{node.op.name} reads it from memory"
+            self._want_whole(node, operand, group)
+
+    def _want_whole(self, node: Node, operand: Node, group: Group) -> None:
+        """All of `operand`, in memory."""
+        self._want(operand, group, tuple(self._fresh(d) for d in operand.type.shape))
+        if operand.op.kind != "leaf":
+            self.wanted[operand].is_forced = True
+            self.wanted[operand].reason = f"{node.op.name} reads it from memory"
 
     # ------------------------------------------------------------ order
 

@@ -1,6 +1,7 @@
 """Tensor, layer 9: what neural networks are made of, as compositions.
 
-    softmax log_softmax layer_norm rms_norm group_norm batch_norm attention cross_entropy
+    softmax log_softmax layer_norm rms_norm group_norm batch_norm attention
+    grouped_matmul cross_entropy
 
 Half floats are taken through float32 and rounded once at the end. Every row's divisor is
 inverted on the row-sized tensor, so that the wide pass multiplies. Variances take two passes.
@@ -12,10 +13,16 @@ import math
 from typing import Self
 
 from semel.errors import GraphError
+from semel.ir.expr import product
 from semel.ir.types import BOOL
+from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.handle import TensorLike, normalize_axis
 from semel.tensor.order import Order
 from semel.tensor.reduce import Axis
+
+#: Rows of one expert that one tile of a grouped matmul takes: what is read of a matrix serves
+#: all of them, and they stay in the second-level cache.
+ROWS_PER_LINE = 48
 
 
 class NN(Order):
@@ -175,6 +182,51 @@ class NN(Order):
         if lifted.dtype == BOOL:
             return self._choose(lifted, scores, -math.inf)
         return scores + lifted
+
+    # ------------------------------------------------------------ experts
+
+    def grouped_matmul(self, weight: TensorLike, expert: TensorLike) -> Self:
+        """Each row times the matrix of its own expert: out[i] = x[i] @ weight[expert[i]].
+
+        `weight` is (experts, K, N); `expert` has one integer per row of x, in any order, or
+        several in one more axis, each of which gives a row of the result:
+        (T, K) with ids (T, k) gives (T, k, N). One kernel serves all experts; matrices
+        that no id names are not read. An id out of range is an IndexRangeError.
+        """
+        where = "grouped_matmul"
+        x, w = self._promote((self, weight))
+        ids = self._lift(expert)
+        if x.ndim < 1 or w.ndim != 3:
+            raise GraphError(
+                where, f"needs x (..., K) and weight (experts, K, N), got {x.type} and {w.type}."
+            )
+        repeat = ids.shape[-1] if ids.ndim == x.ndim else 1
+        if ids.ndim not in (x.ndim - 1, x.ndim) or not isinstance(repeat, int):
+            raise GraphError(
+                where,
+                f"needs one id per row of {x.type}, or a fixed number of them in one more axis, "
+                f"got {ids.type}.",
+            )
+        experts, columns = w.shape[0], w.shape[2]
+        if repeat == 0:
+            return self.zeros(*ids.shape, columns, dtype=x.dtype)
+        self._check_rows(x, ids)
+        count = product(ids.shape)
+        lines = ids.reshape(count)._checked(experts, where)
+        lines = self._apply("group_rows", lines, attrs=GroupRowsAttrs(experts, ROWS_PER_LINE))
+        rows = x.reshape(product(x.shape[:-1]), x.shape[-1])
+        attrs = GroupedMatmulAttrs(repeat, count)
+        result = self._apply("grouped_matmul", rows, w, lines, attrs=attrs)
+        return result.reshape(*ids.shape, columns)
+
+    @staticmethod
+    def _check_rows(x: Self, ids: Self) -> None:
+        """Every leading dim of x that is known is that of the ids."""
+        for a, b in zip(x.shape[:-1], ids.shape, strict=False):
+            if isinstance(a, int) and isinstance(b, int) and a != b:
+                raise GraphError(
+                    "grouped_matmul", f"needs one id per row of {x.type}, got {ids.type}."
+                )
 
     # ------------------------------------------------------------ losses
 

@@ -1,0 +1,288 @@
+"""Grouped matmul: rows gathered by group, times the group's matrix, stored where they belong.
+
+    Group(contract="grouped_matmul") --lower_grouped--> Kernel
+    Group(opaque "group_rows") --list_rows--> the lines that it reads
+
+A tile is one line of `group_rows`, that is some rows of one group, and some panels of
+columns. It copies its rows of x into scratch, keeps blocks of them in registers over
+the whole of k as `contract` does, computes what follows on the accumulators, and stores
+every row at its own place. Lines past the last one in use have no rows and cost nothing;
+matrices of groups without rows are never read.
+
+Rows are rounded up to whole blocks: the lines repeat their last row there, which computes
+and stores the same bits again. Every element adds its products in the order of k in one
+accumulator, so that it has the bits of an ordinary matmul with its group's matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from semel.ir.expr import Dim, Index, ceildiv, maximum, minimum
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
+from semel.ir.target import CACHE_LINE_BYTES, Target
+from semel.ir.types import BOOL, INT64
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Local, Statement
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.contract import register_tile
+from semel.lower.evaluate import Evaluator, start_value, wanted_at
+from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers
+from semel.ops.grouped import HEADER
+from semel.ops.index_maps import Indices, flat_index
+from semel.schedule.group import Group
+
+
+def lower_grouped(group: Group, target: Target) -> Lowered:
+    """The kernel of a grouped matmul with what follows it."""
+    return _Lowering(group, target).run()
+
+
+class _Lowering:
+    def __init__(self, group: Group, target: Target) -> None:
+        assert group.contract is not None
+        self.group, self.target = group, target
+        self.node: Node = group.contract
+        self.names = Names()
+        self.buffers = make_buffers(group.outputs, group.reads)
+        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
+        self.checks: list[CheckInfo] = []
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.row, self.column = wanted_at(
+            self.node, group.outputs, self.loadable, self.root_loops
+        )
+        self.x, self.w, lines = self.node.inputs
+        self.lines = self.buffers[lines]
+        self.num_lines, width = lines.type.shape
+        assert isinstance(width, int), "group_rows has lines of a fixed length"
+        self.width, self.block = width, width - HEADER
+        self.depth = self.x.type.shape[1]
+        self.dtype = self.node.type.dtype.compute
+        shape = register_tile(target, self.dtype.bits, self.node.type.shape[1])
+        self.lanes, self.panels = shape.lanes, shape.panels
+        unit = max(shape.heights[0] // 3, 1)
+        self.heights = (3 * unit, 2 * unit, unit)
+        pitch = self.depth + CACHE_LINE_BYTES // self.dtype.size_bytes
+        self.pitch: Dim = pitch
+        self.rows = Buffer("s0", self.dtype, self._rounded(self.block) * pitch, "s")
+
+    def _rounded(self, count: Dim) -> Dim:
+        unit = self.heights[-1]
+        return ceildiv(count, unit) * unit
+
+    # ------------------------------------------------------------ the kernel
+
+    def run(self) -> Lowered:
+        columns = self.node.type.shape[1]
+        panels = ceildiv(columns, self.lanes)
+        tile = Index("tile", self.num_lines * ceildiv(panels, self.panels))
+        # Neighbouring tiles take the same panels; lines of one group are neighbours.
+        line, first = tile % self.num_lines, (tile // self.num_lines) * self.laness
+        last = minimum(first + self.panels, panels)
+        here = Index(self.names("g"), self.w.type.shape[0])
+        count = Index(self.names("g"), self.block + 1)
+        body: list[Statement] = [
+            ir.Bind(here, ir.load(self.lines, line * self.width)),
+            ir.Bind(count, ir.load(self.lines, line * self.width + 1)),
+            self._gather(line, self._rounded(count)),
+            *self._columns(first, last, lambda: self._rows(here, line, self._rounded(count))),
+        ]
+        is_bare = self.group.root is self.node
+        kernel = finish_kernel(
+            "grouped_matmul" if is_bare else f"grouped_matmul_{self.group.root.op.name}",
+            list(self.buffers.values()),
+            [self.rows],
+            tile,
+            body,
+            self.checks,
+            flops=self.node.type.num_elements * self.depth * 2,
+            notes=[repr(n) for n in self.group.inside],
+        )
+        return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _position(self, line: Dim, slot: Dim) -> tuple[Index, Statement]:
+        """The row of the result that stands at `slot` of a line."""
+        row = Index(self.names("g"), self.node.type.shape[0])
+        return row, ir.Bind(row, ir.load(self.lines, line * self.width + HEADER + slot))
+
+    def _gather(self, line: Dim, count: Dim) -> Statement:
+        """Copy the line's rows of x to scratch, in the dtype of the accumulators."""
+        slot = Index(self.names("r"), self._rounded(self.block))
+        row, bind = self._position(line, slot)
+        k = self.names.index("k", self.depth)
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        value = ir.cast(evaluate(self.x, (row // self.node.attrs.repeat, k)), self.dtype)
+        copy: tuple[Statement, ...] = (
+            *evaluate.prelude,
+            ir.Store(self.rows, slot * self.pitch + k, value),
+        )
+        if isinstance(k, Index):
+            copy = (ir.Loop(k, 0, self.depth, copy, self.target.vector_bits // 32),)
+        return ir.Loop(slot, 0, count, (bind, *copy))
+
+    def _columns(
+        self, first: Dim, last: Dim, body: Callable[[], list[Statement]]
+    ) -> list[Statement]:
+        """A loop over panels around a vector loop over the columns of one."""
+        if not isinstance(self.column, Index):
+            return body()
+        extent = self.column.extent
+        lane = Index(self.names("n"), self.lanes)
+        panel = Index(self.names("p"), ceildiv(extent, self.lanes))
+        inner = substitute_indices(body(), {self.column: panel * self.lanes + lane})
+        whole = isinstance(extent, int) and extent % self.lanes == 0
+        stop = self.lanes if whole else minimum(self.lanes, extent - panel * self.lanes)
+        return [ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, self.lanes),))]
+
+    def _rows(self, here: Index, line: Dim, count: Dim) -> list[Statement]:
+        """Blocks of rows, tallest first; `count` is a whole number of the lowest ones."""
+        result: list[Statement] = []
+        start: Dim = 0
+        for height in self.heights:
+            blocks = (count - start) // height
+            block = Index(self.names("m"), self._rounded(self.block) // height + 1)
+            body = self._block(here, line, start + block * height, height)
+            result.append(ir.Loop(block, 0, blocks, tuple(body)))
+            start = start + blocks * height
+        return result
+
+    def _block(self, here: Index, line: Dim, base: Dim, height: int) -> list[Statement]:
+        """`height` rows: their accumulators, the loop over k, and their stores."""
+        total = Local(self.names("c"), self.dtype, (height,))
+        copy = Index(self.names("u"), height)
+        k = self.names.index("k", self.depth)
+        combine = "or" if self.dtype == BOOL else "fma"
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        a = ir.load(self.rows, (base + copy) * self.pitch + k)
+        b = ir.cast(evaluate(self.w, (here, k, self.column)), self.dtype)
+        values = (a & b,) if combine == "or" else (a, b)
+        step = self._repeat(copy, height, [ir.Reduce((total,), combine, values, (copy,))])
+        result: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
+        if isinstance(k, Index):
+            result.append(ir.Loop(k, 0, self.depth, (*evaluate.prelude, *step)))
+        else:
+            result += [*evaluate.prelude, *step]
+        return [*result, *self._repeat(copy, height, self._stores(total, copy, line, base))]
+
+    def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
+        if height == 1:
+            return substitute_indices(body, {copy: 0})
+        return (ir.Loop(copy, 0, height, tuple(body), unroll=True),)
+
+    def _stores(self, total: Local, copy: Index, line: Dim, base: Dim) -> list[Statement]:
+        row, bind = self._position(line, base + copy)
+        known = {self.node: ir.cast(ir.local(total, (copy,)), self.node.type.dtype)}
+        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
+        stores: list[Statement] = []
+        for output in self.group.outputs:
+            value = evaluate(output, self.root_loops)
+            where = flat_index(self.root_loops, output.type.shape)
+            stores.append(ir.Store(self.buffers[output], where, value))
+        moved: dict[Index, Dim] = {self.row: row} if isinstance(self.row, Index) else {}
+        return [bind, *substitute_indices([*evaluate.prelude, *stores], moved)]
+
+
+# ---------------------------------------------------------------- the lines
+
+
+def list_rows(
+    node: Node, buffers: dict[Node, Buffer], names: Names, target: Target
+) -> tuple[Index, list[Buffer], tuple[Statement, ...]]:
+    """Count each group's positions, give it lines, and write the positions into them."""
+    old = buffers[node]
+    lines = buffers[node] = Buffer(old.name, old.dtype, old.size, "rw")
+    return _Lines(node, buffers[node.inputs[0]], lines, names, target).parts()
+
+
+class _Lines:
+    def __init__(
+        self, node: Node, ids: Buffer, lines: Buffer, names: Names, target: Target
+    ) -> None:
+        self.ids, self.lines, self.names, self.target = ids, lines, names, target
+        self.positions = node.inputs[0].type.shape[0]
+        self.groups, self.block = node.attrs.groups, node.attrs.block
+        self.num_lines, self.width = node.type.shape[0], node.attrs.block + HEADER
+        # A graph of no groups has no legal index: nothing is counted then.
+        self.counts = Buffer("s0", INT64, maximum(self.groups, 1), "s")
+        self.firsts = Buffer("s1", INT64, maximum(self.groups, 1), "s")
+
+    def parts(self) -> tuple[Index, list[Buffer], tuple[Statement, ...]]:
+        body = [self._clear(), *self._count(), *self._give_lines(), self._write(), self._repeat()]
+        return Index("tile", 1), [self.counts, self.firsts], tuple(body)
+
+    def _index(self, prefix: str, extent: Dim) -> Index:
+        return Index(self.names(prefix), extent)
+
+    def _clear(self) -> Statement:
+        line = self._index("b", self.num_lines)
+        zero = ir.const(INT64, 0)
+        header = [ir.Store(self.lines, line * self.width + i, zero) for i in range(HEADER)]
+        return ir.Loop(line, 0, self.num_lines, tuple(header))
+
+    def _count(self) -> list[Statement]:
+        group, position = self._index("e", self.groups), self._index("i", self.positions)
+        chosen = self._index("g", self.groups)
+        one_more = ir.load(self.counts, chosen) + ir.const(INT64, 1)
+        clear = ir.Store(self.counts, group, ir.const(INT64, 0))
+        return [
+            ir.Loop(group, 0, self.groups, (clear,)),
+            self._over_positions(position, chosen, [ir.Store(self.counts, chosen, one_more)]),
+        ]
+
+    def _over_positions(self, position: Index, chosen: Index, body: list[Statement]) -> Statement:
+        bind = ir.Bind(chosen, ir.load(self.ids, position))
+        stop = self.positions * minimum(self.groups, 1)
+        return ir.Loop(position, 0, stop, (bind, *body))
+
+    def _give_lines(self) -> list[Statement]:
+        group, count = self._index("e", self.groups), self._index("g", self.positions + 1)
+        part = self._index("b", ceildiv(self.positions, self.block))
+        line = self._index("g", self.num_lines)
+        following = Local(self.names("l"), INT64)
+        inner: tuple[Statement, ...] = (
+            ir.Bind(line, ir.local(following)),
+            ir.Store(self.lines, line * self.width, ir.index(group)),
+            ir.Store(
+                self.lines,
+                line * self.width + 1,
+                ir.index(minimum(count - part * self.block, self.block)),
+            ),
+            ir.Assign(following, ir.local(following) + ir.const(INT64, 1)),
+        )
+        body: tuple[Statement, ...] = (
+            ir.Bind(count, ir.load(self.counts, group)),
+            ir.Store(self.firsts, group, ir.local(following)),
+            ir.Store(self.counts, group, ir.const(INT64, 0)),
+            ir.Loop(part, 0, ceildiv(count, self.block), inner),
+        )
+        start = ir.Declare(following, ir.const(INT64, 0))
+        return [start, ir.Loop(group, 0, self.groups, body)]
+
+    def _write(self) -> Statement:
+        position, chosen = self._index("i", self.positions), self._index("g", self.groups)
+        first, seen = self._index("g", self.num_lines), self._index("g", self.positions)
+        place = (first + seen // self.block) * self.width + HEADER + seen % self.block
+        return self._over_positions(
+            position,
+            chosen,
+            [
+                ir.Bind(first, ir.load(self.firsts, chosen)),
+                ir.Bind(seen, ir.load(self.counts, chosen)),
+                ir.Store(self.lines, place, ir.index(position)),
+                ir.Store(self.counts, chosen, ir.index(seen + 1)),
+            ],
+        )
+
+    def _repeat(self) -> Statement:
+        """Fill every line with its last position; a line of none holds its count there: 0."""
+        line, count = self._index("b", self.num_lines), self._index("g", self.block + 1)
+        slot, last = self._index("i", self.block), Local(self.names("l"), INT64)
+        start = line * self.width
+        fill = ir.Store(self.lines, start + HEADER + slot, ir.local(last))
+        body: tuple[Statement, ...] = (
+            ir.Bind(count, ir.load(self.lines, start + 1)),
+            ir.Declare(last, ir.load(self.lines, start + HEADER - 1 + count)),
+            ir.Loop(slot, count, self.block, (fill,), self.target.vector_bits // 32),
+        )
+        return ir.Loop(line, 0, self.num_lines, body)
