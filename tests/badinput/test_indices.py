@@ -43,6 +43,10 @@ SELECTIONS: dict[str, tuple[str, Build]] = {
         "take",
         lambda x, i: Tensor.concat([x, x.take(i, 0), x]) * 2,
     ),
+    "grouped matmul": (
+        "grouped_matmul",
+        lambda x, i: Tensor.ones(33, 1).grouped_matmul(x.unsqueeze(1), i),
+    ),
     "computed index": ("take", lambda x, i: x.take(i * 2 - i, 0)),
 }
 

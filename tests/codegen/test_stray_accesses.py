@@ -47,6 +47,25 @@ for target in runnable_targets().values():
 """
 
 
+EXPERTS = """
+import numpy as np
+from tests.codegen.guarded import run_fenced
+from tests.codegen.lowering import lower_graph, run_kernels
+from tests.codegen.machine import runnable_targets
+from semel import Tensor
+
+for target in runnable_targets().values():
+    for rows, experts, depth, width in ((1, 1, 1, 33), (5, 3, 7, 17), (50, 2, 3, 1), (13, 9, 9, 5)):
+        x, w = Tensor.input("x", (rows, depth)), Tensor.input("w", (experts, depth, width))
+        y = x.grouped_matmul(w, Tensor.input("ids", (rows,), "int64"))
+        graph, kernels = lower_graph([y * 2], target)
+        data = {"x": np.ones((rows, depth), np.float32), "ids": np.arange(rows) ** 2 % experts,
+                "w": np.ones((experts, depth, width), np.float32)}
+        for at_end in (True, False):
+            run_kernels(graph, kernels, data, {}, run_fenced(target, at_end=at_end))
+"""
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(["", *(p for p in sys.path if p)])
     return subprocess.run(
@@ -74,4 +93,9 @@ def test_random_programs_stay_inside_their_buffers() -> None:
 
 def test_tails_of_contractions_and_reductions_stay_inside() -> None:
     done = run("-c", TAILS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_grouped_rows_stay_inside() -> None:
+    done = run("-c", EXPERTS)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -673,6 +673,29 @@ def linear(m: Maker) -> bool:
     return m.add(f"linear {kind} to {width}", [x], builds[kind], noisy=True)
 
 
+def experts(m: Maker) -> bool:
+    """Each row times the matrix that a computed id names; matrices constant or computed."""
+    x = m.pick(lambda t: t.ndim == 2 and t.dtype.is_float and isinstance(t.shape[-1], int))
+    if x is None:
+        return False
+    depth = int(m.tensors[x].shape[-1])  # type: ignore[arg-type]
+    width, count, repeat = m.rng.choice((1, 3, 33, 70)), m.rng.randint(1, 5), m.rng.randint(1, 3)
+    rng = np.random.default_rng(m.rng.randrange(1 << 30))
+    dtype = m.tensors[x].dtype.numpy
+    weight = np.asarray(rng.integers(-4, 5, (count, depth, width)) / 8).astype(dtype)
+    stride = m.rng.choice((1, 3, 7))
+    computed = m.rng.random() < 0.5 and _low(m.tensors[x].shape[0]) > 0
+
+    def build(t: Tensor) -> Tensor:
+        rows = t.shape[0]
+        ids = (Tensor.arange(rows * repeat) * stride // 2 % count).reshape(rows, repeat)
+        matrices = Tensor(weight) + t[:1, :1] * 0 if computed else Tensor(weight)
+        picked = ids if repeat > 1 else ids.reshape(rows)
+        return (t.clip(-3, 3).grouped_matmul(matrices, picked) + 1).relu()
+
+    return m.add(f"{count} experts to {width}, {repeat} each", [x], build, noisy=True)
+
+
 def attention(m: Maker) -> bool:
     def fits(t: Tensor) -> bool:
         # Without fusion the scores are stored: rows times rows.
@@ -782,7 +805,7 @@ STEPS: dict[Callable[[Maker], bool], int] = {
     unary: 5, discontinuous: 1, smooth: 5, binary: 14, rearranged: 8, binary_exact: 2, bits: 2,
     where: 2, cast: 2, reduce: 12, reduce_exact: 2, movement: 14, concat: 3, take: 2,
     take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, linear: 3,
-    attention: 3, integer_matmul: 1, scan: 2, order: 2, network: 4, random_numbers: 1,
+    attention: 3, experts: 2, integer_matmul: 1, scan: 2, order: 2, network: 4, random_numbers: 1,
     from_nothing: 1,
 }  # fmt: skip
 

@@ -39,6 +39,8 @@ from semel.ops.attrs import (
     ConstantAttrs,
     ExpandAttrs,
     GatherAttrs,
+    GroupedMatmulAttrs,
+    GroupRowsAttrs,
     InputAttrs,
     IotaAttrs,
     PadAttrs,
@@ -267,6 +269,9 @@ TIES = np.array([3.0, NAN, 1.0, 3.0, 1.0, -INF], np.float32)
 ROWS, UPDATES = np.array([2, 0, 2]), RNG.standard_normal((3, 5)).astype(np.float32)
 
 
+EXPERTS = RNG.integers(-9, 9, (2, 5, 3)).astype(np.int32)
+
+
 def scattered(update: Callable[[Array, Array], Array]) -> Array:
     result = X.copy()
     for row, index in enumerate(ROWS):
@@ -341,6 +346,16 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
     ("scatter", [X, ROWS, UPDATES], ScatterAttrs("mul"), scattered(np.multiply)),
     ("scatter", [X, ROWS, UPDATES], ScatterAttrs("max"), scattered(np.maximum)),
     ("scatter", [X, ROWS, UPDATES], ScatterAttrs("min"), scattered(np.minimum)),
+    ("group_rows", [np.array([2, 0, 2, 2])], GroupRowsAttrs(3, 2),
+     np.array([[0, 1, 1, 1], [2, 2, 0, 2], [2, 1, 3, 3]])),
+    ("group_rows", [np.array([1, 1, 1, 1])], GroupRowsAttrs(3, 2),
+     np.array([[1, 2, 0, 1], [1, 2, 2, 3], [0, 0, 0, 0]])),
+    ("group_rows", [np.array([], np.int64)], GroupRowsAttrs(3, 2), np.zeros((0, 4), np.int64)),
+    ("grouped_matmul", [INTS[:2], EXPERTS, np.array([[0, 1, 1, 1], [1, 1, 0, 0]])],
+     GroupedMatmulAttrs(1, 2), np.stack([INTS[0] @ EXPERTS[1], INTS[1] @ EXPERTS[0]])),
+    ("grouped_matmul", [INTS[:2], EXPERTS, np.array([[0, 2, 0, 3], [1, 2, 1, 2], [0, 0, 0, 0]])],
+     GroupedMatmulAttrs(2, 4),
+     np.stack([INTS[0] @ EXPERTS[0], *(INTS[:2] @ EXPERTS[1]), INTS[1] @ EXPERTS[0]])),
 ]  # fmt: skip
 
 

@@ -33,6 +33,8 @@ from semel.ops.attrs import (
     ConstantAttrs,
     ExpandAttrs,
     GatherAttrs,
+    GroupedMatmulAttrs,
+    GroupRowsAttrs,
     InputAttrs,
     IotaAttrs,
     PadAttrs,
@@ -66,6 +68,9 @@ def f32(*shape: Any) -> Node:
 def stored(*shape: int) -> Storage:
     return Storage(np.zeros(shape, np.float32))
 
+
+LINES = make_node("group_rows", (tensor(INT64, 4),), GroupRowsAttrs(2, 8))
+ONE_EACH = GroupedMatmulAttrs(1, 4)
 
 # (op, operands, attrs, words of the message)
 REFUSED: list[tuple[str, list[Node], Any, str]] = [
@@ -132,6 +137,25 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("scatter", [f32(4, 3), tensor(INT64, 2), f32(2, 4)], ScatterAttrs("set"), "one length"),
     ("scatter", [f32(4, 3), tensor(INT32, 2), f32(2, 3)], ScatterAttrs("set"), "int64 indices"),
     ("scatter", [f32(4, 3), tensor(INT64, 2), f32(2, 3)], ScatterAttrs("xor"), "got 'xor'"),
+    ("group_rows", [tensor(INT32, 4)], GroupRowsAttrs(2, 8), "int64 of one axis, got i32[4]"),
+    ("group_rows", [tensor(INT64, 4, 1)], GroupRowsAttrs(2, 8), "one axis, got i64[4,1]"),
+    ("group_rows", [tensor(INT64, 4)], GroupRowsAttrs(2, 0), "block must be >= 1, got 0"),
+    ("grouped_matmul", [f32(4, 3), f32(3, 2), LINES], ONE_EACH, "needs x [S, K], w [E, K, N]"),
+    ("grouped_matmul", [f32(4, 3), f32(2, 5, 2), LINES], ONE_EACH, "inner dims must agree, got 3"),
+    (
+        "grouped_matmul",
+        [f32(5, 3), f32(2, 3, 2), LINES],
+        ONE_EACH,
+        "one group per row, got 4 for 5",
+    ),
+    ("grouped_matmul", [f32(4, 3), tensor(INT8, 2, 3, 2), LINES], ONE_EACH, "one dtype"),
+    ("grouped_matmul", [f32(4, 3), f32(2, 3, 2), tensor(INT64, 4, 2)], ONE_EACH, "from group_rows"),
+    (
+        "grouped_matmul",
+        [f32(4, 3), f32(2, 3, 2), LINES],
+        GroupedMatmulAttrs(0, 0),
+        "repeat must be",
+    ),
 ]
 
 

@@ -49,9 +49,7 @@ class _Lowering:
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
-        self.row, self.column = wanted_at(
-            self.node, group.outputs, self.loadable, self.root_loops
-        )
+        self.row, self.column = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         self.x, self.w, lines = self.node.inputs
         self.lines = self.buffers[lines]
         self.num_lines, width = lines.type.shape

@@ -13,16 +13,17 @@ import math
 from typing import Self
 
 from semel.errors import GraphError
-from semel.ir.expr import product
+from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.types import BOOL
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.handle import TensorLike, normalize_axis
 from semel.tensor.order import Order
 from semel.tensor.reduce import Axis
 
-#: Rows of one expert that one tile of a grouped matmul takes: what is read of a matrix serves
-#: all of them, and they stay in the second-level cache.
-ROWS_PER_LINE = 48
+#: What the rows of one tile of a grouped matmul may hold: they stay in the second-level cache.
+#: A whole number of blocks of every machine's registers, and few enough for a long table.
+LINE_ELEMENTS = 1 << 16
+LINE_ROWS = (24, 96)
 
 
 class NN(Order):
@@ -209,23 +210,23 @@ class NN(Order):
             )
         experts, columns = w.shape[0], w.shape[2]
         if repeat == 0:
-            return self.zeros(*ids.shape, columns, dtype=x.dtype)
-        self._check_rows(x, ids)
+            return self._scalar(0, x.dtype)._stretch((*ids.shape, columns))
+        x._check_ids(ids)
         count = product(ids.shape)
+        block = _rows_per_line(count, x.shape[-1])
         lines = ids.reshape(count)._checked(experts, where)
-        lines = self._apply("group_rows", lines, attrs=GroupRowsAttrs(experts, ROWS_PER_LINE))
+        lines = self._apply("group_rows", lines, attrs=GroupRowsAttrs(experts, block))
         rows = x.reshape(product(x.shape[:-1]), x.shape[-1])
         attrs = GroupedMatmulAttrs(repeat, count)
         result = self._apply("grouped_matmul", rows, w, lines, attrs=attrs)
         return result.reshape(*ids.shape, columns)
 
-    @staticmethod
-    def _check_rows(x: Self, ids: Self) -> None:
-        """Every leading dim of x that is known is that of the ids."""
-        for a, b in zip(x.shape[:-1], ids.shape, strict=False):
+    def _check_ids(self, ids: Self) -> None:
+        """Every leading dim that is known is that of the ids."""
+        for a, b in zip(self.shape[:-1], ids.shape, strict=False):
             if isinstance(a, int) and isinstance(b, int) and a != b:
                 raise GraphError(
-                    "grouped_matmul", f"needs one id per row of {x.type}, got {ids.type}."
+                    "grouped_matmul", f"needs one id per row of {self.type}, got {ids.type}."
                 )
 
     # ------------------------------------------------------------ losses
@@ -260,3 +261,15 @@ class NN(Order):
             raise GraphError("glu", f"axis {i} must have an even size, got {self.type}.")
         half = length // 2
         return self.narrow(i, 0, half) * self.narrow(i, half, half).sigmoid()
+
+
+def _rows_per_line(count: Dim, depth: Dim) -> int:
+    """How many rows of one expert a grouped matmul takes at once.
+
+    What is read of a matrix serves all of them, so that more are better while they fit the
+    cache. Fewer than there are rows at all would be padding only.
+    """
+    least, most = LINE_ROWS
+    fits = LINE_ELEMENTS // max(upper_bound(depth) or LINE_ELEMENTS, 1)
+    wanted = min(fits, upper_bound(count) or most, most)
+    return max(wanted // least * least, least)
