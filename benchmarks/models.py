@@ -17,9 +17,10 @@ import numpy as np
 from tests.models import reference
 from tests.ops.windows_reference import np_conv
 
+from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.row import Array, Bar, Inputs, Row
 from semel.models.decoder import DECODER, decoder_weights
-from semel.models.minilm import MINILM, minilm_weights
+from semel.models.minilm import MINILM
 from semel.models.resnet import RESNET50, resnet_weights
 
 PAST = 256  # tokens in the decoder's cache
@@ -139,7 +140,7 @@ def _cache(rng: np.random.Generator) -> Inputs:
 
 def _minilm(inputs: Inputs) -> Array:
     ids, mask = inputs["ids"], inputs["mask"]
-    return reference.minilm(ids, mask, np.zeros_like(ids), minilm_weights(), MINILM)
+    return reference.minilm(ids, mask, np.zeros_like(ids), bench_minilm_weights(), MINILM)
 
 
 def _resnet(inputs: Inputs) -> Array:

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.models import CONVS, PAST, conv_weight, gemm_weights
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.row import Array, Inputs
 from semel.models.decoder import DECODER, decoder_weights
-from semel.models.minilm import MINILM, minilm_weights
+from semel.models.minilm import MINILM
 from semel.models.resnet import EPSILON, RESNET50, resnet_weights
 
 
@@ -97,7 +98,7 @@ def resnet_graph(arrays: Inputs) -> OnnxGraph:
 
 def minilm_graph(arrays: Inputs) -> OnnxGraph:
     """The encoder with its length fixed: shapes are constants."""
-    w, width, heads = minilm_weights(), MINILM.width, MINILM.heads
+    w, width, heads = bench_minilm_weights(), MINILM.width, MINILM.heads
     batch, length = arrays["ids"].shape
     g = OnnxGraph(arrays, shape=(batch, length, width))
 

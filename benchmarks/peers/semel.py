@@ -7,11 +7,12 @@ from itertools import cycle
 from typing import Any
 
 import semel
+from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.models import CONVS, GEMMS, GEMV, SENTENCES, conv_weight, gemm_name, gemm_weights
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
 from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
-from semel.models.minilm import build_minilm, minilm_weights
+from semel.models.minilm import build_minilm
 from semel.models.resnet import build_resnet, resnet_weights
 from semel.plan.plan import ExecutionPlan
 
@@ -113,7 +114,7 @@ def _conv(name: str) -> Callable[[Inputs], Pair]:
 def _minilm(arrays: Inputs) -> Pair:
     batch, length = arrays["ids"].shape[0], Variable("length", 1, 512)
     ids, mask = (Tensor.input(name, (batch, length), "int64") for name in ("ids", "mask"))
-    return _execute(build_minilm(ids, mask, minilm_weights()), arrays)
+    return _execute(build_minilm(ids, mask, bench_minilm_weights()), arrays)
 
 
 def _decoder(arrays: Inputs) -> Pair:

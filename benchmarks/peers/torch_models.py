@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
+from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.models import (
     CONVS,
     GEMMS,
@@ -20,7 +21,7 @@ from benchmarks.models import (
 )
 from benchmarks.row import Inputs
 from semel.models.decoder import DECODER, decoder_weights
-from semel.models.minilm import MINILM, minilm_weights
+from semel.models.minilm import MINILM
 from semel.models.resnet import RESNET50, resnet_weights
 
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
@@ -87,7 +88,7 @@ def _resnet(arrays: Inputs) -> Pair:
 
 
 def _minilm(arrays: Inputs) -> Pair:
-    w = _tensors(minilm_weights())
+    w = _tensors(bench_minilm_weights())
     ids, mask = (torch.from_numpy(arrays[name]) for name in ("ids", "mask"))
     (batch, length), width, heads = ids.shape, MINILM.width, MINILM.heads
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from semel.errors import InputError
-from semel.frontends.safetensors import load_safetensors
+from semel.frontends.safetensors import load_safetensors, save_safetensors
 
 
 def write(path: Path, header: Any, data: bytes = b"") -> Path:
@@ -45,6 +45,32 @@ def test_arrays_come_back_by_name(tmp_path: Path) -> None:
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
     assert not found["a"].flags.writeable
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray] = {
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "half": np.array([0.5, -3, 7], ml_dtypes.bfloat16),
+        "none": np.zeros((0, 4), np.int8),
+        "one": np.array(2.5),
+    }
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(b"old")
+    save_safetensors(path, arrays)
+    found = load_safetensors(path)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_a_dtype_the_format_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"m.safetensors: c\] dtype must be one of .* got complex64"
+    ):
+        save_safetensors(tmp_path / "m.safetensors", {"c": np.zeros(2, np.complex64)})
+    assert not list(tmp_path.iterdir())
 
 
 BROKEN: list[tuple[str, Any, str]] = [

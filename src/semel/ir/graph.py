@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -93,12 +94,17 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
     return found
 
 
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
 def attr_dims(attrs: Any) -> Iterator[Dim]:
     """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size."""
     if attrs is None:
         return
-    for each in fields(attrs):
-        value = getattr(attrs, each.name)
+    for name in _field_names(type(attrs)):
+        value = getattr(attrs, name)
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, (Variable, Index, Fn, Expr)):
                 yield dim
@@ -168,7 +174,8 @@ class Graph:
         found: set[Variable] = set()
         for node in self.nodes:
             for dim in (*node.type.shape, *attr_dims(node.attrs)):
-                found.update(variables(dim))
+                if not isinstance(dim, int):
+                    found.update(variables(dim))
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
@@ -190,7 +197,8 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
             replaced.origins = replaced.origins or node.origins
             candidate = replaced
         new[node] = candidate
-    return graph.with_outputs([new[n] for n in graph.outputs])
+    outputs = tuple(new[n] for n in graph.outputs)
+    return graph if outputs == graph.outputs else graph.with_outputs(outputs)
 
 
 def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semel.models.weights import Array, Weights, draw
+from semel.models.weights import Array, Weights, draw, sealed
 from semel.tensor.tensor import Tensor
 
 EPSILON = 1e-12
@@ -117,7 +117,9 @@ class _Encoder:
         names = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         weight = np.concatenate([self.weights[f"{n}.weight"] for n in names])
         shift = np.concatenate([self.weights[f"{n}.bias"] for n in names])
-        joined = x.linear(weight, shift).reshape(batch, length, 3, heads, width // heads)
+        joined = x.linear(sealed(weight), sealed(shift)).reshape(
+            batch, length, 3, heads, width // heads
+        )
         query, key, value = joined.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = query.scaled_dot_product_attention(key, value, bias)
         return mixed.permute(0, 2, 1, 3).reshape(batch * length, width)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semel.models.weights import Array, Weights, draw
+from semel.models.weights import Array, Weights, draw, sealed
 from semel.tensor.tensor import Tensor
 
 EPSILON = 1e-5
@@ -97,4 +97,5 @@ class _Net:
             return y.batch_norm(mean, variance, scale, shift, eps=EPSILON)
         factor = (scale / np.sqrt(variance + np.float32(EPSILON))).astype(kernel.dtype)
         folded = kernel * factor[:, None, None, None]
-        return x.conv2d(folded, shift - mean * factor, stride=stride, padding=padding)
+        bias = sealed(shift - mean * factor)
+        return x.conv2d(sealed(folded), bias, stride=stride, padding=padding)

@@ -1,4 +1,4 @@
-"""Weights for models without a checkpoint: shapes in, arrays from a seed out.
+"""Weights of models: arrays from a seed for those without a checkpoint, tensors over new arrays.
 
     shapes by name, seed  --draw-->  arrays by name
 
@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from semel.tensor.tensor import Tensor
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Weights: TypeAlias = "Mapping[str, Array]"
 
@@ -22,6 +24,11 @@ def draw(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
     """A float32 array for every shape; the same seed gives the same arrays."""
     rng = np.random.default_rng(seed)
     return {name: _one(rng, name, shape) for name, shape in shapes.items()}
+
+
+def sealed(array: Array) -> Tensor:
+    """A tensor over an array that was made for it: nobody else holds it, so it is not copied."""
+    return Tensor._constant(array)
 
 
 def _one(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:

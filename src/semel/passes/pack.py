@@ -106,7 +106,8 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     known = _packed.setdefault(source, {})
     key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes)
     if key not in known:
-        known[key] = Storage(_pack(_compute(chain), panels, lanes))
+        packed = _pack(_compute(_before_merge(chain)), len(lead), lanes)
+        known[key] = Storage(packed.reshape(*lead, panels, depth, lanes))
     kind = TensorType((*lead, panels, depth, lanes), right.type.dtype)
     constant = make_node("constant", (), ConstantAttrs(known[key], kind))
     rank = len(lead)
@@ -117,6 +118,19 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
         return flat
     starts, steps = (0,) * (rank + 2), (1,) * (rank + 2)
     return make_node("slice", (flat,), SliceAttrs(starts, (*lead, depth, columns), steps))
+
+
+def _before_merge(chain: list[Node]) -> list[Node]:
+    """The chain without a last reshape that only merges the axes of k.
+
+    Packing copies from any strides; merging permuted axes (the filters of a convolution)
+    would copy once more, element by element.
+    """
+    last = chain[-1]
+    if last.op.name != "reshape" or last.type.rank != 2 or len(chain) < 2:
+        return chain
+    before = chain[-2].type.shape
+    return chain[:-1] if before and before[-1] == last.type.shape[-1] else chain
 
 
 def _with_ordered_constants(node: Node) -> Node | None:
@@ -150,15 +164,18 @@ def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _pack(array: np.ndarray[Any, Any], panels: int, lanes: int) -> np.ndarray[Any, Any]:
-    *lead, depth, columns = array.shape
-    packed = aligned_empty((*lead, panels, depth, lanes), array.dtype)
-    whole = columns // lanes
-    split = array[..., : whole * lanes].reshape(*lead, depth, whole, lanes)
-    packed[..., :whole, :, :] = split.swapaxes(-3, -2)
-    if whole < panels:
-        packed[..., whole, :, :] = 0
-        packed[..., whole, :, : columns - whole * lanes] = array[..., whole * lanes :]
+def _pack(array: np.ndarray[Any, Any], lead: int, lanes: int) -> np.ndarray[Any, Any]:
+    """(*lead, *k, columns) as (*lead, panels, *k, lanes), in one copy."""
+    *outer, columns = array.shape
+    whole, rest = divmod(columns, lanes)
+    shape = (*outer[:lead], whole + (rest > 0), *outer[lead:], lanes)
+    packed = aligned_empty(shape, array.dtype)
+    split = array[..., : whole * lanes].reshape(*outer, whole, lanes)
+    before = (slice(None),) * lead
+    packed[*before, :whole] = np.moveaxis(split, -2, lead)
+    if rest:
+        packed[*before, whole, ..., :rest] = array[..., whole * lanes :]
+        packed[*before, whole, ..., rest:] = 0
     return packed
 
 

@@ -13,6 +13,7 @@ pairs. Python and NumPy scalars and Variables are weak: they only ask for a kind
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar, Self, TypeAlias
@@ -209,14 +210,35 @@ def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:
-    """A fresh, C-contiguous array with one of our dtypes, from anything NumPy or DLPack reads."""
+    """A C-contiguous array with one of our dtypes, from anything NumPy or DLPack reads.
+
+    It is a fresh one, unless the data lies where nobody can write: in bytes, or in a file
+    that is mapped for reading.
+    """
     array = _read_array(value)
     if dtype is None:
         dtype = _default_dtype(value, array)
+    if array.dtype == dtype.numpy and _is_immutable(array):
+        return array
     if array.dtype != dtype.numpy:
         with np.errstate(all="ignore"):
             return np.ascontiguousarray(array.astype(dtype.numpy)).reshape(array.shape)
     return np.array(array, order="C", copy=True)
+
+
+def _is_immutable(array: Array) -> bool:
+    """Whether no Python code can change the elements, and a kernel can read them as they lie."""
+    if array.flags.writeable or not (array.flags.c_contiguous and array.flags.aligned):
+        return False
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    # A view for reading of a mapping for writing can change behind our back.
+    return isinstance(owner, bytes | mmap.mmap) and memoryview(owner).readonly
 
 
 def _read_array(value: Any) -> Array:

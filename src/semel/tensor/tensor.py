@@ -4,7 +4,8 @@
 
 A tensor is a handle on a graph node; operations are methods from the layers below. Data is
 copied when a tensor is made and sealed from then on, so that no array of the caller's can
-change a result behind anybody's back.
+change a result behind anybody's back. Only what lies in bytes or in a file mapped for reading
+is used where it lies: weights of a safetensors file are not held twice.
 """
 
 from __future__ import annotations
