@@ -14,11 +14,12 @@ from pathlib import Path
 from benchmarks.driver import RowResult, installed_peers, measure
 from benchmarks.peers import NAMES
 from benchmarks.plan import measure_plan, plan_lines
+from benchmarks.prepare import measure_prepare, prepare_lines
 from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
 
-_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "plan", "startup", "all")
+_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "plan", "startup", "prepare", "all")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions |= found
     plan = measure_plan() if arguments.group in ("plan", "all") else []
     startup = measure_startup() if arguments.group in ("startup", "all") else {}
+    prepare = measure_prepare() if arguments.group in ("prepare", "all") else []
     if results:
         print(table(results))
         print(limits_line(results))
@@ -48,8 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(align(plan_lines(plan)))
     if startup:
         print(align(startup_lines(startup)))
+    if prepare:
+        print(align(prepare_lines(prepare)))
     if arguments.json:
-        text = json.dumps(document(results, versions, startup, plan), indent=1)
+        text = json.dumps(document(results, versions, startup, plan, prepare), indent=1)
         Path(arguments.json).write_text(text + "\n")
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from semel.models.minilm import minilm_weights
 
 
 @cache
-def bench_minilm_weights() -> Mapping[str, np.ndarray[Any, Any]]:
+def bench_minilm_weights() -> dict[str, np.ndarray[Any, Any]]:
     """MiniLM's arrays; which ones makes no difference to the time, only to the outputs."""
     trained = trained_minilm()
     return minilm_weights() if trained is None else trained

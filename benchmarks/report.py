@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.driver import RowResult, Timing
 from benchmarks.peers import NAMES
 from benchmarks.plan import PlanRow
+from benchmarks.prepare import PrepareRow
 from benchmarks.rows import ROWS
 
 FORMAT = 1
@@ -169,6 +170,7 @@ def document(
     versions: Mapping[str, str],
     startup: Mapping[str, float],
     plan: Sequence[PlanRow] = (),
+    prepare: Sequence[PrepareRow] = (),
 ) -> dict[str, Any]:
     """Everything measured, with what is needed to repeat it."""
     return {
@@ -183,6 +185,7 @@ def document(
         "commit": git_commit(),
         "startup_seconds": dict(startup),
         "plan": [asdict(row) for row in plan],
+        "prepare": [asdict(row) for row in prepare],
         "results": [asdict(r) for r in results],
         "verdicts": [asdict(v) for v in judge(results)],
     }

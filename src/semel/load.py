@@ -55,12 +55,14 @@ from semel.kernel.verify import verify_kernel
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramOp, ProgramValue, adopt_constants, instantiate
 from semel.plan.restore import Source, missing_functions, read_snapshot
-from semel.plan.save import CHECKSUMS, CHUNK_BYTES, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
+from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
 from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
 
 _REBUILD = "Load it with recompile=True."
+#: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
+_CHECKED_BYTES = 256 << 10
 
 
 def load_plan(
@@ -283,8 +285,8 @@ def _damaged(name: str, what: str) -> PlanFileError:
 
 def _checksum(constants: Bytes, version: int) -> int:
     checksum = CHECKSUMS[version]()
-    for start in range(0, constants.size, CHUNK_BYTES):
-        checksum.update(constants[start : start + CHUNK_BYTES])
+    for start in range(0, constants.size, _CHECKED_BYTES):
+        checksum.update(constants[start : start + _CHECKED_BYTES])
     return checksum.value
 
 

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import compare
 from benchmarks.driver import RowResult, Timing, measure
+from benchmarks.prepare import Start, judge_start, prepare_lines
 from benchmarks.report import FORMAT, document, judge, table
 from benchmarks.rows import ROWS, make_inputs
 
@@ -134,3 +135,18 @@ def test_the_document_says_where_it_was_measured() -> None:
 def test_wrong_arguments_are_refused(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         program.main(argv)
+
+
+def test_a_start_is_judged_by_seconds_and_by_memory() -> None:
+    peer = Start(0.2, 0.1, 200.0)
+    assert judge_start("minilm", "onnxruntime", peer, peer).met == "-"
+    assert judge_start("minilm", "warm", Start(0.3, 0.1, 199.0), peer).met == "yes"
+    assert judge_start("minilm", "warm", Start(0.3, 0.3, 199.0), peer).met == "no"
+    assert judge_start("minilm", "warm", Start(0.3, 0.1, 201.0), peer).met == "no"
+    assert judge_start("minilm", "cold", Start(1.0, 0.1, 349.0), peer).met == "yes"
+    assert judge_start("minilm", "cold", Start(1.0, 0.1, 900.0), None).met == "yes"
+    # A plan file is judged until it is ready, whatever the model's run takes.
+    assert judge_start("resnet50", "file", Start(0.04, 9.0, 100.0), peer).met == "yes"
+    lines = prepare_lines([judge_start("minilm", "warm", Start(0.3, 0.1, 199.0), peer)])
+    assert lines[1] == ["minilm, full cache", "0.300", "0.100", "0.5", "199", "200", "yes"]
+    document([], {}, {}, prepare=[judge_start("minilm", "warm", peer, peer)])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -140,3 +142,40 @@ def test_python_numbers() -> None:
 def test_pickle_holds_the_value() -> None:
     back = pickle.loads(pickle.dumps(Tensor(values("float32"))))
     np.testing.assert_array_equal(back.numpy(), values("float32"))
+
+
+def mapped(path: Path, access: int) -> mmap.mmap:
+    path.write_bytes(np.arange(64, dtype=np.float32).tobytes())
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0, access=access)
+
+
+def test_what_nobody_can_write_is_used_where_it_lies(tmp_path: Path) -> None:
+    read_only = mapped(tmp_path / "a", mmap.ACCESS_READ)
+    for source in (read_only, memoryview(read_only)[16:], np.arange(64.0).tobytes()):
+        array = np.frombuffer(source, np.float32)
+        assert np.shares_memory(np.asarray(Tensor(array)), array)
+    matrix = np.frombuffer(read_only, np.float32).reshape(8, 8)
+    total = Tensor(matrix).sum().numpy()
+    np.testing.assert_array_equal(total, matrix.sum())
+
+
+def test_what_somebody_may_write_is_copied(tmp_path: Path) -> None:
+    writable = mapped(tmp_path / "a", mmap.ACCESS_WRITE)
+    own = np.arange(64, dtype=np.float32)
+    sealed = own.view()
+    sealed.flags.writeable = False
+    unaligned = np.frombuffer(memoryview(bytes(261))[1:], np.float32)
+    sources = [
+        own,
+        sealed,
+        np.frombuffer(memoryview(writable).toreadonly(), np.float32),
+        np.frombuffer(bytearray(256), np.float32),
+        np.frombuffer(own.tobytes(), np.float32)[::2],
+        unaligned,
+    ]
+    for source in sources:
+        assert not np.shares_memory(np.asarray(Tensor(source)), source)
+    turned = Tensor(np.frombuffer(memoryview(writable).toreadonly(), np.float32))
+    writable[:4] = b"\0\0\xc0\x7f"  # NaN, behind everybody's back
+    assert turned.numpy()[0] == 0

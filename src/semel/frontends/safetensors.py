@@ -73,7 +73,7 @@ def save_safetensors(path: str | PathLike[str], arrays: Mapping[str, np.ndarray[
         with open(part, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for array in arrays.values():
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -95,7 +95,7 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 

@@ -43,9 +43,11 @@ def one_width(lanes: int) -> PanelWidth:
 def require_product(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:
     """Batch dims and the contracted dims agree."""
     for axis, (m, n) in enumerate(zip(a.shape[:-2], b.shape[:-2], strict=True)):
-        yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
+        if m != n:
+            yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
     k_a, k_b = a.shape[-1], b.shape[-2]
-    yield equal(k_a, k_b, f"inner dims must agree, got {k_a} in {a} and {k_b} in {b}.")
+    if k_a != k_b:
+        yield equal(k_a, k_b, f"inner dims must agree, got {k_a} in {a} and {k_b} in {b}.")
 
 
 def infer_product(op: str, attrs: None, *types: TensorType) -> TensorType:

@@ -106,7 +106,7 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     known = _packed.setdefault(source, {})
     key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes)
     if key not in known:
-        packed = _pack(_compute(_before_merge(chain)), len(lead), lanes)
+        packed = _pack(_columns_last(chain), len(lead), lanes)
         known[key] = Storage(packed.reshape(*lead, panels, depth, lanes))
     kind = TensorType((*lead, panels, depth, lanes), right.type.dtype)
     constant = make_node("constant", (), ConstantAttrs(known[key], kind))
@@ -120,17 +120,23 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     return make_node("slice", (flat,), SliceAttrs(starts, (*lead, depth, columns), steps))
 
 
-def _before_merge(chain: list[Node]) -> list[Node]:
-    """The chain without a last reshape that only merges the axes of k.
+def _columns_last(chain: list[Node]) -> np.ndarray[Any, Any]:
+    """The matrix with its columns last, and before them the axes of k, merged or not.
 
-    Packing copies from any strides; merging permuted axes (the filters of a convolution)
-    would copy once more, element by element.
+    Packing copies from any strides; merging the permuted axes of a convolution's filters
+    first would be one more copy, element by element.
     """
-    last = chain[-1]
-    if last.op.name != "reshape" or last.type.rank != 2 or len(chain) < 2:
-        return chain
-    before = chain[-2].type.shape
-    return chain[:-1] if before and before[-1] == last.type.shape[-1] else chain
+    *below, node = chain
+    is_turned = node.op.name == "permute" and node.attrs.axes == (1, 0)
+    if is_turned and len(below) > 1:
+        *below, node = below
+    columns = 0 if is_turned else -1
+    if node.op.name != "reshape" or node.type.rank != 2:
+        return _compute(chain)
+    before = below[-1].type.shape
+    if not before or before[columns] != node.type.shape[columns]:
+        return _compute(chain)
+    return np.moveaxis(_compute(below), columns, -1)
 
 
 def _with_ordered_constants(node: Node) -> Node | None:
