@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from semel.errors import (
     ReleasedError,
     StaleError,
 )
+from semel.ir.graph import Graph
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.prepared import PreparedKernel
 from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
@@ -678,3 +680,20 @@ def test_poison_leaves_bound_arrays_alone() -> None:
     plan.bind_output("out", out)
     np.testing.assert_array_equal(plan(), 4 * x)
     np.testing.assert_array_equal(out, 4 * x)
+
+
+def test_weights_are_held_once_after_prepare() -> None:
+    """In the order that kernels read them; the order they came in is gone with the tensors."""
+    weight = np.ones((256, 320), np.float32)
+
+    def prepare() -> tuple[Any, list[weakref.ref[Any]]]:
+        x = Tensor.input("x", (4, 256))
+        y = (x @ Tensor(weight)).relu()
+        leaves = [n for n in Graph((y.node,)).nodes if n.op.name == "constant"]
+        return y.prepare(), [weakref.ref(n.attrs.storage) for n in leaves]
+
+    plan, sources = prepare()
+    gc.collect()
+    assert len(sources) == 1 and sources[0]() is None
+    assert plan.memory.weights_bytes == weight.nbytes
+    np.testing.assert_array_equal(plan(x=np.ones((4, 256), np.float32)), 256)
