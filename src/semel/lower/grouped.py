@@ -16,15 +16,15 @@ accumulator, so that it has the bits of an ordinary matmul with its group's matr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from semel.ir.expr import Dim, Index, ceildiv, maximum, minimum
+from semel.ir.expr import Dim, Index, ceildiv, linear_coefficient, maximum, minimum, substitute
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import CACHE_LINE_BYTES, Target
 from semel.ir.types import BOOL, INT64
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Local, Statement
+from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, start_value, wanted_at
@@ -37,6 +37,21 @@ from semel.schedule.group import Group
 def lower_grouped(group: Group, target: Target) -> Lowered:
     """The kernel of a grouped matmul with what follows it."""
     return _Lowering(group, target).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a tile covers: a line, whose group is `here` (`after`: the next line's), and panels.
+
+    `count` are its rows, rounded up to whole blocks.
+    """
+
+    line: Dim
+    here: Index
+    after: Index
+    count: Dim
+    first: Dim
+    last: Dim
 
 
 class _Lowering:
@@ -76,15 +91,19 @@ class _Lowering:
         panels = ceildiv(columns, self.lanes)
         tile = Index("tile", self.num_lines * ceildiv(panels, self.panels))
         # Neighbouring tiles take the same panels; lines of one group are neighbours.
-        line, first = tile % self.num_lines, (tile // self.num_lines) * self.laness
+        line, first = tile % self.num_lines, (tile // self.num_lines) * self.panels
         last = minimum(first + self.panels, panels)
-        here = Index(self.names("g"), self.w.type.shape[0])
+        following = minimum(line + 1, self.num_lines - 1)
+        groups = self.w.type.shape[0]
+        here, after = Index(self.names("g"), groups), Index(self.names("g"), groups)
         count = Index(self.names("g"), self.block + 1)
+        part = _Part(line, here, after, self._rounded(count), first, last)
         body: list[Statement] = [
             ir.Bind(here, ir.load(self.lines, line * self.width)),
+            ir.Bind(after, ir.load(self.lines, following * self.width)),
             ir.Bind(count, ir.load(self.lines, line * self.width + 1)),
-            self._gather(line, self._rounded(count)),
-            *self._columns(first, last, lambda: self._rows(here, line, self._rounded(count))),
+            self._gather(part),
+            *self._columns(part),
         ]
         is_bare = self.group.root is self.node
         kernel = finish_kernel(
@@ -104,10 +123,10 @@ class _Lowering:
         row = Index(self.names("g"), self.node.type.shape[0])
         return row, ir.Bind(row, ir.load(self.lines, line * self.width + HEADER + slot))
 
-    def _gather(self, line: Dim, count: Dim) -> Statement:
+    def _gather(self, part: _Part) -> Statement:
         """Copy the line's rows of x to scratch, in the dtype of the accumulators."""
         slot = Index(self.names("r"), self._rounded(self.block))
-        row, bind = self._position(line, slot)
+        row, bind = self._position(part.line, slot)
         k = self.names.index("k", self.depth)
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         value = ir.cast(evaluate(self.x, (row // self.node.attrs.repeat, k)), self.dtype)
@@ -117,35 +136,34 @@ class _Lowering:
         )
         if isinstance(k, Index):
             copy = (ir.Loop(k, 0, self.depth, copy, self.target.vector_bits // 32),)
-        return ir.Loop(slot, 0, count, (bind, *copy))
+        return ir.Loop(slot, 0, part.count, (bind, *copy))
 
-    def _columns(
-        self, first: Dim, last: Dim, body: Callable[[], list[Statement]]
-    ) -> list[Statement]:
+    def _columns(self, part: _Part) -> list[Statement]:
         """A loop over panels around a vector loop over the columns of one."""
+        body = self._rows(part)
         if not isinstance(self.column, Index):
-            return body()
+            return body
         extent = self.column.extent
         lane = Index(self.names("n"), self.lanes)
         panel = Index(self.names("p"), ceildiv(extent, self.lanes))
-        inner = substitute_indices(body(), {self.column: panel * self.lanes + lane})
+        inner = substitute_indices(body, {self.column: panel * self.lanes + lane})
         whole = isinstance(extent, int) and extent % self.lanes == 0
         stop = self.lanes if whole else minimum(self.lanes, extent - panel * self.lanes)
-        return [ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, self.lanes),))]
+        return [ir.Loop(panel, part.first, part.last, (ir.Loop(lane, 0, stop, inner, self.lanes),))]
 
-    def _rows(self, here: Index, line: Dim, count: Dim) -> list[Statement]:
-        """Blocks of rows, tallest first; `count` is a whole number of the lowest ones."""
+    def _rows(self, part: _Part) -> list[Statement]:
+        """Blocks of rows, tallest first; the count is a whole number of the lowest ones."""
         result: list[Statement] = []
         start: Dim = 0
         for height in self.heights:
-            blocks = (count - start) // height
+            blocks = (part.count - start) // height
             block = Index(self.names("m"), self._rounded(self.block) // height + 1)
-            body = self._block(here, line, start + block * height, height)
+            body = self._block(part, start + block * height, height)
             result.append(ir.Loop(block, 0, blocks, tuple(body)))
             start = start + blocks * height
         return result
 
-    def _block(self, here: Index, line: Dim, base: Dim, height: int) -> list[Statement]:
+    def _block(self, part: _Part, base: Dim, height: int) -> list[Statement]:
         """`height` rows: their accumulators, the loop over k, and their stores."""
         total = Local(self.names("c"), self.dtype, (height,))
         copy = Index(self.names("u"), height)
@@ -153,15 +171,39 @@ class _Lowering:
         combine = "or" if self.dtype == BOOL else "fma"
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         a = ir.load(self.rows, (base + copy) * self.pitch + k)
-        b = ir.cast(evaluate(self.w, (here, k, self.column)), self.dtype)
+        right = evaluate(self.w, (part.here, k, self.column))
+        b = ir.cast(right, self.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         step = self._repeat(copy, height, [ir.Reduce((total,), combine, values, (copy,))])
         result: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
         if isinstance(k, Index):
-            result.append(ir.Loop(k, 0, self.depth, (*evaluate.prelude, *step)))
+            ahead = self._ahead(part, right, k, base, height)
+            result.append(ir.Loop(k, 0, self.depth, (*evaluate.prelude, *ahead, *step)))
         else:
             result += [*evaluate.prelude, *step]
-        return [*result, *self._repeat(copy, height, self._stores(total, copy, line, base))]
+        return [*result, *self._repeat(copy, height, self._stores(total, copy, part.line, base))]
+
+    def _ahead(
+        self, part: _Part, right: Value, k: Index, base: Dim, height: int
+    ) -> list[Statement]:
+        """Hints for the panel after this one, which come evenly while all rows pass this one.
+
+        After the last panel of a tile comes the first one of the next line's group.
+        """
+        if not isinstance(self.column, Index) or right.op != "load" or right.args:
+            return []
+        buffer, at = right.data
+        if linear_coefficient(at, k) != self.lanes:
+            return []  # not packed: a panel is no straight run of memory
+        panel = self.column // self.lanes
+        is_last = 1 - minimum(part.last - 1 - panel, 1)
+        group = part.here + (part.after - part.here) * is_last
+        following = panel + 1 + (part.first - panel - 1) * is_last
+        there = substitute(at, {k: 0, part.here: group, self.column: following * self.lanes})
+        count = maximum(part.count, 1)
+        past = base * self.depth * self.lanes // count
+        pace = (self.lanes * height + count - 1) // count
+        return [ir.Prefetch(buffer, there + past + k * pace)]
 
     def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
         if height == 1:
