@@ -10,11 +10,12 @@ never what `ceil_mode` adds for a last window that is only partly there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.expr import Dim, product
-from semel.ir.types import FLOAT32
+from semel.ir.types import FLOAT32, INT64, Shape
 from semel.ops.attrs import WindowAttrs
 from semel.tensor.conv import Conv
 from semel.tensor.window import Padding, PerAxis, Windows, check_fits, per_axis, rounded_up, windows
@@ -35,9 +36,67 @@ class Pool(Conv):
     ) -> Self:
         """The largest element of every window; padding never wins. NaN does."""
         found = self._pooled("max_pool", kernel, stride, padding, dilation)
-        lowest: Any = -float("inf") if self.dtype.is_float else self.dtype.lowest
-        view = self._channels_last()._pool_windows(found, ceil_mode, "max_pool", lowest)
+        view = self._max_windows(found, ceil_mode, "max_pool")
         return view._reduce("reduce_max", found_axes(found), False)._channels_first()
+
+    def max_pool_with_indices(
+        self,
+        kernel: PerAxis,
+        stride: PerAxis | None = None,
+        padding: Padding = 0,
+        dilation: PerAxis = 1,
+        ceil_mode: bool = False,
+        *,
+        column_major: bool = False,
+    ) -> tuple[Self, Self]:
+        """`max_pool`, and where each maximum stands in the flat input (int64), as ONNX counts.
+
+        Of equal elements the first of the window counts, and a place in the padding never
+        does. `column_major` counts space with its first axis running fastest.
+        """
+        where = "max_pool_with_indices"
+        found = self._pooled(where, kernel, stride, padding, dilation)
+        _check_reaches_data(where, found)
+        view = self._max_windows(found, ceil_mode, where)
+        axes = found_axes(found)
+        top = view._reduce("reduce_max", axes, True)
+        lead, places = view.shape[: axes[0]], view.shape[1 : axes[0]]
+        merged = view.reshape(*lead, product(found.sizes), view.shape[-1])
+        chosen = merged.argmax(axes[0])
+        # Data may be as low as padding is: then the first element inside is meant.
+        inside = self._first_inside(found, places)
+        low = top._drop(axes).eq(self._scalar(_lowest(self), self.dtype))
+        chosen = self._choose(low, inside, chosen)
+        flat = self._flat_places(found, chosen, column_major)
+        return top._drop(axes)._channels_first(), flat._channels_first()
+
+    def _max_windows(self, found: Windows, ceil_mode: bool, where: str) -> Self:
+        """[N, places..., window..., C], padded with what never wins."""
+        return self._channels_last()._pool_windows(found, ceil_mode, where, _lowest(self))
+
+    def _first_inside(self, found: Windows, places: Shape) -> Self:
+        """Of each window the number of its first element that is not padding: [places..., 1]."""
+        result = self._scalar(0, INT64)
+        for axis, inner in enumerate(_inner(found.sizes)):
+            # before - place*stride elements are missing in front: that many steps, rounded up.
+            start = self._iota(places, axis) * found.strides[axis]
+            missing = (-(start - found.before[axis])).maximum(0)
+            skipped = (missing + (found.dilations[axis] - 1)) // found.dilations[axis]
+            result = result + skipped * inner
+        return result.reshape(*places, 1)
+
+    def _flat_places(self, found: Windows, chosen: Self, column_major: bool) -> Self:
+        """The flat index in [N, C, space...] of element `chosen` of every window."""
+        shape, space = chosen.shape, self.shape[2:]
+        inner = _inner(found.sizes)
+        flat = self._iota(shape, 0) * self.shape[1] + self._iota(shape, len(shape) - 1)
+        flat = flat * product(space)
+        strides = _inner(space[::-1])[::-1] if column_major else _inner(space)
+        for axis, size in enumerate(found.sizes):
+            step = chosen // inner[axis] % size * found.dilations[axis]
+            start = self._iota(shape, axis + 1) * found.strides[axis] - found.before[axis]
+            flat = flat + (start + step) * strides[axis]
+        return flat
 
     def avg_pool(
         self,
@@ -160,6 +219,26 @@ def found_axes(found: Windows) -> tuple[int, ...]:
     """Where the window's axes stand in [N, places..., window..., C]."""
     count = len(found.sizes)
     return tuple(range(count + 1, 2 * count + 1))
+
+
+def _check_reaches_data(where: str, found: Windows) -> None:
+    """A window of nothing but padding would have no place in the input."""
+    for before, after, span in zip(found.before, found.after, found.spans, strict=True):
+        for pad in (before, after):
+            if isinstance(pad, int) and pad >= span:
+                raise GraphError(
+                    where, f"padding must be smaller than the window of {span} elements, got {pad}."
+                )
+
+
+def _lowest(x: Pool) -> Any:
+    """What no element of the dtype is below."""
+    return -float("inf") if x.dtype.is_float else x.dtype.lowest
+
+
+def _inner(sizes: Sequence[Any]) -> list[Any]:
+    """How many elements one step along each axis passes, the last axis running fastest."""
+    return [product(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
 def _behind(found: Windows, extra: tuple[Dim, ...]) -> tuple[Dim, ...]:
