@@ -29,7 +29,8 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 class _Arithmetic:
     """Operators shared by atoms and expressions; results are canonical.
 
-    Expressions are nested and serve as keys everywhere, so each remembers its hash.
+    Expressions are nested, serve as keys everywhere and are sorted and written again and
+    again, so each remembers its hash, its text and its place in an order.
     """
 
     def __hash__(self) -> int:
@@ -38,6 +39,25 @@ class _Arithmetic:
             known = hash((type(self).__name__, *self._parts()))
             self.__dict__["_hash"] = known
         return known
+
+    def __str__(self) -> str:
+        known: str | None = self.__dict__.get("_text")
+        if known is None:
+            known = self.__dict__["_text"] = self._format()
+        return known
+
+    def _key(self) -> tuple[Any, ...]:
+        """What atoms are sorted by."""
+        known: tuple[Any, ...] | None = self.__dict__.get("_order")
+        if known is None:
+            known = self.__dict__["_order"] = self._make_key()
+        return known
+
+    def _format(self) -> str:
+        raise NotImplementedError
+
+    def _make_key(self) -> tuple[Any, ...]:
+        raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not the hash: strings hash differently in another process.
@@ -112,13 +132,13 @@ class Variable(_Arithmetic):
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max
 
-    def _key(self) -> tuple[Any, ...]:
+    def _make_key(self) -> tuple[Any, ...]:
         return (0, self.name, self.min, -1 if self.max is None else self.max)
 
     def range(self) -> tuple[int | None, int | None]:
         return self.min, self.max
 
-    def __str__(self) -> str:
+    def _format(self) -> str:
         return self.name
 
 
@@ -134,14 +154,14 @@ class Index(_Arithmetic):
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.extent
 
-    def _key(self) -> tuple[Any, ...]:
+    def _make_key(self) -> tuple[Any, ...]:
         return (1, self.name, str(self.extent))
 
     def range(self) -> tuple[int | None, int | None]:
         high = upper_bound(self.extent)
         return 0, None if high is None else max(high - 1, 0)
 
-    def __str__(self) -> str:
+    def _format(self) -> str:
         return self.name
 
 
@@ -157,7 +177,7 @@ class Fn(_Arithmetic):
     def _parts(self) -> tuple[Any, ...]:
         return self.kind, self.args
 
-    def _key(self) -> tuple[Any, ...]:
+    def _make_key(self) -> tuple[Any, ...]:
         return (2, self.kind, *(str(a) for a in self.args))
 
     def range(self) -> tuple[int | None, int | None]:
@@ -181,7 +201,7 @@ class Fn(_Arithmetic):
                 high = None if high_a is None or high_b is None else max(high_a, high_b)
                 return max(lows) if lows else None, high
 
-    def __str__(self) -> str:
+    def _format(self) -> str:
         a, b = self.args
         if self.kind in ("floordiv", "mod"):
             sides = [f"({x})" if isinstance(x, Expr) else str(x) for x in (a, b)]
@@ -210,7 +230,7 @@ class Expr(_Arithmetic):
     def _parts(self) -> tuple[Any, ...]:
         return (self.terms,)
 
-    def __str__(self) -> str:
+    def _format(self) -> str:
         parts = []
         for monomial, coefficient in self.terms:
             factors = [str(a) for a in monomial]
@@ -219,7 +239,7 @@ class Expr(_Arithmetic):
             parts.append("*".join(factors))
         return " + ".join(parts).replace("+ -", "- ")
 
-    __repr__ = __str__
+    __repr__ = _Arithmetic.__str__
 
 
 Dim: TypeAlias = "int | Variable | Index | Fn | Expr"
@@ -535,7 +555,7 @@ def variables(value: Dim) -> tuple[Variable, ...]:
 
 def substitute(value: Dim, replace: Mapping[Any, Dim]) -> Dim:
     """The expression with atoms replaced; re-simplified."""
-    if isinstance(value, int) or not replace:
+    if isinstance(value, int) or not any(atom in replace for atom in atoms(value)):
         return value
     result: Dim = 0
     for monomial, coefficient in _terms(value).items():
