@@ -26,12 +26,15 @@ from semel.ir.types import BOOL, INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, start_value, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers
+from semel.lower.register_tiles import register_tile
 from semel.ops.grouped import HEADER
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
+
+#: Columns of a tile: copying the rows once must pay for so many.
+TILE_COLUMNS = 256
 
 
 def lower_grouped(group: Group, target: Target) -> Lowered:
@@ -73,7 +76,7 @@ class _Lowering:
         self.depth = self.x.type.shape[1]
         self.dtype = self.node.type.dtype.compute
         shape = register_tile(target, self.dtype.bits, self.node.type.shape[1])
-        self.lanes, self.panels = shape.lanes, shape.panels
+        self.lanes, self.panels = shape.lanes, max(1, TILE_COLUMNS // shape.lanes)
         unit = max(shape.heights[0] // 3, 1)
         self.heights = (3 * unit, 2 * unit, unit)
         pitch = self.depth + CACHE_LINE_BYTES // self.dtype.size_bytes
