@@ -127,7 +127,11 @@ class Emitter(Loops):
         ]
         lines = self.scope.lines
         dtypes = [local.dtype for local in statement.locals]
-        news = self._combine(lines, statement.combine, dtypes, olds, texts, lanes)
+        if statement.combine == "dot":
+            signs = [v.dtype.kind for v in statement.values]
+            news = [self.dots.add(lines, olds[0].text, texts, signs, lanes)]
+        else:
+            news = self._combine(lines, statement.combine, dtypes, olds, texts, lanes)
         mask = self.vector.mask if self.vector else None
         for key, old, text in zip(keys, olds, news, strict=True):
             kept = text

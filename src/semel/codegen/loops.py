@@ -280,7 +280,7 @@ class Loops(Memory):
                                 f"<{half} x i32> <{picks}>",
                             )
                         )
-                combine = "add" if kind.combine == "fma" else kind.combine
+                combine = "add" if kind.combine in ("fma", "dot") else kind.combine
                 olds = [Ref(t, True, self.level) for t in lows]
                 dtypes = [local.dtype for local, _ in group]
                 parts = self._combine(lines, combine, dtypes, olds, highs, half)
@@ -302,7 +302,7 @@ class Loops(Memory):
             if kind.is_position:
                 continue
             group = [(local, key[1]) for local in kind.locals]
-            combine = "add" if kind.combine == "fma" else kind.combine
+            combine = "add" if kind.combine in ("fma", "dot") else kind.combine
             texts = [self.locals[k].text for k in group]
             olds = [scalars[k] for k in group]
             dtypes = [local.dtype for local, _ in group]

@@ -33,6 +33,18 @@ class Memory(Values):
             ref = self._scalar_load(buffer, at, guard, other, value, is_stable)
         return self._remember(value, ref) if is_stable else ref
 
+    def _word(self, value: Value) -> Ref:
+        """Four bytes in one register: the broadcast operand of a dot product."""
+        buffer, at = value.data
+        if self._is_varying(at):
+            raise InternalError("emit", f"lanes of {self.kernel.name} read different words.")
+        is_stable = buffer.access == "r"
+        home = self._home(self._dim(at).level, is_stable=is_stable)
+        pointer = self._pointer(buffer, at, home)
+        text = self.sink.emit(self.scopes[home].lines, f"load i32, ptr {pointer}, align 1")
+        ref = Ref(text, False, home)
+        return self._remember(value, ref) if is_stable else ref
+
     def _home(self, level: int, *, is_stable: bool) -> int:
         """The scope where memory may be read: not above a condition, not before a store."""
         if not is_stable:

@@ -331,12 +331,12 @@ class Scalars:
         name = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
         pieces: list[str] = []
         for start in range(0, lanes, width):
-            p, n = (self._part(lines, element, a, lanes, start, width) for a in args)
+            p, n = (self.part(lines, element, a, lanes, start, width) for a in args)
             unused = ((part, "zeroinitializer"), (mask, "-1"), ("i32", "4"))
             pieces.append(self.sink.call(lines, part, name, (part, p), (part, n), *unused))
-        return self._join(lines, element, pieces, width)
+        return self.join(lines, element, pieces, width)
 
-    def _part(
+    def part(
         self, lines: list[str], element: str, value: str, lanes: int, start: int, width: int
     ) -> str:
         """Lanes [start, start + width) of a vector."""
@@ -347,7 +347,7 @@ class Scalars:
         text = f"shufflevector {vector} {value}, {vector} poison, <{width} x i32> <{picks}>"
         return self.sink.emit(lines, text)
 
-    def _join(self, lines: list[str], element: str, pieces: list[str], width: int) -> str:
+    def join(self, lines: list[str], element: str, pieces: list[str], width: int) -> str:
         """The pieces one behind the other."""
         while len(pieces) > 1:
             vector = vector_of(element, width)
@@ -723,6 +723,7 @@ def identity(kind: str, dtype: DType) -> Any:
     table: dict[str, Callable[[], Any]] = {
         "add": lambda: -0.0 if dtype.is_float else 0,
         "fma": lambda: -0.0 if dtype.is_float else 0,
+        "dot": lambda: 0,
         "mul": lambda: 1,
         "max": lambda: dtype.lowest,
         "fastmax": lambda: dtype.lowest,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.codegen.dots import Dots
 from semel.codegen.scalars import Instructions, Scalars
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index, Variable
@@ -65,6 +66,7 @@ class Emission:
             has_fma=target.has_fma,
             has_f16_casts=target.has_f16_casts,
         )
+        self.dots = Dots(self.sink, self.scalars, target)
         self.scopes: list[Scope] = [Scope("entry")]
         self.env: dict[Variable | Index, Ref] = {}
         self.pointers: dict[Buffer, str] = {}

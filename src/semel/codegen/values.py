@@ -72,7 +72,7 @@ class Values(Indices):
             for v in walk_values([value]):
                 if v not in self._reads:
                     found: set[Local | Buffer] = {v.data[0]} if v.op == "local" else set()
-                    if v.op == "load" and v.data[0].access != "r":
+                    if v.op in ("load", "word") and v.data[0].access != "r":
                         found.add(v.data[0])
                     for a in v.args:
                         found |= self._reads[a]
@@ -82,6 +82,8 @@ class Values(Indices):
     def _emit(self, value: Value, fresh: dict[Value, Ref]) -> Ref:
         if value.op == "load":
             return self._load(value, fresh)
+        if value.op == "word":
+            return self._word(value)
         if value.op == "index":
             return self._index_value(value)
         args = [fresh[a] for a in value.args]
@@ -122,4 +124,7 @@ class Values(Indices):
         return self._remember(value, self._dim(dim))
 
     def _load(self, value: Value, fresh: dict[Value, Ref]) -> Ref:
+        raise NotImplementedError
+
+    def _word(self, value: Value) -> Ref:
         raise NotImplementedError

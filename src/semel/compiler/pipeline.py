@@ -5,6 +5,7 @@ next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP
 writes its product to a file named after it.
 
     graph      passes.run_passes         fold, simplify, layout, decompose
+    words      passes.pack_words         products of bytes as the target's instructions want them
     pack       passes.pack_weights       constant weights as kernels read them
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group
@@ -36,6 +37,7 @@ from semel.ops.attrs import ReshapeAttrs
 from semel.ops.guards import guards
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
+from semel.passes.words import pack_words
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
 from semel.schedule.groups import build_schedule
@@ -75,7 +77,8 @@ def compile_graph(
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
     panel = panel_width(target)
-    graph = stage("pack", lambda: pack_weights(graph_to_run(graph), panel))
+    words = stage("words", lambda: pack_words(graph_to_run(graph), target, panel))
+    graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))

@@ -63,6 +63,19 @@ class Target:
         return self.vector_bits == 512
 
     @property
+    def byte_dot(self) -> str:
+        """What adds four products of bytes to an int32: an instruction's name, or `pairs`.
+
+        `vpdpbusd` and `usdot` take unsigned left and signed right bytes, `sdot` signed ones;
+        `pairs` multiplies 16-bit halves of any sign; empty where there are only scalar widths.
+        """
+        if self.arch == "aarch64":
+            names = {"i8mm": "usdot", "dotprod": "sdot"}
+            return next((ours for name, ours in names.items() if name in self.features), "")
+        wide = "avx512vnni" if self.vector_bits == 512 else "avxvnni"
+        return "vpdpbusd" if wide in self.features else "pairs"
+
+    @property
     def vector_bytes(self) -> int:
         """Bytes of one vector register."""
         return self.vector_bits // 8

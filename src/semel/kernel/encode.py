@@ -52,6 +52,7 @@ from semel.kernel.ir import (
     const,
     statement_values,
     walk_values,
+    word_dtype,
 )
 
 T = TypeVar("T")
@@ -153,6 +154,9 @@ class _Writer:
             case "load":
                 buffer, at = value.data
                 return ["load", self._memory[buffer], self.dim(at), *args]
+            case "word":
+                buffer, at = value.data
+                return ["word", self._memory[buffer], self.dim(at)]
             case "local":
                 variable, copies = value.data
                 return ["local", self._local(variable), *self.dim.all(copies)]
@@ -249,6 +253,9 @@ class _Reader:
             case "load", (buffer, at, *args):
                 memory = _pick(self.memory, buffer)
                 return _make("load", memory.dtype, self._args(args), (memory, self.dim(at)))
+            case "word", (buffer, at):
+                memory = _pick(self.memory, buffer)
+                return _make("word", word_dtype(memory.dtype), (), (memory, self.dim(at)))
             case "local", (number, *at):
                 variable = self._local(number)
                 return _make("local", variable.dtype, (), (variable, self.dim.all(at)))

@@ -78,7 +78,7 @@ def _evaluate(
             results[value] = leaf(value)
         elif value.op == "load" and value.args and load is not None:
             results[value] = load(value, *(results[a] for a in value.args))
-        elif value.op in ("load", "local", "index"):
+        elif value.op in ("load", "word", "local", "index"):
             results[value] = leaf(value)
         else:
             results[value] = apply_op(value, [results[a] for a in value.args])
@@ -432,6 +432,10 @@ class _Machine:
                 best[at], where[at] = values
             return
         (register,) = registers
+        if reduce.combine == "dot":
+            signs = [v.dtype.kind for v in reduce.values]
+            register[at] += np.int32(_dot_bytes(values, signs))
+            return
         operands = [*values, register[at]] if reduce.combine == "fma" else [register[at], *values]
         register[at] = _combine(reduce.combine, dtype, operands)
 
@@ -452,6 +456,10 @@ class _Machine:
             case "local":
                 variable, at = value.data
                 return self._register(variable)[self._copy(variable, at)]
+            case "word":
+                buffer, at = value.data
+                data = bytes(int(self._read(buffer, at + k)) & 0xFF for k in range(4))
+                return np.frombuffer(data, value.dtype.numpy)[0]
         return self._read(*value.data)
 
     def _guarded_load(self, value: Value, guard: Any, other: Any) -> Any:
@@ -509,6 +517,15 @@ def _combine(name: str, dtype: DType, operands: list[Any]) -> Any:
     if dtype.is_half:
         return function(*(np.asarray(v).astype(np.float32) for v in operands)).astype(dtype.numpy)
     return function(*operands)
+
+
+def _dot_bytes(words: Sequence[Any], signs: Sequence[str]) -> int:
+    """The sum of the products of the four bytes of two words; it fits an int32."""
+    first, second = (
+        np.frombuffer(np.asarray(word).tobytes(), np.int8 if sign == "i" else np.uint8)
+        for word, sign in zip(words, signs, strict=True)
+    )
+    return int(first.astype(np.int64) @ second.astype(np.int64))
 
 
 def _is_better(combine: str, new: Sequence[Any], old: Sequence[Any]) -> bool:

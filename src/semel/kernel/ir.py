@@ -27,7 +27,7 @@ import numpy as np
 
 from semel.ir.expr import Dim, Index, Variable
 from semel.ir.signature import CheckInfo
-from semel.ir.types import BOOL, INT64, DType
+from semel.ir.types import BOOL, INT32, INT64, UINT8, UINT32, DType
 
 #: One result, operands of one dtype: name -> number of operands.
 ARITHMETIC = {
@@ -74,7 +74,8 @@ class Value:
     number n of p's float dtype, rounded once), or one of: `const` (data: the
     Python scalar), `index` (data: a Dim; int64), `load` (data: (Buffer, Dim); args: () or
     (guard, other): where guard is false the memory is not read and `other` is the
-    value), `local` (data: (Local, tuple of Dims)), `select`, `cast`, `bitcast`.
+    value), `word` (data: (Buffer of bytes, Dim): the four bytes from there on, the first one
+    lowest), `local` (data: (Local, tuple of Dims)), `select`, `cast`, `bitcast`.
     """
 
     __slots__ = ("__weakref__", "args", "data", "dtype", "op")
@@ -194,6 +195,17 @@ def load(buffer: Buffer, at: Dim, guard: Value | None = None, other: Value | Non
     return _make("load", buffer.dtype, args, (buffer, at))
 
 
+def word(buffer: Buffer, at: Dim) -> Value:
+    """Bytes [at, at + 4) of a buffer of bytes as one operand of a `dot`."""
+    assert buffer.dtype.bits == 8, f"a word of {buffer.dtype} elements"
+    return _make("word", word_dtype(buffer.dtype), (), (buffer, at))
+
+
+def word_dtype(byte: DType) -> DType:
+    """The dtype of four packed bytes: its sign says whether the bytes have one."""
+    return UINT32 if byte == UINT8 else INT32
+
+
 def local(variable: Local, at: tuple[Dim, ...] = ()) -> Value:
     """The present value of a local."""
     return _make("local", variable.dtype, (), (variable, at))
@@ -279,8 +291,9 @@ class Assign:
 class Reduce:
     """local = combine(local, value); the only way vector lanes may meet.
 
-    `combine`: add, mul, min, max, and, or, fma (two values: local += v0*v1), or
-    argmax / argmin, which carry two locals (the best value, its index).
+    `combine`: add, mul, min, max, and, or, fma (two values: local += v0*v1), dot (two words:
+    an int32 local += the products of their bytes, signed in an int32, unsigned in a uint32),
+    or argmax / argmin, which carry two locals (the best value, its index).
     """
 
     locals: tuple[Local, ...]

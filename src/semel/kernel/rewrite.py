@@ -43,6 +43,8 @@ def substitute_indices(body: Sequence[Statement], to: Mapping[Index, Dim]) -> tu
                 return ir.index(dim(value.data))
             case "load" if not atoms(value.data[1]).isdisjoint(to):
                 return ir.load(value.data[0], dim(value.data[1]), *value.args)
+            case "word" if not atoms(value.data[1]).isdisjoint(to):
+                return ir.word(value.data[0], dim(value.data[1]))
             case "local" if value.data[1]:
                 return ir.local(value.data[0], tuple(dim(d) for d in value.data[1]))
             case _:

@@ -180,6 +180,9 @@ class _Writer:
                     return f"load {place}"
                 guard, other = (self.values[a] for a in value.args)
                 return f"load {place} where {guard} else {other}"
+            case "word":
+                buffer, at = value.data
+                return f"word {self.buffer(buffer)}[{self.dim(at)}]"
             case "local":
                 return f"local {self.local(*value.data)}"
         return f"{value.op} {value.dtype.short} {args}"

@@ -28,7 +28,7 @@ from semel.ir.expr import (
     terms,
     upper_bound,
 )
-from semel.ir.types import BOOL, INT64, DType
+from semel.ir.types import BOOL, INT32, INT64, UINT32, DType
 from semel.kernel.ir import (
     ARITHMETIC,
     COMPARISONS,
@@ -64,7 +64,7 @@ _COUNTS = ARITHMETIC | MATH | dict.fromkeys(COMPARISONS, 2) | {"select": 3, "cas
 #: combine -> number of locals and of values.
 _COMBINES = dict.fromkeys(
     ("add", "mul", "min", "max", "fastmin", "fastmax", "and", "or"), (1, 1)
-) | {"fma": (1, 2), "argmax": (2, 2), "argmin": (2, 2)}
+) | {"fma": (1, 2), "dot": (1, 2), "argmax": (2, 2), "argmin": (2, 2)}
 
 
 def verify_kernel(kernel: Kernel) -> list[str]:
@@ -211,6 +211,11 @@ class _Verifier:
             return
         for local in reduce.locals:
             self._local(local, reduce.at)
+        if reduce.combine == "dot":
+            dtypes = [v.dtype for v in reduce.values]
+            legal = reduce.locals[0].dtype == INT32 and set(dtypes) <= {INT32, UINT32}
+            self.report(legal, f"reduce dot takes words into an int32, got {dtypes}")
+            return
         targets = reduce.locals if len(reduce.locals) == 2 else reduce.locals * len(reduce.values)
         for local, value in zip(targets, reduce.values, strict=True):
             self._same_dtype(f"reduce into '{local.name}'", local.dtype, value)
@@ -307,6 +312,8 @@ class _Verifier:
                 self._dim("index value", value.data)
             case "load":
                 self._load(value)
+            case "word":
+                self._word(value)
             case "local":
                 local, at = value.data
                 self._local(local, at)
@@ -326,6 +333,16 @@ class _Verifier:
                 shape == [BOOL, buffer.dtype], f"{where}: guard and other have dtypes {shape}"
             )
         self._index(where, buffer, at, guarded=bool(value.args))
+
+    def _word(self, value: Value) -> None:
+        buffer, at = value.data
+        where = f"word of '{buffer.name}'"
+        self._declared(buffer)
+        self.report(buffer.dtype.bits == 8, f"{where}: elements must be bytes, got {buffer.dtype}")
+        readable = "r" in buffer.access or buffer in self.stored
+        self.report(readable, f"{where}, which holds nothing yet")
+        for byte in (at, at + 3):
+            self._index(where, buffer, byte, guarded=False)
 
     def _operation(self, value: Value) -> None:
         count = _COUNTS.get(value.op)

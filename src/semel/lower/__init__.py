@@ -28,10 +28,15 @@ from semel.lower.lowered import Lowered, finish_kernel, make_buffers
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
 from semel.lower.same import args_like, group_key
+from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
-_CONTRACTIONS = {"softmax_matmul": lower_attention, "grouped_matmul": lower_grouped}
+_CONTRACTIONS = {
+    "softmax_matmul": lower_attention,
+    "grouped_matmul": lower_grouped,
+    "matmul_words": lower_words,
+}
 
 #: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
 #: chains hide latency, but more of them than registers can hold would spill.

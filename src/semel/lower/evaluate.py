@@ -380,7 +380,7 @@ def value_atoms(value: Value) -> frozenset[Index]:
         dims: tuple[Dim, ...] = ()
         if v.op == "index":
             dims = (v.data,)
-        elif v.op == "load":
+        elif v.op in ("load", "word"):
             dims = (v.data[1],)
         for dim in dims:
             found.update(a for a in atoms(dim) if isinstance(a, Index))

@@ -87,7 +87,7 @@ def all_dims(body: Sequence[Statement]) -> list[Dim]:
     for value in walk_values(roots):
         if value.op == "index":
             dims[value.data] = None
-        elif value.op == "load":
+        elif value.op in ("load", "word"):
             dims[value.data[1]] = None
     return [d for d in dims if not isinstance(d, int)]
 

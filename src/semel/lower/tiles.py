@@ -54,7 +54,7 @@ def _collect(
 
 
 def _note(value: Value, ranges: dict[Index, _Range], accesses: dict[str, list[_Range]]) -> None:
-    if value.op == "load" and value.data[0].name in accesses:
+    if value.op in ("load", "word") and value.data[0].name in accesses:
         at = value.data[1]
         accesses[value.data[0].name].append((_bound(at, ranges, 0), _bound(at, ranges, 1)))
 

@@ -6,13 +6,24 @@ Each file is one family: leaf, elementwise, movement, reduce, contract, opaque. 
 a row of its family's table; importing this package fills the table.
 """
 
-from semel.ops import attention, contract, elementwise, grouped, leaf, movement, opaque, reduce
+from semel.ops import (
+    attention,
+    contract,
+    elementwise,
+    grouped,
+    integer,
+    leaf,
+    movement,
+    opaque,
+    reduce,
+)
 
 __all__ = [
     "attention",
     "contract",
     "elementwise",
     "grouped",
+    "integer",
     "leaf",
     "movement",
     "opaque",

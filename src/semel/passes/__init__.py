@@ -2,7 +2,8 @@
 
     Graph --pass--> Graph --pass--> ...
 
-A pass is a pure function on graphs; this list is their order. Constants fold before the
+A pass is a pure function on graphs; this list is their order. Products of bytes are found
+while the bytes are there, before anything folds. Constants fold before the
 algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
 of contractions sink before that: what stood between two that cancel is then simple.
 Reductions take their final form last, when the shapes below them are settled. CSE and
@@ -21,6 +22,7 @@ from semel.ir.verify import verify_graph
 from semel.passes.attention import fuse_attention
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.fold import fold_constants
+from semel.passes.quantise import find_integer_products
 from semel.passes.layout import sink_views
 from semel.passes.simplify import simplify
 
@@ -32,6 +34,7 @@ __all__ = ["Pass", "default_passes", "run_passes"]
 def default_passes() -> tuple[Pass, ...]:
     """The passes in order; each may be left out and the result is the same numbers."""
     return (
+        find_integer_products,
         fold_constants,
         simplify,
         sink_views,

@@ -44,8 +44,8 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
         if node.op.name != "matmul":
             return None
         left, right = node.inputs
-        repeated, right = right, _below_batch(right)
-        chain = _constant_chain(right)
+        repeated, right = right, below_batch(right)
+        chain = constant_chain(right)
         lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
             # Too narrow or too deep for panels: in order at least.
@@ -65,7 +65,7 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
 def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
     """A grouped matmul whose constant matrices are packed, one after the other."""
     left, right, rows = node.inputs
-    chain = _constant_chain(right)
+    chain = constant_chain(right)
     lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
     if chain is None or not _is_wider(right, lanes):
         return _with_ordered_constants(node)
@@ -77,7 +77,7 @@ def _is_wider(matrix: Node, lanes: int) -> bool:
     return isinstance(columns, int) and columns > lanes
 
 
-def _below_batch(node: Node) -> Node:
+def below_batch(node: Node) -> Node:
     """The matrix that `node` repeats for every batch entry, or `node` itself."""
     if node.op.name != "expand" or node.inputs[0].op.name != "reshape":
         return node
@@ -87,7 +87,7 @@ def _below_batch(node: Node) -> Node:
     return matrix if is_batch and matrix.type.shape == shape[-2:] else node
 
 
-def _constant_chain(node: Node) -> list[Node] | None:
+def constant_chain(node: Node) -> list[Node] | None:
     """The views from a constant up to `node`, or None if there is no constant below."""
     chain: list[Node] = []
     while node.op.name in _VIEWS:
@@ -132,11 +132,11 @@ def _columns_last(chain: list[Node]) -> np.ndarray[Any, Any]:
         *below, node = below
     columns = 0 if is_turned else -1
     if node.op.name != "reshape" or node.type.rank != 2:
-        return _compute(chain)
+        return evaluate_chain(chain)
     before = below[-1].type.shape
     if not before or before[columns] != node.type.shape[columns]:
-        return _compute(chain)
-    return np.moveaxis(_compute(below), columns, -1)
+        return evaluate_chain(chain)
+    return np.moveaxis(evaluate_chain(below), columns, -1)
 
 
 def _with_ordered_constants(node: Node) -> Node | None:
@@ -147,7 +147,7 @@ def _with_ordered_constants(node: Node) -> Node | None:
 
 def _ordered(node: Node) -> Node:
     below = node.inputs[0] if node.op.name == "expand" else node
-    chain = _constant_chain(below)
+    chain = constant_chain(below)
     if chain is None or all(n.op.name != "permute" for n in chain[1:]):
         return node
     plain = _plain(below, chain)
@@ -158,11 +158,11 @@ def _plain(right: Node, chain: list[Node]) -> Node:
     known = _packed.setdefault(chain[0].attrs.storage, {})
     key = (tuple((n.op.name, n.attrs) for n in chain[1:]), 0)
     if key not in known:
-        known[key] = Storage(_in_order(_compute(chain)))
+        known[key] = Storage(_in_order(evaluate_chain(chain)))
     return make_node("constant", (), ConstantAttrs(known[key], right.type))
 
 
-def _compute(chain: list[Node]) -> np.ndarray[Any, Any]:
+def evaluate_chain(chain: list[Node]) -> np.ndarray[Any, Any]:
     storage: Storage = chain[0].attrs.storage
     array: np.ndarray[Any, Any] = storage.array
     for node in chain[1:]:

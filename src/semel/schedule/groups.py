@@ -228,11 +228,36 @@ class _Scheduler:
         return not used <= loops
 
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        if self._is_staged(group, indices) and node.op.name != "check_index":
+            return self._why_not_staged(node, group, indices)
         if node.op.name not in _PURE_VIEWS:
             return "a contraction reads its operands from memory"
         if len(indices) != 1 or not self._is_fast_view(node, group, indices[0]):
             return "the view is not contiguous enough for the contraction"
         return ""
+
+    def _is_staged(self, group: Group, indices: list[Indices]) -> bool:
+        """Whether the node is of the left operand, and that is written to scratch first."""
+        if group.contract is None or group.contract.op.name != "matmul_words":
+            return False
+        return not any(group.columns in atoms(i) for at in indices for i in at)
+
+    def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        """Each element is computed once a tile: cheap ones may be, and straight reads."""
+        if len(indices) != 1:
+            return f"it is wanted at {len(indices)} indices"
+        if node.op.kind == "elementwise":
+            dear = self.weight[node] >= DEAR
+            return "it would be computed again for every block of columns" if dear else ""
+        if node.op.name not in _PURE_VIEWS:
+            return "a contraction reads its operands from memory"
+        at, base = operand_index(node, 0, indices[0], _no_gather), node.inputs[0]
+        flat = flat_index(at, base.type.shape)
+        loops = [a for a in atoms(flat) if isinstance(a, Index)]
+        inner = [a for a in loops if a not in group.loops]
+        strides = [linear_coefficient(flat, a) for a in loops]
+        straight = not inner or any(linear_coefficient(flat, a) == 1 for a in inner)
+        return "" if straight and None not in strides else "its rows do not lie straight"
 
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
@@ -392,6 +417,11 @@ class _Scheduler:
             group.score_at = (*at[:-1], inner)
         else:
             inner = contraction_index(node, self._fresh)
+        if node.op.name == "matmul_words":
+            word = self._fresh(node.inputs[1].type.shape[-2])
+            self._want(node.inputs[0], group, (*at[:-1], inner))
+            self._want(node.inputs[1], group, (*at[:-2], word, at[-1]))
+            return
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
 

@@ -1,0 +1,281 @@
+"""Contractions of bytes to loops of dot products.
+
+    Group(contract="matmul_words") --lower_words--> Kernel
+
+A tile is a block of rows times some panels of columns. Its rows of the left operand are
+first written to scratch, byte by byte, with whatever stands in front of them (a change of
+sign, quantisation), and with zeros up to a whole word; from there a row is read four k at
+a time, as one word for all columns. Accumulators of 32 bits stay in registers over all of k
+and what follows (scales, bias, requantisation) is computed on them before the only store.
+
+Integer sums may be taken in any order: low blocks add neighbouring words to accumulators
+of their own, so that one does not wait for the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from semel.ir.expr import Dim, Index, ceildiv, lower_bound, maximum, minimum, product
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
+from semel.ir.target import Target
+from semel.ir.types import INT32
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.contract import SKINNY_ROWS, register_tile
+from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
+from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.ops.index_maps import Indices, contraction_index, flat_index
+from semel.schedule.group import Group
+
+#: Rows of scratch lie an odd number of cache lines apart, so that none push each other out.
+_LINE_BYTES = 64
+#: Accumulators per row of low blocks, so that about eight chains are under way.
+_CHAINS = {1: 4, 2: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class WordTile:
+    """Row blocks that fit the registers, tallest first, and what one tile covers."""
+
+    heights: tuple[int, ...]
+    lanes: int
+    rows: int
+    panels: int
+
+
+def word_tile(target: Target) -> WordTile:
+    """The tile for the target's registers; halves of words take registers of their own."""
+    lanes = register_tile(target).lanes
+    if target.vector_bits == 512:
+        return WordTile((12, 4, 2, 1), lanes, 48, 4)
+    heights = (4, 2, 1) if target.byte_dot == "pairs" else (6, 2, 1)
+    return WordTile(heights, lanes, 24, 8)
+
+
+def lower_words(group: Group, target: Target) -> Lowered:
+    """The kernel of a matmul_words with what stands in front of it and follows it."""
+    return _Lowering(group, target).run()
+
+
+class _Lowering:
+    def __init__(self, group: Group, target: Target) -> None:
+        assert group.contract is not None
+        self.group, self.target = group, target
+        self.node: Node = group.contract
+        self.names = Names()
+        self.buffers = make_buffers(group.outputs, group.reads)
+        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
+        self.checks: list[CheckInfo] = []
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
+        self.depth = self.node.inputs[0].type.shape[-1]
+        self.words = ceildiv(self.depth, 4)
+        self.pitch = ceildiv(self.depth, 2 * _LINE_BYTES) * 2 * _LINE_BYTES + _LINE_BYTES
+        left = self.node.inputs[0].type.dtype
+        self.staged = Buffer("s0", left, word_tile(target).rows * self.pitch, "s")
+
+    def run(self) -> Lowered:
+        rows = self.node.type.shape[-2]
+        tall = word_tile(self.target)
+        if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
+            shape = tall if not isinstance(rows, int) or rows > SKINNY_ROWS else _skinny(tall)
+            tile = Index("tile", self._tiles(shape))
+            body = self._body(tile, shape)
+        else:
+            tile, body = self._by_rows(rows, tall)
+        is_bare = self.group.root is self.node
+        kernel = finish_kernel(
+            "matmul_words" if is_bare else f"matmul_words_{self.group.root.op.name}",
+            list(self.buffers.values()),
+            [self.staged],
+            tile,
+            body,
+            self.checks,
+            flops=self.node.type.num_elements * self.depth * 2,
+            notes=[repr(n) for n in self.group.inside],
+        )
+        return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _by_rows(self, rows: Dim, tall: WordTile) -> tuple[Index, tuple[Statement, ...]]:
+        """Two variants in one kernel: a few rows are bound by reading the right operand."""
+        skinny = _skinny(tall)
+        is_tall = minimum(maximum(rows - SKINNY_ROWS, 0), 1)
+        extent = self._tiles(tall) * is_tall + self._tiles(skinny) * (1 - is_tall)
+        tile = Index("tile", extent)
+        limit = ir.index(SKINNY_ROWS)
+        few = ir.If(ir.index(rows) <= limit, self._body(tile, skinny))
+        many = ir.If(ir.index(rows) > limit, self._body(tile, tall))
+        return tile, (few, many)
+
+    # ------------------------------------------------------------ tiles
+
+    def _tiles(self, shape: WordTile) -> Dim:
+        *batch, rows, columns = self.node.type.shape
+        column_blocks = ceildiv(ceildiv(columns, shape.lanes), shape.panels)
+        return product(batch) * ceildiv(rows, shape.rows) * column_blocks
+
+    def _body(self, tile: Index, shape: WordTile) -> tuple[Statement, ...]:
+        *batch, row, column = self.at
+        outer = [i for i in batch if isinstance(i, Index)]
+        rows, columns = self.node.type.shape[-2:]
+        row_blocks = ceildiv(rows, shape.rows)
+        panels = ceildiv(columns, shape.lanes)
+        if self._shares_right():
+            # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
+            entries = product(i.extent for i in outer) * row_blocks
+            block, rest = tile // entries, tile % entries
+        else:
+            column_blocks = ceildiv(panels, shape.panels)
+            block, rest = tile % column_blocks, tile // column_blocks
+        first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
+        last_row = minimum(first_row + shape.rows, rows)
+        staging = self._stage(first_row, last_row)
+        body = self._rows(row, first_row, last_row, shape)
+        if isinstance(column, Index):
+            first_panel = block * shape.panels
+            last_panel = minimum(first_panel + shape.panels, panels)
+            body = self._columns(column, first_panel, last_panel, shape, body)
+        return substitute_indices((*staging, *body), split_rows(entry, outer))
+
+    def _shares_right(self) -> bool:
+        *batch, _, column = self.at
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        word = Names().index("g", self.words)
+        value = evaluate(self.node.inputs[1], (*batch, word, column))
+        return value_atoms(value).isdisjoint(i for i in batch if isinstance(i, Index))
+
+    def _columns(
+        self, column: Index, first: Dim, last: Dim, shape: WordTile, body: tuple[Statement, ...]
+    ) -> tuple[Statement, ...]:
+        """Panels of columns; column n is lane n % lanes of panel n // lanes, as it is packed."""
+        lanes, extent = shape.lanes, column.extent
+        lane = Index(self.names("n"), lanes)
+        if isinstance(extent, int) and extent <= lanes:
+            inner = substitute_indices(body, {column: lane})
+            return (ir.Loop(lane, 0, extent, inner, lanes),)
+        panel = Index(self.names("p"), ceildiv(extent, lanes))
+        inner = substitute_indices(body, {column: panel * lanes + lane})
+        whole = isinstance(extent, int) and extent % lanes == 0
+        stop = lanes if whole else minimum(lanes, extent - panel * lanes)
+        return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+
+    # ------------------------------------------------------------ the left operand
+
+    def _stage(self, first_row: Dim, last_row: Dim) -> tuple[Statement, ...]:
+        """The tile's rows of the left operand in scratch, with zeros up to a whole word."""
+        *batch, row, _ = self.at
+        if self.depth == 0:
+            return ()
+        loops: list[Dim] = []
+
+        def fresh(extent: Dim) -> Dim:
+            loops.append(self.names.index("k", extent))
+            return loops[-1]
+
+        inner = contraction_index(self.node, fresh)
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        value = evaluate(self.node.inputs[0], (*batch, row, inner))
+        here = Index(self.names("r"), row.extent) if isinstance(row, Index) else 0
+        start = (here - first_row) * self.pitch
+        body: tuple[Statement, ...] = (
+            *evaluate.prelude,
+            ir.Store(self.staged, start + inner, value),
+        )
+        lanes = self.target.vector_bits // 32
+        for position, loop in enumerate(reversed(loops)):
+            if isinstance(loop, Index):
+                body = (ir.Loop(loop, 0, loop.extent, body, 1 if position else lanes),)
+        body = (*body, *self._padding(start))
+        if not isinstance(row, Index) or not isinstance(here, Index):
+            return body
+        return (ir.Loop(here, first_row, last_row, substitute_indices(body, {row: here})),)
+
+    def _padding(self, start: Dim) -> tuple[Statement, ...]:
+        missing = self.words * 4 - self.depth
+        if missing == 0:
+            return ()
+        zero = ir.const(self.staged.dtype, 0)
+        more = Index(self.names("z"), 4)
+        return (
+            ir.Loop(more, 0, missing, (ir.Store(self.staged, start + self.depth + more, zero),)),
+        )
+
+    # ------------------------------------------------------------ blocks
+
+    def _rows(self, row: Dim, first: Dim, last: Dim, shape: WordTile) -> tuple[Statement, ...]:
+        if not isinstance(row, Index):
+            return tuple(self._block({}, 0, 1))
+        result: list[Statement] = []
+        start = first
+        for height in _heights(shape, row.extent):
+            count = (last - start) // height
+            block = Index(self.names("m"), row.extent // height + 1)
+            base = start + block * height
+            body = tuple(self._block({row: base}, base - first, height))
+            result.append(ir.Loop(block, 0, count, body))
+            start = start + count * height
+        return tuple(result)
+
+    def _block(self, rows: dict[Index, Dim], place: Dim, height: int) -> list[Statement]:
+        """`height` rows from `place` of the scratch on: accumulators, words, stores."""
+        chains = _CHAINS.get(height, 1)
+        total = Local(self.names("c"), INT32, (height, chains))
+        lane = Index(self.names("u"), height)
+        here = {index: base + lane for index, base in rows.items()}
+        statements: list[Statement] = [ir.Declare(total, ir.const(INT32, 0))]
+        whole = self.words // chains
+        if self.depth != 0:
+            group = Index(self.names("g"), whole)
+            chain = Index(self.names("v"), chains)
+            step = self._step(total, lane, chain, place, group * chains + chain)
+            inner = self._unrolled(lane, height, step, here)
+            statements.append(ir.Loop(group, 0, whole, self._unrolled(chain, chains, inner, {})))
+        if self.words != whole * chains:
+            rest = Index(self.names("g"), chains)
+            step = self._step(total, lane, 0, place, whole * chains + rest)
+            inner = self._unrolled(lane, height, step, here)
+            statements.append(ir.Loop(rest, 0, self.words - whole * chains, inner))
+        statements += self._unrolled(lane, height, self._stores(total, lane, chains), here)
+        return statements
+
+    def _unrolled(
+        self, lane: Index, height: int, body: object, here: dict[Index, Dim]
+    ) -> tuple[Statement, ...]:
+        inner = substitute_indices(body, here)  # type: ignore[arg-type]
+        if height == 1:
+            return substitute_indices(inner, {lane: 0})
+        return (ir.Loop(lane, 0, height, inner, unroll=True),)
+
+    def _step(
+        self, total: Local, lane: Index, chain: Dim, place: Dim, word: Dim
+    ) -> list[Statement]:
+        *batch, _, column = self.at
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        left = ir.word(self.staged, (place + lane) * self.pitch + 4 * word)
+        right = evaluate(self.node.inputs[1], (*batch, word, column))
+        return [*evaluate.prelude, ir.Reduce((total,), "dot", (left, right), (lane, chain))]
+
+    def _stores(self, total: Local, lane: Index, chains: int) -> list[Statement]:
+        value: Value = ir.local(total, (lane, 0))
+        for chain in range(1, chains):
+            value = value + ir.local(total, (lane, chain))
+        evaluate = Evaluator(self.loadable, {self.node: value}, self.checks, self.names)
+        stores: list[Statement] = []
+        for output in self.group.outputs:
+            result = evaluate(output, self.root_loops)
+            where = flat_index(self.root_loops, output.type.shape)
+            stores.append(ir.Store(self.buffers[output], where, result))
+        return [*evaluate.prelude, *stores]
+
+
+def _skinny(tall: WordTile) -> WordTile:
+    return replace(tall, heights=(4, 2, 1), panels=2, rows=4)
+
+
+def _heights(shape: WordTile, rows: Dim) -> tuple[int, ...]:
+    if not isinstance(rows, int):
+        return shape.heights
+    return tuple(h for h in shape.heights if h <= rows)
