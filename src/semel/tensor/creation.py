@@ -1,4 +1,4 @@
-"""Tensor, layer 12: tensors from nothing.
+"""Tensor, layer 13: tensors from nothing.
 
     zeros ones full empty arange linspace eye tri meshgrid
 
@@ -17,10 +17,10 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, ceildiv, is_nonnegative, maximum
 from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
 from semel.tensor.handle import SYMBOLIC, DTypeLike, TensorLike, weak_kind
-from semel.tensor.pool import Pool
+from semel.tensor.quantise import Quantise
 
 
-class Creation(Pool):
+class Creation(Quantise):
     """Fills, ranges and grids."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Tensor, layer 13: random numbers, counter-based.
+"""Tensor, layer 14: random numbers, counter-based.
 
     key (uint32[2]), shape  --Philox-->  the same numbers, always
 

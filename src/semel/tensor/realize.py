@@ -1,4 +1,4 @@
-"""Tensor, layer 14: from lazy to computed.
+"""Tensor, layer 15: from lazy to computed.
 
     Tensor  --Graph-->  prepare_graph  -->  ExecutionPlan  -->  array
 
