@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from semel.ir.expr import Dim, floordiv, mod, product
 from semel.ir.graph import Node
 from semel.ir.types import Shape
+from semel.ops.narrow import block_sizes
 
 Indices = tuple[Dim, ...]
 #: Makes the atom for an index that is read from memory: (node, index of the index tensor).
@@ -77,7 +78,8 @@ def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
     """The index along which a matmul contracts, made of one loop or of several.
 
     Where the left operand merges axes into the contracted one (the windows of a
-    convolution), a loop per merged axis keeps the addresses affine.
+    convolution), a loop per merged axis keeps the addresses affine; so does a loop per
+    block of k where the right operand has a scale for each.
     """
     left = node.inputs[0]
     depth = left.type.shape[-1]
@@ -87,6 +89,9 @@ def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
             if product(source[-count:]) == depth and all(d != 1 for d in source[-count:]):
                 parts = source[-count:]
                 return flat_index(tuple(fresh(d) for d in parts), parts)
+    blocks = block_sizes(node.inputs[1], depth)
+    if blocks is not None and 1 not in blocks:
+        return flat_index(tuple(fresh(d) for d in blocks), blocks)
     return fresh(depth)
 
 

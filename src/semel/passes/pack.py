@@ -27,6 +27,8 @@ from semel.ir.types import TensorType
 from semel.ops.attrs import ConstantAttrs, ExpandAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from semel.ops.contract import PanelWidth
 from semel.ops.evaluate import evaluate_node
+from semel.ops.narrow import is_widened
+from semel.passes.patterns import expand_to, reshape_to
 
 _VIEWS = ("reshape", "permute", "slice")
 #: Packed copies by the storage they came from: plans that share weights share these too.
@@ -45,19 +47,15 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
             return None
         left, right = node.inputs
         repeated, right = right, below_batch(right)
+        if right.type.rank == 2 and right.op.name != "constant" and is_widened(right):
+            return make_node("matmul", (left, _repeated(_packed_parts(right, (), lanes), repeated)))
         chain = constant_chain(right)
         lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
             # Too narrow or too deep for panels: in order at least.
             return _with_ordered_constants(node)
         view = _packed_view(right, chain, lanes)
-        if repeated is not right:
-            rank = repeated.type.rank
-            view = make_node(
-                "reshape", (view,), ReshapeAttrs((*[1] * (rank - 2), *view.type.shape))
-            )
-            view = make_node("expand", (view,), ExpandAttrs(repeated.type.shape))
-        return make_node("matmul", (left, view))
+        return make_node("matmul", (left, _repeated(view, repeated)))
 
     return rewrite(graph, rule)
 
@@ -70,6 +68,35 @@ def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
     if chain is None or not _is_wider(right, lanes):
         return _with_ordered_constants(node)
     return make_node(node.op.name, (left, _packed_view(right, chain, lanes), rows), node.attrs)
+
+
+def _repeated(matrix: Node, repeated: Node) -> Node:
+    """A matrix for every batch entry of the operand it stands for."""
+    rank = repeated.type.rank
+    return expand_to(
+        reshape_to(matrix, (*[1] * (rank - 2), *matrix.type.shape)), repeated.type.shape
+    )
+
+
+def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
+    """Widened weights under `views` (innermost first), their constants packed one by one."""
+    if node.op.kind == "elementwise":
+        parts = [_packed_parts(n, views, lanes) for n in node.inputs]
+        return make_node(node.op.name, parts, node.attrs)
+    if node.op.name in _VIEWS:
+        return _packed_parts(node.inputs[0], (node, *views), lanes)
+    moved = node
+    for view in views:
+        if moved.op.name == "expand" and view.op.name == "permute":
+            # Below the expand it moves a few scales, above it would look like all of them.
+            source = make_node("permute", moved.inputs, view.attrs)
+            moved = expand_to(source, view.type.shape)
+        else:
+            moved = make_node(view.op.name, (moved,), view.attrs)
+    chain = constant_chain(moved)
+    if chain is None or moved.type.rank != 2 or not _is_wider(moved, lanes):
+        return moved
+    return _packed_view(moved, chain, lanes)
 
 
 def _is_wider(matrix: Node, lanes: int) -> bool:

@@ -37,6 +37,7 @@ from semel.ir.expr import (
 from semel.ir.graph import Graph, Node, users
 from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
+from semel.ops.narrow import is_widened
 from semel.schedule.group import (
     DEAR,
     MAX_INDEX_TERMS,
@@ -230,11 +231,17 @@ class _Scheduler:
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
         if self._is_staged(group, indices) and node.op.name != "check_index":
             return self._why_not_staged(node, group, indices)
+        if node.op.kind == "elementwise" and self._is_widened_weight(node, group):
+            return "" if len(indices) == 1 else f"it is wanted at {len(indices)} indices"
         if node.op.name not in _PURE_VIEWS:
             return "a contraction reads its operands from memory"
         if len(indices) != 1 or not self._is_fast_view(node, group, indices[0]):
             return "the view is not contiguous enough for the contraction"
         return ""
+
+    def _is_widened_weight(self, node: Node, group: Group) -> bool:
+        """Whether a matmul can widen these weights in its registers as it reads them."""
+        return group.contract is not None and group.contract.op.name == "matmul" and is_widened(node)
 
     def _is_staged(self, group: Group, indices: list[Indices]) -> bool:
         """Whether the node is of the left operand, and that is written to scratch first."""
@@ -289,6 +296,7 @@ class _Scheduler:
         if any(self._why_not(node, g, list(at)) for g, at in wanted.by.items()):
             return False
         cheap = self.weight[node] < DEAR and self._loads(node) <= 1
+        cheap = cheap or all(self._is_widened_weight(node, g) for g in wanted.by)
         if not cheap:
             wanted.reason = f"{len(wanted.by)} kernels want it and it is dear to compute twice"
         return cheap
