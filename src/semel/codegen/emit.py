@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semel.codegen.loops import Loops
 from semel.codegen.scalars import element_type
 from semel.codegen.scope import Ref, Scope, constants
+from semel.codegen.tiles import Tiles
 from semel.errors import InternalError
 from semel.ir.expr import Dim
 from semel.ir.target import Target
@@ -38,13 +38,15 @@ def emit_kernel(kernel: Kernel, target: Target, symbol: str) -> str:
     return Emitter(kernel, target, symbol).module()
 
 
-class Emitter(Loops):
+class Emitter(Tiles):
     """Statements, and the function around them."""
 
     def module(self) -> str:
         self._prologue()
         body = ir.Loop(self.kernel.tile, 0, 0, self.kernel.body)
+        self._configure_tiles()
         self._counted_loop(body, "%t0", "%t1", 1, self.kernel.body)
+        self._release_tiles()
         lines = "\n".join(self.scopes[0].lines)
         declarations = "\n".join(self.sink.declarations.values())
         width = self.target.vector_bits
@@ -92,6 +94,8 @@ class Emitter(Loops):
                     self._store(statement)
                 case ir.Prefetch():
                     self._prefetch(statement)
+                case ir.BlockDot():
+                    self._block_dot(statement)
                 case ir.Check():
                     self._check(statement)
                 case ir.If():

@@ -92,6 +92,8 @@ class Loops(Memory):
         for statement in walk_statements(body):
             if isinstance(statement, ir.Store):
                 self._touch(statement.buffer)  # by an earlier iteration
+            elif isinstance(statement, ir.BlockDot):
+                self._touch(statement.into.buffer)
         outer = set(self.locals)
         child = Scope(head)
         self.scopes.append(child)

@@ -76,6 +76,11 @@ class Target:
         return "vpdpbusd" if wide in self.features else "pairs"
 
     @property
+    def has_byte_tiles(self) -> bool:
+        """Whether registers hold 16 x 16 sums and multiply blocks of bytes at once (AMX)."""
+        return self.vector_bits == 512 and {"amx-int8", "amx-tile"} <= set(self.features)
+
+    @property
     def vector_bytes(self) -> int:
         """Bytes of one vector register."""
         return self.vector_bits // 8

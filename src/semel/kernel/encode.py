@@ -36,6 +36,8 @@ from semel.kernel.ir import (
     MATH,
     Assign,
     Bind,
+    Block,
+    BlockDot,
     Buffer,
     Check,
     Declare,
@@ -136,6 +138,12 @@ class _Writer:
                 return ["store", self._memory[buffer], self.dim(place), number[value], where]
             case Prefetch(buffer, place):
                 return ["prefetch", self._memory[buffer], self.dim(place)]
+            case BlockDot(into, left, right, words, rows, columns, live):
+                blocks = [
+                    [self._memory[b.buffer], self.dim(b.at), self.dim(b.pitch)]
+                    for b in (into, left, right)
+                ]
+                return ["dots", *blocks, self.dim(words), rows, columns, self.dim(live)]
             case Check(ok, code, value):
                 return ["check", number[ok], code, number[value]]
             case If(condition, body):
@@ -231,11 +239,18 @@ class _Reader:
                 return Store(_pick(self.memory, buffer), dim(at), value(source), where)
             case "prefetch", (buffer, at):
                 return Prefetch(_pick(self.memory, buffer), dim(at))
+            case "dots", (into, left, right, words, rows, columns, live):
+                blocks = [self._block(*as_list(entry, 3)) for entry in (into, left, right)]
+                size = (as_int(rows), as_int(columns))
+                return BlockDot(*blocks, dim(words), *size, dim(live))
             case "check", (ok, code, source):
                 return Check(value(ok), as_int(code), value(source))
             case "if", (condition, body):
                 return If(value(condition), self._body(body))
         raise GraphError("decode", f"a statement must be of a known kind, got {kind!r:.40}.")
+
+    def _block(self, buffer: Any, at: Any, pitch: Any) -> Block:
+        return Block(_pick(self.memory, buffer), self.dim(at), self.dim(pitch))
 
     def _used(self, number: Any) -> Value:
         return _pick(self._values, number)

@@ -32,6 +32,8 @@ from semel.kernel.ir import (
     MATH,
     Assign,
     Bind,
+    Block,
+    BlockDot,
     Buffer,
     Check,
     Declare,
@@ -389,6 +391,8 @@ class _Machine:
                 self._store(statement)
             case Prefetch():
                 pass
+            case BlockDot():
+                self._block_dot(statement)
             case Check(code=code):
                 ok, value = self._values(statement)
                 if not ok:
@@ -438,6 +442,36 @@ class _Machine:
             return
         operands = [*values, register[at]] if reduce.combine == "fma" else [register[at], *values]
         register[at] = _combine(reduce.combine, dtype, operands)
+
+    def _block_dot(self, dots: BlockDot) -> None:
+        live, words = self._dim(dots.live), self._dim(dots.words)
+        if not 0 <= live <= dots.rows:
+            raise InternalError(self.kernel.name, f"{live} of {dots.rows} rows cannot be live.")
+        left = self._rows(dots.left, live, 4 * words).astype(np.int64)
+        packed = self._rows(dots.right, words, dots.columns).astype("<i4")
+        right = packed.view(np.int8).reshape(words, dots.columns, 4).transpose(0, 2, 1)
+        sums = left @ right.reshape(4 * words, dots.columns).astype(np.int64)
+        memory, at, pitch = self._block(dots.into)
+        # What the machine leaves in the other rows is for nobody to read.
+        for r in range(dots.rows):
+            here = slice(at + r * pitch, at + r * pitch + dots.columns)
+            memory.defined[here] = r < live
+            if r < live:
+                memory.data[here] = sums[r].astype(np.int32)
+
+    def _block(self, block: Block) -> tuple[_Memory, int, int]:
+        return self.memory[block.buffer.name], self._dim(block.at), self._dim(block.pitch)
+
+    def _rows(self, block: Block, rows: int, columns: int) -> Array:
+        memory, at, pitch = self._block(block)
+        places = at + np.arange(rows)[:, None] * pitch + np.arange(columns)
+        if places.size and not (0 <= places.min() and places.max() < memory.data.size):
+            raise InternalError(self.kernel.name, f"dots leave '{block.buffer.name}'.")
+        if not memory.defined[places].all():
+            raise InternalError(
+                self.kernel.name, f"dots read '{block.buffer.name}' where no store has filled it."
+            )
+        return memory.data[places]
 
     # ------------------------------------------------------------ operands
 

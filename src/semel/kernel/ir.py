@@ -329,6 +329,40 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Rows in a buffer: element (r, c) is buffer[at + r * pitch + c]."""
+
+    buffer: Buffer
+    at: Dim
+    pitch: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDot:
+    """into[r, c] = the sum over w < words of the dot of word (r, w) of left and (w, c) of right.
+
+    `rows` x `columns` sums at once, 16 or 32 each, for targets that have registers for it;
+    `into` is int32 scratch, `left` holds bytes (a word is four), `right` int32 words of signed
+    bytes. `words` is a multiple of 16. Only the first `live` rows of left and of the result
+    mean anything; the others must be inside the buffers.
+    """
+
+    into: Block
+    left: Block
+    right: Block
+    words: Dim
+    rows: int
+    columns: int
+    live: Dim
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Every index expression of the statement."""
+        blocks = (self.into, self.left, self.right)
+        return (*(d for b in blocks for d in (b.at, b.pitch)), self.words, self.live)
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Unless `ok`, report (code, value) in the status word and go on.
 
@@ -348,7 +382,9 @@ class If:
     body: tuple[Statement, ...]
 
 
-Statement: TypeAlias = "Loop | Declare | Assign | Reduce | Bind | Store | Prefetch | Check | If"
+Statement: TypeAlias = (
+    "Loop | Declare | Assign | Reduce | Bind | Store | Prefetch | BlockDot | Check | If"
+)
 
 
 @dataclass(frozen=True)
@@ -393,7 +429,7 @@ def walk_values(values: Sequence[Value]) -> Iterator[Value]:
 def statement_values(statement: Statement) -> tuple[Value, ...]:
     """The values a statement uses itself, not those of statements inside it."""
     match statement:
-        case Loop() | Prefetch():
+        case Loop() | Prefetch() | BlockDot():
             return ()
         case Declare(init=value) | Assign(value=value) | Bind(value=value) | If(condition=value):
             return (value,)

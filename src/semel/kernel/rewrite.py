@@ -87,5 +87,10 @@ def _map_statement(
             return ir.Store(s.buffer, dim(s.at), value(s.value), guard)
         case ir.Prefetch():
             return ir.Prefetch(s.buffer, dim(s.at))
+        case ir.BlockDot():
+            into, left, right = (
+                ir.Block(b.buffer, dim(b.at), dim(b.pitch)) for b in (s.into, s.left, s.right)
+            )
+            return ir.BlockDot(into, left, right, dim(s.words), s.rows, s.columns, dim(s.live))
         case ir.Check():
             return ir.Check(value(s.ok), s.code, value(s.value))

@@ -30,6 +30,7 @@ from semel.ir.expr import Dim, Index, Variable, atoms, substitute
 from semel.kernel.ir import (
     Assign,
     Bind,
+    BlockDot,
     Buffer,
     Check,
     Declare,
@@ -150,6 +151,14 @@ class _Writer:
                 return f"{self.buffer(buffer)}[{self.dim(place)}] = {self.values[value]}{where}"
             case Prefetch(buffer=buffer, at=place):
                 return f"prefetch {self.buffer(buffer)}[{self.dim(place)}]"
+            case BlockDot():
+                into, left, right = (
+                    f"{self.buffer(b.buffer)}[{self.dim(b.at)}, pitch {self.dim(b.pitch)}]"
+                    for b in (statement.into, statement.left, statement.right)
+                )
+                size = f"{statement.rows}x{statement.columns}x{self.dim(statement.words)}"
+                live = self.dim(statement.live)
+                return f"{into} = dots {size} {left}, {right} live {live}"
             case Check(ok=ok, code=code, value=value):
                 return f"check {self.values[ok]} else {code}, {self.values[value]}"
             case If(condition=condition):

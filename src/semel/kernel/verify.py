@@ -35,6 +35,7 @@ from semel.kernel.ir import (
     MATH,
     Assign,
     Bind,
+    BlockDot,
     Buffer,
     Check,
     Declare,
@@ -148,6 +149,8 @@ class _Verifier:
             case Prefetch(buffer=buffer, at=at):
                 self._declared(buffer)
                 self._dim(f"prefetch of '{buffer.name}'", at)
+            case BlockDot():
+                self._block_dot(statement)
             case Check(ok=ok, code=code, value=value):
                 self.report(ok.dtype == BOOL, f"check {code}: condition is {ok.dtype}, not bool")
                 self.report(value.dtype.is_integer, f"check {code}: reports a {value.dtype} value")
@@ -229,6 +232,30 @@ class _Verifier:
             self.report(store.guard.dtype == BOOL, f"store to '{buffer.name}': guard is not bool")
         self._index(f"store to '{buffer.name}'", buffer, store.at, guarded=store.guard is not None)
         self.stored.add(buffer)
+
+    def _block_dot(self, dots: BlockDot) -> None:
+        self.report(self.vector is None, "dots inside a vector loop")
+        for size in (dots.rows, dots.columns):
+            self.report(size in (16, 32), f"dots: a side must be 16 or 32, got {size}")
+        self.report(dots.words % 16 == 0, f"dots: words must be a multiple of 16, got {dots.words}")
+        into, left, right = dots.into, dots.left, dots.right
+        bits = [b.buffer.dtype.bits for b in (into, left, right)]
+        self.report(bits == [32, 8, 32], f"dots: operands must have 32, 8, 32 bits, got {bits}")
+        self.report(into.buffer.access == "s", f"dots into '{into.buffer.name}', no scratch")
+        self.report(
+            left.buffer.access != "s" or left.buffer in self.stored,
+            f"dots of '{left.buffer.name}', which holds nothing yet",
+        )
+        for dim in dots.dims:
+            self._dim("dots", dim)
+        ends = ((into, dots.rows, dots.columns), (left, dots.rows, 4 * dots.words))
+        for block, rows, columns in (*ends, (right, dots.words, dots.columns)):
+            where = f"dots: '{block.buffer.name}'"
+            self._declared(block.buffer)
+            last = block.at + (rows - 1) * block.pitch + columns - 1
+            for at in (block.at, last):
+                self._index(where, block.buffer, at, guarded=dots.words == 0)
+        self.stored.add(into.buffer)
 
     # ------------------------------------------------------------ operands
 

@@ -84,6 +84,8 @@ def all_dims(body: Sequence[Statement]) -> list[Dim]:
                 dims[statement.start] = dims[statement.stop] = None
             case ir.Store():
                 dims[statement.at] = None
+            case ir.BlockDot():
+                dims.update(dict.fromkeys(statement.dims))
     for value in walk_values(roots):
         if value.op == "index":
             dims[value.data] = None

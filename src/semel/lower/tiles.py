@@ -45,6 +45,9 @@ def _collect(
         match statement:
             case ir.Store(buffer=buffer, at=at) if buffer.name in accesses:
                 accesses[buffer.name].append((_bound(at, ranges, 0), _bound(at, ranges, 1)))
+            case ir.BlockDot(left=left, right=right):
+                for name in {left.buffer.name, right.buffer.name} & accesses.keys():
+                    accesses[name].append((None, None))
             case ir.Loop(index=index, start=start, stop=stop, body=inner):
                 low, high = _bound(start, ranges, 0), _bound(stop, ranges, 1)
                 ranges[index] = (low, None if high is None else high - 1)

@@ -16,7 +16,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from semel.ir.expr import Dim, Index, ceildiv, lower_bound, maximum, minimum, product
+from semel.ir.expr import (
+    Dim,
+    Index,
+    ceildiv,
+    linear_coefficient,
+    lower_bound,
+    maximum,
+    minimum,
+    product,
+    substitute,
+)
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
@@ -30,6 +40,11 @@ from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, spl
 from semel.ops.index_maps import Indices, contraction_index, flat_index
 from semel.schedule.group import Group
 
+#: Sides of a block of sums in tile registers, the rows of a kernel's tile of such blocks, and
+#: how many words of k one step takes.
+BLOCK = 32
+TILE_ROWS = 64
+BLOCK_WORDS = 16
 #: Rows of scratch lie an odd number of cache lines apart, so that none push each other out.
 _LINE_BYTES = 64
 #: Accumulators per row of low blocks, so that about eight chains are under way.
@@ -72,14 +87,19 @@ class _Lowering:
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
         self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         self.depth = self.node.inputs[0].type.shape[-1]
-        self.words = ceildiv(self.depth, 4)
+        self.words = self.node.inputs[1].type.shape[-2]
+        self.tiled = self._tile_operand() if target.has_byte_tiles else None
         self.pitch = ceildiv(self.depth, 2 * _LINE_BYTES) * 2 * _LINE_BYTES + _LINE_BYTES
         left = self.node.inputs[0].type.dtype
-        self.staged = Buffer("s0", left, word_tile(target).rows * self.pitch, "s")
+        rows = TILE_ROWS if self.tiled else word_tile(target).rows
+        self.staged = Buffer("s0", left, rows * self.pitch, "s")
+        self.sums = Buffer("s1", INT32, BLOCK * BLOCK, "s")
 
     def run(self) -> Lowered:
         rows = self.node.type.shape[-2]
         tall = word_tile(self.target)
+        if self.tiled is not None:
+            tall = replace(tall, rows=TILE_ROWS, panels=8)
         if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
             shape = tall if not isinstance(rows, int) or rows > SKINNY_ROWS else _skinny(tall)
             tile = Index("tile", self._tiles(shape))
@@ -90,7 +110,7 @@ class _Lowering:
         kernel = finish_kernel(
             "matmul_words" if is_bare else f"matmul_words_{self.group.root.op.name}",
             list(self.buffers.values()),
-            [self.staged],
+            [self.staged, self.sums] if self.tiled else [self.staged],
             tile,
             body,
             self.checks,
@@ -133,6 +153,13 @@ class _Lowering:
         first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
         last_row = minimum(first_row + shape.rows, rows)
         staging = self._stage(first_row, last_row)
+        if self.tiled is not None and shape.rows == TILE_ROWS:
+            panel = Index(self.names("p"), panels)
+            body = self._blocks(panel, first_row, last_row)
+            first_panel = block * shape.panels
+            last_panel = minimum(first_panel + shape.panels, panels)
+            body = (ir.Loop(panel, first_panel, last_panel, body),)
+            return substitute_indices((*staging, *body), split_rows(entry, outer))
         body = self._rows(row, first_row, last_row, shape)
         if isinstance(column, Index):
             first_panel = block * shape.panels
@@ -198,10 +225,84 @@ class _Lowering:
         if missing == 0:
             return ()
         zero = ir.const(self.staged.dtype, 0)
-        more = Index(self.names("z"), 4)
-        return (
-            ir.Loop(more, 0, missing, (ir.Store(self.staged, start + self.depth + more, zero),)),
+        more = Index(self.names("z"), 4 * BLOCK)
+        store = ir.Store(self.staged, start + self.depth + more, zero)
+        return (ir.Loop(more, 0, missing, (store,), self.target.vector_bits // 32),)
+
+    # ------------------------------------------------------------ blocks in tile registers
+
+    def _tile_operand(self) -> tuple[Buffer, Dim, Dim, Index, Index] | None:
+        """Where tile registers find the right operand: buffer, address, pitch, panel, column.
+
+        None unless whole runs of words and whole panels of columns are there to be read.
+        """
+        *batch, _, column = self.at
+        lanes = word_tile(self.target).lanes
+        word, panel = Index("w", self.words), Index("p", ceildiv(self.node.type.shape[-1], lanes))
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        lane = Index("n", lanes)
+        there = panel * lanes + lane if isinstance(column, Index) else 0
+        value = evaluate(self.node.inputs[1], (*batch, word, there))
+        if evaluate.prelude or value.op != "load" or value.args or self.words % BLOCK_WORDS != 0:
+            return None
+        buffer, at = value.data
+        pitch, step = linear_coefficient(at, word), linear_coefficient(at, lane)
+        if pitch is None or pitch % lanes != 0 or step not in (0, 1):
+            return None
+        return buffer, substitute(at, {word: 0, lane: 0}), pitch, panel, lane
+
+    def _blocks(self, panel: Index, first: Dim, last: Dim) -> tuple[Statement, ...]:
+        """Rows 32 at a time, the rest 16 at a time, of one panel."""
+        *_, row, _ = self.at
+        if not isinstance(row, Index):
+            return self._tile_block(panel, 0, 0, 16, 1)
+        whole = (last - first) // BLOCK
+        low = first + whole * BLOCK
+        result: list[Statement] = []
+        for height, start, count in (
+            (BLOCK, first, whole),
+            (16, low, ceildiv(last - low, 16)),
+        ):
+            block = Index(self.names("m"), row.extent // height + 1)
+            base = start + block * height
+            live = height if height == BLOCK else minimum(height, last - base)
+            body = self._tile_block(panel, base, base - first, height, live)
+            result.append(ir.Loop(block, 0, count, body))
+        return tuple(result)
+
+    def _tile_block(
+        self, panel: Index, base: Dim, place: Dim, height: int, live: Dim
+    ) -> tuple[Statement, ...]:
+        """`height` rows from `base` on, whose bytes start at row `place` of the scratch."""
+        assert self.tiled is not None
+        buffer, at, pitch, asked, _ = self.tiled
+        *_, row, column = self.at
+        lanes = word_tile(self.target).lanes
+        dots = ir.BlockDot(
+            ir.Block(self.sums, 0, BLOCK),
+            ir.Block(self.staged, place * self.pitch, self.pitch),
+            ir.Block(buffer, substitute(at, {asked: panel}), pitch),
+            self.words,
+            height,
+            lanes,
+            live,
         )
+        here = Index(self.names("r"), height)
+        lane = Index(self.names("n"), lanes)
+        value = ir.load(self.sums, here * BLOCK + lane)
+        to: dict[Index, Dim] = {row: base + here} if isinstance(row, Index) else {}
+        stop: Dim = 1
+        if isinstance(column, Index):
+            to[column] = panel * lanes + lane
+            stop = minimum(lanes, column.extent - panel * lanes)
+            if isinstance(column.extent, int) and column.extent % lanes == 0:
+                stop = lanes
+        stores = substitute_indices(self._results(value), to)
+        if isinstance(column, Index):
+            stores = (ir.Loop(lane, 0, stop, stores, lanes),)
+        else:
+            stores = substitute_indices(stores, {lane: 0})
+        return (dots, ir.Loop(here, 0, live, stores))
 
     # ------------------------------------------------------------ blocks
 
@@ -262,6 +363,10 @@ class _Lowering:
         value: Value = ir.local(total, (lane, 0))
         for chain in range(1, chains):
             value = value + ir.local(total, (lane, chain))
+        return self._results(value)
+
+    def _results(self, value: Value) -> list[Statement]:
+        """The stores of what follows the contraction, from its value on."""
         evaluate = Evaluator(self.loadable, {self.node: value}, self.checks, self.names)
         stores: list[Statement] = []
         for output in self.group.outputs:

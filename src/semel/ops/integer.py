@@ -1,7 +1,7 @@
 """Contractions of bytes: what quantised models multiply.
 
     matmul_integer   a [*batch, M, K], b [*batch, K, N] of 8-bit integers --> int32
-    matmul_words     a [*batch, M, K] bytes, b [*batch, ceil(K / 4), N] words --> int32
+    matmul_words     a [*batch, M, K] bytes, b [*batch, >= K / 4, N] words --> int32
 
 Sums are exact until they wrap in int32. Zero points are no part of the ops: they are sums of
 rows and columns, computed beside (`passes.quantise`). A word holds four signed bytes of one
@@ -25,6 +25,7 @@ from semel.ops.numerics import Array
 from semel.ops.shapes import (
     REQUIREMENTS,
     Requirement,
+    at_most,
     check,
     check_count,
     check_same_rank,
@@ -57,7 +58,7 @@ def _require_words(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requir
     for axis, (m, n) in enumerate(zip(a.shape[:-2], b.shape[:-2], strict=True)):
         yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
     words, got = ceildiv(a.shape[-1], 4), b.shape[-2]
-    yield equal(words, got, f"{a} needs {words} words of k, got {got} in {b}.")
+    yield at_most(words, got, f"{a} needs {words} words of k, got {got} in {b}.")
 
 
 def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:

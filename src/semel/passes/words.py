@@ -21,6 +21,7 @@ import numpy as np
 
 from semel.ir.expr import Dim, ceildiv
 from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
+from semel.ir.target import Target
 from semel.ir.types import INT8, INT32, UINT8, TensorType
 from semel.ops.attrs import (
     CastAttrs,
@@ -35,23 +36,28 @@ from semel.passes.pack import below_batch, constant_chain, evaluate_chain
 from semel.passes.patterns import expand_to, full, reshape_to
 from semel.passes.quantise import column_sums, flip_sign
 
+#: Words of k that a tile register takes at once: the right operand has whole runs of them.
+TILE_WORDS = 16
 #: Rows below which a right operand that is not constant is read as it lies.
 FEW_ROWS = 8
 _UNSIGNED_LEFT = ("vpdpbusd", "usdot")
 _packed: WeakKeyDictionary[Storage, dict[Any, Storage]] = WeakKeyDictionary()
 
 
-def pack_words(graph: Graph, instruction: str, lanes: int) -> Graph:
-    """Rewrite products of bytes for `Target.byte_dot`, with panels of `lanes` columns."""
+def pack_words(graph: Graph, target: Target, lanes: int) -> Graph:
+    """Rewrite products of bytes for the target, with panels of `lanes` columns."""
+    run = TILE_WORDS if target.has_byte_tiles else 1
 
     def rule(node: Node) -> Node | None:
-        if node.op.name != "matmul_integer" or not instruction:
+        if node.op.name != "matmul_integer" or not target.byte_dot:
             return None
         left, right = node.inputs
         if right.type.dtype != INT8:
             return None
-        words = _constant_words(right, lanes) or _computed_words(right, left.type.shape[-2])
-        return None if words is None else _with_sign(left, right, words, instruction)
+        words = _constant_words(right, lanes, run)
+        if words is None:
+            words = _computed_words(right, left.type.shape[-2], lanes, run)
+        return None if words is None else _with_sign(left, right, words, target.byte_dot)
 
     return rewrite(graph, rule)
 
@@ -84,18 +90,18 @@ def _known(sums: Node, factor: int) -> Node | None:
     return make_node("constant", (), ConstantAttrs(Storage(value), sums.type))
 
 
-def _constant_words(right: Node, lanes: int) -> Node | None:
+def _constant_words(right: Node, lanes: int, run: int) -> Node | None:
     """Words of a constant, packed; None if it is not one matrix of fixed size."""
     matrix = below_batch(right)
     chain = constant_chain(matrix)
     if chain is None or matrix.type.rank != 2:
         return None
     depth, columns = (int(d) for d in matrix.type.shape)  # type: ignore[arg-type]
-    words, panels = -(-depth // 4), -(-columns // lanes)
+    words, panels = -(-depth // (4 * run)) * run, -(-columns // lanes)
     if words == 0 or panels == 0:
         return None
     known = _packed.setdefault(chain[0].attrs.storage, {})
-    key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes)
+    key = (tuple((n.op.name, n.attrs) for n in chain[1:]), lanes, run)
     if key not in known:
         known[key] = Storage(_pack(evaluate_chain(chain), words, panels, lanes))
     kind = TensorType((panels, words, lanes), INT32)
@@ -117,26 +123,28 @@ def _pack(array: np.ndarray[Any, Any], words: int, panels: int, lanes: int) -> n
     return np.ascontiguousarray(grouped).view("<i4").astype(np.int32)[..., 0]
 
 
-def _computed_words(right: Node, rows: Dim) -> Node | None:
-    """Words put together from every fourth row of the right operand."""
+def _computed_words(right: Node, rows: Dim, lanes: int, run: int) -> Node | None:
+    """Words put together from every fourth row of the right operand, in whole panels."""
     if isinstance(rows, int) and rows < FEW_ROWS:
         return None
     *batch, depth, columns = right.type.shape
-    words = ceildiv(depth, 4)
-    none = (0,) * right.type.rank
-    missing = 4 * words - depth
-    if missing != 0:
+    words = ceildiv(depth, 4 * run) * run
+    width = columns if run == 1 else ceildiv(columns, lanes) * lanes
+    none, ones = (0,) * right.type.rank, (1,) * right.type.rank
+    if 4 * words != depth or width != columns:
         zero = make_node("scalar", (), ScalarAttrs(0, INT8))
-        after = (*none[:-2], missing, 0)
+        after = (*none[:-2], 4 * words - depth, width - columns)
         right = make_node("pad", (right, zero), PadAttrs(none, after))
-    shape = (*batch, words, columns)
+    shape = (*batch, words, width)
     result: Node | None = None
     for byte in range(4):
-        starts, steps = (*none[:-2], byte, 0), (*[1] * len(batch), 4, 1)
+        starts, steps = (*none[:-2], byte, 0), (*ones[:-2], 4, 1)
         part = make_node("slice", (right,), SliceAttrs(starts, shape, steps))
         part = make_node("cast", (part,), CastAttrs(INT32))
         part = make_node("and", (part, full(0xFF, INT32, shape)))
         if byte:
             part = make_node("shl", (part, full(8 * byte, INT32, shape)))
         result = part if result is None else make_node("or", (result, part))
+    if width != columns and result is not None:
+        result = make_node("slice", (result,), SliceAttrs(none, (*batch, words, columns), ones))
     return result

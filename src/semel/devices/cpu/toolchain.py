@@ -14,6 +14,7 @@ avx512bf16, whose casts flush denormals, and avx512fp16, since float16 is a stor
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import tempfile
@@ -40,6 +41,8 @@ __all__ = [
 # LLVM's name -> the kernel's name in /proc/cpuinfo.
 _X86_FEATURES = {
     "adx": "adx",
+    "amx-int8": "amx_int8",
+    "amx-tile": "amx_tile",
     "avx": "avx",
     "avx2": "avx2",
     "avx512bitalg": "avx512_bitalg",
@@ -80,6 +83,9 @@ _ARM_FEATURES = {
 }
 _FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) on x86_64.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _SYSCONF_CACHES = {
@@ -100,7 +106,17 @@ def host_target() -> Target:
     features = features_from_cpuinfo(arch, _read_head(_CPUINFO))
     if features is None:
         features = features_from_llvm(arch)
+    if "amx-tile" in features and not _may_use_tiles():
+        features = tuple(name for name in features if not name.startswith("amx-"))
     return target_for(arch, features, **_cache_sizes(_CACHES))
+
+
+def _may_use_tiles() -> bool:
+    """Ask the kernel for the tile registers, which a process may not touch unasked."""
+    system_call = getattr(ctypes.CDLL(None), "syscall", None)
+    if system_call is None:
+        return False
+    return int(system_call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)) == 0
 
 
 def _host_arch() -> str:
