@@ -43,7 +43,7 @@ from semel.schedule.group import Group
 #: Sides of a block of sums in tile registers, the rows of a kernel's tile of such blocks, and
 #: how many words of k one step takes.
 BLOCK = 32
-TILE_ROWS = 64
+TILE_ROWS = 32
 BLOCK_WORDS = 16
 #: Rows of scratch lie an odd number of cache lines apart, so that none push each other out.
 _LINE_BYTES = 64
@@ -99,7 +99,7 @@ class _Lowering:
         rows = self.node.type.shape[-2]
         tall = word_tile(self.target)
         if self.tiled is not None:
-            tall = replace(tall, rows=TILE_ROWS, panels=8)
+            tall = replace(tall, rows=TILE_ROWS, panels=16)
         if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
             shape = tall if not isinstance(rows, int) or rows > SKINNY_ROWS else _skinny(tall)
             tile = Index("tile", self._tiles(shape))
