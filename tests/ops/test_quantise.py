@@ -121,8 +121,7 @@ def test_zero_points_that_depend_on_k_are_left_as_written() -> None:
     a, b = random_bytes(rng, "int8", (6, 8)), random_bytes(rng, "int8", (8, 40))
     zero = np.arange(8, dtype=np.int32)
     plan = (
-        (Tensor.input("a", a.shape, "int8").cast("int32") - Tensor(zero))
-        @ Tensor(b).cast("int32")
+        (Tensor.input("a", a.shape, "int8").cast("int32") - Tensor(zero)) @ Tensor(b).cast("int32")
     ).prepare()
     np.testing.assert_array_equal(plan(a=a), exact(a, b, zero))
 
@@ -130,7 +129,7 @@ def test_zero_points_that_depend_on_k_are_left_as_written() -> None:
 def test_scale_bias_and_activation_are_computed_on_the_accumulators() -> None:
     rng = np.random.default_rng(7)
     a, b = random_bytes(rng, "uint8", (33, 64)), random_bytes(rng, "int8", (64, 96))
-    scale, bias = rng.random(96).astype(np.float32), rng.standard_normal(96).astype(np.float32)
+    scale, bias = np.asarray(rng.random(96), np.float32), rng.standard_normal(96).astype(np.float32)
     x = Tensor.input("a", a.shape, "uint8")
     y = x.matmul_integer(b, 128).cast("float32") * Tensor(scale) + Tensor(bias)
     plan = y.relu().prepare()
@@ -168,7 +167,7 @@ def test_scales_along_an_axis_go_there_and_back(axis: int) -> None:
     rng = np.random.default_rng(9)
     x = rng.standard_normal((6, 10)).astype(np.float32)
     size = x.shape[axis]
-    scale = (rng.random(size).astype(np.float32) + 0.1) / 50
+    scale = (np.asarray(rng.random(size), np.float32) + 0.1) / 50
     zero = rng.integers(-5, 5, size).astype(np.int8)
     wide = (size, 1) if axis == 0 else (1, size)
     quantised = Tensor(x).quantize_linear(scale, zero, axis=axis)
@@ -194,7 +193,7 @@ def test_scales_of_blocks_are_repeated_for_their_elements() -> None:
 def test_wide_integers_are_dequantised_exactly() -> None:
     q = np.array([2**30 + 1, -(2**30)], np.int32)
     got = Tensor(q).dequantize_linear(np.float64(0.5), np.int32(2**30), axis=0).numpy()
-    np.testing.assert_array_equal(got, np.float32([0.5, -(2.0**30)]))
+    np.testing.assert_array_equal(got, np.array([0.5, -(2.0**30)], np.float32))
 
 
 @pytest.mark.parametrize("values", [[0.0, 2.0, -3.0, -2.5, 1.34, 0.5], [0.0, 0.0], [1.0, 2.0, 2.1]])

@@ -28,7 +28,12 @@ class Dots:
         self.name, self.width = target.byte_dot, target.vector_bits // 32
 
     def add(
-        self, lines: list[str], total: str, words: Sequence[str], signs: Sequence[str], lanes: int | None
+        self,
+        lines: list[str],
+        total: str,
+        words: Sequence[str],
+        signs: Sequence[str],
+        lanes: int | None,
     ) -> str:
         """The accumulator after the products of two words, lane by lane."""
         rule = self._rule(signs)
@@ -43,7 +48,9 @@ class Dots:
             pieces.append(rule(lines, parts, signs))
         return self.scalars.join(lines, "i32", pieces, self.width)
 
-    def _rule(self, signs: Sequence[str]) -> Callable[[list[str], list[str], Sequence[str]], str] | None:
+    def _rule(
+        self, signs: Sequence[str]
+    ) -> Callable[[list[str], list[str], Sequence[str]], str] | None:
         if self.name == "pairs":
             return self._pairs
         if _SIGNS.get(self.name) != "".join(signs):
@@ -83,7 +90,12 @@ class Dots:
         return even, self.scalars.binary(lines, shift, "i16", lanes, raw, eight)
 
     def _apart(
-        self, lines: list[str], total: str, words: Sequence[str], signs: Sequence[str], lanes: int | None
+        self,
+        lines: list[str],
+        total: str,
+        words: Sequence[str],
+        signs: Sequence[str],
+        lanes: int | None,
     ) -> str:
         """Byte by byte, in 32 bits."""
         for byte in range(4):

@@ -125,5 +125,3 @@ class Tiles(Loops):
         else:
             distance = self.sink.emit(lines, f"mul nsw i64 {stride}, {count}")
         return self.sink.emit(lines, f"getelementptr i8, ptr {base}, i64 {distance}")
-
-

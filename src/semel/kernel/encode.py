@@ -240,9 +240,9 @@ class _Reader:
             case "prefetch", (buffer, at):
                 return Prefetch(_pick(self.memory, buffer), dim(at))
             case "dots", (into, left, right, words, rows, columns, live):
-                blocks = [self._block(*as_list(entry, 3)) for entry in (into, left, right)]
+                target, a, b = (self._block(*as_list(entry, 3)) for entry in (into, left, right))
                 size = (as_int(rows), as_int(columns))
-                return BlockDot(*blocks, dim(words), *size, dim(live))
+                return BlockDot(target, a, b, dim(words), *size, dim(live))
             case "check", (ok, code, source):
                 return Check(value(ok), as_int(code), value(source))
             case "if", (condition, body):

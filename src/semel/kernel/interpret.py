@@ -465,13 +465,14 @@ class _Machine:
     def _rows(self, block: Block, rows: int, columns: int) -> Array:
         memory, at, pitch = self._block(block)
         places = at + np.arange(rows)[:, None] * pitch + np.arange(columns)
-        if places.size and not (0 <= places.min() and places.max() < memory.data.size):
+        if places.size and not (places.min() >= 0 and places.max() < memory.data.size):
             raise InternalError(self.kernel.name, f"dots leave '{block.buffer.name}'.")
         if not memory.defined[places].all():
             raise InternalError(
                 self.kernel.name, f"dots read '{block.buffer.name}' where no store has filled it."
             )
-        return memory.data[places]
+        found: Array = memory.data[places]
+        return found
 
     # ------------------------------------------------------------ operands
 

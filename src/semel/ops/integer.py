@@ -73,9 +73,9 @@ def _reference_words(node: Node, arrays: tuple[Array, ...], env: Mapping[str, in
     right = np.stack(parts, axis=-2)  # [*batch, words, 4, N]
     right = right.reshape(*words.shape[:-2], 4 * words.shape[-2], words.shape[-1])
     depth = a.shape[-1]
-    result: Array = np.matmul(
-        a.astype(np.int64), right[..., :depth, :].astype(np.int64)
-    ).astype(np.int32)
+    result: Array = np.matmul(a.astype(np.int64), right[..., :depth, :].astype(np.int64)).astype(
+        np.int32
+    )
     return result
 
 

@@ -22,8 +22,8 @@ from semel.ir.verify import verify_graph
 from semel.passes.attention import fuse_attention
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.fold import fold_constants
-from semel.passes.quantise import find_integer_products
 from semel.passes.layout import sink_views
+from semel.passes.quantise import find_integer_products
 from semel.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]

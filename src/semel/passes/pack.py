@@ -24,7 +24,7 @@ import numpy as np
 
 from semel.ir.graph import Graph, Node, Storage, aligned_empty, make_node, rewrite
 from semel.ir.types import TensorType
-from semel.ops.attrs import ConstantAttrs, ExpandAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.attrs import ConstantAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from semel.ops.contract import PanelWidth
 from semel.ops.evaluate import evaluate_node
 from semel.ops.narrow import is_widened
@@ -190,6 +190,7 @@ def _plain(right: Node, chain: list[Node]) -> Node:
 
 
 def evaluate_chain(chain: list[Node]) -> np.ndarray[Any, Any]:
+    """The numbers that the last view of a `constant_chain` shows."""
     storage: Storage = chain[0].attrs.storage
     array: np.ndarray[Any, Any] = storage.array
     for node in chain[1:]:

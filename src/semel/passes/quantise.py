@@ -125,9 +125,7 @@ def _first(node: Node, axis: int) -> Node:
     known = uniform(node)
     if known is not None:
         return full(known.value, known.dtype, shape)
-    return make_node(
-        "slice", (node,), SliceAttrs((0,) * len(shape), shape, (1,) * len(shape))
-    )
+    return make_node("slice", (node,), SliceAttrs((0,) * len(shape), shape, (1,) * len(shape)))
 
 
 def _sum(node: Node, axis: int) -> Node:

@@ -241,7 +241,9 @@ class _Scheduler:
 
     def _is_widened_weight(self, node: Node, group: Group) -> bool:
         """Whether a matmul can widen these weights in its registers as it reads them."""
-        return group.contract is not None and group.contract.op.name == "matmul" and is_widened(node)
+        return (
+            group.contract is not None and group.contract.op.name == "matmul" and is_widened(node)
+        )
 
     def _is_staged(self, group: Group, indices: list[Indices]) -> bool:
         """Whether the node is of the left operand, and that is written to scratch first."""

@@ -10,13 +10,15 @@ element of an axis, or one per block of an axis. Products of bytes are written i
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, TypeVar
 
 from semel.errors import GraphError
 from semel.ir.types import FLOAT32, INT8, INT32, UINT8, DType, as_dtype
-from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis, weak_kind
+from semel.tensor.handle import DTypeLike, Handle, TensorLike, normalize_axis, weak_kind
 from semel.tensor.pool import Pool
 from semel.tensor.window import Padding, PerAxis, windows
+
+T = TypeVar("T", bound=Handle)
 
 
 class Quantise(Pool):
@@ -201,7 +203,7 @@ class Quantise(Pool):
         return numbers.conv(filters, None, stride, 0, dilation, groups)
 
 
-def _bytes(where: str, x: Quantise) -> Quantise:
+def _bytes(where: str, x: T) -> T:
     if x.dtype not in (INT8, UINT8):
         raise GraphError(where, f"needs int8 or uint8 operands, got {x.type}.")
     return x
