@@ -23,7 +23,7 @@ from semel.kernel.ir import Block, BlockDot, Buffer, Kernel, Loop, Store, const,
 from semel.kernel.text import format_kernel
 from semel.kernel.verify import verify_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import register_tile
+from semel.lower.contract import panel_width
 from semel.lower.lowered import Lowered
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
@@ -58,9 +58,9 @@ INSTRUCTIONS = {
 
 def kernels_for(output: Tensor, target: Target) -> tuple[Graph, tuple[Lowered, ...]]:
     """The graph and its kernels as the pipeline makes them, for any target."""
-    panel = register_tile(target).lanes
+    panel = panel_width(target)
     graph = graph_to_run(run_passes(Graph((output.node,)), verify=True))
-    graph = pack_weights(pack_words(graph, target, panel), panel)
+    graph = pack_weights(pack_words(graph, target), panel)
     return graph, lower_schedule(build_schedule(graph, panel=panel), target)
 
 

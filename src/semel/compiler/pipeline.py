@@ -77,7 +77,7 @@ def compile_graph(
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
     panel = panel_width(target)
-    words = stage("words", lambda: pack_words(graph_to_run(graph), target, panel))
+    words = stage("words", lambda: pack_words(graph_to_run(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))

@@ -76,6 +76,11 @@ class Target:
         return "vpdpbusd" if wide in self.features else "pairs"
 
     @property
+    def word_lanes(self) -> int:
+        """Columns of a panel of words, the packed right operand of products of bytes."""
+        return 2 * self.vector_bits // 32
+
+    @property
     def has_byte_tiles(self) -> bool:
         """Whether registers hold 16 x 16 sums and multiply blocks of bytes at once (AMX)."""
         return self.vector_bits == 512 and {"amx-int8", "amx-tile"} <= set(self.features)

@@ -34,11 +34,11 @@ from semel.ir.types import INT32
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.contract import SKINNY_ROWS, register_tile
 from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.lower.stage import stage_rows
 from semel.ops.index_maps import Indices, contraction_index, flat_index
-from semel.schedule.group import Group
+from semel.schedule.group import SKINNY_ROWS, Group
 
 #: Sides of a block of sums in tile registers, the rows of a kernel's tile of such blocks, and
 #: how many words of k one step takes.
@@ -63,7 +63,7 @@ class WordTile:
 
 def word_tile(target: Target) -> WordTile:
     """The tile for the target's registers; halves of words take registers of their own."""
-    lanes = register_tile(target).lanes
+    lanes = target.word_lanes
     if target.vector_bits == 512:
         return WordTile((12, 4, 2, 1), lanes, 48, 4)
     heights = (4, 2, 1) if target.byte_dot == "pairs" else (6, 2, 1)
@@ -207,15 +207,9 @@ class _Lowering:
         value = evaluate(self.node.inputs[0], (*batch, row, inner))
         here = Index(self.names("r"), row.extent) if isinstance(row, Index) else 0
         start = (here - first_row) * self.pitch
-        body: tuple[Statement, ...] = (
-            *evaluate.prelude,
-            ir.Store(self.staged, start + inner, value),
-        )
         lanes = self.target.vector_bits // 32
-        for position, loop in enumerate(reversed(loops)):
-            if isinstance(loop, Index):
-                body = (ir.Loop(loop, 0, loop.extent, body, 1 if position else lanes),)
-        body = (*body, *self._padding(start))
+        rows = stage_rows(self.staged, start + inner, value, evaluate.prelude, loops, lanes)
+        body = (*rows, *self._padding(start))
         if not isinstance(row, Index) or not isinstance(here, Index):
             return body
         return (ir.Loop(here, first_row, last_row, substitute_indices(body, {row: here})),)

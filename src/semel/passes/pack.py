@@ -47,10 +47,10 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
             return None
         left, right = node.inputs
         repeated, right = right, below_batch(right)
+        lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
         if right.type.rank == 2 and right.op.name != "constant" and is_widened(right):
             return make_node("matmul", (left, _repeated(_packed_parts(right, (), lanes), repeated)))
         chain = constant_chain(right)
-        lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
         if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
             # Too narrow or too deep for panels: in order at least.
             return _with_ordered_constants(node)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from semel.ir.expr import Dim, ceildiv
-from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
+from semel.ir.graph import Graph, Node, Storage, aligned_empty, make_node, rewrite
 from semel.ir.target import Target
 from semel.ir.types import INT8, INT32, UINT8, TensorType
 from semel.ops.attrs import (
@@ -44,8 +44,9 @@ _UNSIGNED_LEFT = ("vpdpbusd", "usdot")
 _packed: WeakKeyDictionary[Storage, dict[Any, Storage]] = WeakKeyDictionary()
 
 
-def pack_words(graph: Graph, target: Target, lanes: int) -> Graph:
-    """Rewrite products of bytes for the target, with panels of `lanes` columns."""
+def pack_words(graph: Graph, target: Target) -> Graph:
+    """Rewrite products of bytes for the target's instructions and panels."""
+    lanes = target.word_lanes
     run = TILE_WORDS if target.has_byte_tiles else 1
 
     def rule(node: Node) -> Node | None:
@@ -119,8 +120,10 @@ def _pack(array: np.ndarray[Any, Any], words: int, panels: int, lanes: int) -> n
     depth, columns = array.shape
     wide = np.zeros((4 * words, panels * lanes), np.int8)
     wide[:depth, :columns] = array
+    packed = aligned_empty((panels, words, lanes), np.dtype(np.int32))
     grouped = wide.reshape(words, 4, panels, lanes).transpose(2, 0, 3, 1)
-    return np.ascontiguousarray(grouped).view("<i4").astype(np.int32)[..., 0]
+    packed[...] = np.ascontiguousarray(grouped).view("<i4")[..., 0]
+    return packed
 
 
 def _computed_words(right: Node, rows: Dim, lanes: int, run: int) -> Node | None:

@@ -22,6 +22,8 @@ DEAR = 8
 MAX_INPUTS = 24
 MAX_OUTPUTS = 8
 MAX_WORK = 400
+#: Up to so many rows a contraction is bound by memory, not by arithmetic.
+SKINNY_ROWS = 4
 
 
 @dataclass(eq=False)

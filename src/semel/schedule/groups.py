@@ -44,11 +44,14 @@ from semel.schedule.group import (
     MAX_INPUTS,
     MAX_OUTPUTS,
     MAX_WORK,
+    SKINNY_ROWS,
     Group,
     Schedule,
 )
 from semel.schedule.siblings import merge_siblings
 
+#: Columns up to which a matmul computes its left operand itself, row by row: two tiles.
+STAGED_COLUMNS = 256
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
 
@@ -229,7 +232,7 @@ class _Scheduler:
         return not used <= loops
 
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
-        if self._is_staged(group, indices) and node.op.name != "check_index":
+        if self._is_staged(group, indices):
             return self._why_not_staged(node, group, indices)
         if node.op.kind == "elementwise" and self._is_widened_weight(node, group):
             return "" if len(indices) == 1 else f"it is wanted at {len(indices)} indices"
@@ -246,10 +249,18 @@ class _Scheduler:
         )
 
     def _is_staged(self, group: Group, indices: list[Indices]) -> bool:
-        """Whether the node is of the left operand, and that is written to scratch first."""
-        if group.contract is None or group.contract.op.name != "matmul_words":
+        """Whether the node is of the left operand, and that may be written to scratch first.
+
+        Products of bytes always do; others where few blocks of columns read the same rows.
+        """
+        if group.contract is None or any(group.columns in atoms(i) for at in indices for i in at):
             return False
-        return not any(group.columns in atoms(i) for at in indices for i in at)
+        if group.contract.op.name == "matmul":
+            rows, columns = group.contract.type.shape[-2:]
+            is_skinny = isinstance(rows, int) and rows <= SKINNY_ROWS
+            is_narrow = isinstance(columns, int) and columns <= STAGED_COLUMNS
+            return is_narrow and not is_skinny
+        return group.contract.op.name == "matmul_words"
 
     def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> str:
         """Each element is computed once a tile: cheap ones may be, and straight reads."""
@@ -257,16 +268,30 @@ class _Scheduler:
             return f"it is wanted at {len(indices)} indices"
         if node.op.kind == "elementwise":
             dear = self.weight[node] >= DEAR
+            if self._follows_rows(node):
+                return "the reduction of its rows computes it on the way"
             return "it would be computed again for every block of columns" if dear else ""
-        if node.op.name not in _PURE_VIEWS:
+        if node.op.name not in (*_PURE_VIEWS, "gather"):
             return "a contraction reads its operands from memory"
-        at, base = operand_index(node, 0, indices[0], _no_gather), node.inputs[0]
-        flat = flat_index(at, base.type.shape)
+        at = operand_index(node, 0, indices[0], self._gathered)
+        flat = flat_index(at, node.inputs[0].type.shape)
         loops = [a for a in atoms(flat) if isinstance(a, Index)]
         inner = [a for a in loops if a not in group.loops]
         strides = [linear_coefficient(flat, a) for a in loops]
         straight = not inner or any(linear_coefficient(flat, a) == 1 for a in inner)
         return "" if straight and None not in strides else "its rows do not lie straight"
+
+    def _follows_rows(self, node: Node) -> bool:
+        """Whether a reduction of rows, which has a kernel anyhow, can compute the node too."""
+        stack, steps = list(node.inputs), 0
+        while stack and steps < 64:
+            steps += 1
+            operand = stack.pop()
+            if operand.op.kind == "reduce":
+                return operand.type.num_elements != 1
+            if operand.op.kind in ("elementwise", "movement"):
+                stack.extend(operand.inputs)
+        return False
 
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
@@ -276,7 +301,10 @@ class _Scheduler:
         if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
             assert group.contract is not None
-            width = self.panel(columns.extent, group.contract.type.dtype.compute.bits)
+            bits = group.contract.type.dtype.compute.bits
+            if group.contract.op.name == "matmul_words":
+                bits = 8
+            width = self.panel(columns.extent, bits)
             lane = Index("lane", width)
             panel = Index("panel", ceildiv(columns.extent, width))
             at = tuple(substitute(i, {columns: panel * width + lane}) for i in at)
