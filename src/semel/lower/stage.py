@@ -24,8 +24,9 @@ def stage_rows(
     prelude: Sequence[Statement],
     loops: Sequence[Dim],
     lanes: int,
+    stop: Dim | None = None,
 ) -> tuple[Statement, ...]:
-    """buffer[at] = value for all of `loops`, the last one in vectors of `lanes`.
+    """buffer[at] = value for all of `loops`, the last one in vectors of `lanes`, up to `stop`.
 
     What the value relies on (an index and its check) stands in front of the loops if it
     does not change in them.
@@ -38,5 +39,6 @@ def stage_rows(
     body: tuple[Statement, ...] = (*prelude, store) if changes else (store,)
     for position, loop in enumerate(reversed(loops)):
         if isinstance(loop, Index):
-            body = (ir.Loop(loop, 0, loop.extent, body, 1 if position else lanes),)
+            end = loop.extent if position or stop is None else stop
+            body = (ir.Loop(loop, 0, end, body, 1 if position else lanes),)
     return body if changes else (*prelude, *body)
