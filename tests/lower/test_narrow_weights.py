@@ -38,7 +38,7 @@ def test_narrow_weights_give_the_bits_of_wide_ones(name: str) -> None:
     x = Tensor.input("x", (m, K))
     narrow = (x @ FORMS[name]() + 1).relu().prepare(threads=2)
     wide = (x @ Tensor(FORMS[name]().numpy()) + 1).relu().prepare(threads=1)
-    assert len(narrow.steps) == 1, narrow.program.log
+    assert len(narrow.steps) == 1
     assert narrow.memory.weights_bytes < 0.6 * wide.memory.weights_bytes
     for rows in (1, 2, 4, 5, 13, 30, 64):
         data = RNG.standard_normal((rows, K)).astype(np.float32)

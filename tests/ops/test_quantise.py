@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,3 +249,34 @@ def test_what_is_no_byte_is_refused() -> None:
         b.dequantize_linear(np.ones(3, np.float32))
     with pytest.raises(GraphError, match="Blocks must divide"):
         b.dequantize_linear(np.ones((2, 4), np.float32), axis=0, block_size=3)
+
+
+def test_large_products_are_the_same_for_one_and_two_threads() -> None:
+    rng = np.random.default_rng(13)
+    a, b = random_bytes(rng, "int8", (130, 300)), random_bytes(rng, "int8", (300, 700))
+    x = Tensor.input("a", a.shape, "int8")
+    expected = exact(a, b, 1, 2)
+    for threads in (1, 2):
+        plan = x.matmul_integer(b, 1, 2).prepare(threads=threads)
+        for _ in range(3):
+            np.testing.assert_array_equal(plan(a=a), expected)
+
+
+_LOAD = """
+import sys
+import numpy as np
+from semel import load_plan
+a = np.arange(40 * 64, dtype=np.int64).reshape(40, 64).astype(np.uint8)
+np.save(sys.argv[2], load_plan(sys.argv[1])(a=a))
+"""
+
+
+def test_a_saved_product_runs_in_a_process_that_compiles_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(14)
+    b = random_bytes(rng, "int8", (64, 96))
+    plan = Tensor.input("a", (40, 64), "uint8").matmul_integer(b).prepare()
+    plan.save(tmp_path / "product.plan")
+    paths = [str(tmp_path / "product.plan"), str(tmp_path / "result.npy")]
+    subprocess.run([sys.executable, "-c", _LOAD, *paths], check=True, timeout=60)
+    a = np.arange(40 * 64, dtype=np.int64).reshape(40, 64).astype(np.uint8)
+    np.testing.assert_array_equal(np.load(paths[1]), exact(a, b))
