@@ -23,8 +23,8 @@ from semel.kernel.ir import Block, BlockDot, Buffer, Kernel, Loop, Store, const,
 from semel.kernel.text import format_kernel
 from semel.kernel.verify import verify_kernel
 from semel.lower import lower_schedule
-from semel.lower.contract import panel_width
 from semel.lower.lowered import Lowered
+from semel.lower.register_tiles import panel_width
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from semel.ir.expr import (
     Dim,
     Index,
+    atoms,
     ceildiv,
     linear_coefficient,
     lower_bound,
@@ -34,21 +35,30 @@ from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Local, Statement
+from semel.kernel.ir import Buffer, Local, Statement, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, start_value, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.lower.register_tiles import RegisterTile, RowBlocks, cut_rows, register_tile
+from semel.lower.stage import (
+    WIDENED_ROWS,
+    Site,
+    StagedRows,
+    WidePanel,
+    reads_left,
+    stage_left,
+    wide_panel,
+    widen_panel,
+    widens,
+)
 from semel.ops.index_maps import Indices, contraction_index, flat_index
-from semel.schedule.group import Group
+from semel.schedule.group import SKINNY_ROWS, Group
 
 #: An operand smaller than this stays in the cache: fetching ahead would only cost.
 SMALL_BYTES = 1 << 19
-#: Up to so many rows a contraction is bound by memory, not by arithmetic.
-SKINNY_ROWS = 4
 #: So many rows give every thread tiles enough, even if a tile takes all columns.
 MANY_ROWS = 192
-#: So far ahead of their use such contractions ask for their right operand.
+#: So far ahead of their use contractions of few rows ask for their right operand.
 STEPS_AHEAD = 32
 #: Steps of one part of a deep contraction, and rows of its tiles, whose sums wait in scratch.
 PART_STEPS = 512
@@ -122,6 +132,10 @@ class _Lowering:
         self.parts: tuple[int, ...] = ()
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
+        vector = target.lanes(32)
+        self.site = Site(self.node, self.at, self.loadable, self.checks, self.names, vector)
+        self.staged: StagedRows | None = None
+        self.wide: WidePanel | None = None
 
     def run(self, given: RegisterTile | None) -> Lowered:
         tall, least = given or self.tall(), lower_bound(self.rows) or 0
@@ -140,7 +154,10 @@ class _Lowering:
         kernel = finish_kernel(
             "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
             list(self.buffers.values()),
-            [self.scratch] if self.scratch else [],
+            [
+                *([self.scratch] if self.scratch else []),
+                *(s.buffer for s in (self.staged, self.wide) if s),
+            ],
             tile,
             body,
             self.checks,
@@ -156,6 +173,8 @@ class _Lowering:
         """
         depth, columns = self.node.inputs[1].type.shape[-2:]
         shape = register_tile(self.target, self.accumulator.bits, columns)
+        if widens(self.site, self.rows):
+            shape = replace(shape, rows=WIDENED_ROWS)
         size = upper_bound(depth * columns * self.node.inputs[1].type.dtype.size_bytes)
         many = isinstance(self.rows, int) and self.rows >= MANY_ROWS
         if not many or size is None or size > self.target.l2_bytes // 4:
@@ -201,11 +220,29 @@ class _Lowering:
         self.tile = _Tile(shape, blocks.first_row(number), first_panel, most)
         if self.parts:
             self.scratch = Buffer("s0", self.accumulator, most * shape.lanes, "s")
+        staging = self._stage(number, blocks, shape)
         body = self._rows(number, blocks)
         if isinstance(column, Index):
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        return substitute_indices(body, split_rows(entry, self.entries))
+        return substitute_indices((*staging, *body), split_rows(entry, self.entries))
+
+    def _stage(self, number: Dim, blocks: RowBlocks, shape: RegisterTile) -> tuple[Statement, ...]:
+        """What must be computed before the tile's rows can pass its panels (`lower.stage`)."""
+        assert self.tile is not None
+        is_skinny = shape.heights[0] <= SKINNY_ROWS
+        wide = not is_skinny and not self.parts and widens(self.site, self.rows)
+        self.wide = wide_panel(self.site, shape.lanes) if wide else None
+        if self.depth == 0 or reads_left(self.site):
+            return ()
+        last = minimum(blocks.first_row(number + 1), self.rows)
+        first, most = self.tile.first_row, self.tile.rows
+        self.staged, body = stage_left(self.site, self.row_loops, most, first, last)
+        return body
+
+    def _widened(self, first: Dim, count: int) -> tuple[Statement, ...]:
+        """A panel's columns in scratch, if the weights are to be widened there."""
+        return () if self.wide is None else widen_panel(self.site, self.wide, first, count)
 
     def _shares_right(self, entries: Sequence[Index]) -> bool:
         """Whether all batch entries multiply by the same right operand."""
@@ -232,18 +269,18 @@ class _Lowering:
         lane = Index(self.names("n"), lanes)
         if isinstance(extent, int) and extent <= lanes:
             inner = substitute_indices(body, {column: lane})
-            return (ir.Loop(lane, 0, extent, inner, lanes),)
+            return (*self._widened(0, extent), ir.Loop(lane, 0, extent, inner, lanes))
         panel = Index(self.names("p"), ceildiv(extent, lanes))
         inner = substitute_indices(body, {column: panel * lanes + lane})
         if not isinstance(extent, int):
             stop = minimum(lanes, extent - panel * lanes)
             return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
         whole, rest = divmod(extent, lanes)
-        loops = [
-            ir.Loop(panel, first, minimum(last, whole), (ir.Loop(lane, 0, lanes, inner, lanes),))
-        ]
+        start = panel * lanes
+        full = (*self._widened(start, lanes), ir.Loop(lane, 0, lanes, inner, lanes))
+        loops = [ir.Loop(panel, first, minimum(last, whole), full)]
         if rest:
-            few = tuple(self._rest(lane, rest, inner))
+            few = (*self._widened(start, rest), *self._rest(lane, rest, inner))
             loops.append(ir.Loop(panel, maximum(first, whole), last, few))
         return tuple(loops)
 
@@ -348,7 +385,7 @@ class _Lowering:
         if self.depth == 0:
             return ()
         lane = Index(self.names("u"), height)
-        add = self._step(self.total, lane, steps.inner, combine)
+        add = self._step(self.total, base, lane, steps.inner, combine)
         body = (*self._ahead(base, height, steps), *self._unrolled(lane, height, add, base))
         for index, stop in reversed(steps.loops):
             body = (ir.Loop(index, 0, stop, body),)
@@ -464,11 +501,14 @@ class _Lowering:
         """The buffer and the place that `node[where]` is read from, if that is all it takes."""
         evaluate = Evaluator(self.loadable, {}, [], Names())
         value = evaluate(node, where)
-        while value.op == "cast":
-            (value,) = value.args
-        if evaluate.prelude or value.op != "load" or value.args:
+        # Narrow weights are widened as they are read: of several, those that k walks along.
+        inner = atoms(where[-2] if node is self.node.inputs[1] else where[-1])
+        loads = [
+            v for v in walk_values([value]) if v.op == "load" and atoms(v.data[1]).issuperset(inner)
+        ]
+        if evaluate.prelude or len(loads) != 1 or loads[0].args:
             return None
-        buffer, at = value.data
+        buffer, at = loads[0].data
         return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
@@ -479,12 +519,16 @@ class _Lowering:
             return substitute_indices(inner, {lane: 0})
         return (ir.Loop(lane, 0, height, inner, unroll=True),)
 
-    def _step(self, total: Local, lane: Index, inner: Dim, combine: str) -> list[Statement]:
+    def _step(
+        self, total: Local, base: Dim, lane: Index, inner: Dim, combine: str
+    ) -> list[Statement]:
         *batch, row, column = self.at
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         left, right = self.node.inputs
-        a = ir.cast(evaluate(left, (*batch, row, inner)), total.dtype)
-        b = ir.cast(evaluate(right, (*batch, inner, column)), total.dtype)
+        staged, wide = self.staged, self.wide
+        a = staged.load(base + lane, inner) if staged else evaluate(left, (*batch, row, inner))
+        b = wide.load(inner, column) if wide else evaluate(right, (*batch, inner, column))
+        a, b = ir.cast(a, total.dtype), ir.cast(b, total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]
 

@@ -50,8 +50,15 @@ def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) ->
 
 
 def panel_width(target: Target) -> PanelWidth:
-    """How wide the panels of a contraction are, for packing and scheduling to agree with."""
-    return lambda columns, bits: register_tile(target, bits, columns).lanes
+    """How wide the panels of a contraction are, for packing and scheduling to agree with.
+
+    Products of bytes (8 bits) have panels of words.
+    """
+
+    def width(columns: Dim, bits: int) -> int:
+        return target.word_lanes if bits == 8 else register_tile(target, bits, columns).lanes
+
+    return width
 
 
 @dataclass(frozen=True, slots=True)

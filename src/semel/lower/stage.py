@@ -1,20 +1,135 @@
-"""Rows of an operand, computed once per tile and kept in scratch.
+"""Operands of a contraction that are computed once per tile and kept in scratch.
 
-    value at (row, k)  --stage_rows-->  loops that store it to scratch
+    value at (row, k)      --stage_left-->   rows of a left operand that is computed
+    value at (k, column)   --widen_panel-->  a panel of weights that are narrow in memory
 
-A contraction reads an element of its left operand once for every panel of columns. What is
-not simply there to be read (a gather of rows, a scale, a change of sign) is written to
-scratch first, in vectors along k, so that it is computed once for all panels of a tile.
+A contraction reads an element of its left operand once for every panel of columns, and one
+of its right operand once for every block of rows. What is not simply there to be read (a
+gather of rows, a scale, a change of sign, a widening) is written to scratch first, in
+vectors, so that it is computed once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from semel.ir.expr import Dim, Index
+from semel.ir.expr import Dim, Index, ceildiv, product
+from semel.ir.graph import Node
+from semel.ir.signature import CheckInfo
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Statement, Value
-from semel.lower.evaluate import value_atoms
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.evaluate import Evaluator, value_atoms
+from semel.lower.lowered import Names, split_rows
+from semel.ops.index_maps import Indices, contraction_index
+from semel.ops.narrow import is_widened
+from semel.schedule.group import SKINNY_ROWS
+
+#: Elements of a cache line, for those of four bytes.
+_LINE_ELEMENTS = 16
+#: Rows of a tile whose weights are widened in scratch, and the most k that fit there.
+WIDENED_ROWS = 96
+_WIDENED_DEPTH = 4096
+
+
+@dataclass(frozen=True)
+class Site:
+    """The contraction whose operands are staged: where it is wanted, and what can be loaded."""
+
+    node: Node
+    at: Indices
+    buffers: Mapping[Node, Buffer]
+    checks: list[CheckInfo]
+    names: Names
+    lanes: int  # of one vector register
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows of the left operand from `first` on, in scratch."""
+
+    buffer: Buffer
+    pitch: Dim
+    first: Dim
+
+    def load(self, row: Dim, inner: Dim) -> Value:
+        """Element k = `inner` of a row, numbered as in the whole operand."""
+        return ir.load(self.buffer, (row - self.first) * self.pitch + inner)
+
+
+@dataclass(frozen=True, slots=True)
+class WidePanel:
+    """The columns of one panel for all k, in scratch."""
+
+    buffer: Buffer
+    lanes: int
+
+    def load(self, inner: Dim, column: Dim) -> Value:
+        """Row k = `inner` of a column, numbered as in the whole operand."""
+        return ir.load(self.buffer, inner * self.lanes + column % self.lanes)
+
+
+def reads_left(site: Site) -> bool:
+    """Whether the left operand is simply there to be read."""
+    names = Names()
+    evaluate = Evaluator(site.buffers, {}, [], names)
+    inner = contraction_index(site.node, lambda extent: names.index("k", extent))
+    value = evaluate(site.node.inputs[0], (*site.at[:-1], inner))
+    return not evaluate.prelude and value.op == "load"
+
+
+def stage_left(
+    site: Site, loops: Sequence[Index], rows: int, first: Dim, last: Dim
+) -> tuple[StagedRows, tuple[Statement, ...]]:
+    """Rows [first, last) of the left operand, at most `rows`, numbered along `loops`."""
+    left = site.node.inputs[0]
+    depth = left.type.shape[-1]
+    k = site.names.index("k", depth)
+    evaluate = Evaluator(site.buffers, {}, site.checks, site.names)
+    value = evaluate(left, (*site.at[:-1], k))
+    # Rows an odd number of lines apart do not push each other out of the cache.
+    pitch = ceildiv(depth, 2 * _LINE_ELEMENTS) * 2 * _LINE_ELEMENTS + _LINE_ELEMENTS
+    staged = StagedRows(Buffer("s1", value.dtype, rows * pitch, "s"), pitch, first)
+    here = Index(site.names("r"), product(i.extent for i in loops)) if loops else 0
+    body = stage_rows(
+        staged.buffer, (here - first) * pitch + k, value, evaluate.prelude, (k,), site.lanes
+    )
+    if not isinstance(here, Index):
+        return staged, body
+    inner = substitute_indices(body, split_rows(here, loops))
+    return staged, (ir.Loop(here, first, last, inner),)
+
+
+def widens(site: Site, rows: Dim) -> bool:
+    """Whether many rows read weights that are narrow in memory: widened once a tile then."""
+    right = site.node.inputs[1]
+    depth = right.type.shape[-2]
+    is_skinny = isinstance(rows, int) and rows <= SKINNY_ROWS
+    is_short = isinstance(depth, int) and 0 < depth <= _WIDENED_DEPTH
+    return is_short and isinstance(site.at[-1], Index) and not is_skinny and is_widened(right)
+
+
+def wide_panel(site: Site, lanes: int) -> WidePanel:
+    """Scratch for a panel of `lanes` columns."""
+    right = site.node.inputs[1].type
+    return WidePanel(Buffer("s2", right.dtype.compute, right.shape[-2] * lanes, "s"), lanes)
+
+
+def widen_panel(site: Site, panel: WidePanel, first: Dim, count: int) -> tuple[Statement, ...]:
+    """`count` columns from `first` on, for all k, as accumulators want them."""
+    loops: list[Dim] = []
+
+    def fresh(extent: Dim) -> Dim:
+        loops.append(site.names.index("k", extent))
+        return loops[-1]
+
+    inner = contraction_index(site.node, fresh)
+    lane = Index(site.names("n"), panel.lanes)
+    evaluate = Evaluator(site.buffers, {}, site.checks, site.names)
+    value = evaluate(site.node.inputs[1], (*site.at[:-2], inner, first + lane))
+    at, wide = inner * panel.lanes + lane, ir.cast(value, panel.buffer.dtype)
+    return stage_rows(panel.buffer, at, wide, evaluate.prelude, (*loops, lane), site.lanes, count)
 
 
 def stage_rows(
