@@ -75,3 +75,18 @@ def test_narrow_weights_survive_a_saved_plan(tmp_path: Any) -> None:
     plan = (Tensor.input("x", (3, K)) @ FORMS["a scale per block"]()).prepare()
     plan.save(tmp_path / "narrow.plan")
     np.testing.assert_array_equal(load_plan(tmp_path / "narrow.plan")(x=data), plan(x=data))
+
+
+@pytest.mark.parametrize("block", [0, 64])
+def test_deep_contractions_of_narrow_weights_run_in_parts(block: int) -> None:
+    depth = 8192
+    q = RNG.integers(-128, 128, (depth, 64)).astype(np.int8)
+    scale: Any = np.float32(0.01)
+    if block:
+        scale = np.asarray(RNG.random((depth // block, 64)), np.float32)
+    weights = Tensor(q).dequantize_linear(scale, axis=0, block_size=block)
+    x = Tensor.input("x", (9, depth))
+    data = RNG.standard_normal((9, depth)).astype(np.float32)
+    narrow = ((x * 0.5) @ weights).prepare()
+    wide = ((x * 0.5) @ Tensor(weights.numpy())).prepare()
+    np.testing.assert_array_equal(narrow(x=data), wide(x=data))
