@@ -44,6 +44,11 @@ def first_row_elsewhere(rows: Tensor) -> Tensor:
     return result
 
 
+def kept_for_two(x: Tensor) -> list[Tensor]:
+    total = x.clip(-9, 9).logsumexp((2,), keepdims=True)
+    return [total.square().sum((2,), keepdims=True).max((1, 2)), total.tanh()]
+
+
 CASES: dict[str, tuple[Build, tuple[Array, ...]]] = {
     "a reduction is wanted with its rows transposed":
         (lambda x, y: y + x.sum(-1).T, (spread(5, 4, 70), spread(4, 5))),
@@ -72,6 +77,10 @@ CASES: dict[str, tuple[Build, tuple[Array, ...]]] = {
         (lambda x, y: x @ y, (spread(4, 0), spread(0, 9))),
     "a reduction keeps no columns":
         (lambda x: x.sum(1), (spread(5, 3, 0),)),
+    "the root lends its room to a value that another output is made of":
+        (kept_for_two, (np.arange(25, dtype=np.int8).reshape(5, 5, 1) - 9,)),
+    "an axis without elements is split":
+        (lambda x: [x.sum((0, 1, 2)), (x + 1).reshape(0) * 2], (spread(0, 2, 0),)),
     "an index doubles at every step":
         (reshapes(40), (spread(3, 4),)),
 }  # fmt: skip

@@ -355,7 +355,7 @@ class _Lowering:
             declarations += declare
             statements += update
             results.append((node, ir.cast(ir.local(locals_[-1]), node.type.dtype)))
-        for node in phase.stores:
+        for node in sorted(phase.stores, key=self._lends_room):
             if node in self.stored:
                 continue
             value = evaluate(node, phase.at)
@@ -376,6 +376,11 @@ class _Lowering:
                 where = flat_index(self._kept_index(node), node.type.shape)
                 after.append(ir.Store(self.buffers[node], where, value))
         return [*declarations, *nest, *after]
+
+    def _lends_room(self, node: Node) -> bool:
+        """Whether an output's elements hold another value until they are stored: then last."""
+        buffer = self.buffers[node]
+        return any(n is not node and b is buffer for n, b in self.kept.items())
 
     @property
     def _loadable(self) -> dict[Node, Buffer]:

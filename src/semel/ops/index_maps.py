@@ -148,11 +148,14 @@ def _next_run(source: Shape, target: Shape, i: int, j: int) -> tuple[int, int]:
 
 
 def unflatten(flat: Dim, shape: Shape) -> list[Dim]:
-    """The index of row-major position `flat`; axes of size 1 have index 0."""
+    """The index of row-major position `flat`; axes of size 1 have index 0.
+
+    An axis of size 0 has no index, and whatever is computed there never runs.
+    """
     result: list[Dim] = []
     rest = flat
     for position, dim in enumerate(reversed(shape)):
-        if dim == 1:
+        if dim in (0, 1):
             result.append(0)
             continue
         is_first = all(d == 1 for d in shape[: len(shape) - 1 - position])
