@@ -51,6 +51,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.lower.parts import Span, find_parts
+from semel.lower.windows import block_places, can_block
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import DEAR, Group
 
@@ -486,7 +487,7 @@ class _Lowering:
         steps = [four_rows(s, loop, block) for s in body if isinstance(s, ir.Reduce)]
         main = ir.Loop(block, 0, loop.extent // ROWS, tuple(steps), unroll=unroll)
         rest = ir.Loop(loop, loop.extent // ROWS * ROWS, loop.extent, body, unroll=unroll)
-        return (main, rest)
+        return tuple(each for each in (main, rest) if each.start != each.stop)
 
     # ------------------------------------------------------------ vectors and tiles
 
@@ -512,8 +513,15 @@ class _Lowering:
         if not loops:
             return Index("tile", 1), body
         if self._is_column_mode:
+            if self._has_windows and can_block(loops, body):
+                return block_places(loops, body, self.names, self._lanes, TILE_ELEMENTS)
             return self._tile_columns(loops, body)
         return self._tile_rows(loops, body)
+
+    @property
+    def _has_windows(self) -> bool:
+        has_window = any(n.op.name == "window" for n in self.group.inside)
+        return has_window and bool(self.group.reduces) and not self.is_partial
 
     def _finished(self, tile: Index, statements: tuple[Statement, ...]) -> Kernel:
         return finish_kernel(

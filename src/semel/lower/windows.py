@@ -1,0 +1,267 @@
+"""Reductions over windows: several places at once, and no test where none can fail.
+
+    loops (rows..., place, channel) around { acc = 0; for tap: acc += f(place, tap); store }
+    -->
+    for row: { places at the edge; blocks of 4 places, an accumulator each; places at the edge }
+
+A depthwise convolution or a pool does little with what it loads. Neighbouring places read
+the same filters and mostly the same elements: four of them, tap by tap, load half as often,
+and four sums are under way where one would wait for itself. Padding is a test at every tap;
+inside, where every tap of a window lies in the data, the tests are left out. Where that is
+follows from the tests themselves (`_inside`), for symbolic sizes too.
+
+Every place adds its taps in the order it had, so that nothing changes by a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from semel.ir.expr import (
+    Dim,
+    Index,
+    atoms,
+    ceildiv,
+    floordiv,
+    linear_coefficient,
+    maximum,
+    minimum,
+    product,
+    substitute,
+    upper_bound,
+)
+from semel.ir.types import BOOL
+from semel.kernel import ir
+from semel.kernel.ir import Local, Statement, Value, statement_values, walk_statements, walk_values
+from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
+from semel.lower.lowered import Names, split_rows
+
+#: Places at once: more accumulators, filters and elements than this do not fit the registers.
+PLACES = 4
+_TRUE = ir.const(BOOL, True)
+
+
+@dataclass
+class _Inside:
+    """Where the tests of a body surely hold: [low, high) of each loop, and the tests."""
+
+    low: dict[Index, Dim] = field(default_factory=dict)
+    high: dict[Index, Dim] = field(default_factory=dict)
+    tests: set[Value] = field(default_factory=set)
+
+
+def can_block(loops: Sequence[Index], body: Sequence[Statement]) -> bool:
+    """Whether the body is accumulators, loops and stores only, under a place and a channel."""
+    plain = (ir.Loop, ir.Declare, ir.Reduce, ir.Store)
+    return len(loops) > 1 and all(isinstance(s, plain) for s in walk_statements(body))
+
+
+def block_places(
+    loops: Sequence[Index],
+    body: tuple[Statement, ...],
+    names: Names,
+    lanes: int,
+    tile_elements: int,
+) -> tuple[Index, tuple[Statement, ...]]:
+    """The tile and its statements: some rows of places, or a part of a long row."""
+    *rest, place, channel = loops
+    inside = _inside(body, loops[:-1])
+    rows = product(i.extent for i in rest)
+    width, depth = (upper_bound(i.extent) or tile_elements for i in (place, channel))
+    count = max(tile_elements // max(depth, 1), 4 * PLACES)
+
+    def row(start: Dim, stop: Dim) -> tuple[Statement, ...]:
+        return _row(rest, place, channel, body, inside, names, lanes, start, stop)
+
+    if width > 2 * count:
+        parts = ceildiv(place.extent, count)
+        tile = Index("tile", rows * parts)
+        start = (tile % parts) * count
+        statements = row(start, minimum(start + count, place.extent))
+        return tile, substitute_indices(statements, split_rows(tile // parts, rest))
+    several = max(1, count // max(width, 1))
+    tile = Index("tile", ceildiv(rows, several))
+    statements = row(0, place.extent)
+    if several == 1:
+        return tile, substitute_indices(statements, split_rows(tile, rest))
+    here = Index("row", rows)
+    inner = substitute_indices(statements, split_rows(here, rest))
+    stop = minimum(tile * several + several, rows)
+    return tile, (ir.Loop(here, tile * several, stop, inner),)
+
+
+def _row(
+    rest: Sequence[Index],
+    place: Index,
+    channel: Index,
+    body: tuple[Statement, ...],
+    inside: _Inside,
+    names: Names,
+    lanes: int,
+    start: Dim,
+    stop: Dim,
+) -> tuple[Statement, ...]:
+    """The places [start, stop) of one row: edge, blocks, what is left of them, edge."""
+
+    def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        own = Index(names("v"), channel.extent)
+        inner = substitute_indices(statements, {channel: own})
+        return (ir.Loop(own, 0, channel.extent, inner, lanes),)
+
+    def singly(statements: tuple[Statement, ...], low: Dim, high: Dim) -> ir.Loop:
+        own = Index(names("w"), place.extent)
+        return ir.Loop(own, low, high, vector(substitute_indices(statements, {place: own})))
+
+    bare = _without(body, inside.tests)
+    first, last, binds = start, stop, []
+    if inside.tests:
+        ends = [Index(names(n), place.extent + 1) for n in ("f", "l")]
+        low = maximum(inside.low.get(place, 0), start)
+        high = minimum(inside.high.get(place, place.extent), stop)
+        holds = _holds(rest, inside)
+        begin = ir.index(minimum(low, stop))
+        end = ir.index(maximum(high, minimum(low, stop)))
+        outside = ir.index(stop)
+        binds = [
+            ir.Bind(ends[0], ir.select(holds, begin, outside)),
+            ir.Bind(ends[1], ir.select(holds, end, outside)),
+        ]
+        first, last = ends
+    block = Index(names("b"), floordiv(place.extent, PLACES) + 1)
+    blocks = floordiv(last - first, PLACES)
+    several = _several(bare, place, first + block * PLACES, names)
+    statements: list[Statement] = [*binds]
+    if inside.tests:
+        statements.append(singly(body, start, first))
+    statements.append(ir.Loop(block, 0, blocks, vector(several)))
+    statements.append(singly(bare, first + blocks * PLACES, last))
+    if inside.tests:
+        statements.append(singly(body, last, stop))
+    return tuple(statements)
+
+
+def _holds(rest: Sequence[Index], inside: _Inside) -> Value:
+    """Whether a row lies inside."""
+    result: Value = _TRUE
+    for loop in rest:
+        here = ir.index(loop)
+        if loop in inside.low:
+            result = _and(result, here >= ir.index(inside.low[loop]))
+        if loop in inside.high:
+            result = _and(result, here < ir.index(inside.high[loop]))
+    return result
+
+
+def _and(a: Value, b: Value) -> Value:
+    if a is _TRUE:
+        return b
+    return a if b is _TRUE else a & b
+
+
+# ---------------------------------------------------------------- tests that cannot fail
+
+
+def _inside(body: Sequence[Statement], loops: Sequence[Index]) -> _Inside:
+    """Bounds of each loop between which the tests on it hold for every tap."""
+    result = _Inside()
+    roots = [v for s in walk_statements(body) for v in statement_values(s)]
+    for value in walk_values(roots):
+        least = _least(value)
+        if least is None:
+            continue
+        used = [i for i in loops if i in atoms(least)]
+        if len(used) != 1:
+            continue
+        loop = used[0]
+        step = linear_coefficient(least, loop)
+        if not isinstance(step, int) or step == 0:
+            continue
+        at_zero = _over_taps(substitute(least, {loop: 0}))
+        if at_zero is None:
+            continue
+        result.tests.add(value)
+        if step > 0:  # step * loop + at_zero >= 0
+            bound = ceildiv(-1 * at_zero, step)
+            result.low[loop] = maximum(result.low.get(loop, 0), bound)
+        else:
+            bound = floordiv(at_zero, -step) + 1
+            result.high[loop] = minimum(result.high.get(loop, loop.extent), bound)
+    return result
+
+
+def _least(value: Value) -> Dim | None:
+    """The expression that is >= 0 where the test holds, if `value` compares indices."""
+    if value.op not in ("ge", "lt") or not all(a.op in ("index", "const") for a in value.args):
+        return None
+    left, right = (a.data for a in value.args)
+    if not all(a.dtype.is_integer for a in value.args):
+        return None
+    difference: Dim = left - right if value.op == "ge" else right - left - 1
+    return difference
+
+
+def _over_taps(dim: Dim) -> Dim | None:
+    """The least value over all taps: indices of loops inside the body, with known extents."""
+    for index in sorted((a for a in atoms(dim) if isinstance(a, Index)), key=lambda i: i.name):
+        step = linear_coefficient(dim, index)
+        if not isinstance(step, int) or not isinstance(index.extent, int):
+            return None
+        dim = substitute(dim, {index: 0 if step > 0 else max(index.extent - 1, 0)})
+    return dim
+
+
+def _without(body: tuple[Statement, ...], tests: set[Value]) -> tuple[Statement, ...]:
+    """The statements with `tests` taken to hold."""
+
+    def leaf(value: Value) -> Value:
+        if value in tests:
+            return _TRUE
+        match value.op:
+            case "and" if _TRUE in value.args:
+                return _and(*value.args)
+            case "select" if value.args[0] is _TRUE:
+                return value.args[1]
+            case "load" if value.args and value.args[0] is _TRUE:
+                return ir.load(*value.data)
+        return value
+
+    return map_statements(body, ValueMap(leaf)) if tests else body
+
+
+# ---------------------------------------------------------------- several places
+
+
+def _several(
+    body: Sequence[Statement], place: Index, base: Dim, names: Names
+) -> tuple[Statement, ...]:
+    """The body for places base, base + 1, ...: tap by tap, each tap for all places."""
+    lane = Index(names("u"), PLACES)
+    renamed: dict[Local, Local] = {
+        s.local: replace(s.local, name=f"{s.local.name}_{PLACES}", copies=(PLACES,))
+        for s in walk_statements(body)
+        if isinstance(s, ir.Declare)
+    }
+
+    def leaf(value: Value) -> Value:
+        if value.op == "local" and value.data[0] in renamed:
+            return ir.local(renamed[value.data[0]], (lane,))
+        return value
+
+    values = ValueMap(leaf)
+
+    def spread(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(one(s) for s in statements)
+
+    def one(statement: Statement) -> Statement:
+        if isinstance(statement, ir.Loop):
+            return replace(statement, body=spread(statement.body))
+        if isinstance(statement, ir.Declare):
+            return ir.Declare(renamed[statement.local], statement.init)
+        (moved,) = map_statements([statement], values)
+        if isinstance(moved, ir.Reduce):
+            moved = replace(moved, locals=tuple(renamed[x] for x in moved.locals), at=(lane,))
+        inner = substitute_indices([moved], {place: base + lane})
+        return ir.Loop(lane, 0, PLACES, inner, unroll=True)
+
+    return spread(body)
