@@ -1,0 +1,137 @@
+"""Reductions over windows: blocks of places and edges with tests, at every size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.ops.windows_reference import np_conv, np_pool
+
+import semel
+from semel import Tensor, Variable
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.graph import Graph
+from semel.kernel.text import format_kernel
+from semel.lower import lower_schedule
+from semel.passes import run_passes
+from semel.schedule.groups import build_schedule
+
+RARELY = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def data(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@st.composite
+def windows(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """The sizes of space and window, and how the window slides; some have no inside at all."""
+    count = draw(st.integers(1, 3))
+    largest = (40, 14, 9)[count - 1]
+
+    def numbers(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(count))
+
+    kernel, dilation, stride = numbers(1, 5 if count < 3 else 3), numbers(1, 2), numbers(1, 3)
+    most = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple((draw(st.integers(0, m)), draw(st.integers(0, m))) for m in most)
+    space = tuple(
+        max(m + 1 - before - after, 1) + draw(st.integers(0, largest))
+        for m, (before, after) in zip(most, padding, strict=True)
+    )
+    return space, kernel, {"stride": stride, "padding": padding, "dilation": dilation}
+
+
+@RARELY
+@given(windows(), st.sampled_from([1, 3, 16, 21]))
+def test_a_depthwise_convolution_at_any_size(case: Any, channels: int) -> None:
+    space, kernel, options = case
+    x, w = data(1, 2, channels, *space), data(2, channels, 1, *kernel)
+    n = Variable("n", 1, 3)
+    sizes = [Variable(f"s{i}", 1, 64) for i in range(len(space))]
+
+    def run(shape: Any, threads: int) -> np.ndarray:
+        y = Tensor.input("x", shape).conv(w, groups=channels, **options).relu()
+        return np.asarray(y.prepare(threads=threads)(x=x))
+
+    got = run(x.shape, 1)
+    want = np_conv(x.astype(np.float64), w.astype(np.float64), groups=channels, **options)
+    np.testing.assert_allclose(got, np.maximum(want, 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(run(x.shape, 2), got)
+    if channels > 1 and min(space) > 1:  # a size fixed at 1 is no axis, and adds in lanes
+        np.testing.assert_array_equal(run((n, channels, *sizes), 2), got)
+
+
+@RARELY
+@given(windows(), st.sampled_from(["max", "avg", "lp"]), st.booleans())
+def test_a_pool_at_any_size(case: Any, how: str, ceil_mode: bool) -> None:
+    space, kernel, options = case
+    # More padding than half a window leaves windows with nothing in them.
+    pads = tuple(
+        tuple(min(p, (k - 1) * d // 2) for p in pair)
+        for pair, k, d in zip(options["padding"], kernel, options["dilation"], strict=True)
+    )
+    grown = tuple(n + k * 2 for n, k in zip(space, kernel, strict=True))
+    options = {**options, "padding": pads, "ceil_mode": ceil_mode}
+    x = data(3, 2, 5, *grown)
+    sizes = [Variable(f"s{i}", 1, 99) for i in range(len(grown))]
+
+    def run(shape: Any, threads: int) -> np.ndarray:
+        t = Tensor.input("x", shape)
+        y = getattr(t, f"{how}_pool")(kernel, **options)
+        return np.asarray(y.prepare(threads=threads)(x=x))
+
+    got = run(x.shape, 1)
+    np.testing.assert_allclose(got, np_pool(how, x, kernel, **options), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(run(x.shape, 2), got)
+    np.testing.assert_allclose(run((2, 5, *sizes), 1), got, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5, 6, 7, 9, 20])
+def test_an_image_may_be_all_edge(side: int) -> None:
+    x, w = data(1, 1, 19, side, side), data(2, 19, 1, 5, 5)
+    y = Tensor.input("x", x.shape).conv(w, padding=2, groups=19)
+    want = np_conv(x.astype(np.float64), w.astype(np.float64), padding=2, groups=19)
+    with semel.config.override(debug=frozenset({"poison"})):
+        np.testing.assert_allclose(y.prepare()(x=x), want, rtol=1e-5, atol=1e-5)
+
+
+def kernel_text(y: Tensor) -> str:
+    schedule = build_schedule(run_passes(Graph((y.node,))))
+    (lowered,) = lower_schedule(schedule, host_target())
+    return format_kernel(lowered.kernel)
+
+
+def places_of(text: str) -> str:
+    """The loop over blocks of places: what stands between its vector loop and the next loop."""
+    return text.split("f32[4] = ")[1].split("lanes=")[0]
+
+
+def test_nothing_is_tested_inside_the_edge() -> None:
+    x = Tensor.input("x", (1, 9, 9, 32)).permute(0, 3, 1, 2)
+    conv = x.conv(data(1, 32, 1, 3, 3), padding=1, groups=32).permute(0, 2, 3, 1)
+    pool = x.max_pool(3, 2, 1).permute(0, 2, 3, 1)
+    for y in (conv, pool):
+        text = kernel_text(y)
+        assert " where " in text
+        assert " where " not in places_of(text)
+
+
+def test_without_padding_there_is_no_edge() -> None:
+    x = Tensor.input("x", (1, 9, 9, 32)).permute(0, 3, 1, 2)
+    text = kernel_text(x.avg_pool(3, 1).permute(0, 2, 3, 1))
+    assert "where" not in text and "bind" not in text
+
+
+def test_a_long_line_is_cut_for_threads() -> None:
+    x = data(1, 1, 9000, 8)
+    y = Tensor.input("x", x.shape).permute(0, 2, 1).max_pool(3, 1, 1).permute(0, 2, 1)
+    tiles = int(kernel_text(y).split("tiles i0:")[1].split(" ")[0])
+    assert tiles >= 4
+    want = np_pool("max", x.transpose(0, 2, 1), 3, 1, 1).transpose(0, 2, 1)
+    np.testing.assert_array_equal(y.prepare(threads=2)(x=x), want)
