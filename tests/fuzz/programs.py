@@ -696,6 +696,126 @@ def experts(m: Maker) -> bool:
     return m.add(f"{count} experts to {width}, {repeat} each", [x], build, noisy=True)
 
 
+#: How an operand of a contraction is seen; the axes that are contracted stay.
+VIEWS: dict[str, Build] = {
+    "as it is": lambda t: t, "turned twice": lambda t: t.mT.flip(-1).mT,
+    "flipped rows": lambda t: t.flip(-2), "flipped columns": lambda t: t.flip(-1),
+    "shifted": lambda t: t.roll(1, -1), "stored turned": lambda t: (t.mT + 0).mT,
+    "in a batch": lambda t: t.unsqueeze(0).expand(2, *t.shape),
+    "padded and cut": lambda t: t.pad([(0, 0)] * (t.ndim - 1) + [(2, 1)])[..., 2:-1],
+}  # fmt: skip
+EPILOGUES: dict[str, Build] = {
+    "nothing": lambda y: y, "relu": lambda y: y.relu(), "gelu": lambda y: y.clip(-9, 9).gelu(),
+    "scaled": lambda y: y * 0.25 + 1, "row sums": lambda y: y - y.mean(-1, keepdims=True),
+    "turned": lambda y: y.mT, "squared": lambda y: y.clip(-30, 30) * y.clip(-30, 30),
+    "residual": lambda y: y + y.flip(-1) * 0.5, "softmax": lambda y: y.clip(-9, 9).softmax(-1),
+    "half": lambda y: y.clip(-999, 999).cast("float16").cast(y.dtype),
+}  # fmt: skip
+
+
+def contraction(m: Maker) -> bool:
+    """A matmul of views, halves among them, with something behind it."""
+    x = m.pick(lambda t: t.ndim >= 2 and t.dtype.is_float)
+    if x is None:
+        return False
+    t = m.tensors[x]
+    turned = m.rng.random() < 0.5
+    y = m.pick(
+        lambda u: u.ndim >= 2 and u.dtype.is_float and u.shape[-1 if turned else -2] == t.shape[-1]
+    )
+    if y is None:
+        return False
+    left, right, behind = (m.rng.choice(list(table)) for table in (VIEWS, VIEWS, EPILOGUES))
+    if _low(t.shape[-2]) == 0 or any(_low(d) == 0 for d in m.tensors[y].shape):
+        behind = "relu"
+
+    def build(t: Tensor, u: Tensor) -> Tensor:
+        a, b = VIEWS[left](t.clip(-3, 3)), VIEWS[right](u.clip(-3, 3))
+        return EPILOGUES[behind](a @ (b.mT if turned else b))
+
+    halves = "float16" if behind == "half" else True
+    return m.add(f"{left} @ {right} {turned}, {behind}", [x, y], build, noisy=halves)
+
+
+def _spatial(m: Maker) -> tuple[int, Build, list[Dim]] | None:
+    """A value as [N, C, space...]: which, how, and its shape then."""
+    x = m.pick(lambda t: t.dtype.is_float and 2 <= t.ndim <= 5)
+    if x is None:
+        return None
+    t = m.tensors[x]
+    if t.ndim == 2 or (t.ndim < 5 and m.rng.random() < 0.3):
+        return x, lambda t: t.clip(-3, 3).unsqueeze(0), [1, *t.shape]
+    if m.rng.random() < 0.3:
+        return x, lambda t: t.clip(-3, 3).swapaxes(1, -1), list(t.swapaxes(1, -1).shape)
+    return x, lambda t: t.clip(-3, 3), list(t.shape)
+
+
+def _sliding(m: Maker, space: Sequence[Dim], kernels: Sequence[int]) -> dict[str, Any] | None:
+    """A window that fits at every size."""
+    count = len(space)
+    kernel = [m.rng.choice(kernels) for _ in range(count)]
+    dilation = [m.rng.choice((1, 1, 1, 2)) for _ in range(count)]
+    padding: Any = [(m.rng.randrange(k), m.rng.randrange(k)) for k in kernel]
+    for size, k, d, pads in zip(space, kernel, dilation, padding, strict=True):
+        if _low(size) + sum(pads) < (k - 1) * d + 1:
+            return None
+    if m.rng.random() < 0.25:
+        padding = m.rng.choice(("same", "same_lower"))
+    stride = [m.rng.choice((1, 1, 2, 3)) for _ in range(count)]
+    return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+
+
+def convolution(m: Maker) -> bool:
+    """Any groups, strides, dilations and pads, with bias and activation, plain or transposed."""
+    found = _spatial(m)
+    if found is None:
+        return False
+    x, view, (_, channels, *space) = found
+    window = _sliding(m, space, (1, 2, 3, 3, 5))
+    if window is None or not isinstance(channels, int) or channels == 0:
+        return False
+    groups = m.rng.choice([g for g in range(1, channels + 1) if channels % g == 0])
+    wide = groups * m.rng.choice((1, 1, 2, 5, 16))
+    rng = np.random.default_rng(m.rng.randrange(1 << 30))
+    dtype = m.tensors[x].dtype.numpy
+    transposed = m.rng.random() < 0.25 and not isinstance(window["padding"], str)
+    shape = (channels, wide // groups) if transposed else (wide, channels // groups)
+    kernel = window.pop("kernel")
+    weight = np.asarray(rng.integers(-4, 5, (*shape, *kernel)) / 8).astype(dtype)
+    bias = np.asarray(rng.integers(-4, 5, wide) / 8).astype(dtype) if m.rng.random() < 0.5 else None
+    behind = m.rng.choice(("nothing", "relu", "gelu", "scaled"))
+
+    def build(t: Tensor) -> Tensor:
+        seen = view(t)
+        call = seen.conv_transpose if transposed else seen.conv
+        return EPILOGUES[behind](call(weight, bias, groups=groups, **window))
+
+    label = f"conv{'_transpose' * transposed} {weight.shape} groups {groups} {window} {behind}"
+    return m.add(label, [x], build, noisy=True)
+
+
+def pool(m: Maker) -> bool:
+    found = _spatial(m)
+    if found is None:
+        return False
+    x, view, (_, _, *space) = found
+    window = _sliding(m, space, (1, 2, 3, 3, 7))
+    if window is None:
+        return False
+    how = m.rng.choice(("max", "avg", "avg", "lp"))
+    window["ceil_mode"] = m.rng.random() < 0.3
+    if how == "avg":
+        window["count_include_pad"] = m.rng.random() < 0.5
+    if how != "max" and any(_low(d) == 0 for d in space):
+        return False
+
+    def build(t: Tensor) -> Tensor:
+        result: Tensor = getattr(view(t), f"{how}_pool")(**window)
+        return result
+
+    return m.add(f"{how}_pool {window}", [x], build, noisy=how != "max")
+
+
 def attention(m: Maker) -> bool:
     def fits(t: Tensor) -> bool:
         # Without fusion the scores are stored: rows times rows.
@@ -805,8 +925,8 @@ STEPS: dict[Callable[[Maker], bool], int] = {
     unary: 5, discontinuous: 1, smooth: 5, binary: 14, rearranged: 8, binary_exact: 2, bits: 2,
     where: 2, cast: 2, reduce: 12, reduce_exact: 2, movement: 14, concat: 3, take: 2,
     take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, linear: 3,
-    attention: 3, experts: 2, integer_matmul: 1, scan: 2, order: 2, network: 4, random_numbers: 1,
-    from_nothing: 1,
+    experts: 2, contraction: 4, convolution: 5, pool: 3, attention: 3, integer_matmul: 1,
+    scan: 2, order: 2, network: 4, random_numbers: 1, from_nothing: 1,
 }  # fmt: skip
 
 
