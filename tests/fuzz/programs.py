@@ -765,6 +765,14 @@ def _sliding(m: Maker, space: Sequence[Dim], kernels: Sequence[int]) -> dict[str
     return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
 
 
+def _leaves_something(space: Sequence[Dim], kernel: Sequence[int], window: dict[str, Any]) -> bool:
+    """Whether the padding of a transposed convolution takes away less than all."""
+    if isinstance(window["padding"], str):
+        return False
+    rows = zip(space, kernel, window["stride"], window["dilation"], window["padding"], strict=True)
+    return all((_low(n) - 1) * s + (k - 1) * d + 1 > sum(p) for n, k, s, d, p in rows)
+
+
 def convolution(m: Maker) -> bool:
     """Any groups, strides, dilations and pads, with bias and activation, plain or transposed."""
     found = _spatial(m)
@@ -778,9 +786,9 @@ def convolution(m: Maker) -> bool:
     wide = groups * m.rng.choice((1, 1, 2, 5, 16))
     rng = np.random.default_rng(m.rng.randrange(1 << 30))
     dtype = m.tensors[x].dtype.numpy
-    transposed = m.rng.random() < 0.25 and not isinstance(window["padding"], str)
-    shape = (channels, wide // groups) if transposed else (wide, channels // groups)
     kernel = window.pop("kernel")
+    transposed = m.rng.random() < 0.25 and _leaves_something(space, kernel, window)
+    shape = (channels, wide // groups) if transposed else (wide, channels // groups)
     weight = np.asarray(rng.integers(-4, 5, (*shape, *kernel)) / 8).astype(dtype)
     bias = np.asarray(rng.integers(-4, 5, wide) / 8).astype(dtype) if m.rng.random() < 0.5 else None
     behind = m.rng.choice(("nothing", "relu", "gelu", "scaled"))

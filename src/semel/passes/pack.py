@@ -7,8 +7,9 @@ that a kernel which keeps a panel's columns in registers reads one straight run 
 memory. The packed constant has shape (panels, K, lanes), its last panel padded with
 zeros; the view (permute, reshape, slice) gives back w's shape, so that the graph
 means what it meant and index arithmetic alone finds the elements. Transposed and
-otherwise moved constants are packed straight from where they lie. Other constants that
-are read in another order than they lie in (the filters of a depthwise convolution) are
+otherwise moved constants are packed straight from where they lie; a matrix per batch
+entry (the groups of a convolution) is packed entry by entry. Other constants that are
+read in another order than they lie in (the filters of a depthwise convolution) are
 stored in that order.
 
 Before:  %1 = constant f32[384,1536];   %2 = matmul %0, %1
@@ -51,8 +52,8 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
         if right.type.rank == 2 and right.op.name != "constant" and is_widened(right):
             return make_node("matmul", (left, _repeated(_packed_parts(right, (), lanes), repeated)))
         chain = constant_chain(right)
-        if chain is None or right.type.rank != 2 or not _is_wider(right, lanes):
-            # Too narrow or too deep for panels: in order at least.
+        if chain is None or not _is_wider(right, lanes):
+            # Too narrow for panels: in order at least.
             return _with_ordered_constants(node)
         view = _packed_view(right, chain, lanes)
         return make_node("matmul", (left, _repeated(view, repeated)))
@@ -72,10 +73,8 @@ def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
 
 def _repeated(matrix: Node, repeated: Node) -> Node:
     """A matrix for every batch entry of the operand it stands for."""
-    rank = repeated.type.rank
-    return expand_to(
-        reshape_to(matrix, (*[1] * (rank - 2), *matrix.type.shape)), repeated.type.shape
-    )
+    ones = (1,) * (repeated.type.rank - matrix.type.rank)
+    return expand_to(reshape_to(matrix, (*ones, *matrix.type.shape)), repeated.type.shape)
 
 
 def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
@@ -105,13 +104,16 @@ def _is_wider(matrix: Node, lanes: int) -> bool:
 
 
 def below_batch(node: Node) -> Node:
-    """The matrix that `node` repeats for every batch entry, or `node` itself."""
-    if node.op.name != "expand" or node.inputs[0].op.name != "reshape":
+    """The matrix, or the matrices, that `node` repeats for batch entries, or `node` itself."""
+    if node.op.name != "expand" or node.inputs[0].type.shape[-2:] != node.type.shape[-2:]:
         return node
-    matrix = node.inputs[0].inputs[0]
-    shape = node.inputs[0].type.shape
-    is_batch = all(d == 1 for d in shape[:-2]) and shape[-2:] == node.type.shape[-2:]
-    return matrix if is_batch and matrix.type.shape == shape[-2:] else node
+    inner = node.inputs[0]
+    if inner.op.name != "reshape":
+        return inner
+    matrix = inner.inputs[0]
+    ones = inner.type.rank - matrix.type.rank
+    is_batch = ones >= 0 and inner.type.shape == (*(1,) * ones, *matrix.type.shape)
+    return matrix if is_batch else inner
 
 
 def constant_chain(node: Node) -> list[Node] | None:
