@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.ops.windows_reference import np_conv, np_conv_transpose, np_pool
 
+import semel
 from semel import Tensor, Variable
 from semel.plan.plan import ExecutionPlan
 
@@ -183,6 +184,60 @@ def test_weights_are_moved_while_preparing_not_while_running(groups: int) -> Non
     plan = x.conv(data(1, 8, 8 // groups, 3, 3), padding=1, groups=groups).mean((2, 3)).prepare()
     written = [op.kernel.signature.name for op in plan.prepared_kernels]
     assert len(written) <= 3, written  # pad, product, mean
+
+
+# ---------------------------------------------------------------- where the largest stand
+
+POOLED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((2, 3, 9, 8), {"kernel": 3, "stride": 2, "padding": 1}),
+    ((1, 5, 7, 11), {"kernel": (2, 3), "stride": (3, 1), "ceil_mode": True}),
+    ((1, 2, 9, 9), {"kernel": 2, "stride": 1, "dilation": 3}),
+    ((2, 4, 17), {"kernel": 4, "stride": 3, "padding": 2}),
+    ((1, 3, 5, 6, 7), {"kernel": (2, 3, 2), "stride": 2, "padding": 1}),
+]
+
+
+@pytest.mark.parametrize(("shape", "options"), POOLED, ids=str)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+def test_the_largest_of_every_window_is_where_its_index_says(
+    shape: tuple[int, ...], options: dict[str, Any], symbolic: bool
+) -> None:
+    # Few values, so that several are the largest and the first one counts.
+    x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
+    sizes = [Variable(f"s{i}", 1, 32) for i in range(len(shape) - 2)]
+    t = Tensor.input("x", (*shape[:2], *sizes) if symbolic else shape)
+    values, indices = semel.prepare(list(t.max_pool_with_indices(**options)))(x=x)
+    want = np_pool("max", x, **options)
+    np.testing.assert_array_equal(values, want)
+    np.testing.assert_array_equal(x.reshape(-1)[indices], want)
+    rows = np.arange(shape[0] * shape[1]).reshape(*shape[:2], *(1,) * (len(shape) - 2))
+    np.testing.assert_array_equal(indices // int(np.prod(shape[2:])), np.broadcast_to(rows, want.shape))
+    assert indices.dtype == np.int64
+
+
+@pytest.mark.parametrize(("shape", "options"), POOLED, ids=str)
+def test_torch_finds_the_largest_at_the_same_places(
+    shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = np.random.default_rng(5).integers(-3, 4, shape).astype(np.float32)
+    pool = getattr(torch.nn.functional, f"max_pool{len(shape) - 2}d")
+    given = {"kernel_size" if k == "kernel" else k: v for k, v in options.items()}
+    want = pool(torch.from_numpy(x), return_indices=True, **given)
+    values, indices = (t.numpy() for t in Tensor(x).max_pool_with_indices(**options))
+    np.testing.assert_array_equal(values, want[0].numpy())
+    # PyTorch counts within a channel.
+    np.testing.assert_array_equal(indices % int(np.prod(shape[2:])), want[1].numpy())
+
+
+def test_the_index_of_a_largest_element_is_never_padding() -> None:
+    x = np.full((1, 1, 4, 4), -np.inf, np.float32)
+    x[0, 0, 3, 3] = np.nan
+    values, indices = Tensor(x).max_pool_with_indices(3, 2, 1)
+    np.testing.assert_array_equal(indices.numpy()[0, 0], [[0, 1], [4, 15]])
+    np.testing.assert_array_equal(np.isnan(values.numpy()[0, 0]), [[False, False], [False, True]])
+    least = np.full((1, 1, 2, 2), -128, np.int8)
+    assert Tensor(least).max_pool_with_indices(2, 2, 1)[1].numpy().ravel().tolist() == [0, 1, 2, 3]
 
 
 def test_torch_agrees() -> None:
