@@ -81,6 +81,8 @@ CASES: dict[str, tuple[Build, tuple[Array, ...]]] = {
         (kept_for_two, (np.arange(25, dtype=np.int8).reshape(5, 5, 1) - 9,)),
     "an axis without elements is split":
         (lambda x: [x.sum((0, 1, 2)), (x + 1).reshape(0) * 2], (spread(0, 2, 0),)),
+    "a reduction without results is summed up":
+        (lambda x: x.unsqueeze(0).avg_pool(2, 2, 1).sum((0, 1, 2)), (spread(0, 1),)),
     "an index doubles at every step":
         (reshapes(40), (spread(3, 4),)),
 }  # fmt: skip

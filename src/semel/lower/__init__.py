@@ -110,6 +110,8 @@ def _registers(loop: ir.Loop) -> int:
     inner = list(walk_statements(loop.body))
     if any(_holds_copies(s) for s in inner):
         return 1  # the lowering rule has filled the registers itself
+    if any(_stores_copies(s) for s in inner):
+        return 1
     if any(isinstance(s, ir.Reduce) and s.combine in ("argmax", "argmin") for s in inner):
         return 2
     roots = [v for s in inner for v in ir.statement_values(s)]
@@ -117,6 +119,12 @@ def _registers(loop: ir.Loop) -> int:
     if operations <= LIGHT_BODY:
         return 4
     return 2 if operations <= MEDIUM_BODY else 1
+
+
+def _stores_copies(statement: Statement) -> bool:
+    """Whether the statement stores a block of copies, which are all in registers at once."""
+    is_unrolled = isinstance(statement, ir.Loop) and statement.unroll
+    return is_unrolled and any(isinstance(s, ir.Store) for s in statement.body)  # type: ignore[union-attr]
 
 
 def _holds_copies(statement: Statement) -> bool:

@@ -51,6 +51,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.lower.parts import Span, find_parts
+from semel.lower.turned import find_turn, tile_turned
 from semel.lower.windows import block_places, can_block
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import DEAR, Group
@@ -515,6 +516,9 @@ class _Lowering:
         if self._is_column_mode:
             if self._has_windows and can_block(loops, body):
                 return block_places(loops, body, self.names, self._lanes, TILE_ELEMENTS)
+            along = None if self.group.reduces else find_turn(loops, body, self._lanes)
+            if along is not None:
+                return tile_turned(loops, along, body, self.names, self._lanes)
             return self._tile_columns(loops, body)
         return self._tile_rows(loops, body)
 

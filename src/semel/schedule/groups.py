@@ -566,12 +566,15 @@ def _kept(at: Indices, node: Node) -> list[tuple[Any, Dim]]:
 
 
 def _stays_inside(at: Indices, node: Node, axes: tuple[int, ...] = ()) -> bool:
-    """Whether loops named in `at` end before the node does; padding makes them longer."""
+    """Whether loops named in `at` end before the node does; padding makes them longer.
+
+    Where there is no loop there must be an element: 0 is no index into an empty axis.
+    """
     pairs = enumerate(zip(at, node.type.shape, strict=True))
     return all(
-        is_nonnegative(size - i.extent)
+        is_nonnegative(size - i.extent) if isinstance(i, Index) else size != 0
         for d, (i, size) in pairs
-        if isinstance(i, Index) and d not in axes
+        if d not in axes
     )
 
 

@@ -1,0 +1,112 @@
+"""Copies that turn axes around: every element arrives, whatever blocks leave over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
+from tests.codegen.machine import runnable_targets
+
+import semel
+from semel import Tensor, Variable
+from semel.codegen.emit import emit_kernel
+from semel.devices.cpu.toolchain import host_target
+from semel.ir.graph import Graph
+from semel.ir.types import as_dtype
+from semel.lower import lower_schedule
+from semel.schedule.groups import build_schedule
+
+TARGETS = runnable_targets()
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint16", "int64", "bool")
+RARELY = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def numbered(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """Every element another number, as far as the dtype has them."""
+    count = np.arange(int(np.prod(shape))).reshape(shape)
+    return (count % 251 if dtype != "float64" else count).astype(as_dtype(dtype).numpy)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(16, 16), (17, 33), (130, 5), (3, 200), (64, 129), (1, 40)])
+def test_a_matrix_of_any_dtype(shape: tuple[int, int], dtype: str) -> None:
+    x = numbered(shape, dtype)
+    with semel.config.override(debug=frozenset({"poison"})):
+        got = Tensor.input("x", shape, dtype).T.prepare()(x=x)
+    np.testing.assert_array_equal(got, x.T)
+
+
+@RARELY
+@given(st.data())
+def test_any_order_of_axes(choose: Any) -> None:
+    rank = choose.draw(st.integers(2, 4))
+    sizes = [choose.draw(st.sampled_from((1, 2, 3, 5, 16, 17, 21, 40))) for _ in range(rank)]
+    while np.prod(sizes) > 20_000:
+        sizes[int(np.argmax(sizes))] = 2
+    axes = choose.draw(st.permutations(range(rank)))
+    widths = [choose.draw(st.sampled_from(((0, 0), (0, 0), (1, 2)))) for _ in range(rank)]
+    x = numbered(tuple(sizes))
+    want = np.pad(x.transpose(axes), widths, constant_values=-1) * 2
+    names = [Variable(f"n{i}", 0 if n != 1 else 1, 64) for i, n in enumerate(sizes)]
+    for shape in (x.shape, tuple(names)):
+        t = Tensor.input("x", shape).permute(*axes).pad(widths, -1) * 2
+        for threads in (1, 2):
+            np.testing.assert_array_equal(t.prepare(threads=threads)(x=x), want)
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Any], Callable[[np.ndarray], Any]]] = {
+    "image": (lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(0, 2, 3, 1)),
+    "image, padded": (
+        lambda x: x.permute(0, 2, 3, 1).pad([(0, 0), (3, 3), (2, 1), (0, 0)]),
+        lambda x: np.pad(x.transpose(0, 2, 3, 1), [(0, 0), (3, 3), (2, 1), (0, 0)]),
+    ),
+    "back": (lambda x: x.permute(0, 3, 1, 2), lambda x: x.transpose(0, 3, 1, 2)),
+    "and arithmetic": (lambda x: x.permute(3, 2, 1, 0) * 2 + 1, lambda x: x.transpose() * 2 + 1),
+    "two outputs": (
+        lambda x: [x.permute(0, 2, 3, 1) + 1, x.permute(0, 2, 3, 1) * 3],
+        lambda x: [x.transpose(0, 2, 3, 1) + 1, x.transpose(0, 2, 3, 1) * 3],
+    ),
+    "beside itself": (lambda x: x + x.permute(0, 1, 3, 2), lambda x: x + x.transpose(0, 1, 3, 2)),
+    "a part of it": (
+        lambda x: x.permute(0, 2, 3, 1)[:, 1:, ::2], lambda x: x.transpose(0, 2, 3, 1)[:, 1:, ::2]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("executor", ["interpreter", *TARGETS])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("channels", [2, 3, 5, 18])
+def test_blocks_on_every_vector_width(name: str, channels: int, executor: str) -> None:
+    build, reference = CASES[name]
+    x = numbered((1, channels, 19, 19))
+    built = build(Tensor.input("x", x.shape))
+    outputs = built if isinstance(built, list) else [built]
+    want = reference(x)
+    target = TARGETS.get(executor)
+    graph, kernels = lower_graph(outputs, target)
+    run = run_by_machine(target) if target else run_by_interpreter
+    got = run_kernels(graph, kernels, {"x": x}, {}, run)
+    for g, w in zip(got, want if isinstance(built, list) else [want], strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+def code_of(y: Tensor) -> str:
+    (lowered,) = lower_schedule(build_schedule(Graph((y.node,))), host_target())
+    return emit_kernel(lowered.kernel, host_target(), "turned")
+
+
+@pytest.mark.parametrize("shape", [(256, 300), (3, 300), (45, 47)])
+def test_nothing_is_gathered_or_scattered(shape: tuple[int, int]) -> None:
+    code = code_of(Tensor.input("x", shape).T)
+    assert "gather" not in code and "scatter" not in code and "masked" not in code
+
+
+def test_dear_arithmetic_is_not_repeated_for_every_column() -> None:
+    assert code_of(Tensor.input("x", (256, 300)).T.gelu()).count("shufflevector") < 16
