@@ -178,6 +178,16 @@ def test_channels_stay_last_through_a_chain() -> None:
     assert "permute" not in ops(y.prepare())
 
 
+def test_windows_are_read_along_what_lies_side_by_side() -> None:
+    """A channels-first image is turned once, not at every tap; a pool alone needs no turning."""
+    x = Tensor.input("x", (1, 32, 20, 20))
+    y = x
+    for seed in (1, 2):
+        y = y.conv(data(seed, 32, 1, 3, 3), padding=1, groups=32)
+    assert ops(y.prepare()) == ["pad", "reduce", "reduce", "permute"]
+    assert len(ops(x.max_pool(3, 2, 1).prepare())) == 1
+
+
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_weights_are_moved_while_preparing_not_while_running(groups: int) -> None:
     x = Tensor.input("x", (1, 8, 6, 6))

@@ -55,6 +55,9 @@ STAGED_COLUMNS = 256
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
 
+#: Elements that neighbouring lanes may lie apart and still share cache lines.
+NEAR = 4
+
 _ANY_WIDTH = one_width(32)
 _PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
@@ -191,6 +194,8 @@ class _Scheduler:
             return "its rows are not loops of the group"
         if not _stays_inside(indices[0], node, node.attrs.axes):
             return "the group's loops go beyond its rows"
+        if self._slides_across(node, group, indices[0]):
+            return "its windows lie along another axis than the group's vectors"
         outer = frozenset(names)
         if group.outer is not None and outer != group.outer:
             return "the group reduces over other rows"
@@ -214,6 +219,21 @@ class _Scheduler:
         if not _stays_inside(indices[0], node):
             return "the group's loops go beyond its elements"
         return ""
+
+    def _slides_across(self, node: Node, group: Group, at: Indices) -> bool:
+        """Whether windows are read far apart here, but side by side in an order of their own."""
+        operand, axes = node.inputs[0], node.attrs.axes
+        if not _is_window_view(operand):
+            return False
+        fresh = tuple(
+            self._fresh(operand.type.shape[d]) if d in axes else 0 for d in range(len(at))
+        )
+        here = tuple(f if d in axes else i for d, (f, i) in enumerate(zip(fresh, at, strict=True)))
+        own = tuple(
+            f if d in axes else self._fresh(n)
+            for d, (f, n) in enumerate(zip(fresh, node.type.shape, strict=True))
+        )
+        return not _is_near(operand, here, _last_loop(group)) and _is_near(operand, own, own[-1])
 
     def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> str:
         """Whether the contraction can make the scores of the group's attention."""
@@ -414,6 +434,15 @@ class _Scheduler:
                 for k, operand in enumerate(node.inputs):
                     index = operand_index(node, k, at, self._gathered)
                     self._want(operand, group, index)
+                if node.op.name == "window" and group.reduces:
+                    self._straighten(node, group, at)
+
+    def _straighten(self, window: Node, group: Group, at: Indices) -> None:
+        """Store what windows would read again and again in another order than it lies in."""
+        operand = window.inputs[0]
+        if operand.op.kind == "movement" and not _is_near(window, at, _last_loop(group)):
+            self.wanted[operand].is_forced = True
+            self.wanted[operand].reason = "windows read it often, in another order than it lies in"
 
     def _want(self, node: Node, group: Group, at: Indices) -> None:
         self.wanted[node].by.setdefault(group, {})[at] = None
@@ -546,6 +575,32 @@ def _is_identity(at: Indices, group: Group) -> bool:
     named = [i for i in at if i != 0]
     wanted = [i for i in group.loops if isinstance(i, Index)]
     return len(named) == len(wanted) and set(named) == set(wanted)
+
+
+def _last_loop(group: Group) -> Dim:
+    """The loop that vectors run along."""
+    return next((i for i in reversed(group.loops) if isinstance(i, Index)), 0)
+
+
+def _is_window_view(node: Node) -> bool:
+    """Whether the node is a view of windows, or a product of one."""
+    while node.op.kind == "movement" or node.op.name == "mul":
+        if node.op.name == "window":
+            return True
+        node = node.inputs[0]
+    return False
+
+
+def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
+    """Whether neighbours along `loop` lie side by side, or almost, in what `node` is a view of."""
+    if not isinstance(loop, Index):
+        return True
+    while node.op.kind == "movement" or node.op.name == "mul":
+        if node.op.name in ("gather", "take_along"):
+            return False
+        at, node = operand_index(node, 0, at, _no_gather), node.inputs[0]
+    step = linear_coefficient(flat_index(at, node.type.shape), loop)
+    return isinstance(step, int) and abs(step) <= NEAR
 
 
 def _count_terms(index: Dim) -> int:
