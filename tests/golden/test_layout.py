@@ -179,7 +179,7 @@ def test_the_groups_of_a_convolution_are_packed_one_by_one(outputs: int) -> None
     filters = rng.standard_normal((outputs, 3, 3, 3), dtype=np.float32)
     x = Tensor.input("x", (2, 6, 5, 5))
     graph = Graph((x.conv(filters, padding=1, groups=2).node,))
-    packed = pack_weights(run_passes(graph), 32)
+    packed = pack_weights(run_passes(graph), one_width(32))
     (weights,) = (n for n in packed.nodes if n.op.name == "constant" and n.type.rank > 2)
     assert weights.type.shape[-4:] == (2, 2, 27, 32)
     data = {"x": rng.standard_normal((2, 6, 5, 5), dtype=np.float32)}
@@ -191,7 +191,7 @@ def test_a_matrix_for_every_batch_entry_is_packed() -> None:
     weights = rng.standard_normal((4, 7, 70), dtype=np.float32)
     x = Tensor.input("x", (4, 5, 7))
     y = x @ Tensor(weights)
-    packed = pack_weights(run_passes(Graph((y.node,))), 32)
+    packed = pack_weights(run_passes(Graph((y.node,))), one_width(32))
     assert [n.type.shape for n in packed.nodes if n.op.name == "constant"] == [(4, 3, 7, 32)]
     data = rng.standard_normal((4, 5, 7), dtype=np.float32)
     np.testing.assert_allclose(y.prepare()(x=data), data @ weights, rtol=1e-5, atol=1e-5)
