@@ -83,6 +83,8 @@ CASES: dict[str, tuple[Build, tuple[Array, ...]]] = {
         (lambda x: [x.sum((0, 1, 2)), (x + 1).reshape(0) * 2], (spread(0, 2, 0),)),
     "a reduction without results is summed up":
         (lambda x: x.unsqueeze(0).avg_pool(2, 2, 1).sum((0, 1, 2)), (spread(0, 1),)),
+    "indices without elements are followed":
+        (lambda x: x.sort(-1).sum((0, 1)), (spread(0, 3),)),
     "an index doubles at every step":
         (reshapes(40), (spread(3, 4),)),
 }  # fmt: skip

@@ -43,6 +43,11 @@ def number(value: str, dtype: str = "f32") -> str:
 # (what, before, after): the last line before is the output
 SIMPLER: list[tuple[str, str, str]] = [
     ("mul by 1", F32 + number("1.0") + "%4 = mul %0 %3 : f32[4]", F32),
+    ("what has no elements",
+     '%0 = input "x" : f32[0,4]\n%1 = argsort %0 {axis=1} : i64[0,4]\n'
+     "%2 = take_along %0 %1 {axis=1} : f32[0,4]",
+     "%0 = scalar 0.0 : f32[]\n%1 = reshape %0 {shape=(1, 1)} : f32[1,1]\n"
+     "%2 = expand %1 {shape=(0, 4)} : f32[0,4]"),
     ("mul of 1", F32 + number("1.0") + "%4 = mul %3 %0 : f32[4]", F32),
     ("add -0.0", F32 + number("-0.0") + "%4 = add %0 %3 : f32[4]", F32),
     ("sub 0.0", F32 + number("0.0") + "%4 = sub %0 %3 : f32[4]", F32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from semel import Tensor, Variable
 from semel.plan.plan import ExecutionPlan
 
 try:
-    import torch
+    torch: Any = import_module("torch")
 except ImportError:
     torch = None
 
