@@ -85,6 +85,8 @@ CASES: dict[str, tuple[Build, tuple[Array, ...]]] = {
         (lambda x: x.unsqueeze(0).avg_pool(2, 2, 1).sum((0, 1, 2)), (spread(0, 1),)),
     "indices without elements are followed":
         (lambda x: x.sort(-1).sum((0, 1)), (spread(0, 3),)),
+    "a number and a loop of one vector name the same address":
+        (lambda x: x.take(np.array([0]), 0) + x, (np.arange(4, dtype=np.int8).reshape(4, 1),)),
     "an index doubles at every step":
         (reshapes(40), (spread(3, 4),)),
 }  # fmt: skip

@@ -154,7 +154,8 @@ class Loops(Turned):
         parent, outer = self.scope, set(self.locals)
         child = Scope(parent.label)
         self.scopes.append(child)
-        self.env[loop.index] = Ref(start, False, self.level)
+        # A number is known everywhere: another index with this value finds the same address.
+        self.env[loop.index] = Ref(start, False, 0)
         if step > 1:
             mask = self._mask(start, stop, mask_lanes) if mask_lanes else None
             single = bool(mask_lanes) and int(stop) - int(start) == 1
