@@ -262,7 +262,9 @@ def test_the_largest_of_every_window_is_where_its_index_says(
     np.testing.assert_array_equal(values, want)
     np.testing.assert_array_equal(x.reshape(-1)[indices], want)
     rows = np.arange(shape[0] * shape[1]).reshape(*shape[:2], *(1,) * (len(shape) - 2))
-    np.testing.assert_array_equal(indices // int(np.prod(shape[2:])), np.broadcast_to(rows, want.shape))
+    np.testing.assert_array_equal(
+        indices // int(np.prod(shape[2:])), np.broadcast_to(rows, want.shape)
+    )
     assert indices.dtype == np.int64
 
 
