@@ -839,7 +839,7 @@ def attention(m: Maker) -> bool:
     def build(t: Tensor) -> Tensor:
         q = t.clip(-3, 3)
         if kind == "function":
-            return q.scaled_dot_product_attention(q, q.flip(-2), causal=causal)
+            return q.scaled_dot_product_attention(q, q.flip(-2), is_causal=causal)
         scores = (q @ q.mT) * 0.25
         if kind == "permuted":
             return scores.softmax(-1) @ q.flip(-1) + q

@@ -20,7 +20,7 @@ SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 29, 47, 48, 49, 61, 100)
 
 def attention(x: Tensor) -> Tensor:
     heads = x.reshape(x.shape[0], 5, 14).permute(1, 0, 2)
-    return heads.scaled_dot_product_attention(heads, heads, causal=True)
+    return heads.scaled_dot_product_attention(heads, heads, is_causal=True)
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -354,7 +354,7 @@ def nn_cases() -> Iterator[Case]:
     )
     yield Case(
         "attention_causal",
-        lambda q, k, v: q.scaled_dot_product_attention(k, v, causal=True),
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
         lambda q, k, v: np_attention(q, k, v, causal_mask(3, 5)),
         heads,
         **close,

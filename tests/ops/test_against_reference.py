@@ -85,7 +85,7 @@ SYMBOLIC = [
     Case("tril", lambda x: x.tril(), np.tril, (Spec((5, 7)),)),
     Case("take_first", lambda x: x[:, [0, -1]], lambda x: x[:, [0, -1]], (Spec((5, 7)),)),
     Case("repeat", lambda x: x.repeat(2, 1), lambda x: x.repeat(2, 1), (Spec((5, 7)),)),
-    Case("causal", lambda x: x.scaled_dot_product_attention(x, x, causal=True, scale=1.0),
+    Case("causal", lambda x: x.scaled_dot_product_attention(x, x, is_causal=True, scale=1.0),
          lambda x: np_softmax(np.where(np.tri(len(x)), x @ x.T, -np.inf)) @ x, (Spec((5, 7)),),
          rtol=1e-4, atol=1e-5),
     Case("diagonal", lambda x: (x @ x.T).diagonal(), lambda x: (x @ x.T).diagonal(),

@@ -33,6 +33,7 @@ from semel.ir.types import (
 )
 from semel.ops.attrs import (
     ArgsortAttrs,
+    AttentionAttrs,
     CastAttrs,
     CheckIndexAttrs,
     ConcatAttrs,
@@ -296,7 +297,7 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
     (
         "softmax_matmul",
         [np.log(np.array([[1, 3], [1, 1]], np.float32)), np.array([[4], [8]], np.float32)],
-        None,
+        AttentionAttrs(),
         np.array([[7], [6]], np.float32),
     ),
     ("slice", [X], SliceAttrs((2, 4), (3, 3), (-1, -2)), X[::-1, ::-2]),

@@ -27,6 +27,7 @@ from semel.ir.types import (
 )
 from semel.ops.attrs import (
     ArgsortAttrs,
+    AttentionAttrs,
     CastAttrs,
     CheckIndexAttrs,
     ConcatAttrs,
@@ -124,8 +125,36 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("matmul", [f32(2, 4, 3), f32(3, 3, 4)], None, "batch dims 0 must agree, got 2"),
     ("matmul", [f32(3), f32(3)], None, "rank >= 2, got f32[3] and f32[3]"),
     ("matmul", [f32(4, 3), tensor(INT8, 3, 4)], None, "one dtype, got f32[4,3], i8[3,4]"),
-    ("softmax_matmul", [f32(4, 3), f32(4, 3)], None, "inner dims must agree, got 3 in f32[4,3]"),
-    ("softmax_matmul", [tensor(INT32, 2, 3), tensor(INT32, 3, 4)], None, "operands must be floats"),
+    (
+        "softmax_matmul",
+        [f32(4, 3), f32(4, 3)],
+        AttentionAttrs(),
+        "inner dims must agree, got 3 in f32[4,3]",
+    ),
+    (
+        "softmax_matmul",
+        [tensor(INT32, 2, 3), tensor(INT32, 3, 4)],
+        AttentionAttrs(),
+        "operands must be floats",
+    ),
+    (
+        "softmax_matmul",
+        [f32(2, 4, 3), f32(2, 3, 5), tensor(INT32, 2)],
+        AttentionAttrs(),
+        "lengths must be int64, one per batch entry",
+    ),
+    (
+        "softmax_matmul",
+        [f32(2, 4, 3), f32(2, 3, 5), tensor(INT64, 3)],
+        AttentionAttrs(),
+        "batch dims 0 must agree, got 2",
+    ),
+    (
+        "softmax_matmul",
+        [f32(4, 3), f32(3, 5)],
+        AttentionAttrs(from_length=True),
+        "from_length needs lengths",
+    ),
     ("matmul_integer", [tensor(INT8, 4, 3), f32(3, 4)], None, "a 8-bit integer operand, got f32"),
     ("matmul_integer", [tensor(INT8, 4, 3), tensor(INT8, 4, 3)], None, "inner dims must agree"),
     ("matmul_integer", [tensor(INT8, 3), tensor(INT8, 3)], None, "rank >= 2, got i8[3]"),

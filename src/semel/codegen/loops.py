@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from semel.codegen.scalars import element_type, identity, vector_of
 from semel.codegen.scope import LocalKey, Ref, Scope, Vector, constants, iota
-from semel.codegen.turned import Turned
+from semel.codegen.transpose import Transpose
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index
 from semel.ir.types import DType
@@ -31,7 +31,7 @@ class _Reduction:
     is_position: bool
 
 
-class Loops(Turned):
+class Loops(Transpose):
     """Loop statements; their bodies come from the layer above."""
 
     def _body(self, body: Iterable[Statement]) -> None:
@@ -41,7 +41,7 @@ class Loops(Turned):
         if loop.unroll:
             if not (isinstance(loop.start, int) and isinstance(loop.stop, int)):
                 raise InternalError("emit", f"unrolled loop {loop.index} has symbolic bounds.")
-            if self._store_turned(loop):
+            if self._store_turned(loop) or self._load_turned(loop):
                 return
             bound = [s.index for s in walk_statements(loop.body) if isinstance(s, ir.Bind)]
             for i in range(loop.start, loop.stop):

@@ -3,8 +3,8 @@
     Emission: the state that every part of the emitter shares
 
 The emitter is one object, written in layers, each a file: `scope` (state), `indices`
-(integer expressions), `values` (scalar expressions), `memory` (loads and stores), `loops`,
-and `emit` (statements and the function).
+(integer expressions), `values` (scalar expressions), `memory` (loads and stores), `transpose`
+(blocks turned in registers), `loops`, and `emit` (statements and the function).
 """
 
 from __future__ import annotations

@@ -21,12 +21,17 @@ ABI_VERSION = 1
 class CheckInfo:
     """What a failed check means: the op, what the value is, and the size it indexes.
 
-    Negative values count from the end, as in Python: [-size, size) is legal.
+    An "index" may count from the end, as in Python: [-size, size) is legal. Anything else
+    must lie in [0, size).
     """
 
     op: str
     what: str
     size: Dim
+
+    def low(self, size: int) -> int:
+        """The least legal value, if the size is `size`."""
+        return -size if self.what == "index" else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,9 @@ def lower_group(group: Group, target: Target, choice: Choice | None = None) -> L
     """The kernel of one group, cut as `choice` says or by default."""
     chosen = choice or default_choice(group, target)
     lowered = _rule(group, chosen)(group, target)
-    kernel = choose_lanes(expand_kernel_math(lowered.kernel), chosen.registers)
+    kernel = expand_kernel_math(lowered.kernel)
+    if not lowered.has_lanes:
+        kernel = choose_lanes(kernel, chosen.registers)
     text = "" if chosen == Choice() else f"{chosen.name} (default)"
     return replace(lowered, kernel=kernel, choice=text)
 

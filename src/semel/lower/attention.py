@@ -2,26 +2,45 @@
 
     Group(contract="softmax_matmul") --lower_attention--> Kernel
 
-A tile is one batch entry (a head) and a block of queries. For each block of keys:
-the scores (with the contraction that makes them, if it is fused) go to a small
-scratch in the first-level cache; each row's running maximum, sum and accumulators
-are brought up to date; weights times values is added to the accumulators. The
-score matrix never exists in memory.
+A tile is a block of queries of one batch entry; where several heads read the same keys
+and values, of all of them if the queries are few. Its queries are copied to scratch
+once. For each block of keys, the keys are turned in registers so that a vector holds
+neighbouring keys; then, for a few queries at a time, their scores (with whatever stands
+between the contraction and the softmax) go to scratch, each row's running maximum, sum
+and accumulators are brought up to date, and weights times values is added to the
+accumulators. The score matrix never exists in memory, nor does a turned copy of the keys.
 
-Blocks of keys are taken in order and have one size, so the result does not depend on
-threads or tiles. A row with no allowed key gives 0/0, as softmax does.
+Blocks of keys start at multiples of their size and are taken in order; every score
+adds over the depth in order, every sum of weights in lanes that depend on the key alone.
+Keys that a query does not see weigh exactly nothing, so that blocks without any can be left
+out. So the result does not depend on threads, tiles, or how many queries there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from semel.ir.expr import Dim, Index, ceildiv, minimum, product
+from semel.ir.expr import (
+    Dim,
+    Fn,
+    Index,
+    atoms,
+    ceildiv,
+    linear_coefficient,
+    maximum,
+    minimum,
+    product,
+    substitute,
+    terms,
+    upper_bound,
+)
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
+from semel.ir.types import INT64
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
@@ -29,9 +48,12 @@ from semel.lower.register_tiles import register_tile
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
 
-#: Queries of one tile and keys of one block: their scores stay in the first-level cache.
-QUERIES = 48
+#: Queries of one tile: how often turning a block of keys is paid for.
+QUERIES = 96
+#: Keys of one block: with their values they stay in the first-level cache.
 KEYS = 64
+#: Up to so many rows, converting values at every use is cheaper than a copy of them.
+FEW_ROWS = 4
 
 
 def lower_attention(group: Group, target: Target) -> Lowered:
@@ -39,235 +61,526 @@ def lower_attention(group: Group, target: Target) -> Lowered:
     return _Lowering(group, target).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A query of the tile: statements that bind its indices, and where it lies."""
+
+    binds: list[Statement]
+    batch: Indices
+    query: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block of keys: its first, and how many of them the tile sees (from `low` on)."""
+
+    first: Dim
+    low: Dim
+    count: Dim
+
+
 class _Lowering:
     def __init__(self, group: Group, target: Target) -> None:
         assert group.contract is not None
         self.group, self.target = group, target
         self.node: Node = group.contract
+        self.attrs = self.node.attrs
         self.names = Names()
         self.buffers = make_buffers(group.outputs, group.reads)
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
         self.dtype = self.node.type.dtype.compute
-        self.tile_shape = register_tile(target, self.dtype.bits, 2 * target.lanes(self.dtype.bits))
+        self.lanes = target.vector_bits // 32
+        shape = register_tile(target, self.dtype.bits)
+        self.panel = shape.lanes
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
-        *self.batch, self.row, self.column = wanted_at(
+        *batch, self.row, self.column = wanted_at(
             self.node, group.outputs, self.loadable, self.root_loops
         )
+        self.batch: list[Dim] = list(batch)
         self.keys = self.node.inputs[1].type.shape[-2]
         self.width = self.node.type.shape[-1]
-        self.first_row: Dim = 0
-        self.scores = self._scratch("s0", QUERIES * KEYS)
-        self.totals = self._scratch("s1", QUERIES * self.width)
-        self.top = self._scratch("s2", QUERIES)
-        self.sum = self._scratch("s3", QUERIES)
-        self.decay = self._scratch("s4", QUERIES)
+        self.queries = self.node.type.shape[-2]
+        self.depth: Dim = group.scores.inputs[0].type.shape[-1] if group.scores else 0
+        self._share_heads()
+        self.heights = self._heights(shape.heights, shape.tallest)
+        self.scratch: list[Buffer] = []
+        rows = QUERIES
+        self.weights = self._scratch(self.heights[0] * KEYS)
+        self.totals = self._scratch(rows * self.width)
+        self.top, self.sum = self._scratch(rows), self._scratch(rows)
+        self.decay = self._scratch(self.heights[0])
+        self.query_rows = self._scratch(rows * self.depth) if group.scores else None
+        self._plan_operands()
+        if self.is_mixed:
+            self.places = self._scratch(rows, INT64), self._scratch(rows, INT64)
 
-    def _scratch(self, name: str, size: Dim) -> Buffer:
-        return Buffer(name, self.dtype, size, "s")
+    def _scratch(self, size: Dim, dtype: object = None) -> Buffer:
+        kind = self.dtype if dtype is None else INT64
+        buffer = Buffer(f"s{len(self.scratch)}", kind, size, "s")
+        self.scratch.append(buffer)
+        return buffer
 
-    # ------------------------------------------------------------ the kernel
+    # ------------------------------------------------------------ tiles
+
+    def _share_heads(self) -> None:
+        """Find out whether the last batch axis, or groups along it, read the same keys.
+
+        `self.head` is then the index within such a group, of `self.heads` members.
+        """
+        self.heads = 1
+        self.head = Index("head", 1)
+        self.outer: list[Index] = [i for i in self.batch if isinstance(i, Index)]
+        last = self.batch[-1] if self.batch else 0
+        if not isinstance(last, Index) or not isinstance(last.extent, int):
+            return
+        shared = self._shared_reads()
+        for group in self._group_sizes(shared, last):
+            head, pack = Index("head", group), self.names.index("i", last.extent // group)
+            place = pack * group + head
+            if any(head in atoms(substitute(d, {last: place})) for d in shared):
+                continue
+            self.heads, self.head = group, head
+            self.batch[-1] = place
+            self.outer = self.outer[:-1] + ([pack] if isinstance(pack, Index) else [])
+            return
+
+    def _shared_reads(self) -> list[Dim]:
+        """The addresses of everything that the queries of a tile should have in common."""
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        key, inner = Index("key", self.keys), Index("inner", maximum(self.depth, self.width))
+        values = [evaluate(self.node.inputs[1], (*self.batch, key, inner))]
+        if self.group.scores is not None:
+            values.append(evaluate(self.group.scores.inputs[1], (*self.batch, inner, key)))
+        if len(self.node.inputs) > 2:
+            values.append(evaluate(self.node.inputs[2], tuple(self.batch)))
+        values += [s.value for s in evaluate.prelude if isinstance(s, ir.Bind)]
+        found = [v for v in walk_values(values) if v.op in ("load", "index")]
+        return [v.data[1] if v.op == "load" else v.data for v in found]
+
+    def _group_sizes(self, reads: list[Dim], last: Index) -> list[int]:
+        """How many neighbours along the last batch axis may read the same, most first."""
+        assert isinstance(last.extent, int)
+        sizes = {last.extent}
+        for dim in reads:
+            for fn in _functions(dim):
+                if fn.kind == "floordiv" and fn.args[0] == last and isinstance(fn.args[1], int):
+                    sizes.add(fn.args[1])
+        return sorted((s for s in sizes if s > 1 and last.extent % s == 0), reverse=True)
+
+    @property
+    def packed(self) -> Dim:
+        """How many heads of a group one tile takes: all that fit beside each other."""
+        if self.heads == 1:
+            return 1
+        return minimum(maximum(QUERIES // maximum(self.queries, 1), 1), self.heads)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows of a tile may belong to several heads."""
+        return self.packed != 1
+
+    def _heights(self, heights: tuple[int, ...], tallest: int) -> tuple[int, ...]:
+        most = upper_bound(self.queries * self.heads)
+        if isinstance(self.queries, int) and most is not None and most <= tallest:
+            return (max(most, 1),)
+        return heights
 
     def run(self) -> Lowered:
-        outer = [i for i in self.batch if isinstance(i, Index)]
-        rows = self.node.type.shape[-2]
-        blocks = ceildiv(rows, QUERIES)
-        tile = Index("tile", product(i.extent for i in outer) * blocks)
-        self.first_row = (tile % blocks) * QUERIES
-        self.rows = minimum(QUERIES, rows - self.first_row)
-        body = [*self._reset(), *self._key_blocks(), *self._finish()]
-        split = split_rows(tile // blocks, outer)
+        row_blocks, head_blocks = ceildiv(self.queries, QUERIES), ceildiv(self.heads, self.packed)
+        entries = product(i.extent for i in self.outer)
+        tile = Index("tile", entries * head_blocks * row_blocks)
+        self.first_query = (tile % row_blocks) * QUERIES
+        self.first_head = (tile // row_blocks % head_blocks) * self.packed
+        self.span = minimum(QUERIES, self.queries - self.first_query)
+        self.rows = self.span
+        if self.is_mixed:
+            self.rows = self.span * minimum(self.packed, self.heads - self.first_head)
+        body = [*self._bind_length(), *self._reset(), *self._key_blocks(), *self._finish()]
+        split = split_rows(tile // (row_blocks * head_blocks), self.outer)
         kernel = finish_kernel(
             "attention",
             list(self.buffers.values()),
-            [self.scores, self.totals, self.top, self.sum, self.decay],
+            self.scratch,
             tile,
             substitute_indices(body, split),
             self.checks,
             flops=self._flops(),
             notes=[repr(n) for n in self.group.inside],
         )
-        return Lowered(kernel, tuple(self.buffers), self.group)
+        return Lowered(kernel, tuple(self.buffers), self.group, has_lanes=True)
 
     def _flops(self) -> Dim:
         pairs = product(self.node.inputs[0].type.shape)
-        depth: Dim = self.group.scores.inputs[0].type.shape[-1] if self.group.scores else 0
-        return pairs * (self.width * 2 + depth * 2 + 20)
+        if self.attrs.right is not None:
+            pairs = pairs // 2
+        return pairs * (self.width * 2 + self.depth * 2 + 20)
 
     def _const(self, value: float) -> Value:
         return ir.const(self.dtype, value)
 
+    # ------------------------------------------------------------ rows
+
+    def _at(self, here: Dim) -> _Row:
+        """Where row `here` of the tile lies in the whole tensor."""
+        if not self.is_mixed:
+            query = self.first_query + here if isinstance(self.row, Index) else 0
+            return _Row([], self._batch(self.first_head), query)
+        head, query = Index(self.names("h"), self.heads), Index(self.names("q"), self.queries)
+        binds: list[Statement] = [
+            ir.Bind(head, ir.load(self.places[0], here)),
+            ir.Bind(query, ir.load(self.places[1], here)),
+        ]
+        return _Row(binds, self._batch(head), query if isinstance(self.row, Index) else 0)
+
+    def _batch(self, head: Dim) -> Indices:
+        return tuple(substitute(i, {self.head: head}) for i in self.batch)
+
+    def _bind_length(self) -> list[Statement]:
+        self.length: Dim = self.keys
+        if len(self.node.inputs) < 3:
+            return []
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        value = evaluate(self.node.inputs[2], self._batch(0))
+        # Also where the check fails, nothing is read past the keys.
+        legal = ir.op("max", ir.op("min", value, ir.index(self.keys)), ir.const(INT64, 0))
+        self.length = Index(self.names("g"), self.keys + 1)
+        return [*evaluate.prelude, ir.Bind(self.length, legal)]
+
     def _reset(self) -> list[Statement]:
         row = Index(self.names("r"), QUERIES)
-        clear = self._over_columns(
-            lambda e: [ir.Store(self.totals, row * self.width + e, self._const(0))]
-        )
+        clear = self._over(self.width, lambda e: [
+            ir.Store(self.totals, row * self.width + e, self._const(0))
+        ])  # fmt: skip
+        places: list[Statement] = []
+        if self.is_mixed:
+            head, query = self.first_head + row // self.span, self.first_query + row % self.span
+            places = [
+                ir.Store(self.places[0], row, ir.index(head)),
+                ir.Store(self.places[1], row, ir.index(query)),
+            ]
         first = (
             ir.Store(self.top, row, self._const(-float("inf"))),
             ir.Store(self.sum, row, self._const(0)),
         )
-        return [ir.Loop(row, 0, self.rows, (*first, *clear))]
+        result: list[Statement] = [ir.Loop(row, 0, self.rows, (*places, *first, *clear))]
+        return result + self._stage_queries()
 
-    def _over_columns(self, body: Callable[[Dim], list[Statement]]) -> list[Statement]:
-        """A vector loop over the value columns."""
-        if self.width == 1:
+    def _stage_queries(self) -> list[Statement]:
+        if self.group.scores is None or self.query_rows is None:
+            return []
+        row = Index(self.names("r"), QUERIES)
+        at, buffer = self._at(row), self.query_rows
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        left = self.group.scores.inputs[0]
+
+        def copy(k: Dim) -> list[Statement]:
+            value = ir.cast(evaluate(left, (*at.batch, at.query, k)), self.dtype)
+            return [*evaluate.prelude, ir.Store(buffer, row * self.depth + k, value)]
+
+        return [ir.Loop(row, 0, self.rows, (*at.binds, *self._over(self.depth, copy)))]
+
+    def _over(self, size: Dim, body: Callable[[Dim], list[Statement]]) -> list[Statement]:
+        """A vector loop over a contiguous axis."""
+        if size == 1:
             return body(0)
-        column = Index(self.names("e"), self.width)
-        lanes = self.target.vector_bits // 32
-        return [ir.Loop(column, 0, self.width, tuple(body(column)), lanes)]
+        column = Index(self.names("e"), size)
+        return [ir.Loop(column, 0, size, tuple(body(column)), self.panel)]
+
+    # ------------------------------------------------------------ which keys
+
+    def _ends(self, first: Dim, last: Dim) -> tuple[Dim, Dim]:
+        """The keys [low, high) that queries from `first` to `last` may see."""
+        shift = self.length if self.attrs.from_length else 0
+        low: Dim = 0
+        high = self.length
+        if self.attrs.left is not None:
+            low = maximum(first + self.attrs.left + shift, 0)
+        if self.attrs.right is not None:
+            high = maximum(minimum(high, last + self.attrs.right + shift + 1), 0)
+        return low, high
+
+    @property
+    def has_band(self) -> bool:
+        return self.attrs.left is not None or self.attrs.right is not None
 
     def _key_blocks(self) -> list[Statement]:
         if self.keys == 0:
             return []
-        block = Index(self.names("b"), ceildiv(self.keys, KEYS))
-        first_key = block * KEYS
-        count = minimum(KEYS, self.keys - first_key)
+        low, high = self._ends(self.first_query, self.first_query + self.span - 1)
+        number = Index(self.names("b"), ceildiv(self.keys, KEYS))
+        first = number * KEYS
+        block = _Block(first, maximum(low - first, 0), minimum(KEYS, high - first))
         body = [
-            *self._score_block(first_key, count),
-            *self._soften(count),
-            *self._add_values(first_key, count),
+            *self._stage_keys(block),
+            *self._stage_values(block),
+            *self._row_blocks(lambda base, height: self._rows_of_block(base, height, block)),
         ]
-        return [ir.Loop(block, 0, block.extent, tuple(body))]
-
-    # ------------------------------------------------------------ scores
-
-    def _score_block(self, first_key: Dim, count: Dim) -> list[Statement]:
-        lane = Index(self.names("n"), KEYS)
-        rows = self._row_blocks(
-            lambda base, height: self._score_rows(base, height, first_key + lane, lane)
-        )
-        lanes = self.tile_shape.lanes
-        return [ir.Loop(lane, 0, count, tuple(rows), lanes)]
+        return [ir.Loop(number, low // KEYS, ceildiv(high, KEYS), tuple(body))]
 
     def _row_blocks(self, body: Callable[[Dim, int], list[Statement]]) -> list[Statement]:
         """Blocks of rows of falling height; `body` gets the first row (within the tile)."""
         result: list[Statement] = []
         start: Dim = 0
-        for height in self.tile_shape.heights:
+        for height in self.heights:
             count = (self.rows - start) // height
+            if count == 0:
+                continue
             block = Index(self.names("m"), QUERIES // height + 1)
-            result.append(ir.Loop(block, 0, count, tuple(body(start + block * height, height))))
+            inner = tuple(body(start + block * height, height))
+            result.append(ir.Loop(block, 0, count, inner))
             start = start + count * height
         return result
 
-    def _score_rows(self, base: Dim, height: int, key: Dim, lane: Index) -> list[Statement]:
+    def _rows_of_block(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+        seen = block
+        if self.has_band and not self.is_mixed:
+            # These rows may see less of the block than the tile does.
+            query = self.first_query + base
+            low, high = self._ends(query, query + height - 1)
+            seen = _Block(
+                block.first,
+                minimum(maximum(low - block.first, 0), block.count),
+                maximum(minimum(high - block.first, block.count), 0),
+            )
+        body = [
+            *self._score_rows(base, height, seen),
+            *self._soften(base, height, seen),
+            *self._add_values(base, height, seen),
+        ]
+        if seen is block:
+            return body
+        return [ir.If(ir.index(seen.low) < ir.index(seen.count), tuple(body))]
+
+    # ------------------------------------------------------------ operands
+
+    def _plan_operands(self) -> None:
+        """Choose for keys and values: read where they lie, or copied to scratch block by block."""
+        self.turned: Buffer | None = None
+        self.key_rows: Buffer | None = None
+        self.value_rows: Buffer | None = None
+        key, inner = Index("key", self.keys), Index("inner", 2)
+        few = upper_bound(self.queries * self.heads)
+        if self.group.scores is not None:
+            value, is_plain = self._probe(self.group.scores.inputs[1], (inner, key))
+            at = value.data[1] if is_plain else 0
+            if not is_plain or _step(at, key) is None or _step(at, inner) is None:
+                self.key_rows = self._scratch(KEYS * self.depth)
+            if self.key_rows is not None or _step(at, key) != 1:
+                self.turned = self._scratch(self.depth * KEYS)
+        value, is_plain = self._probe(self.node.inputs[1], (key, inner))
+        at = value.data[1] if is_plain else 0
+        is_straight = is_plain and _step(at, key) is not None
+        is_half = value.dtype.bits < self.dtype.bits and (few is None or few > FEW_ROWS)
+        if not is_straight or (_step(at, inner) != 1 and self.width != 1) or is_half:
+            self.value_rows = self._scratch(KEYS * self.width)
+
+    def _probe(self, node: Node, at: Indices) -> tuple[Value, bool]:
+        """The load below the casts, and whether the element is nothing but that."""
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        value = evaluate(node, (*self._batch(0), *at))
+        while value.op == "cast":
+            value = value.args[0]
+        return value, value.op == "load" and not value.args and not evaluate.prelude
+
+    def _key(self, key: Dim, k: Dim) -> tuple[list[Statement], Value]:
+        """An element of the keys where they lie, in the accumulators' dtype."""
+        assert self.group.scores is not None
+        return self._operand(self.group.scores.inputs[1], (k, key))
+
+    def _operand(self, node: Node, at: Indices) -> tuple[list[Statement], Value]:
+        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+        value = ir.cast(evaluate(node, (*self._batch(0), *at)), self.dtype)
+        return evaluate.prelude, value
+
+    def _stage_keys(self, block: _Block) -> list[Statement]:
+        """The block's keys to scratch, turned: lane by lane neighbouring keys."""
+        turned = self.turned
+        if turned is None:
+            return []
+        result: list[Statement] = []
+        if self.key_rows is not None:
+            result += self._stage_rows(self.key_rows, self.depth, block, self._key)
+        lane = Index(self.names("n"), KEYS)
+
+        def copy(k: Dim) -> list[Statement]:
+            if self.key_rows is not None:
+                value, prelude = ir.load(self.key_rows, lane * self.depth + k), []
+            else:
+                prelude, value = self._key(block.first + lane, k)
+            return [*prelude, ir.Store(turned, k * KEYS + lane, value)]
+
+        inner = tuple(self._in_squares(copy))
+        return [*result, ir.Loop(lane, 0, block.count, inner, self.lanes)]
+
+    def _in_squares(self, copy: Callable[[Dim], list[Statement]]) -> list[Statement]:
+        """`copy` for every k, as many at once as there are lanes: a square to turn."""
+        whole = self.depth // self.lanes
+        number, k = Index(self.names("k"), whole), Index(self.names("u"), self.lanes)
+        square = ir.Loop(k, 0, self.lanes, tuple(copy(number * self.lanes + k)), unroll=True)
+        rest = Index(self.names("k"), self.depth)
+        return [
+            ir.Loop(number, 0, whole, (square,)),
+            ir.Loop(rest, whole * self.lanes, self.depth, tuple(copy(rest))),
+        ]
+
+    def _stage_values(self, block: _Block) -> list[Statement]:
+        if self.value_rows is None:
+            return []
+        values = self.node.inputs[1]
+        return self._stage_rows(
+            self.value_rows, self.width, block, lambda key, e: self._operand(values, (key, e))
+        )
+
+    def _stage_rows(
+        self,
+        buffer: Buffer,
+        width: Dim,
+        block: _Block,
+        operand: Callable[[Dim, Dim], tuple[list[Statement], Value]],
+    ) -> list[Statement]:
+        """Rows of keys or values, from wherever they lie, one after the other in scratch."""
+        key = Index(self.names("t"), KEYS)
+
+        def copy(e: Dim) -> list[Statement]:
+            prelude, value = operand(block.first + key, e)
+            return [*prelude, ir.Store(buffer, key * width + e, value)]
+
+        return [ir.Loop(key, 0, block.count, tuple(self._over(width, copy)))]
+
+    # ------------------------------------------------------------ scores
+
+    def _score_rows(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+        """The scores of `height` rows, from row `base` of the tile, to scratch."""
+        lane = Index(self.names("n"), KEYS)
         copy = Index(self.names("u"), height)
-        here = base + copy
         inner = self.group.scores
-        if inner is None:
-            value, prelude = self._score(here, key, {})
-            store = ir.Store(self.scores, here * KEYS + lane, value)
-            return list(self._repeat(copy, height, [*prelude, store]))
-        total = Local(self.names("c"), self.dtype, (height,))
-        depth = inner.inputs[0].type.shape[-1]
-        k = self.names.index("k", depth)
-        step = self._repeat(copy, height, self._dot(total, copy, here, key, k))
-        result: list[Statement] = [ir.Declare(total, self._const(0))]
-        result += [ir.Loop(k, 0, depth, step)] if isinstance(k, Index) else list(step)
-        known = {inner: ir.cast(ir.local(total, (copy,)), inner.type.dtype)}
-        value, prelude = self._score(here, key, known)
-        store = ir.Store(self.scores, here * KEYS + lane, value)
-        return [*result, *self._repeat(copy, height, [*prelude, store])]
+        known: dict[Node, Value] = {}
+        body: list[Statement] = []
+        if inner is not None:
+            total = Local(self.names("c"), self.dtype, (height,))
+            k = Index(self.names("k"), self.depth)
+            step = self._repeat(copy, height, self._dot(total, copy, base + copy, block, lane, k))
+            body += [ir.Declare(total, self._const(0)), ir.Loop(k, 0, self.depth, step)]
+            known[inner] = ir.cast(ir.local(total, (copy,)), inner.type.dtype)
+        row = self._at(base + copy)
+        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
+        at = (*row.batch, row.query, block.first + lane)
+        value = ir.cast(evaluate(self.node.inputs[0], at), self.dtype)
+        store = ir.Store(self.weights, copy * KEYS + lane, value)
+        binds = row.binds if row.batch or row.query else []
+        body += self._repeat(copy, height, [*binds, *evaluate.prelude, store])
+        return [ir.Loop(lane, 0, block.count, tuple(body), self.panel)]
 
     def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
         if height == 1:
             return substitute_indices(body, {copy: 0})
         return (ir.Loop(copy, 0, height, tuple(body), unroll=True),)
 
-    def _query(self, here: Dim) -> Dim:
-        """The row of the whole tensor for a row of the tile."""
-        return self.first_row + here if isinstance(self.row, Index) else 0
-
-    def _dot(self, total: Local, copy: Index, here: Dim, key: Dim, k: Dim) -> list[Statement]:
-        assert self.group.scores is not None
-        left, right = self.group.scores.inputs
-        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        a = ir.cast(evaluate(left, (*self.batch, self._query(here), k)), self.dtype)
-        b = ir.cast(evaluate(right, (*self.batch, k, key)), self.dtype)
-        return [*evaluate.prelude, ir.Reduce((total,), "fma", (a, b), (copy,))]
-
-    def _score(
-        self, here: Dim, key: Dim, known: dict[Node, Value]
-    ) -> tuple[Value, list[Statement]]:
-        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
-        value = evaluate(self.node.inputs[0], (*self.batch, self._query(here), key))
-        return ir.cast(value, self.dtype), evaluate.prelude
+    def _dot(
+        self, total: Local, copy: Index, here: Dim, block: _Block, lane: Index, k: Index
+    ) -> list[Statement]:
+        assert self.query_rows is not None
+        prelude: list[Statement] = []
+        a = ir.load(self.query_rows, here * self.depth + k)
+        if self.turned is not None:
+            b = ir.load(self.turned, k * KEYS + lane)
+        else:
+            prelude, b = self._key(block.first + lane, k)
+        return [*prelude, ir.Reduce((total,), "fma", (a, b), (copy,))]
 
     # ------------------------------------------------------------ softmax
 
-    def _soften(self, count: Dim) -> list[Statement]:
+    def _soften(self, base: Dim, height: int, block: _Block) -> list[Statement]:
         """Scores to weights; the running maximum, sum and decay of every row."""
-        row = Index(self.names("r"), QUERIES)
-        lane, again = Index(self.names("n"), KEYS), Index(self.names("n"), KEYS)
-        lanes = self.target.vector_bits // 32
+        copy = Index(self.names("r"), height)
+        here = base + copy
+        whole = ceildiv(block.count, self.lanes) * self.lanes
         top, total = Local(self.names("c"), self.dtype), Local(self.names("c"), self.dtype)
-        score = ir.load(self.scores, row * KEYS + lane)
+        lane, again = Index(self.names("n"), KEYS), Index(self.names("n"), KEYS)
+        score = ir.load(self.weights, copy * KEYS + lane)
         lowest = self._const(-float("inf"))
         # A row that has seen no allowed key keeps 0 as its reference point.
-        base = ir.select(ir.local(top).eq(lowest), self._const(0), ir.local(top))
-        weight = ir.op("exp", ir.load(self.scores, row * KEYS + again) - base)
-        decay = ir.op("exp", ir.load(self.top, row) - base)
-        body: tuple[Statement, ...] = (
-            ir.Declare(top, ir.load(self.top, row)),
-            ir.Loop(lane, 0, count, (ir.Reduce((top,), "max", (score,)),), lanes),
-            ir.Store(self.decay, row, decay),
-            ir.Store(self.top, row, ir.local(top)),
-            ir.Declare(total, self._const(0)),
-            ir.Loop(
-                again,
-                0,
-                count,
-                (
-                    ir.Reduce((total,), "add", (weight,)),
-                    ir.Store(self.scores, row * KEYS + again, weight),
-                ),
-                lanes,
-            ),
-            ir.Store(
-                self.sum,
-                row,
-                ir.fma(ir.load(self.sum, row), ir.load(self.decay, row), ir.local(total)),
-            ),
+        base_value = ir.select(ir.local(top).eq(lowest), self._const(0), ir.local(top))
+        weight = ir.op("exp", ir.load(self.weights, copy * KEYS + again) - base_value)
+        decay = ir.op("exp", ir.load(self.top, here) - base_value)
+        old = ir.load(self.sum, here)
+        weigh = (
+            ir.Reduce((total,), "add", (weight,)),
+            ir.Store(self.weights, copy * KEYS + again, weight),
         )
-        return [ir.Loop(row, 0, self.rows, body)]
+        body: tuple[Statement, ...] = (
+            *self._hide(here, copy, block, whole),
+            ir.Declare(top, ir.load(self.top, here)),
+            ir.Loop(lane, 0, whole, (ir.Reduce((top,), "fastmax", (score,)),), self.lanes),
+            ir.Store(self.decay, copy, decay),
+            ir.Store(self.top, here, ir.local(top)),
+            ir.Declare(total, self._const(0)),
+            ir.Loop(again, 0, whole, weigh, self.lanes),
+            ir.Store(self.sum, here, ir.fma(old, ir.load(self.decay, copy), ir.local(total))),
+        )
+        if height == 1:
+            return list(substitute_indices(body, {copy: 0}))
+        return [ir.Loop(copy, 0, height, body)]
+
+    def _hide(self, here: Dim, copy: Index, block: _Block, whole: Dim) -> list[Statement]:
+        """-inf for the keys of the block that the row does not see."""
+        low, high = block.low, block.count
+        binds: list[Statement] = []
+        if self.has_band:
+            row = self._at(here)
+            binds = row.binds
+            first, end = self._ends(row.query, row.query)
+            low = minimum(maximum(first - block.first, 0), whole)
+            high = maximum(minimum(end - block.first, block.count), 0)
+
+        def fill(start: Dim, stop: Dim) -> list[Statement]:
+            if start == stop:
+                return []
+            lane = Index(self.names("n"), KEYS)
+            lowest = ir.Store(self.weights, copy * KEYS + lane, self._const(-float("inf")))
+            return [ir.Loop(lane, start, stop, (lowest,), self.lanes)]
+
+        hidden = fill(high, whole)
+        if self.attrs.left is not None:
+            hidden += fill(0, low)
+        return [*binds, *hidden] if hidden else []
 
     # ------------------------------------------------------------ values
 
-    def _add_values(self, first_key: Dim, count: Dim) -> list[Statement]:
-        def rows(column: Dim) -> list[Statement]:
-            return self._row_blocks(
-                lambda base, height: self._value_rows(base, height, first_key, count, column)
-            )
-
+    def _add_values(self, base: Dim, height: int, block: _Block) -> list[Statement]:
         if self.width == 1:
-            return rows(0)
-        lanes = self.tile_shape.lanes
+            return self._value_rows(base, height, block, 0)
         column = Index(self.names("e"), self.width)
-        return [ir.Loop(column, 0, self.width, tuple(rows(column)), lanes)]
+        body = self._value_rows(base, height, block, column)
+        return [ir.Loop(column, 0, self.width, tuple(body), self.panel)]
 
-    def _value_rows(
-        self, base: Dim, height: int, first_key: Dim, count: Dim, column: Dim
-    ) -> list[Statement]:
+    def _value_rows(self, base: Dim, height: int, block: _Block, column: Dim) -> list[Statement]:
         copy = Index(self.names("u"), height)
-        here = base + copy
         total = Local(self.names("c"), self.dtype, (height,))
         key = Index(self.names("t"), KEYS)
-        place = here * self.width + column
-        old = ir.load(self.totals, place) * ir.load(self.decay, here)
-        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        values = evaluate(self.node.inputs[1], (*self.batch, first_key + key, column))
-        weight = ir.load(self.scores, here * KEYS + key)
-        step = ir.Reduce((total,), "fma", (weight, ir.cast(values, self.dtype)), (copy,))
+        place = (base + copy) * self.width + column
+        old = ir.load(self.totals, place) * ir.load(self.decay, copy)
+        prelude: list[Statement] = []
+        if self.value_rows is not None:
+            value = ir.load(self.value_rows, key * self.width + column)
+        else:
+            prelude, value = self._operand(self.node.inputs[1], (block.first + key, column))
+        weight = ir.load(self.weights, copy * KEYS + key)
+        step = ir.Reduce((total,), "fma", (weight, value), (copy,))
         return [
             ir.Declare(total, self._const(0)),
             *self._repeat(copy, height, [ir.Assign(total, old, (copy,))]),
-            ir.Loop(key, 0, count, (*evaluate.prelude, *self._repeat(copy, height, [step]))),
+            ir.Loop(key, block.low, block.count, (*prelude, *self._repeat(copy, height, [step]))),
             *self._repeat(copy, height, [ir.Store(self.totals, place, ir.local(total, (copy,)))]),
         ]
 
     def _finish(self) -> list[Statement]:
         row = Index(self.names("r"), QUERIES)
+        at = self._at(row)
         inverse = self._const(1) / ir.load(self.sum, row)
+        if self.attrs.zero_if_none:
+            inverse = ir.select(ir.load(self.sum, row).eq(0.0), self._const(0), inverse)
 
         def store(column: Dim) -> list[Statement]:
             value = ir.load(self.totals, row * self.width + column) * inverse
@@ -278,11 +591,35 @@ class _Lowering:
                 result = evaluate(output, self.root_loops)
                 where = flat_index(self.root_loops, output.type.shape)
                 stores.append(ir.Store(self.buffers[output], where, result))
-            moved: dict[Index, Dim] = {}
-            if isinstance(self.row, Index):
-                moved[self.row] = self._query(row)
-            if isinstance(self.column, Index):
-                moved[self.column] = column
-            return list(substitute_indices([*evaluate.prelude, *stores], moved))
+            return list(substitute_indices([*evaluate.prelude, *stores], self._moved(at, column)))
 
-        return [ir.Loop(row, 0, self.rows, tuple(self._over_columns(store)))]
+        body = (*at.binds, *self._over(self.width, store))
+        return [ir.Loop(row, 0, self.rows, body)]
+
+    def _moved(self, at: _Row, column: Dim) -> dict[Index, Dim]:
+        """The root's loops in terms of the tile's."""
+        *batch, _, _ = wanted_at(self.node, self.group.outputs, self.loadable, self.root_loops)
+        moved: dict[Index, Dim] = {}
+        pairs = [*zip(batch, at.batch, strict=True), (self.row, at.query), (self.column, column)]
+        for index, here in pairs:
+            if isinstance(index, Index):
+                moved[index] = here
+        return moved
+
+
+def _step(at: Dim, index: Index) -> Dim | None:
+    """How far apart neighbours along `index` lie, None if that is not one number."""
+    return linear_coefficient(at, index)
+
+
+def _functions(dim: Dim) -> list[Fn]:
+    """Every division, remainder, minimum and maximum inside an index."""
+    found: list[Fn] = []
+    stack: list[Dim] = [dim]
+    while stack:
+        for monomial, _ in terms(stack.pop()):
+            for atom in monomial:
+                if isinstance(atom, Fn):
+                    found.append(atom)
+                    stack.extend(atom.args)
+    return found

@@ -138,11 +138,11 @@ class Evaluator:
         size = ir.index(node.attrs.size)
         zero = ir.const(INT64, 0)
         wrapped = value
-        if node.inputs[0].type.dtype.kind == "i":
+        if node.inputs[0].type.dtype.kind == "i" and node.attrs.what == "index":
             # Of unsigned integers only the largest uint64 look negative here: out of range.
             wrapped = ir.select(value < zero, value + size, value)
         ok = (wrapped >= zero) & (wrapped < size)
-        self.checks.append(CheckInfo(node.attrs.where, "index", node.attrs.size))
+        self.checks.append(CheckInfo(node.attrs.where, node.attrs.what, node.attrs.size))
         must = ok if guard is None else ok | ir.op("not", guard)
         self.prelude.append(ir.Check(must, len(self.checks), value))
         return ir.select(ok, wrapped, zero)

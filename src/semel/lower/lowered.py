@@ -27,6 +27,7 @@ class Lowered:
 
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
     `text` is the kernel's, once somebody needed it: writing it takes a while.
+    `has_lanes`: the rule has chosen how many lanes every vector loop has.
     """
 
     kernel: Kernel
@@ -34,6 +35,7 @@ class Lowered:
     group: Group
     choice: str = ""
     text: str = field(default="", compare=False, repr=False)
+    has_lanes: bool = False
 
 
 @dataclass

@@ -106,10 +106,15 @@ class RandomBitsAttrs:
 
 @dataclass(frozen=True, slots=True)
 class CheckIndexAttrs:
-    """Indices must lie in [-size, size); `where` names the op on whose behalf they are checked."""
+    """Indices must lie in [-size, size); `where` names the op on whose behalf they are checked.
+
+    What is no "index" (a length, the number of a block) does not count from the end: it must
+    lie in [0, size).
+    """
 
     size: Dim
     where: str
+    what: str = "index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +245,17 @@ class GroupedMatmulAttrs:
 
     repeat: int
     count: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs:
+    """Which keys a query sees: query i those in [i + left, i + right], None without that end.
+
+    With `from_length` both ends move by the length of the query's batch entry. A query that
+    sees no key gives NaN, as its softmax does, or 0 with `zero_if_none`.
+    """
+
+    left: Dim | None = None
+    right: Dim | None = None
+    from_length: bool = False
+    zero_if_none: bool = False

@@ -162,14 +162,15 @@ def _infer_check_index(attrs: CheckIndexAttrs, *types: TensorType) -> TensorType
 def _reference_check_index(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     indices, size = arrays[0], evaluate(node.attrs.size, env)
     # A uint64 past int64 must not wrap into the range, so that the comparison comes first.
+    low = -size if node.attrs.what == "index" else 0
     outside = np.asarray(indices >= size)
     if indices.dtype.kind == "i":
-        outside |= indices < -size
+        outside |= indices < low
     if outside.any():
         index = int(indices[outside].flat[0])
         raise IndexRangeError(
             node.attrs.where,
-            f"indices must lie in [{-size}, {size}), got {index}.",
+            f"{'indices' if low else node.attrs.what} must lie in [{low}, {size}), got {index}.",
             op=node.attrs.where,
             index=index,
             size=size,

@@ -11,6 +11,7 @@ other user. Only float32 and float64: half types round the weights in between.
 from __future__ import annotations
 
 from semel.ir.graph import Graph, Node, make_node, rewrite, users
+from semel.ops.attrs import AttentionAttrs
 from semel.passes.patterns import is_uniform
 
 
@@ -25,7 +26,11 @@ def fuse_attention(graph: Graph) -> Graph:
         if counts.get(weights, 1) > 1 or weights in graph.outputs:
             return None
         scores = _softmax_operand(weights)
-        return None if scores is None else make_node("softmax_matmul", (scores, values))
+        return (
+            None
+            if scores is None
+            else make_node("softmax_matmul", (scores, values), AttentionAttrs())
+        )
 
     return rewrite(graph, rule)
 

@@ -105,7 +105,7 @@ def status_error(op: PreparedOp, binder: KernelBinder, state: PlanState) -> Seme
     size = evaluate(substitute(check.size, binder.names(op)), state.current_values())
     return IndexRangeError(
         check.op,
-        f"{check.what} must lie in [{-size}, {size}), got {value}.",
+        f"{check.what} must lie in [{check.low(size)}, {size}), got {value}.",
         op=check.op,
         index=value,
         size=size,

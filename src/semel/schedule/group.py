@@ -47,6 +47,7 @@ class Group:
     contract: Node | None = None
     scores: Node | None = None  # the contraction that makes an attention's scores
     keys: Dim = 0  # the loop over an attention's keys
+    depth: Dim = 0  # the loop over which its scores add
     score_at: Indices = ()
     columns: Dim = 0  # the loop along the contraction's contiguous axis
     outer: frozenset[Index] | None = None

@@ -252,6 +252,8 @@ class _Scheduler:
         return not used <= loops
 
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        if isinstance(group.keys, Index):
+            return self._why_not_attended(node, group, indices)
         if self._is_staged(group, indices):
             return self._why_not_staged(node, group, indices)
         if node.op.kind == "elementwise" and self._is_widened_weight(node, group):
@@ -313,11 +315,52 @@ class _Scheduler:
                 stack.extend(operand.inputs)
         return False
 
+    def _why_not_attended(self, node: Node, group: Group, indices: list[Indices]) -> str:
+        """Whether an attention can compute its queries, keys or values where it reads them.
+
+        Queries are copied to scratch once a tile, whatever they are; keys and values are
+        read row by row, from anywhere that rows are contiguous: through a table of
+        blocks, or from what is concatenated.
+        """
+        used = {a for at in indices for i in at for a in atoms(i)}
+        is_query = group.keys not in used
+        if is_query and node.op.kind == "elementwise":
+            is_cheap = self.weight[node] < DEAR and node not in self.epilogues
+            return "" if is_cheap else "an attention reads its queries from memory"
+        widens = node.op.name == "cast" and node.inputs[0].type.dtype.is_half
+        if widens or node.op.name == "gather":
+            return ""
+        if node.op.name == "concat" and len(node.inputs) == 2:
+            return ""
+        if node.op.name not in _PURE_VIEWS:
+            return "an attention reads its operands from memory"
+        if len(indices) != 1:
+            return f"it is wanted at {len(indices)} indices"
+        if not is_query and not self._has_rows(node, group, indices[0]):
+            return "the view has no contiguous rows"
+        return ""
+
+    def _has_rows(self, node: Node, group: Group, at: Indices) -> bool:
+        """Whether keys or values, read through the view, lie in contiguous rows (or columns).
+
+        The view itself must have them, or what lies below all views that follow.
+        """
+        along = group.columns if group.columns in {a for i in at for a in atoms(i)} else group.depth
+        at, base = operand_index(node, 0, at, _no_gather), node.inputs[0]
+        while True:
+            flat = flat_index(at, base.type.shape)
+            if not isinstance(along, Index) or linear_coefficient(flat, along) == 1:
+                return True
+            is_turned = along == group.depth and linear_coefficient(flat, group.keys) == 1  # type: ignore[arg-type]
+            if is_turned and linear_coefficient(flat, along) is not None:
+                return True
+            if base.op.name not in _PURE_VIEWS:
+                return False
+            at, base = operand_index(base, 0, at, _no_gather), base.inputs[0]
+
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
         columns, lane = group.columns, Index("lane", 1)
-        if isinstance(group.keys, Index) and not any(columns in atoms(i) for i in at):
-            columns = group.keys  # an operand of the scores, which are vectors of keys
         if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
             assert group.contract is not None
@@ -491,6 +534,8 @@ class _Scheduler:
             return
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
+        for lengths in node.inputs[2:]:
+            self._want(lengths, group, at[:-2])
 
     def _want_grouped(self, node: Node, group: Group, at: Indices) -> None:
         """Rows and matrices are chosen by what the lines of the last operand say."""
@@ -502,7 +547,7 @@ class _Scheduler:
 
     def _want_scores(self, node: Node, group: Group, at: Indices) -> None:
         group.scores = node
-        inner = self._fresh(node.inputs[0].type.shape[-1])
+        inner = group.depth = self._fresh(node.inputs[0].type.shape[-1])
         self._want(node.inputs[0], group, (*at[:-1], inner))
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
 

@@ -1,6 +1,6 @@
 """Tensor, layer 9: what neural networks are made of, as compositions.
 
-    softmax log_softmax layer_norm rms_norm group_norm batch_norm attention
+    softmax log_softmax layer_norm rms_norm group_norm batch_norm
     grouped_matmul cross_entropy
 
 Half floats are taken through float32 and rounded once at the end. Every row's divisor is
@@ -9,15 +9,13 @@ inverted on the row-sized tensor, so that the wide pass multiplies. Variances ta
 
 from __future__ import annotations
 
-import math
 from typing import Self
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
-from semel.ir.types import BOOL
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
+from semel.tensor.attention import Attention
 from semel.tensor.handle import TensorLike, normalize_axis
-from semel.tensor.order import Order
 from semel.tensor.reduce import Axis
 
 #: What the rows of one tile of a grouped matmul may hold: they stay in the second-level cache.
@@ -26,8 +24,8 @@ LINE_ELEMENTS = 1 << 16
 LINE_ROWS = (24, 96)
 
 
-class NN(Order):
-    """Normalisation, attention, losses."""
+class NN(Attention):
+    """Normalisation, losses."""
 
     __slots__ = ()
 
@@ -141,48 +139,6 @@ class NN(Order):
     def _channels(self, value: Self) -> Self:
         """A vector over channels, shaped to broadcast along axis 1."""
         return value.reshape(-1, *(1,) * (self.ndim - 2))
-
-    # ------------------------------------------------------------ attention
-
-    def scaled_dot_product_attention(
-        self,
-        key: TensorLike,
-        value: TensorLike,
-        mask: TensorLike | None = None,
-        *,
-        causal: bool = False,
-        scale: float | None = None,
-        softcap: float | None = None,
-    ) -> Self:
-        """softmax(q @ k.T * scale + mask) @ v over the last two axes.
-
-        A bool mask keeps where it is true, any other is added. `causal` lets query i see
-        keys up to i + (keys - queries): the last query sees all.
-        """
-        query, keys, values = self._promote((self, key, value), to_float=True)
-        width = query.shape[-1]
-        if scale is None and not isinstance(width, int):
-            raise GraphError("attention", f"needs a fixed head size or scale=, got {query.type}.")
-        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
-        scores = (query @ keys.mT)._as_float() * factor
-        if softcap is not None:
-            scores = scores.softcap(softcap)
-        scores = scores._masked_scores(mask, causal)
-        return scores.softmax(-1)._cast(values.dtype) @ values
-
-    def _masked_scores(self, mask: TensorLike | None, causal: bool) -> Self:
-        scores = self
-        if causal:
-            queries, keys = self.shape[-2:]
-            last_key = self._iota((queries, keys), 0) + (keys - queries)
-            allowed = self._iota((queries, keys), 1) <= last_key
-            scores = self._choose(allowed, scores, -math.inf)
-        if mask is None:
-            return scores
-        lifted = self._lift(mask)
-        if lifted.dtype == BOOL:
-            return self._choose(lifted, scores, -math.inf)
-        return scores + lifted
 
     # ------------------------------------------------------------ experts
 
