@@ -54,6 +54,11 @@ class Group:
     rows: dict[Node, Indices] = field(default_factory=dict)
     work: int = 0
 
+    @property
+    def is_attention(self) -> bool:
+        """Whether the contraction is one of weights that are a softmax."""
+        return self.contract is not None and self.contract.op.name == "softmax_matmul"
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -237,7 +237,7 @@ class _Scheduler:
 
     def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> str:
         """Whether the contraction can make the scores of the group's attention."""
-        if group.keys == 0 or group.scores is not None or node.op.name != "matmul":
+        if not group.is_attention or group.scores is not None or node.op.name != "matmul":
             return "the group has a contraction already"
         if len(indices) != 1 or indices[0] != group.score_at:
             return "the scores are not wanted one by one"
@@ -252,7 +252,7 @@ class _Scheduler:
         return not used <= loops
 
     def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
-        if isinstance(group.keys, Index):
+        if group.is_attention:
             return self._why_not_attended(node, group, indices)
         if self._is_staged(group, indices):
             return self._why_not_staged(node, group, indices)
@@ -351,9 +351,10 @@ class _Scheduler:
             flat = flat_index(at, base.type.shape)
             if not isinstance(along, Index) or linear_coefficient(flat, along) == 1:
                 return True
-            is_turned = along == group.depth and linear_coefficient(flat, group.keys) == 1  # type: ignore[arg-type]
-            if is_turned and linear_coefficient(flat, along) is not None:
-                return True
+            if along == group.depth and isinstance(group.keys, Index):
+                is_turned = linear_coefficient(flat, group.keys) == 1
+                if is_turned and linear_coefficient(flat, along) is not None:
+                    return True
             if base.op.name not in _PURE_VIEWS:
                 return False
             at, base = operand_index(base, 0, at, _no_gather), base.inputs[0]
