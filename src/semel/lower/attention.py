@@ -42,9 +42,10 @@ from semel.ir.types import INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.rewrite import substitute_indices
+from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
-from semel.lower.register_tiles import register_tile
+from semel.lower.math.exponential import LOG2_E, exp2_at_most_one
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
 
@@ -108,8 +109,10 @@ class _Lowering:
         rows = QUERIES
         self.weights = self._scratch(self.heights[0] * KEYS)
         self.totals = self._scratch(rows * self.width)
-        self.top, self.sum = self._scratch(rows), self._scratch(rows)
-        self.decay = self._scratch(self.heights[0])
+        self.top, self.sums = self._scratch(rows), self._scratch(rows * self.lanes)
+        self.fresh, self.decay, self.reference = (
+            self._scratch(self.heights[0]) for _ in range(3)
+        )
         self.query_rows = self._scratch(rows * self.depth) if group.scores else None
         self._plan_operands()
         if self.is_mixed:
@@ -259,9 +262,11 @@ class _Lowering:
                 ir.Store(self.places[0], row, ir.index(head)),
                 ir.Store(self.places[1], row, ir.index(query)),
             ]
+        lane = Index(self.names("n"), self.lanes)
+        no_sum = ir.Store(self.sums, row * self.lanes + lane, self._const(0))
         first = (
             ir.Store(self.top, row, self._const(-float("inf"))),
-            ir.Store(self.sum, row, self._const(0)),
+            ir.Loop(lane, 0, self.lanes, (no_sum,), self.lanes),
         )
         result: list[Statement] = [ir.Loop(row, 0, self.rows, (*places, *first, *clear))]
         return result + self._stage_queries()
@@ -492,38 +497,81 @@ class _Lowering:
     # ------------------------------------------------------------ softmax
 
     def _soften(self, base: Dim, height: int, block: _Block) -> list[Statement]:
-        """Scores to weights; the running maximum, sum and decay of every row."""
-        copy = Index(self.names("r"), height)
-        here = base + copy
-        whole = ceildiv(block.count, self.lanes) * self.lanes
-        top, total = Local(self.names("c"), self.dtype), Local(self.names("c"), self.dtype)
-        lane, again = Index(self.names("n"), KEYS), Index(self.names("n"), KEYS)
-        score = ir.load(self.weights, copy * KEYS + lane)
-        lowest = self._const(-float("inf"))
-        # A row that has seen no allowed key keeps 0 as its reference point.
-        base_value = ir.select(ir.local(top).eq(lowest), self._const(0), ir.local(top))
-        weight = ir.op("exp", ir.load(self.weights, copy * KEYS + again) - base_value)
-        decay = ir.op("exp", ir.load(self.top, here) - base_value)
-        old = ir.load(self.sum, here)
-        weigh = (
-            ir.Reduce((total,), "add", (weight,)),
-            ir.Store(self.weights, copy * KEYS + again, weight),
-        )
-        body: tuple[Statement, ...] = (
-            *self._hide(here, copy, block, whole),
-            ir.Declare(top, ir.load(self.top, here)),
-            ir.Loop(lane, 0, whole, (ir.Reduce((top,), "fastmax", (score,)),), self.lanes),
-            ir.Store(self.decay, copy, decay),
-            ir.Store(self.top, here, ir.local(top)),
-            ir.Declare(total, self._const(0)),
-            ir.Loop(again, 0, whole, weigh, self.lanes),
-            ir.Store(self.sum, here, ir.fma(old, ir.load(self.decay, copy), ir.local(total))),
-        )
-        if height == 1:
-            return list(substitute_indices(body, {copy: 0}))
-        return [ir.Loop(copy, 0, height, body)]
+        """Scores to weights; the running maximum, sums and decay of every row.
 
-    def _hide(self, here: Dim, copy: Index, block: _Block, whole: Dim) -> list[Statement]:
+        In three steps over all rows, so that no row waits for the end of another: the
+        maxima, what follows from them for all rows at once, the weights. Weights are powers
+        of two: the factor log2(e) goes into the subtraction of the maximum. Each lane
+        keeps a sum of its own until the end.
+        """
+        counts = ceildiv(block.count, self.lanes)
+        return [
+            *self._over_rows(height, lambda u: self._find_top(base + u, u, block, counts)),
+            *self._decay_rows(base, height),
+            *self._over_rows(height, lambda u: self._weigh(base + u, u, counts)),
+        ]
+
+    def _over_rows(
+        self, height: int, body: Callable[[Dim], list[Statement]], lanes: int = 1
+    ) -> list[Statement]:
+        if height == 1:
+            return body(0)
+        row = Index(self.names("r"), height)
+        return [ir.Loop(row, 0, height, tuple(body(row)), lanes)]
+
+    def _find_top(self, here: Dim, copy: Dim, block: _Block, counts: Dim) -> list[Statement]:
+        top = Local(self.names("c"), self.dtype)
+        lane = Index(self.names("n"), KEYS)
+        score = ir.load(self.weights, copy * KEYS + lane)
+        return [
+            *self._hide(here, copy, block, counts * self.lanes),
+            ir.Declare(top, ir.load(self.top, here)),
+            ir.Loop(
+                lane,
+                0,
+                counts * self.lanes,
+                (ir.Reduce((top,), "fastmax", (score,)),),
+                self.lanes,
+            ),
+            ir.Store(self.fresh, copy, ir.local(top)),
+        ]
+
+    def _decay_rows(self, base: Dim, height: int) -> list[Statement]:
+        lowest, zero = self._const(-float("inf")), self._const(0)
+
+        def row(copy: Dim) -> list[Statement]:
+            old, new = ir.load(self.top, base + copy), ir.load(self.fresh, copy)
+            # A row that has seen no allowed key keeps 0 as its reference point.
+            here = ir.select(new.eq(lowest), zero, new * LOG2_E)
+            decay = exp2_at_most_one(old * LOG2_E - here)
+            return [
+                ir.Store(self.decay, copy, decay),
+                ir.Store(self.reference, copy, here),
+                ir.Store(self.top, base + copy, new),
+            ]
+
+        return self._over_rows(height, row, self.lanes)
+
+    def _weigh(self, here: Dim, copy: Dim, counts: Dim) -> list[Statement]:
+        total = Local(self.names("c"), self.dtype)
+        lane, step = Index(self.names("n"), self.lanes), Index(self.names("j"), KEYS // self.lanes)
+        place = copy * KEYS + step * self.lanes + lane
+        reference = ir.load(self.reference, copy)
+        weight = exp2_at_most_one(ir.fma(ir.load(self.weights, place), LOG2_E, -reference))
+        add: tuple[Statement, ...] = (
+            ir.Assign(total, ir.local(total) + weight),
+            ir.Store(self.weights, place, weight),
+        )
+        sums = here * self.lanes + lane
+        is_known = isinstance(counts, int)
+        body: tuple[Statement, ...] = (
+            ir.Declare(total, ir.load(self.sums, sums) * ir.load(self.decay, copy)),
+            ir.Loop(step, 0, counts, add, unroll=is_known),
+            ir.Store(self.sums, sums, ir.local(total)),
+        )
+        return [ir.Loop(lane, 0, self.lanes, body, self.lanes)]
+
+    def _hide(self, here: Dim, copy: Dim, block: _Block, whole: Dim) -> list[Statement]:
         """-inf for the keys of the block that the row does not see."""
         low, high = block.low, block.count
         binds: list[Statement] = []
@@ -578,9 +626,15 @@ class _Lowering:
     def _finish(self) -> list[Statement]:
         row = Index(self.names("r"), QUERIES)
         at = self._at(row)
-        inverse = self._const(1) / ir.load(self.sum, row)
+        lane, total = Index(self.names("n"), self.lanes), Local(self.names("c"), self.dtype)
+        part = ir.load(self.sums, row * self.lanes + lane)
+        add: tuple[Statement, ...] = (
+            ir.Declare(total, self._const(0)),
+            ir.Loop(lane, 0, self.lanes, (ir.Reduce((total,), "add", (part,)),), self.lanes),
+        )
+        inverse = self._const(1) / ir.local(total)
         if self.attrs.zero_if_none:
-            inverse = ir.select(ir.load(self.sum, row).eq(0.0), self._const(0), inverse)
+            inverse = ir.select(ir.local(total).eq(0.0), self._const(0), inverse)
 
         def store(column: Dim) -> list[Statement]:
             value = ir.load(self.totals, row * self.width + column) * inverse
@@ -593,18 +647,14 @@ class _Lowering:
                 stores.append(ir.Store(self.buffers[output], where, result))
             return list(substitute_indices([*evaluate.prelude, *stores], self._moved(at, column)))
 
-        body = (*at.binds, *self._over(self.width, store))
+        body = (*at.binds, *add, *self._over(self.width, store))
         return [ir.Loop(row, 0, self.rows, body)]
 
     def _moved(self, at: _Row, column: Dim) -> dict[Index, Dim]:
         """The root's loops in terms of the tile's."""
         *batch, _, _ = wanted_at(self.node, self.group.outputs, self.loadable, self.root_loops)
-        moved: dict[Index, Dim] = {}
         pairs = [*zip(batch, at.batch, strict=True), (self.row, at.query), (self.column, column)]
-        for index, here in pairs:
-            if isinstance(index, Index):
-                moved[index] = here
-        return moved
+        return {index: here for index, here in pairs if isinstance(index, Index)}
 
 
 def _step(at: Dim, index: Index) -> Dim | None:
