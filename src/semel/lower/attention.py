@@ -27,6 +27,7 @@ from semel.ir.expr import (
     Index,
     atoms,
     ceildiv,
+    is_positive,
     linear_coefficient,
     maximum,
     minimum,
@@ -53,6 +54,8 @@ from semel.schedule.group import Group
 QUERIES = 96
 #: Keys of one block: with their values they stay in the first-level cache.
 KEYS = 64
+#: Rows that lie a multiple of this apart compete for the same sets of the cache.
+ALIASING_BYTES = 2048
 #: Up to so many rows, converting values at every use is cheaper than a copy of them.
 FEW_ROWS = 4
 
@@ -113,7 +116,7 @@ class _Lowering:
         self.fresh, self.decay, self.reference = (
             self._scratch(self.heights[0]) for _ in range(3)
         )
-        self.query_rows = self._scratch(rows * self.depth) if group.scores else None
+        self.query_rows: Buffer | None = None
         self._plan_operands()
         if self.is_mixed:
             self.places = self._scratch(rows, INT64), self._scratch(rows, INT64)
@@ -252,9 +255,11 @@ class _Lowering:
 
     def _reset(self) -> list[Statement]:
         row = Index(self.names("r"), QUERIES)
-        clear = self._over(self.width, lambda e: [
-            ir.Store(self.totals, row * self.width + e, self._const(0))
-        ])  # fmt: skip
+        clear: list[Statement] = []
+        if not self.starts_together:
+            clear = self._over(self.width, lambda e: [
+                ir.Store(self.totals, row * self.width + e, self._const(0))
+            ])  # fmt: skip
         places: list[Statement] = []
         if self.is_mixed:
             head, query = self.first_head + row // self.span, self.first_query + row % self.span
@@ -304,6 +309,11 @@ class _Lowering:
         if self.attrs.right is not None:
             high = maximum(minimum(high, last + self.attrs.right + shift + 1), 0)
         return low, high
+
+    @property
+    def starts_together(self) -> bool:
+        """Whether the first block of keys is the first for every row, and there is one."""
+        return not self.has_band and len(self.node.inputs) < 3 and is_positive(self.keys)
 
     @property
     def has_band(self) -> bool:
@@ -367,6 +377,8 @@ class _Lowering:
         key, inner = Index("key", self.keys), Index("inner", 2)
         few = upper_bound(self.queries * self.heads)
         if self.group.scores is not None:
+            if not self._has_straight_queries(self.group.scores.inputs[0], inner):
+                self.query_rows = self._scratch(QUERIES * self.depth)
             value, is_plain = self._probe(self.group.scores.inputs[1], (inner, key))
             at = value.data[1] if is_plain else 0
             if not is_plain or _step(at, key) is None or _step(at, inner) is None:
@@ -379,6 +391,20 @@ class _Lowering:
         is_half = value.dtype.bits < self.dtype.bits and (few is None or few > FEW_ROWS)
         if not is_straight or (_step(at, inner) != 1 and self.width != 1) or is_half:
             self.value_rows = self._scratch(KEYS * self.width)
+
+    def _has_straight_queries(self, node: Node, inner: Index) -> bool:
+        """Whether rows of queries can be read where they lie.
+
+        Rows a multiple of a page apart would push each other out of the first-level cache.
+        """
+        row = Index("row", self.queries)
+        value, is_plain = self._probe(node, (row, inner))
+        if self.is_mixed or not is_plain or value.dtype != self.dtype:
+            return False
+        stride, step = _step(value.data[1], row), _step(value.data[1], inner)
+        if not isinstance(stride, int) or step != 1:
+            return False
+        return stride * value.dtype.size_bytes % ALIASING_BYTES != 0
 
     def _probe(self, node: Node, at: Indices) -> tuple[Value, bool]:
         """The load below the casts, and whether the element is nothing but that."""
@@ -485,9 +511,14 @@ class _Lowering:
     def _dot(
         self, total: Local, copy: Index, here: Dim, block: _Block, lane: Index, k: Index
     ) -> list[Statement]:
-        assert self.query_rows is not None
+        assert self.group.scores is not None
         prelude: list[Statement] = []
-        a = ir.load(self.query_rows, here * self.depth + k)
+        if self.query_rows is not None:
+            a = ir.load(self.query_rows, here * self.depth + k)
+        else:
+            evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
+            at = self._at(here)
+            a = ir.cast(evaluate(self.group.scores.inputs[0], (*at.batch, at.query, k)), self.dtype)
         if self.turned is not None:
             b = ir.load(self.turned, k * KEYS + lane)
         else:
@@ -608,7 +639,10 @@ class _Lowering:
         total = Local(self.names("c"), self.dtype, (height,))
         key = Index(self.names("t"), KEYS)
         place = (base + copy) * self.width + column
-        old = ir.load(self.totals, place) * ir.load(self.decay, copy)
+        old = ir.load(self.totals, place)
+        if self.starts_together:
+            old = ir.load(self.totals, place, ir.index(block.first) > 0, self._const(0))
+        old = old * ir.load(self.decay, copy)
         prelude: list[Statement] = []
         if self.value_rows is not None:
             value = ir.load(self.value_rows, key * self.width + column)
