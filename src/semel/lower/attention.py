@@ -501,7 +501,11 @@ class _Lowering:
         store = ir.Store(self.weights, copy * KEYS + lane, value)
         binds = row.binds if row.batch or row.query else []
         body += self._repeat(copy, height, [*binds, *evaluate.prelude, store])
-        return [ir.Loop(lane, 0, block.count, tuple(body), self.panel)]
+        return [ir.Loop(lane, 0, block.count, tuple(body), self._panel(height))]
+
+    def _panel(self, height: int) -> int:
+        """Lanes that give enough independent sums: few rows take wider panels."""
+        return self.panel * 2 if height <= 2 else self.panel
 
     def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
         if height == 1:
@@ -632,7 +636,7 @@ class _Lowering:
             return self._value_rows(base, height, block, 0)
         column = Index(self.names("e"), self.width)
         body = self._value_rows(base, height, block, column)
-        return [ir.Loop(column, 0, self.width, tuple(body), self.panel)]
+        return [ir.Loop(column, 0, self.width, tuple(body), self._panel(height))]
 
     def _value_rows(self, base: Dim, height: int, block: _Block, column: Dim) -> list[Statement]:
         copy = Index(self.names("u"), height)
