@@ -39,10 +39,11 @@ from semel.ir.expr import (
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
-from semel.ir.types import INT64
+from semel.ir.types import INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.rewrite import substitute_indices
+from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
 from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
@@ -52,10 +53,6 @@ from semel.schedule.group import Group
 
 #: Queries of one tile: how often turning a block of keys is paid for.
 QUERIES = 96
-#: Keys of one block: with their values they stay in the first-level cache.
-KEYS = 64
-#: Rows that lie a multiple of this apart compete for the same sets of the cache.
-ALIASING_BYTES = 2048
 #: Up to so many rows, converting values at every use is cheaper than a copy of them.
 FEW_ROWS = 4
 
@@ -72,15 +69,6 @@ class _Row:
     binds: list[Statement]
     batch: Indices
     query: Dim
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block of keys: its first, and how many of them the tile sees (from `low` on)."""
-
-    first: Dim
-    low: Dim
-    count: Dim
 
 
 class _Lowering:
@@ -109,21 +97,34 @@ class _Lowering:
         self._share_heads()
         self.heights = self._heights(shape.heights, shape.tallest)
         self.scratch: list[Buffer] = []
+        self.shared = Shared(
+            self.loadable,
+            self.checks,
+            self.names,
+            self.dtype,
+            self.lanes,
+            self.panel,
+            self._scratch,
+        )
         rows = QUERIES
         self.weights = self._scratch(self.heights[0] * KEYS)
         self.totals = self._scratch(rows * self.width)
         self.top, self.sums = self._scratch(rows), self._scratch(rows * self.lanes)
-        self.fresh, self.decay, self.reference = (
-            self._scratch(self.heights[0]) for _ in range(3)
+        self.fresh, self.decay, self.reference = (self._scratch(self.heights[0]) for _ in range(3))
+        keys = None if group.scores is None else group.scores.inputs[1]
+        few = upper_bound(self.queries * self.heads)
+        is_tall = few is None or few > FEW_ROWS
+        self.operands = Operands(
+            self.shared, keys, self.node.inputs[1], self._batch(0), is_tall=is_tall
         )
         self.query_rows: Buffer | None = None
-        self._plan_operands()
+        if group.scores is not None and not self._has_straight_queries():
+            self.query_rows = self._scratch(QUERIES * self.depth)
         if self.is_mixed:
             self.places = self._scratch(rows, INT64), self._scratch(rows, INT64)
 
-    def _scratch(self, size: Dim, dtype: object = None) -> Buffer:
-        kind = self.dtype if dtype is None else INT64
-        buffer = Buffer(f"s{len(self.scratch)}", kind, size, "s")
+    def _scratch(self, size: Dim, dtype: DType | None = None) -> Buffer:
+        buffer = Buffer(f"s{len(self.scratch)}", dtype or self.dtype, size, "s")
         self.scratch.append(buffer)
         return buffer
 
@@ -257,7 +258,7 @@ class _Lowering:
         row = Index(self.names("r"), QUERIES)
         clear: list[Statement] = []
         if not self.starts_together:
-            clear = self._over(self.width, lambda e: [
+            clear = self.shared.over(self.width, lambda e: [
                 ir.Store(self.totals, row * self.width + e, self._const(0))
             ])  # fmt: skip
         places: list[Statement] = []
@@ -275,27 +276,6 @@ class _Lowering:
         )
         result: list[Statement] = [ir.Loop(row, 0, self.rows, (*places, *first, *clear))]
         return result + self._stage_queries()
-
-    def _stage_queries(self) -> list[Statement]:
-        if self.group.scores is None or self.query_rows is None:
-            return []
-        row = Index(self.names("r"), QUERIES)
-        at, buffer = self._at(row), self.query_rows
-        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        left = self.group.scores.inputs[0]
-
-        def copy(k: Dim) -> list[Statement]:
-            value = ir.cast(evaluate(left, (*at.batch, at.query, k)), self.dtype)
-            return [*evaluate.prelude, ir.Store(buffer, row * self.depth + k, value)]
-
-        return [ir.Loop(row, 0, self.rows, (*at.binds, *self._over(self.depth, copy)))]
-
-    def _over(self, size: Dim, body: Callable[[Dim], list[Statement]]) -> list[Statement]:
-        """A vector loop over a contiguous axis."""
-        if size == 1:
-            return body(0)
-        column = Index(self.names("e"), size)
-        return [ir.Loop(column, 0, size, tuple(body(column)), self.panel)]
 
     # ------------------------------------------------------------ which keys
 
@@ -325,10 +305,9 @@ class _Lowering:
         low, high = self._ends(self.first_query, self.first_query + self.span - 1)
         number = Index(self.names("b"), ceildiv(self.keys, KEYS))
         first = number * KEYS
-        block = _Block(first, maximum(low - first, 0), minimum(KEYS, high - first))
+        block = Block(first, maximum(low - first, 0), minimum(KEYS, high - first))
         body = [
-            *self._stage_keys(block),
-            *self._stage_values(block),
+            *self.operands.stage(block),
             *self._row_blocks(lambda base, height: self._rows_of_block(base, height, block)),
         ]
         return [ir.Loop(number, low // KEYS, ceildiv(high, KEYS), tuple(body))]
@@ -347,13 +326,13 @@ class _Lowering:
             start = start + count * height
         return result
 
-    def _rows_of_block(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+    def _rows_of_block(self, base: Dim, height: int, block: Block) -> list[Statement]:
         seen = block
         if self.has_band and not self.is_mixed:
             # These rows may see less of the block than the tile does.
             query = self.first_query + base
             low, high = self._ends(query, query + height - 1)
-            seen = _Block(
+            seen = Block(
                 block.first,
                 minimum(maximum(low - block.first, 0), block.count),
                 maximum(minimum(high - block.first, block.count), 0),
@@ -367,121 +346,47 @@ class _Lowering:
             return body
         return [ir.If(ir.index(seen.low) < ir.index(seen.count), tuple(body))]
 
-    # ------------------------------------------------------------ operands
+    # ------------------------------------------------------------ queries
 
-    def _plan_operands(self) -> None:
-        """Choose for keys and values: read where they lie, or copied to scratch block by block."""
-        self.turned: Buffer | None = None
-        self.key_rows: Buffer | None = None
-        self.value_rows: Buffer | None = None
-        key, inner = Index("key", self.keys), Index("inner", 2)
-        few = upper_bound(self.queries * self.heads)
-        if self.group.scores is not None:
-            if not self._has_straight_queries(self.group.scores.inputs[0], inner):
-                self.query_rows = self._scratch(QUERIES * self.depth)
-            value, is_plain = self._probe(self.group.scores.inputs[1], (inner, key))
-            at = value.data[1] if is_plain else 0
-            if not is_plain or _step(at, key) is None or _step(at, inner) is None:
-                self.key_rows = self._scratch(KEYS * self.depth)
-            if self.key_rows is not None or _step(at, key) != 1:
-                self.turned = self._scratch(self.depth * KEYS)
-        value, is_plain = self._probe(self.node.inputs[1], (key, inner))
-        at = value.data[1] if is_plain else 0
-        is_straight = is_plain and _step(at, key) is not None
-        is_half = value.dtype.bits < self.dtype.bits and (few is None or few > FEW_ROWS)
-        if not is_straight or (_step(at, inner) != 1 and self.width != 1) or is_half:
-            self.value_rows = self._scratch(KEYS * self.width)
-
-    def _has_straight_queries(self, node: Node, inner: Index) -> bool:
+    def _has_straight_queries(self) -> bool:
         """Whether rows of queries can be read where they lie.
 
         Rows a multiple of a page apart would push each other out of the first-level cache.
         """
-        row = Index("row", self.queries)
-        value, is_plain = self._probe(node, (row, inner))
-        if self.is_mixed or not is_plain or value.dtype != self.dtype:
+        assert self.group.scores is not None
+        row, inner = Index("row", self.queries), Index("inner", 2)
+        value = self.shared.probe(self.group.scores.inputs[0], (*self._batch(0), row, inner))
+        if self.is_mixed or value is None or value.dtype != self.dtype:
             return False
-        stride, step = _step(value.data[1], row), _step(value.data[1], inner)
-        if not isinstance(stride, int) or step != 1:
+        flat = value.data[1]
+        stride = linear_coefficient(flat, row)
+        if not isinstance(stride, int) or linear_coefficient(flat, inner) != 1:
             return False
         return stride * value.dtype.size_bytes % ALIASING_BYTES != 0
 
-    def _probe(self, node: Node, at: Indices) -> tuple[Value, bool]:
-        """The load below the casts, and whether the element is nothing but that."""
-        evaluate = Evaluator(self.loadable, {}, [], Names())
-        value = evaluate(node, (*self._batch(0), *at))
-        while value.op == "cast":
-            value = value.args[0]
-        return value, value.op == "load" and not value.args and not evaluate.prelude
-
-    def _key(self, key: Dim, k: Dim) -> tuple[list[Statement], Value]:
-        """An element of the keys where they lie, in the accumulators' dtype."""
-        assert self.group.scores is not None
-        return self._operand(self.group.scores.inputs[1], (k, key))
-
-    def _operand(self, node: Node, at: Indices) -> tuple[list[Statement], Value]:
-        evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        value = ir.cast(evaluate(node, (*self._batch(0), *at)), self.dtype)
-        return evaluate.prelude, value
-
-    def _stage_keys(self, block: _Block) -> list[Statement]:
-        """The block's keys to scratch, turned: lane by lane neighbouring keys."""
-        turned = self.turned
-        if turned is None:
+    def _stage_queries(self) -> list[Statement]:
+        if self.group.scores is None or self.query_rows is None:
             return []
-        result: list[Statement] = []
-        if self.key_rows is not None:
-            result += self._stage_rows(self.key_rows, self.depth, block, self._key)
-        lane = Index(self.names("n"), KEYS)
+        row = Index(self.names("r"), QUERIES)
+        at, buffer, left = self._at(row), self.query_rows, self.group.scores.inputs[0]
 
         def copy(k: Dim) -> list[Statement]:
-            if self.key_rows is not None:
-                value, prelude = ir.load(self.key_rows, lane * self.depth + k), []
-            else:
-                prelude, value = self._key(block.first + lane, k)
-            return [*prelude, ir.Store(turned, k * KEYS + lane, value)]
+            prelude, value = self.shared.element(left, (*at.batch, at.query, k))
+            return [*prelude, ir.Store(buffer, row * self.depth + k, value)]
 
-        inner = tuple(self._in_squares(copy))
-        return [*result, ir.Loop(lane, 0, block.count, inner, self.lanes)]
+        return [ir.Loop(row, 0, self.rows, (*at.binds, *self.shared.over(self.depth, copy)))]
 
-    def _in_squares(self, copy: Callable[[Dim], list[Statement]]) -> list[Statement]:
-        """`copy` for every k, as many at once as there are lanes: a square to turn."""
-        whole = self.depth // self.lanes
-        number, k = Index(self.names("k"), whole), Index(self.names("u"), self.lanes)
-        square = ir.Loop(k, 0, self.lanes, tuple(copy(number * self.lanes + k)), unroll=True)
-        rest = Index(self.names("k"), self.depth)
-        return [
-            ir.Loop(number, 0, whole, (square,)),
-            ir.Loop(rest, whole * self.lanes, self.depth, tuple(copy(rest))),
-        ]
-
-    def _stage_values(self, block: _Block) -> list[Statement]:
-        if self.value_rows is None:
-            return []
-        values = self.node.inputs[1]
-        return self._stage_rows(
-            self.value_rows, self.width, block, lambda key, e: self._operand(values, (key, e))
-        )
-
-    def _stage_rows(
-        self,
-        buffer: Buffer,
-        width: Dim,
-        block: _Block,
-        operand: Callable[[Dim, Dim], tuple[list[Statement], Value]],
-    ) -> list[Statement]:
-        """Rows of keys or values, from wherever they lie, one after the other in scratch."""
-        key = Index(self.names("t"), KEYS)
-
-        def copy(e: Dim) -> list[Statement]:
-            prelude, value = operand(block.first + key, e)
-            return [*prelude, ir.Store(buffer, key * width + e, value)]
-
-        return [ir.Loop(key, 0, block.count, tuple(self._over(width, copy)))]
+    def _query(self, here: Dim, k: Dim) -> Value:
+        """Element k of the query in row `here` of the tile."""
+        if self.query_rows is not None:
+            return ir.load(self.query_rows, here * self.depth + k)
+        assert self.group.scores is not None
+        at = self._at(here)
+        return self.shared.element(self.group.scores.inputs[0], (*at.batch, at.query, k))[1]
 
     # ------------------------------------------------------------ scores
 
-    def _score_rows(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+    def _score_rows(self, base: Dim, height: int, block: Block) -> list[Statement]:
         """The scores of `height` rows, from row `base` of the tile, to scratch."""
         lane = Index(self.names("n"), KEYS)
         copy = Index(self.names("u"), height)
@@ -513,25 +418,14 @@ class _Lowering:
         return (ir.Loop(copy, 0, height, tuple(body), unroll=True),)
 
     def _dot(
-        self, total: Local, copy: Index, here: Dim, block: _Block, lane: Index, k: Index
+        self, total: Local, copy: Index, here: Dim, block: Block, lane: Index, k: Index
     ) -> list[Statement]:
-        assert self.group.scores is not None
-        prelude: list[Statement] = []
-        if self.query_rows is not None:
-            a = ir.load(self.query_rows, here * self.depth + k)
-        else:
-            evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-            at = self._at(here)
-            a = ir.cast(evaluate(self.group.scores.inputs[0], (*at.batch, at.query, k)), self.dtype)
-        if self.turned is not None:
-            b = ir.load(self.turned, k * KEYS + lane)
-        else:
-            prelude, b = self._key(block.first + lane, k)
-        return [*prelude, ir.Reduce((total,), "fma", (a, b), (copy,))]
+        prelude, key = self.operands.key(block, lane, k)
+        return [*prelude, ir.Reduce((total,), "fma", (self._query(here, k), key), (copy,))]
 
     # ------------------------------------------------------------ softmax
 
-    def _soften(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+    def _soften(self, base: Dim, height: int, block: Block) -> list[Statement]:
         """Scores to weights; the running maximum, sums and decay of every row.
 
         In three steps over all rows, so that no row waits for the end of another: the
@@ -554,7 +448,7 @@ class _Lowering:
         row = Index(self.names("r"), height)
         return [ir.Loop(row, 0, height, tuple(body(row)), lanes)]
 
-    def _find_top(self, here: Dim, copy: Dim, block: _Block, counts: Dim) -> list[Statement]:
+    def _find_top(self, here: Dim, copy: Dim, block: Block, counts: Dim) -> list[Statement]:
         top = Local(self.names("c"), self.dtype)
         lane = Index(self.names("n"), KEYS)
         score = ir.load(self.weights, copy * KEYS + lane)
@@ -606,7 +500,7 @@ class _Lowering:
         )
         return [ir.Loop(lane, 0, self.lanes, body, self.lanes)]
 
-    def _hide(self, here: Dim, copy: Dim, block: _Block, whole: Dim) -> list[Statement]:
+    def _hide(self, here: Dim, copy: Dim, block: Block, whole: Dim) -> list[Statement]:
         """-inf for the keys of the block that the row does not see."""
         low, high = block.low, block.count
         binds: list[Statement] = []
@@ -631,33 +525,31 @@ class _Lowering:
 
     # ------------------------------------------------------------ values
 
-    def _add_values(self, base: Dim, height: int, block: _Block) -> list[Statement]:
+    def _add_values(self, base: Dim, height: int, block: Block) -> list[Statement]:
         if self.width == 1:
             return self._value_rows(base, height, block, 0)
         column = Index(self.names("e"), self.width)
         body = self._value_rows(base, height, block, column)
         return [ir.Loop(column, 0, self.width, tuple(body), self._panel(height))]
 
-    def _value_rows(self, base: Dim, height: int, block: _Block, column: Dim) -> list[Statement]:
+    def _value_rows(self, base: Dim, height: int, block: Block, column: Dim) -> list[Statement]:
         copy = Index(self.names("u"), height)
         total = Local(self.names("c"), self.dtype, (height,))
-        key = Index(self.names("t"), KEYS)
         place = (base + copy) * self.width + column
         old = ir.load(self.totals, place)
         if self.starts_together:
             old = ir.load(self.totals, place, ir.index(block.first) > 0, self._const(0))
         old = old * ir.load(self.decay, copy)
-        prelude: list[Statement] = []
-        if self.value_rows is not None:
-            value = ir.load(self.value_rows, key * self.width + column)
-        else:
-            prelude, value = self._operand(self.node.inputs[1], (block.first + key, column))
-        weight = ir.load(self.weights, copy * KEYS + key)
-        step = ir.Reduce((total,), "fma", (weight, value), (copy,))
+
+        def add(key: Dim, value: Value) -> tuple[Statement, ...]:
+            weight = ir.load(self.weights, copy * KEYS + key)
+            step = ir.Reduce((total,), "fma", (weight, value), (copy,))
+            return self._repeat(copy, height, [step])
+
         return [
             ir.Declare(total, self._const(0)),
             *self._repeat(copy, height, [ir.Assign(total, old, (copy,))]),
-            ir.Loop(key, block.low, block.count, (*prelude, *self._repeat(copy, height, [step]))),
+            *self.operands.over_values(block, column, add),
             *self._repeat(copy, height, [ir.Store(self.totals, place, ir.local(total, (copy,)))]),
         ]
 
@@ -685,7 +577,7 @@ class _Lowering:
                 stores.append(ir.Store(self.buffers[output], where, result))
             return list(substitute_indices([*evaluate.prelude, *stores], self._moved(at, column)))
 
-        body = (*at.binds, *add, *self._over(self.width, store))
+        body = (*at.binds, *add, *self.shared.over(self.width, store))
         return [ir.Loop(row, 0, self.rows, body)]
 
     def _moved(self, at: _Row, column: Dim) -> dict[Index, Dim]:
@@ -693,11 +585,6 @@ class _Lowering:
         *batch, _, _ = wanted_at(self.node, self.group.outputs, self.loadable, self.root_loops)
         pairs = [*zip(batch, at.batch, strict=True), (self.row, at.query), (self.column, column)]
         return {index: here for index, here in pairs if isinstance(index, Index)}
-
-
-def _step(at: Dim, index: Index) -> Dim | None:
-    """How far apart neighbours along `index` lie, None if that is not one number."""
-    return linear_coefficient(at, index)
 
 
 def _functions(dim: Dim) -> list[Fn]:

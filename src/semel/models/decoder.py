@@ -5,8 +5,8 @@
 
 RMS norm, rotary positions, SwiGLU, no biases. `past` may be a Variable: it is the token's
 position, and one plan serves every length. The caller keeps the cache and writes the new
-entries behind the old ones. The new token's key and value take part in the softmax beside
-the cached ones, so that the cache is read where it lies and never copied.
+entries behind the old ones. Attention reads the cache and the new token's key and value as
+one sequence, each where it lies: the cache is never copied.
 """
 
 from __future__ import annotations
@@ -114,13 +114,11 @@ class _Step:
         self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
         """Over the cached keys [heads, past, depth] and the token's own; [1, width]."""
-        query = query * self.size.depth**-0.5
-        own = (query * key).sum(-1, keepdims=True)  # [heads, 1]
-        cached = (keys * query.unsqueeze(1)).sum(-1)  # [heads, past]
-        weights = Tensor.concat([cached, own], -1).softmax(-1)
-        past = self.position
-        mixed = (values * weights.narrow(1, 0, past).unsqueeze(-1)).sum(1)
-        return (mixed + value * weights.narrow(1, past, 1)).reshape(1, self.size.width)
+        every = [
+            Tensor.concat([old, new.unsqueeze(1)], 1) for old, new in ((keys, key), (values, value))
+        ]
+        mixed = query.unsqueeze(1).scaled_dot_product_attention(*every)
+        return mixed.reshape(1, self.size.width)
 
     def feed_forward(self, x: Tensor, name: str) -> Tensor:
         gate, up = self.linear(x, f"{name}.gate_proj", f"{name}.up_proj").chunk(2, -1)
