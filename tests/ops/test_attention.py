@@ -103,9 +103,7 @@ def test_heads_share_keys_without_a_copy(heads: tuple[int, int], sizes: tuple[in
 
 @pytest.mark.parametrize("sizes", [(1, 200), (3, 70), (70, 130)], ids=str)
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=str)
-def test_only_the_keys_of_an_entry_are_read(
-    sizes: tuple[int, int], heads: tuple[int, int]
-) -> None:
+def test_only_the_keys_of_an_entry_are_read(sizes: tuple[int, int], heads: tuple[int, int]) -> None:
     (s, t), (h, shared) = sizes, heads
     lengths = np.array([t, 0, t // 2, 1, 65 % (t + 1)])
     q, k, v = data(1, 5, h, s, 16), data(2, 5, shared, t, 16), data(3, 5, shared, t, 16)

@@ -47,7 +47,7 @@ from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands
 from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
-from semel.lower.math.exponential import LOG2_E, exp2_at_most_one
+from semel.lower.math.exponential import exp_at_most_one
 from semel.ops.index_maps import Indices, flat_index
 from semel.schedule.group import Group
 
@@ -429,9 +429,8 @@ class _Lowering:
         """Scores to weights; the running maximum, sums and decay of every row.
 
         In three steps over all rows, so that no row waits for the end of another: the
-        maxima, what follows from them for all rows at once, the weights. Weights are powers
-        of two: the factor log2(e) goes into the subtraction of the maximum. Each lane
-        keeps a sum of its own until the end.
+        maxima, what follows from them for all rows at once, the weights. Each lane keeps a
+        sum of its own until the end.
         """
         counts = ceildiv(block.count, self.lanes)
         return [
@@ -471,8 +470,8 @@ class _Lowering:
         def row(copy: Dim) -> list[Statement]:
             old, new = ir.load(self.top, base + copy), ir.load(self.fresh, copy)
             # A row that has seen no allowed key keeps 0 as its reference point.
-            here = ir.select(new.eq(lowest), zero, new * LOG2_E)
-            decay = exp2_at_most_one(old * LOG2_E - here)
+            here = ir.select(new.eq(lowest), zero, new)
+            decay = exp_at_most_one(old - here)
             return [
                 ir.Store(self.decay, copy, decay),
                 ir.Store(self.reference, copy, here),
@@ -486,7 +485,7 @@ class _Lowering:
         lane, step = Index(self.names("n"), self.lanes), Index(self.names("j"), KEYS // self.lanes)
         place = copy * KEYS + step * self.lanes + lane
         reference = ir.load(self.reference, copy)
-        weight = exp2_at_most_one(ir.fma(ir.load(self.weights, place), LOG2_E, -reference))
+        weight = exp_at_most_one(ir.load(self.weights, place) - reference)
         add: tuple[Statement, ...] = (
             ir.Assign(total, ir.local(total) + weight),
             ir.Store(self.weights, place, weight),
@@ -568,6 +567,8 @@ class _Lowering:
 
         def store(column: Dim) -> list[Statement]:
             value = ir.load(self.totals, row * self.width + column) * inverse
+            if self.attrs.zero_if_nan:
+                value = ir.select(ir.local(total) > 0.0, value, self._const(0))
             known = {self.node: ir.cast(value, self.node.type.dtype)}
             evaluate = Evaluator(self.loadable, known, self.checks, self.names)
             stores: list[Statement] = []

@@ -75,6 +75,8 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
         if attrs.zero_if_none:
             total = np.where(total == 0, 1, total)
         result: Array = (weights @ values) / total
+        if attrs.zero_if_nan:
+            result = np.where((total == 0) | np.isnan(total), 0, result)
     return result.astype(dtype.compute.numpy).astype(dtype.numpy)
 
 

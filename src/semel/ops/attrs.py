@@ -252,10 +252,12 @@ class AttentionAttrs:
     """Which keys a query sees: query i those in [i + left, i + right], None without that end.
 
     With `from_length` both ends move by the length of the query's batch entry. A query that
-    sees no key gives NaN, as its softmax does, or 0 with `zero_if_none`.
+    sees no key gives NaN, as its softmax does, or 0 with `zero_if_none`; with `zero_if_nan`
+    every query whose weights are NaN gives 0.
     """
 
     left: Dim | None = None
     right: Dim | None = None
     from_length: bool = False
     zero_if_none: bool = False
+    zero_if_nan: bool = False

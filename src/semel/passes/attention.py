@@ -5,50 +5,126 @@ After:   softmax_matmul %s, %v
 
 The scores %s may be anything; if they come from a matmul, scheduling takes that into
 the same kernel, with the scale and the masks between. The weights %p must have no
-other user. Only float32 and float64: half types round the weights in between.
+other user. On the way
+
+* masks that are -inf outside a band along the diagonal (causal, sliding window) become
+  attributes, so that what they hide is never computed (`passes.bands`),
+* factors on queries and keys (sqrt(scale) on each, as exporters write it) move to the scores,
+  so that both are read where they lie,
+* `where(isnan(%p), 0, %p)`, which exporters write for rows that see nothing, becomes an
+  attribute,
+* weights that are rounded to a half type in between are not rounded any more: the result is
+  computed in float32 and rounded once. It is closer to the truth, and not the same.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 from semel.ir.graph import Graph, Node, make_node, rewrite, users
-from semel.ops.attrs import AttentionAttrs
-from semel.passes.patterns import is_uniform
+from semel.ir.types import DType
+from semel.ops.attrs import AttentionAttrs, CastAttrs
+from semel.passes.bands import Band, added_band, hidden_band, kept_band
+from semel.passes.patterns import full, is_uniform, uniform
+
+#: Elementwise ops between the contraction and the softmax that are looked through for factors.
+MAX_BETWEEN = 8
+_VIEWS = ("reshape", "permute", "expand", "slice")
+_PASSED = ("add", "sub", "mul", "div", "where", "tanh", "cast")
+
+
+class _Alone(Protocol):
+    """Whether a node has so few users, and is no output."""
+
+    def __call__(self, node: Node, uses: int = 1) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Softmax:
+    """A softmax over the last axis: of what, and whether NaN became 0."""
+
+    scores: Node
+    zero_if_nan: bool = False
 
 
 def fuse_attention(graph: Graph) -> Graph:
     """Replace softmax followed by matmul wherever the weights are used only there."""
     counts = {node: len(found) for node, found in users(graph.nodes).items()}
+    outputs = set(graph.outputs)
+
+    def is_alone(node: Node, uses: int = 1) -> bool:
+        return counts.get(node, 1) <= uses and node not in outputs
 
     def rule(node: Node) -> Node | None:
-        if node.op.name != "matmul" or node.type.dtype.is_half:
+        if node.op.name != "matmul" or not node.type.dtype.is_float:
             return None
         weights, values = node.inputs
-        if counts.get(weights, 1) > 1 or weights in graph.outputs:
+        if not is_alone(weights):
             return None
-        scores = _softmax_operand(weights)
-        return (
-            None
-            if scores is None
-            else make_node("softmax_matmul", (scores, values), AttentionAttrs())
-        )
+        found = _find_softmax(weights, is_alone)
+        return None if found is None else _attention(found, values, is_alone)
 
     return rewrite(graph, rule)
 
 
+def _attention(found: _Softmax, values: Node, is_alone: _Alone) -> Node:
+    dtype = values.type.dtype
+    wide = found.scores.type.dtype
+    scores, band = _without_bands(found.scores)
+    scores = _without_factors(scores, is_alone, MAX_BETWEEN) or scores
+    attrs = AttentionAttrs(band.left, band.right, zero_if_nan=found.zero_if_nan)
+    widened = _cast(values, wide)
+    return _cast(make_node("softmax_matmul", (scores, widened), attrs), dtype)
+
+
+def _cast(node: Node, dtype: DType) -> Node:
+    same = node.type.dtype == dtype
+    return node if same else make_node("cast", (node,), CastAttrs(dtype))
+
+
+# ---------------------------------------------------------------- the softmax
+
+
+def _find_softmax(node: Node, is_alone: _Alone) -> _Softmax | None:
+    """The softmax that `node` is, perhaps rounded, perhaps without NaN."""
+    if node.op.name == "cast":
+        inner = node.inputs[0]
+        # From float32 to a half type, or nothing: never from a half type up.
+        if inner.type.dtype.bits < node.type.dtype.bits or not inner.type.dtype.is_float:
+            return None
+        return _find_softmax(inner, is_alone) if is_alone(inner) else None
+    if node.op.name == "where":
+        condition, then, weights = node.inputs
+        is_cleaned = condition.op.name == "isnan" and condition.inputs[0] is weights
+        if not is_cleaned or not is_uniform(then, 0.0) or not is_alone(weights, 2):
+            return None
+        found = _find_softmax(weights, is_alone)
+        return None if found is None else _Softmax(found.scores, zero_if_nan=True)
+    scores = _softmax_operand(node)
+    return None if scores is None or scores.type.dtype.is_half else _Softmax(scores)
+
+
 def _softmax_operand(node: Node) -> Node | None:
     """The scores whose softmax over the last axis `node` is, or None."""
-    if node.op.name != "mul":
-        return None
-    for exponentials, factor in (node.inputs, node.inputs[::-1]):
-        total = _reciprocal_operand(_below_expand(factor))
-        if total is None or not _reduces_last(total, "reduce_sum", exponentials):
-            continue
-        if exponentials.op.name != "exp" or exponentials.inputs[0].op.name != "sub":
-            continue
-        scores, top = exponentials.inputs[0].inputs
-        if _reduces_last(_below_expand(top), "reduce_max", scores):
-            return scores
+    if node.op.name == "mul":
+        for exponentials, factor in (node.inputs, node.inputs[::-1]):
+            total = _reciprocal_operand(_below_expand(factor))
+            if total is not None and _reduces_last(total, "reduce_sum", exponentials):
+                return _exponent(exponentials)
+    if node.op.name == "div":
+        exponentials, divisor = node.inputs
+        if _reduces_last(_below_expand(divisor), "reduce_sum", exponentials):
+            return _exponent(exponentials)
     return None
+
+
+def _exponent(node: Node) -> Node | None:
+    """s of exp(s - max(s))."""
+    if node.op.name != "exp" or node.inputs[0].op.name != "sub":
+        return None
+    scores, top = node.inputs[0].inputs
+    return scores if _reduces_last(_below_expand(top), "reduce_max", scores) else None
 
 
 def _below_expand(node: Node) -> Node:
@@ -66,3 +142,78 @@ def _reduces_last(node: Node, name: str, operand: Node) -> bool:
     if node.op.name != name or node.inputs[0] is not operand:
         return False
     return bool(node.attrs.axes == (operand.type.rank - 1,))
+
+
+# ---------------------------------------------------------------- masks
+
+
+def _without_bands(scores: Node) -> tuple[Node, Band]:
+    """The scores without masks that are bands, and all these as one."""
+    band = Band()
+    while True:
+        found = _outer_band(scores)
+        if found is None:
+            return scores, band
+        scores, mask = found
+        band = band & mask
+
+
+def _outer_band(node: Node) -> tuple[Node, Band] | None:
+    """What the outermost mask is put on, and its band."""
+    if node.op.name == "where":
+        condition, a, b = node.inputs
+        for kept, gone, find in ((a, b, kept_band), (b, a, hidden_band)):
+            band = find(condition) if is_uniform(gone, float("-inf")) else None
+            if band is not None:
+                return kept, band
+    if node.op.name == "add":
+        for inner, mask in (node.inputs, node.inputs[::-1]):
+            band = added_band(mask)
+            if band is not None:
+                return inner, band
+    return None
+
+
+# ---------------------------------------------------------------- factors
+
+
+def _without_factors(node: Node, is_alone: _Alone, depth: int) -> Node | None:
+    """The scores with factors of queries and keys moved behind the contraction, or None."""
+    if node.op.name == "matmul":
+        left, right = (_unscaled(n) for n in node.inputs)
+        if left[1] == 1.0 and right[1] == 1.0:
+            return None
+        product = make_node("matmul", (left[0], right[0]))
+        factor = full(left[1] * right[1], node.type.dtype, node.type.shape)
+        return make_node("mul", (product, factor))
+    if depth == 0 or node.op.name not in _PASSED:
+        return None
+    for place, operand in enumerate(node.inputs):
+        if operand.type.shape != node.type.shape or not is_alone(operand):
+            continue
+        found = _without_factors(operand, is_alone, depth - 1)
+        if found is not None:
+            inputs = [found if n == place else x for n, x in enumerate(node.inputs)]
+            return make_node(node.op.name, inputs, node.attrs)
+    return None
+
+
+def _unscaled(node: Node) -> tuple[Node, float]:
+    """The node without constant factors on it or below its views, and their product."""
+    if node.type.dtype.is_half:
+        return node, 1.0
+    if node.op.name in _VIEWS:
+        inner, factor = _unscaled(node.inputs[0])
+        moved = node if factor == 1.0 else make_node(node.op.name, (inner,), node.attrs)
+        return moved, factor
+    if node.op.name in ("mul", "div"):
+        number = uniform(node.inputs[1])
+        if number is not None and number.value != 0:
+            inner, factor = _unscaled(node.inputs[0])
+            own = float(number.value)
+            return inner, factor * own if node.op.name == "mul" else factor / own
+        number = uniform(node.inputs[0]) if node.op.name == "mul" else None
+        if number is not None:
+            inner, factor = _unscaled(node.inputs[1])
+            return inner, factor * float(number.value)
+    return node, 1.0

@@ -27,7 +27,7 @@ from semel.lower.math.common import (
 )
 
 _LN2 = "0.693147180559945309417232121458176568075500134360255"
-LOG2_E = 1.4426950408889634
+_LOG2_E = 1.4426950408889634
 
 #: exp(r) = 1 + r + r*r*q(r) on |r| <= ln(2)/2.
 _EXP = {
@@ -84,7 +84,7 @@ def _reduce(x: Value, n: Value, form: Format) -> Value:
 def _exp_of_clamped(x: Value, extra: int = 0) -> Value:
     """e**x * 2**extra, for x in the limits of exp."""
     form = format_of(x)
-    n, _ = round_biased(x, LOG2_E, form)
+    n, _ = round_biased(x, _LOG2_E, form)
     p = horner(_reduce(x, n, form), (1.0, 1.0, *_EXP[_precision(form)]))
     return op("ldexp", p, n + float(extra) if extra else n)
 
@@ -107,12 +107,9 @@ def exp2(x: Value) -> Value:
     return op("ldexp", horner(x - n, (1.0, *EXP2[_precision(form)])), n)
 
 
-def exp2_at_most_one(x: Value) -> Value:
-    """2**x for x that is 0 or less but for rounding: nothing needs to be clamped from above."""
-    form = format_of(x)
-    x = at_least(x, -151.0 if x.dtype == FLOAT32 else -1076.0)
-    n, _ = round_biased(x, 1.0, form)
-    return op("ldexp", horner(x - n, (1.0, *EXP2[_precision(form)])), n)
+def exp_at_most_one(x: Value) -> Value:
+    """e**x for x that is 0 or less: nothing needs to be clamped from above."""
+    return _exp_of_clamped(at_least(x, _exp_limits(x)[0]))
 
 
 def sigmoid(x: Value) -> Value:
@@ -125,7 +122,7 @@ def sigmoid(x: Value) -> Value:
 def _quarter_expm1(x: Value) -> Value:
     """expm1(x) / 4, for x no larger than 1.01 * ln(4 * the largest float)."""
     form = format_of(x)
-    n, biased = round_biased(x, LOG2_E, form)
+    n, biased = round_biased(x, _LOG2_E, form)
     r = _reduce(x, n, form)
     p = fma(r * r, horner(r, _EXPM1[_precision(form)]), r)
     quarter = power_of_two(biased - (2 * form.bias + 2), form)
@@ -185,7 +182,7 @@ def _tanh_float32(x: Value) -> Value:
     a = absolute(x)
     s = x * x
     near = x * horner(s, (1.0, *_TANH))  # this form keeps -0
-    growth = coarse_exp2(at_most(a, 10.0), 2 * LOG2_E)
+    growth = coarse_exp2(at_most(a, 10.0), 2 * _LOG2_E)
     far = form.const(1.0) - form.const(2.0) / (growth + 1.0)
     return select(a >= _TANH_NEAR, with_sign_bits(far, sign_bits(x)), near)
 

@@ -1,0 +1,220 @@
+"""Masks that are bands along the diagonal: causal masks, sliding windows.
+
+    bool node, or node added to scores --find_band--> Band: left <= column - row <= right
+
+A mask made by comparing positions is followed through movement with symbolic indices: the
+comparison says in terms of row and column what the band is. A mask that is a constant is
+looked at. What depends on anything but row and column is no band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from semel.ir.expr import Dim, Index, atoms, linear_coefficient, maximum, minimum
+from semel.ir.graph import Node
+from semel.ops.index_maps import Indices, operand_index
+from semel.passes.patterns import uniform
+
+#: Larger constants are not looked at.
+MAX_ELEMENTS = 1 << 22
+_VIEWS = ("reshape", "permute", "expand", "slice")
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_Table = np.ndarray[Any, np.dtype[Any]]
+_Test = Callable[[_Table], _Table]
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Columns from row + left to row + right are inside; None: no limit on that side."""
+
+    left: Dim | None = None
+    right: Dim | None = None
+
+    def __and__(self, other: Band) -> Band:
+        left, right = self.left, self.right
+        if other.left is not None:
+            left = other.left if left is None else maximum(left, other.left)
+        if other.right is not None:
+            right = other.right if right is None else minimum(right, other.right)
+        return Band(left, right)
+
+
+def kept_band(mask: Node) -> Band | None:
+    """The band where a bool mask over (..., rows, columns) is true."""
+    return _Walk(mask).true()
+
+
+def hidden_band(mask: Node) -> Band | None:
+    """The band where a bool mask is false."""
+    return _Walk(mask).false()
+
+
+def added_band(mask: Node) -> Band | None:
+    """The band where what is added to scores is 0; outside it is -inf."""
+    return _Walk(mask).added()
+
+
+class _Walk:
+    """A mask at one symbolic element."""
+
+    def __init__(self, mask: Node) -> None:
+        shape = mask.type.shape
+        self.row, self.column = Index("row", shape[-2]), Index("column", shape[-1])
+        self.batch = tuple(Index(f"batch{n}", d) for n, d in enumerate(shape[:-2]))
+        self.node, self.at = mask, (*self.batch, self.row, self.column)
+
+    def true(self) -> Band | None:
+        return self._bool(self.node, self.at, wanted=True)
+
+    def false(self) -> Band | None:
+        return self._bool(self.node, self.at, wanted=False)
+
+    def added(self) -> Band | None:
+        node, at = _below_views(self.node, self.at)
+        if node.op.name == "constant":
+            return self._constant(node, at, lambda x: x == 0, np.isneginf)
+        if node.op.name != "where":
+            return None
+        condition, a, b = node.inputs
+        for wanted, kept, gone in ((True, a, b), (False, b, a)):
+            zero, lowest = uniform(kept), uniform(gone)
+            if zero is None or lowest is None or zero.value != 0:
+                continue
+            if lowest.value == float("-inf"):
+                return self._bool(condition, at, wanted=wanted)
+        return None
+
+    # ------------------------------------------------------------ conditions
+
+    def _bool(self, node: Node, at: Indices, *, wanted: bool) -> Band | None:
+        node, at = _below_views(node, at)
+        name = node.op.name
+        if name == "constant":
+            return self._constant(
+                node, at, lambda x: (x != 0) == wanted, lambda x: (x != 0) != wanted
+            )
+        if name == "not":
+            return self._bool(node.inputs[0], at, wanted=not wanted)
+        if name == "cast":
+            return self._bool(node.inputs[0], at, wanted=wanted)
+        if name == ("and" if wanted else "or"):
+            parts = [self._bool(n, at, wanted=wanted) for n in node.inputs]
+            return None if parts[0] is None or parts[1] is None else parts[0] & parts[1]
+        if name == "where":
+            return self._chosen(node, at, wanted)
+        if name in ("eq", "ne"):
+            return self._compared_to_number(node, at, wanted)
+        if name in _OPPOSITE:
+            return self._compared(name if wanted else _OPPOSITE[name], node, at)
+        return None
+
+    def _chosen(self, node: Node, at: Indices, wanted: bool) -> Band | None:
+        """where(condition, 1, 0) and where(condition, 0, 1) as truth values."""
+        condition, a, b = node.inputs
+        values = uniform(a), uniform(b)
+        if values[0] is None or values[1] is None:
+            return None
+        yes, no = bool(values[0].value), bool(values[1].value)
+        return None if yes == no else self._bool(condition, at, wanted=wanted == yes)
+
+    def _compared_to_number(self, node: Node, at: Indices, wanted: bool) -> Band | None:
+        """mask == 0 and mask != 0."""
+        is_equal = node.op.name == "eq"
+        for mask, number in (node.inputs, node.inputs[::-1]):
+            found = uniform(number)
+            if found is not None and found.value == 0:
+                return self._bool(mask, at, wanted=wanted != is_equal)
+        return None
+
+    def _compared(self, name: str, node: Node, at: Indices) -> Band | None:
+        a, b = (self._position(n, at) for n in node.inputs)
+        if a is None or b is None:
+            return None
+        difference = a - b
+        by_row = linear_coefficient(difference, self.row)
+        by_column = linear_coefficient(difference, self.column)
+        if (by_row, by_column) not in ((1, -1), (-1, 1)):
+            return None
+        if by_column == -1:
+            difference, name = -difference, _MIRRORED[name]
+        rest = difference - self.column + self.row  # column - row + rest compared with 0
+        if any(isinstance(a, Index) for a in atoms(rest)):
+            return None
+        match name:
+            case "le":
+                return Band(right=-rest)
+            case "lt":
+                return Band(right=-rest - 1)
+            case "ge":
+                return Band(left=-rest)
+            case _:
+                return Band(left=1 - rest)
+
+    def _position(self, node: Node, at: Indices) -> Dim | None:
+        """An integer node at `at` as an expression of row and column."""
+        node, at = _below_views(node, at)
+        number = uniform(node)
+        if number is not None:
+            return number.value if isinstance(number.value, int) else None
+        match node.op.name:
+            case "iota":
+                return at[node.attrs.axis]
+            case "cast" if node.type.dtype.is_integer and node.inputs[0].type.dtype.is_integer:
+                return self._position(node.inputs[0], at)
+            case "add" | "sub" if node.type.dtype.is_integer:
+                a, b = (self._position(n, at) for n in node.inputs)
+                if a is None or b is None:
+                    return None
+                return a + b if node.op.name == "add" else a - b
+            case "neg" if node.type.dtype.is_integer:
+                found = self._position(node.inputs[0], at)
+                return None if found is None else -found
+            case _:
+                return None
+
+    # ------------------------------------------------------------ constants
+
+    def _constant(self, node: Node, at: Indices, keeps: _Test, hides: _Test) -> Band | None:
+        """The band of a constant whose axes are row and column, if it is one."""
+        shape = node.type.shape
+        size = node.type.num_elements
+        if not isinstance(size, int) or not 0 < size <= MAX_ELEMENTS:
+            return None
+        axes = [n for n, i in enumerate(at) if shape[n] != 1]
+        if [at[n] for n in axes] != [self.row, self.column]:
+            return None
+        array = node.attrs.storage.array
+        table = np.asarray(array).reshape([shape[n] for n in axes])
+        inside, outside = keeps(table), hides(table)
+        if not (inside | outside).all():
+            return None
+        return _band_of(inside)
+
+
+def _band_of(inside: _Table) -> Band | None:
+    rows, columns = inside.shape
+    distance = np.arange(columns) - np.arange(rows)[:, None]
+    if not inside.any():
+        return None
+    low, high = int(distance[inside].min()), int(distance[inside].max())
+    if not np.array_equal(inside, (distance >= low) & (distance <= high)):
+        return None
+    left = None if low <= 1 - rows else low
+    right = None if high >= columns - 1 else high
+    return Band(left, right)
+
+
+def _below_views(node: Node, at: Indices) -> tuple[Node, Indices]:
+    while node.op.name in _VIEWS:
+        at, node = operand_index(node, 0, at, _never), node.inputs[0]
+    return node, at
+
+
+def _never(node: Node, at: Indices) -> Dim:
+    raise AssertionError(f"{node!r} does not read indices from memory")
