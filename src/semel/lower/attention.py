@@ -44,7 +44,6 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
-from semel.lower.contract import register_tile
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.lower.math.exponential import exp_at_most_one
@@ -83,8 +82,7 @@ class _Lowering:
         self.checks: list[CheckInfo] = []
         self.dtype = self.node.type.dtype.compute
         self.lanes = target.vector_bits // 32
-        shape = register_tile(target, self.dtype.bits)
-        self.panel = shape.lanes
+        self.panel = 2 * target.lanes(self.dtype.bits)
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
         *batch, self.row, self.column = wanted_at(
             self.node, group.outputs, self.loadable, self.root_loops
@@ -95,7 +93,7 @@ class _Lowering:
         self.queries = self.node.type.shape[-2]
         self.depth: Dim = group.scores.inputs[0].type.shape[-1] if group.scores else 0
         self._share_heads()
-        self.heights = self._heights(shape.heights, shape.tallest)
+        self.heights = self._heights(target.vector_registers * 3 // 8)
         self.scratch: list[Buffer] = []
         self.shared = Shared(
             self.loadable,
@@ -187,11 +185,12 @@ class _Lowering:
         """Whether rows of a tile may belong to several heads."""
         return self.packed != 1
 
-    def _heights(self, heights: tuple[int, ...], tallest: int) -> tuple[int, ...]:
+    def _heights(self, tallest: int) -> tuple[int, ...]:
+        """Blocks of rows, tallest first; sums, two vectors a row, take three quarters of the registers."""
         most = upper_bound(self.queries * self.heads)
         if isinstance(self.queries, int) and most is not None and most <= tallest:
             return (max(most, 1),)
-        return heights
+        return (tallest, *(h for h in (4, 2, 1) if h < tallest))
 
     def run(self) -> Lowered:
         row_blocks, head_blocks = ceildiv(self.queries, QUERIES), ceildiv(self.heads, self.packed)
