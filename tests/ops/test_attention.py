@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def check(q: Array, k: Array, v: Array, **options: Any) -> None:
     want = np_attention(q, k, v, **options)
     plan = tensor.prepare()
     got = plan(**arrays)
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     assert got.dtype == q.dtype
     oracle = evaluate(Graph((tensor.node,)), arrays)[0]
     limit = bound(q, k, v)
@@ -58,12 +59,12 @@ def check(q: Array, k: Array, v: Array, **options: Any) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=limit)
 
 
-MASKS = {
-    "none": None,
-    "bool": lambda s, t: np.random.default_rng(5).random((s, t)) < 0.7,
-    "per_key": lambda s, t: np.random.default_rng(6).random((2, 1, 1, t)) < 0.7,
-    "additive": lambda s, t: np.random.default_rng(7).standard_normal((2, 4, s, t)),
-    "per_head": lambda s, t: np.random.default_rng(8).standard_normal((4, 1, t)).astype("f4"),
+MASKS: dict[str, Callable[[int, int], Array | None]] = {
+    "none": lambda s, t: None,
+    "bool": lambda s, t: data(5, s, t) < 0.7,
+    "per_key": lambda s, t: data(6, 2, 1, 1, t) < 0.7,
+    "additive": lambda s, t: data(7, 2, 4, s, t),
+    "per_head": lambda s, t: data(8, 4, 1, t),
 }
 
 
@@ -72,11 +73,7 @@ MASKS = {
 def test_any_mask_that_broadcasts(mask: str, sizes: tuple[int, int]) -> None:
     s, t = sizes
     q, k, v = data(1, 2, 4, s, 20), data(2, 2, 4, t, 20), data(3, 2, 4, t, 18)
-    made = MASKS[mask]
-    options = {} if made is None else {"mask": made(s, t).astype(np.float32)}
-    if made is not None and made(s, t).dtype == bool:
-        options["mask"] = made(s, t)
-    check(q, k, v, **options)
+    check(q, k, v, mask=MASKS[mask](s, t))
 
 
 @pytest.mark.parametrize("align", ["start", "end"])
@@ -261,7 +258,7 @@ def test_a_cache_and_a_new_token_are_read_where_they_lie() -> None:
     n = Variable("n", 1, 512)
     keys = Tensor.concat([Tensor.input("old", (4, n, 16)), Tensor.input("new", (4, 1, 16))], 1)
     plan = Tensor.input("q", q.shape).scaled_dot_product_attention(keys, keys).prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     both = np.concatenate([old, new], 1)
     np.testing.assert_allclose(
         plan(q=q, old=old, new=new), np_attention(q, both, both), atol=bound(q, both, both)

@@ -97,7 +97,7 @@ def test_every_way_to_write_it_is_found(name: str) -> None:
     tensor = PLAIN[name](*(Tensor.input(n, q.shape) for n in "qkv"))
     assert found_in(tensor).attrs == AttentionAttrs()
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     got = plan(q=q, k=k, v=v).reshape(q.shape)
     np.testing.assert_allclose(got, np_attention(q, k, v), atol=2e-6)
 
@@ -129,7 +129,7 @@ def test_a_causal_mask_becomes_an_attribute(name: str) -> None:
     tensor = MASKS[name](scores_of(*tensors[:2])).softmax(-1) @ tensors[2]
     assert attrs_of(tensor) == AttentionAttrs(right=0)
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     want = np_attention(q, k, v, is_causal=True)
     np.testing.assert_allclose(plan(q=q, k=k, v=v), want, atol=2e-6)
 
@@ -171,7 +171,7 @@ def test_a_finite_fill_keeps_its_numbers(fill: float) -> None:
     tensor = scores_of(*tensors[:2]).masked_fill(Tensor(~mask), fill).softmax(-1) @ tensors[2]
     assert attrs_of(tensor) == AttentionAttrs()
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     got = plan(q=q, k=k, v=v)
     want = np_attention(q, k, v, mask)
     np.testing.assert_allclose(got[:, :, 3:], want[:, :, 3:], atol=2e-6)
@@ -186,7 +186,7 @@ def test_a_mask_that_is_passed_in_is_added() -> None:
     given = Tensor.input("mask", mask.shape)
     tensor = (scores_of(*tensors[:2]) + given).softmax(-1) @ tensors[2]
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     got = plan(q=q, k=k, v=v, mask=mask)
     np.testing.assert_allclose(got, np_attention(q, k, v, mask), atol=2e-6)
 
@@ -227,7 +227,7 @@ def test_repeated_heads_are_read_where_they_lie() -> None:
     keys, values = (x.unsqueeze(2).expand(2, 2, 3, T, D).reshape(2, 6, T, D) for x in tensors[1:])
     tensor = scores_of(tensors[0], keys).softmax(-1) @ values
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     np.testing.assert_allclose(plan(q=q, k=k, v=v), np_attention(q, k, v), atol=2e-6)
 
 
@@ -240,7 +240,7 @@ def test_casts_around_the_softmax_are_found(dtype: str) -> None:
     tensor = scores.cast("float32").softmax(-1).cast(dtype) @ tensors[2]
     found_in(tensor)
     plan = tensor.prepare()
-    assert len(plan.prepared_ops) == 1, plan.program.log
+    assert len(plan.prepared_ops) == 1
     got = plan(q=q, k=k, v=v).astype(np.float64)
     unit = 2**-8 if dtype == "bfloat16" else 2**-11
     np.testing.assert_allclose(got, np_attention(q, k, v), atol=16 * unit)

@@ -186,14 +186,15 @@ class _Lowering:
         return self.packed != 1
 
     def _heights(self, tallest: int) -> tuple[int, ...]:
-        """Blocks of rows, tallest first; sums, two vectors a row, take three quarters of the registers."""
+        """Blocks of rows, tallest first: sums, two vectors a row, fill most registers."""
         most = upper_bound(self.queries * self.heads)
         if isinstance(self.queries, int) and most is not None and most <= tallest:
             return (max(most, 1),)
         return (tallest, *(h for h in (4, 2, 1) if h < tallest))
 
     def run(self) -> Lowered:
-        row_blocks, head_blocks = ceildiv(self.queries, QUERIES), ceildiv(self.heads, self.packed)
+        row_blocks = ceildiv(self.queries, QUERIES)
+        head_blocks = (self.heads + self.packed - 1) // self.packed
         entries = product(i.extent for i in self.outer)
         tile = Index("tile", entries * head_blocks * row_blocks)
         self.first_query = (tile % row_blocks) * QUERIES

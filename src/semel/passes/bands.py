@@ -161,10 +161,11 @@ class _Walk:
         node, at = _below_views(node, at)
         number = uniform(node)
         if number is not None:
-            return number.value if isinstance(number.value, int) else None
+            return int(number.value) if isinstance(number.value, int) else None
         match node.op.name:
             case "iota":
-                return at[node.attrs.axis]
+                axis: int = node.attrs.axis
+                return at[axis]
             case "cast" if node.type.dtype.is_integer and node.inputs[0].type.dtype.is_integer:
                 return self._position(node.inputs[0], at)
             case "add" | "sub" if node.type.dtype.is_integer:
@@ -190,7 +191,7 @@ class _Walk:
         if [at[n] for n in axes] != [self.row, self.column]:
             return None
         array = node.attrs.storage.array
-        table = np.asarray(array).reshape([shape[n] for n in axes])
+        table: _Table = array.reshape([array.shape[n] for n in axes])
         inside, outside = keeps(table), hides(table)
         if not (inside | outside).all():
             return None

@@ -78,7 +78,7 @@ class Attention(Order):
             if each.ndim < 2:
                 raise GraphError(_WHERE, f"{name} needs at least 2 axes, got {each.type}.")
         keys, values = keys._for_heads_of(query), values._for_heads_of(query)
-        scores = query._scores(keys, scale, softcap)._masked(mask)
+        scores = query._scores(keys, scale, softcap)._under(mask)
         band = _band(scores.shape[-2], keys.shape[-2], is_causal, window, align, lengths is None)
         batch = broadcast_shapes([scores.shape[:-2], values.shape[:-2]], _WHERE)
         operands = [scores._batched(batch), values._as_float()._batched(batch)]
@@ -104,10 +104,12 @@ class Attention(Order):
         return repeated.reshape(*batch, heads, length, depth)
 
     def _scores(self, keys: Self, scale: float | None, softcap: float | None) -> Self:
-        width = self.shape[-1]
-        if scale is None and not isinstance(width, int):
-            raise GraphError(_WHERE, f"needs a fixed head size or scale=, got {self.type}.")
-        factor = 1 / math.sqrt(max(width, 1)) if scale is None else scale  # type: ignore[type-var]
+        factor = scale
+        if factor is None:
+            width = self.shape[-1]
+            if not isinstance(width, int):
+                raise GraphError(_WHERE, f"needs a fixed head size or scale=, got {self.type}.")
+            factor = 1 / math.sqrt(max(width, 1))
         query = self._as_float()
         lead = broadcast_shapes([query.shape[:-2], keys.shape[:-2]], _WHERE)
         # Not `matmul`: it would merge the batch of queries into rows where keys have none.
@@ -116,7 +118,7 @@ class Attention(Order):
         ) * factor  # fmt: skip
         return scores if softcap is None else scores.softcap(softcap)
 
-    def _masked(self, mask: TensorLike | None) -> Self:
+    def _under(self, mask: TensorLike | None) -> Self:
         if mask is None:
             return self
         lifted = self._lift(mask)
