@@ -187,9 +187,10 @@ class _Lowering:
 
     def _heights(self, tallest: int) -> tuple[int, ...]:
         """Blocks of rows, tallest first: sums, two vectors a row, fill most registers."""
-        most = upper_bound(self.queries * self.heads)
-        if isinstance(self.queries, int) and most is not None and most <= tallest:
-            return (max(most, 1),)
+        rows = self.queries * self.packed
+        is_whole = isinstance(rows, int) and self.heads % self.packed == 0
+        if isinstance(rows, int) and is_whole and rows <= tallest:
+            return (max(rows, 1),)
         return (tallest, *(h for h in (4, 2, 1) if h < tallest))
 
     def run(self) -> Lowered:
