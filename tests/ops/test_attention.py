@@ -76,10 +76,12 @@ def test_any_mask_that_broadcasts(mask: str, sizes: tuple[int, int]) -> None:
     check(q, k, v, mask=MASKS[mask](s, t))
 
 
+BANDS = [(True, None), (False, (0, 0)), (False, (5, None)), (False, (None, 3)), (True, (70, 2))]
+
+
 @pytest.mark.parametrize("align", ["start", "end"])
-@pytest.mark.parametrize("window", [None, (0, 0), (5, None), (None, 3), (70, 2)], ids=str)
-@pytest.mark.parametrize("sizes", [(1, 90), (20, 20), (100, 150), (150, 100)], ids=str)
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("is_causal", "window"), BANDS, ids=str)
+@pytest.mark.parametrize("sizes", [(1, 90), (100, 150), (150, 100)], ids=str)
 def test_bands_of_keys_around_a_query(
     align: str, window: Any, sizes: tuple[int, int], is_causal: bool
 ) -> None:
@@ -88,7 +90,7 @@ def test_bands_of_keys_around_a_query(
     check(q, k, v, is_causal=is_causal, window=window, align=align)
 
 
-@pytest.mark.parametrize("heads", [(4, 1), (6, 2), (6, 3), (8, 8)], ids=str)
+@pytest.mark.parametrize("heads", [(4, 1), (6, 2), (8, 8)], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 70), (5, 5), (40, 100), (100, 130)], ids=str)
 def test_heads_share_keys_without_a_copy(heads: tuple[int, int], sizes: tuple[int, int]) -> None:
     (h, shared), (s, t) = heads, sizes
@@ -117,7 +119,7 @@ def test_only_the_keys_of_an_entry_are_read(sizes: tuple[int, int], heads: tuple
         check(q, k, v, key_lengths=lengths.astype(np.int32), window=(20, 3), align=align)
 
 
-@pytest.mark.parametrize("size", [1, 3, 16, 64, 100])
+@pytest.mark.parametrize("size", [1, 16, 100])
 @pytest.mark.parametrize("queries", [1, 4, 50])
 def test_keys_and_values_in_blocks(size: int, queries: int) -> None:
     lengths = np.array([130, 7, 0])

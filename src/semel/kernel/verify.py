@@ -352,7 +352,8 @@ class _Verifier:
         buffer, at = value.data
         where = f"load from '{buffer.name}'"
         self._declared(buffer)
-        readable = "r" in buffer.access or buffer in self.stored
+        # A guard may keep the first turn of a loop from reading what a later one finds stored.
+        readable = "r" in buffer.access or buffer in self.stored or bool(value.args)
         self.report(readable, f"{where}, which holds nothing yet")
         if value.args:
             shape = [a.dtype for a in value.args]
