@@ -435,7 +435,7 @@ class _Lowering:
         """
         counts = ceildiv(block.count, self.lanes)
         return [
-            *self._over_rows(height, lambda u: self._find_top(base + u, u, block, counts)),
+            *self._find_tops(base, height, block, counts * self.lanes),
             *self._decay_rows(base, height),
             *self._over_rows(height, lambda u: self._weigh(base + u, u, counts)),
         ]
@@ -448,20 +448,50 @@ class _Lowering:
         row = Index(self.names("r"), height)
         return [ir.Loop(row, 0, height, tuple(body(row)), lanes)]
 
-    def _find_top(self, here: Dim, copy: Dim, block: Block, counts: Dim) -> list[Statement]:
-        top = Local(self.names("c"), self.dtype)
-        lane = Index(self.names("n"), KEYS)
+    def _find_tops(self, base: Dim, height: int, block: Block, whole: Dim) -> list[Statement]:
+        """The maxima, in two variants: hiding costs nothing in blocks that all rows see whole."""
+        plain = self._over_rows(height, lambda u: self._find_top(base + u, u, whole))
+        if not self.has_band and block.count == whole:
+            return plain
+        hiding = self._over_rows(height, lambda u: self._find_top_seen(base + u, u, block, whole))
+        if self.has_band and self.is_mixed:
+            return hiding
+        query = self.first_query + base
+        _, high = self._ends(query, query)
+        low, _ = self._ends(query + height - 1, query + height - 1)
+        sees_end = ir.index(minimum(high - block.first, block.count)) >= ir.index(whole)
+        sees_all = sees_end & (ir.index(low) <= ir.index(block.first))
+        return [ir.If(sees_all, tuple(plain)), ir.If(ir.op("not", sees_all), tuple(hiding))]
+
+    def _find_top(self, here: Dim, copy: Dim, whole: Dim) -> list[Statement]:
+        lane, top = Index(self.names("n"), KEYS), Local(self.names("c"), self.dtype)
         score = ir.load(self.weights, copy * KEYS + lane)
+        body = (ir.Reduce((top,), "fastmax", (score,)),)
+        return self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.lanes))
+
+    def _find_top_seen(self, here: Dim, copy: Dim, block: Block, whole: Dim) -> list[Statement]:
+        """The maximum of the keys that the row sees; the others become -inf.
+
+        Whole vectors are written back: what is read soon after a store must lie in it.
+        """
+        low, high, binds = block.low, block.count, list[Statement]()
+        if self.has_band:
+            row = self._at(here)
+            first, end = self._ends(row.query, row.query)
+            low, high, binds = first - block.first, minimum(end - block.first, high), row.binds
+        lane, top = Index(self.names("n"), KEYS), Local(self.names("c"), self.dtype)
+        sees = ir.index(lane) < ir.index(high)
+        if self.attrs.left is not None:
+            sees = sees & (ir.index(lane) >= ir.index(low))
+        place = copy * KEYS + lane
+        score = ir.select(sees, ir.load(self.weights, place), self._const(-float("inf")))
+        body = (ir.Reduce((top,), "fastmax", (score,)), ir.Store(self.weights, place, score))
+        return [*binds, *self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.lanes))]
+
+    def _top_of(self, here: Dim, copy: Dim, top: Local, loop: Statement) -> list[Statement]:
         return [
-            *self._hide(here, copy, block, counts * self.lanes),
             ir.Declare(top, ir.load(self.top, here)),
-            ir.Loop(
-                lane,
-                0,
-                counts * self.lanes,
-                (ir.Reduce((top,), "fastmax", (score,)),),
-                self.lanes,
-            ),
+            loop,
             ir.Store(self.fresh, copy, ir.local(top)),
         ]
 
@@ -499,29 +529,6 @@ class _Lowering:
             ir.Store(self.sums, sums, ir.local(total)),
         )
         return [ir.Loop(lane, 0, self.lanes, body, self.lanes)]
-
-    def _hide(self, here: Dim, copy: Dim, block: Block, whole: Dim) -> list[Statement]:
-        """-inf for the keys of the block that the row does not see."""
-        low, high = block.low, block.count
-        binds: list[Statement] = []
-        if self.has_band:
-            row = self._at(here)
-            binds = row.binds
-            first, end = self._ends(row.query, row.query)
-            low = minimum(maximum(first - block.first, 0), whole)
-            high = maximum(minimum(end - block.first, block.count), 0)
-
-        def fill(start: Dim, stop: Dim) -> list[Statement]:
-            if start == stop:
-                return []
-            lane = Index(self.names("n"), KEYS)
-            lowest = ir.Store(self.weights, copy * KEYS + lane, self._const(-float("inf")))
-            return [ir.Loop(lane, start, stop, (lowest,), self.lanes)]
-
-        hidden = fill(high, whole)
-        if self.attrs.left is not None:
-            hidden += fill(0, low)
-        return [*binds, *hidden] if hidden else []
 
     # ------------------------------------------------------------ values
 
