@@ -484,7 +484,7 @@ class _Lowering:
         if self.attrs.left is not None:
             sees = sees & (ir.index(lane) >= ir.index(low))
         place = copy * KEYS + lane
-        score = ir.select(sees, ir.load(self.weights, place), self._const(-float("inf")))
+        score = ir.load(self.weights, place, sees, self._const(-float("inf")))
         body = (ir.Reduce((top,), "fastmax", (score,)), ir.Store(self.weights, place, score))
         return [*binds, *self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.lanes))]
 
