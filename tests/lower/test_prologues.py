@@ -80,3 +80,11 @@ def test_bytes_are_quantised_on_their_way_into_a_product() -> None:
     assert len(plan.prepared_ops) == 1
     left = np.clip(np.floor(x * np.float32(50)), -128, 127).astype(np.int64)
     np.testing.assert_array_equal(plan(x=x), left @ q.astype(np.int64))
+
+
+def test_what_follows_a_contraction_is_its_epilogue_and_not_the_next_ones_prologue() -> None:
+    n = Variable("n", 1, 64)
+    y = Tensor.input("x", (n, 32))
+    for _ in range(3):
+        y = (y @ Tensor(RNG.standard_normal((32, 32)).astype(np.float32))).relu()
+    assert {kernel.name for kernel in y.prepare().kernels} == {"matmul_max"}

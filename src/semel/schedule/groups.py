@@ -286,12 +286,14 @@ class _Scheduler:
 
     def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> str:
         """Each element is computed once a tile: cheap ones may be, and straight reads."""
+        if self._loads(node) == 0:
+            return ""  # a number, wherever it is wanted
         if len(indices) != 1:
             return f"it is wanted at {len(indices)} indices"
         if node.op.kind == "elementwise":
             dear = self.weight[node] >= DEAR
-            if self._follows_rows(node):
-                return "the reduction of its rows computes it on the way"
+            if self._follows_kernel(node):
+                return "the kernel before it, of a contraction or of rows, computes it on the way"
             return "it would be computed again for every block of columns" if dear else ""
         if node.op.name not in (*_PURE_VIEWS, "gather"):
             return "a contraction reads its operands from memory"
@@ -303,12 +305,14 @@ class _Scheduler:
         straight = not inner or any(linear_coefficient(flat, a) == 1 for a in inner)
         return "" if straight and None not in strides else "its rows do not lie straight"
 
-    def _follows_rows(self, node: Node) -> bool:
-        """Whether a reduction of rows, which has a kernel anyhow, can compute the node too."""
+    def _follows_kernel(self, node: Node) -> bool:
+        """Whether a contraction, or a reduction of rows, has a kernel that can compute it too."""
         stack, steps = list(node.inputs), 0
         while stack and steps < 64:
             steps += 1
             operand = stack.pop()
+            if operand.op.kind == "contract":
+                return True
             if operand.op.kind == "reduce":
                 return operand.type.num_elements != 1
             if operand.op.kind in ("elementwise", "movement"):
