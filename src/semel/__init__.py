@@ -42,7 +42,9 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
@@ -195,7 +197,9 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",
+    "PreparedEnd",
     "PreparedKernel",
+    "PreparedLoop",
     "ProfileReport",
     "RecompileError",
     "ReleasedError",

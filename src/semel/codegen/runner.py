@@ -7,7 +7,9 @@ the cheapest that ctypes has. A run rebinds if variables changed, then walks the
 step that is worth it is published in one word, `step << 32 | next chunk`; participants take
 chunks by moving that word forward. The step tables do not change during a run, so that
 whoever moves the word owns a chunk of exactly the step it names, however late it comes. If
-nobody comes, the caller does everything: nothing here can deadlock.
+nobody comes, the caller does everything: nothing here can deadlock. A loop is a step that
+sets a counter and one that advances it and goes back; what depends on the counter is written
+between iterations, while no chunk is out.
 
 Invariants: a worker touches a plan's memory only between accepting a lane (mailbox = lane | 1)
 and clearing that lane's TAKEN; a run ends after every lane is back. Every wait spins for a
@@ -29,7 +31,7 @@ import re
 from enum import IntEnum
 from types import MappingProxyType
 
-from semel.codegen.runner_bind import BIND, CHUNKS, REBIND
+from semel.codegen.runner_bind import ADVANCE, BIND, CHUNKS, REBIND
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
 from semel.codegen.runner_share import SHARE, WORKER
 from semel.codegen.runner_walk import EVENTS, RUN, WALK
@@ -39,7 +41,7 @@ from semel.ir import abi
 _RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
     {
         e.__name__: e
-        for e in (abi.Event, abi.Header, abi.Lane, abi.Row, abi.Segment, abi.Step, abi.Worker)
+        for e in (abi.Event, abi.Header, abi.Lane, abi.Loop, abi.Row, abi.Segment, abi.Step, abi.Worker)
     }
 )
 _READ = re.compile(r"^\s*(%\w+) = (word|pointer|at) (%\w+)\.(\w+)\.(\w+)$")
@@ -65,7 +67,7 @@ def emit_runner(arch: str) -> str:
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
     walking = "\n".join((WALK, SHARE, RUN, WORKER))
     text = "\n".join(
-        (MACHINE[arch], SYSTEM, REBIND, BIND, CHUNKS, walking, EVENTS, _timed(walking))
+        (MACHINE[arch], SYSTEM, REBIND, BIND, ADVANCE, CHUNKS, walking, EVENTS, _timed(walking))
     )
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.

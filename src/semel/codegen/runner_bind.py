@@ -76,6 +76,28 @@ exit:
   ret void
 }
 
+define internal void @scatter(ptr %regs, ptr %pairs, i64 %count) {
+entry:
+  br label %head
+head:
+  %s = phi i64 [ 0, %entry ], [ %s1, %one ]
+  %left = icmp slt i64 %s, %count
+  br i1 %left, label %one, label %exit
+one:
+  %s2 = shl i64 %s, 1
+  %ps = getelementptr i64, ptr %pairs, i64 %s2
+  %si = load i64, ptr %ps, align 8
+  %pdest = getelementptr i64, ptr %ps, i64 1
+  %dest = load ptr, ptr %pdest, align 8
+  %rs = getelementptr i64, ptr %regs, i64 %si
+  %sv = load i64, ptr %rs, align 8
+  store i64 %sv, ptr %dest, align 8
+  %s1 = add i64 %s, 1
+  br label %head
+exit:
+  ret void
+}
+
 define internal i64 @rebind(ptr %h) noinline {
 entry:
   %regs = pointer %h.Header.REGISTERS
@@ -168,22 +190,8 @@ evaluate:
   call void @evaluate(ptr %h, i64 %num_checked, i64 %num_ins)
   %scatter = pointer %h.Header.SCATTER
   %num_scatter = word %h.Header.NUM_SCATTER
-  br label %scatter_head
-scatter_head:
-  %s = phi i64 [ 0, %evaluate ], [ %s1, %scatter_one ]
-  %scatter_left = icmp slt i64 %s, %num_scatter
-  br i1 %scatter_left, label %scatter_one, label %exit
-scatter_one:
-  %s2 = shl i64 %s, 1
-  %ps = getelementptr i64, ptr %scatter, i64 %s2
-  %si = load i64, ptr %ps, align 8
-  %pdest = getelementptr i64, ptr %ps, i64 1
-  %dest = load ptr, ptr %pdest, align 8
-  %rs = getelementptr i64, ptr %regs, i64 %si
-  %sv = load i64, ptr %rs, align 8
-  store i64 %sv, ptr %dest, align 8
-  %s1 = add i64 %s, 1
-  br label %scatter_head
+  call void @scatter(ptr %regs, ptr %scatter, i64 %num_scatter)
+  br label %exit
 exit:
   set %h.Header.DIRTY = 0
   %threads = word %h.Header.THREADS
@@ -226,6 +234,22 @@ done:
 }
 """
 
+# The start of an iteration: its number, and the words that depend on it.
+ADVANCE = """
+define internal void @advance(ptr %h, ptr %lp, i64 %count) {
+  %counter = pointer %lp.Loop.COUNTER
+  store i64 %count, ptr %counter, align 8
+  %first = word %lp.Loop.FIRST_INSTRUCTION
+  %last = word %lp.Loop.LAST_INSTRUCTION
+  call void @evaluate(ptr %h, i64 %first, i64 %last)
+  %regs = pointer %h.Header.REGISTERS
+  %pairs = pointer %lp.Loop.SCATTER
+  %num_pairs = word %lp.Loop.NUM_SCATTER
+  call void @scatter(ptr %regs, ptr %pairs, i64 %num_pairs)
+  ret void
+}
+"""
+
 # Chunks: ~20 us of estimated work each, at most 4 per participant; the chunks of a chain
 # of rows stay at 20 us, so that what one row wrote is still in the cache for the next.
 CHUNKS = """
@@ -241,6 +265,7 @@ entry:
 step_head:
   %i = phi i64 [ 0, %entry ], [ %i1, %step_done ]
   %large = phi i64 [ 0, %entry ], [ %large1, %step_done ]
+  %times = phi i64 [ 1, %entry ], [ %times1, %step_done ]
   %steps_left = icmp slt i64 %i, %num_steps
   br i1 %steps_left, label %step, label %exit
 step:
@@ -315,7 +340,18 @@ step_done:
   %shared64 = zext i1 %shared to i64
   set %st.Step.SHARED = %shared64
   %share = select i1 %shared, i64 %work, i64 0
-  %large1 = add i64 %large, %share
+  %shares = mul i64 %share, %times
+  %large1 = add i64 %large, %shares
+  ; The steps of a loop are there as often as it is run.
+  %kind = word %st.Step.KIND
+  %step_row = word %st.Step.FIRST_ROW
+  %step_row_word = shl i64 %step_row, 3
+  %first_rw = getelementptr i64, ptr %rows, i64 %step_row_word
+  %trip = word %first_rw.Row.TILES
+  %is_loop = icmp eq i64 %kind, @RowKind.LOOP
+  %is_end = icmp eq i64 %kind, @RowKind.END
+  %inside = select i1 %is_loop, i64 %trip, i64 %times
+  %times1 = select i1 %is_end, i64 1, i64 %inside
   %i1 = add i64 %i, 1
   br label %step_head
 exit:

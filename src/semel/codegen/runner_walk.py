@@ -48,6 +48,9 @@ copy:
 define internal void @note_status(ptr %lane, i64 %begin) noinline cold {
   %code = word %lane.Lane.STATUS_CODE
   set %lane.Lane.STATUS_CODE = 0
+  %h = pointer %lane.Lane.HEADER
+  %failed = at %h.Header.FAILED
+  store atomic i64 1, ptr %failed monotonic, align 8
   %row = word %lane.Lane.STATUS_ROW
   %value = word %lane.Lane.STATUS_VALUE
   %best = word %lane.Lane.BEST_CODE
@@ -121,7 +124,7 @@ entry:
   %deadline = word %h.Header.DEADLINE
   br label %head
 head:
-  %i = phi i64 [ %start, %entry ], [ %i1, %next ]
+  %i = phi i64 [ %start, %entry ], [ %to, %next ]
   %left = icmp slt i64 %i, %num_steps
   br i1 %left, label %step, label %finished
 step:
@@ -134,8 +137,42 @@ step:
 small:
   %first_row = word %st.Step.FIRST_ROW
   %kind = word %st.Step.KIND
+  %is_plain = icmp eq i64 %kind, @RowKind.KERNEL
+  br i1 %is_plain, label %small_rows, label %special
+special:
   %is_host = icmp eq i64 %kind, @RowKind.HOST_CALL
-  br i1 %is_host, label %host, label %small_rows
+  br i1 %is_host, label %host, label %control
+control:
+  %control_word = shl i64 %first_row, 3
+  %control_row = getelementptr i64, ptr %rows, i64 %control_word
+  %lp = pointer %control_row.Row.FUNCTION
+  %trip = word %control_row.Row.TILES
+  %is_loop = icmp eq i64 %kind, @RowKind.LOOP
+  br i1 %is_loop, label %enter, label %back
+enter:
+  %is_some = icmp sgt i64 %trip, 0
+  br i1 %is_some, label %first_time, label %skip
+skip:
+  %after = word %lp.Loop.AFTER
+  br label %next
+first_time:
+  call void @advance(ptr %h, ptr %lp, i64 0)
+  br label %next
+back:
+  %counter = pointer %lp.Loop.COUNTER
+  %was = load i64, ptr %counter, align 8
+  %count = add i64 %was, 1
+  %failed = word %h.Header.FAILED
+  %is_clean = icmp eq i64 %failed, 0
+  %has_more = icmp slt i64 %count, %trip
+  %goes_back = and i1 %is_clean, %has_more
+  br i1 %goes_back, label %iterate, label %next
+iterate:
+  call void @advance(ptr %h, ptr %lp, i64 %count)
+  %body = word %lp.Loop.BODY
+  %turn = and i64 %count, 15
+  %at_turn = icmp eq i64 %turn, 0
+  br i1 %at_turn, label %clock, label %next
 small_rows:
   %num_rows = word %st.Step.NUM_ROWS
   %end_row = add i64 %first_row, %num_rows
@@ -166,17 +203,20 @@ large:
   %ok = icmp eq i64 %code, 0
   br i1 %ok, label %clock, label %unready
 clock:
+  %later = phi i64 [ %i1, %small_done ], [ %i1, %large ], [ %body, %iterate ]
   %now = call i64 @ticks()
   %late = sub i64 %now, %deadline
   %is_late = icmp sgt i64 %late, 0
-  %is_last = icmp sge i64 %i1, %num_steps
+  %is_last = icmp sge i64 %later, %num_steps
   %on_time = xor i1 %is_late, true
   %go_on = or i1 %on_time, %is_last
   br i1 %go_on, label %next, label %again
 next:
+  %to = phi i64 [ %i1, %small_done ], [ %later, %clock ], [ %after, %skip ],
+                [ %i1, %first_time ], [ %i1, %back ], [ %body, %iterate ]
   br label %head
 again:
-  %again_at = add i64 %i1, 1
+  %again_at = add i64 %later, 1
   set %h.Header.PARKED = %again_at
   ret i64 @Code.AGAIN
 host:
@@ -266,6 +306,7 @@ refused:
   ret i64 %bound
 ready:
   set %h.Header.VALID = 0
+  set %h.Header.FAILED = 0
   set %h.Header.USED_LANES = 1
   %attempts = word %h.Header.ATTEMPTS
   %attempts1 = add i64 %attempts, 1

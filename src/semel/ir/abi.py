@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-RUNNER_VERSION = 1
+RUNNER_VERSION = 2
 WORD_BYTES = 8
 
 LANE_WORDS = 16
@@ -22,6 +22,7 @@ STEP_WORDS = 8
 INSTRUCTION_WORDS = 4
 HEADER_WORDS = 64
 EVENT_WORDS = 4
+LOOP_WORDS = 8
 WORKER_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
@@ -95,7 +96,7 @@ class Header(IntEnum):
     NUM_WORKERS = 25
     POOL_READY = 26
     LARGE_WORK = 27  # estimated ns in steps worth sharing
-    RESUME = 28  # 1 + step to go on with, set by Python
+    RESUME = 28  # 1 + step to go on with, set by Python; counters of loops keep their values
     PARKED = 29  # 1 + step at which the runner came back
     ERROR_INDEX = 30  # variable, guard or check that failed; row of a host call or of a status
     STATUS_CODE = 31
@@ -113,11 +114,15 @@ class Header(IntEnum):
     FINISHED = 57
     SOLO_UNTIL = 58  # no workers before this tick: the last ones had lost their cores
     BACKOFF = 59  # how many ticks the next such rest lasts
+    FAILED = 60  # 1: a check of this run failed, so that loops end with their iteration
     ATTEMPTS = 63  # runs that were started
 
 
 class Row(IntEnum):
-    """One call: a kernel over its tiles, a copy, or a return to Python."""
+    """One call: a kernel over its tiles, a copy, a return to Python, or an end of a loop.
+
+    A loop's two rows have its record as FUNCTION and the number of iterations as TILES.
+    """
 
     KIND = 0
     FUNCTION = 1
@@ -129,7 +134,7 @@ class Row(IntEnum):
 
 
 class RowKind(IntEnum):
-    """What a row does. The numbers from LOOP on are reserved for control flow."""
+    """What a row does. The numbers from BRANCH on are reserved for control flow."""
 
     KERNEL = 0
     COPY = 1
@@ -140,6 +145,18 @@ class RowKind(IntEnum):
     REBIND = 6
     WAIT = 7
     SIGNAL = 8
+
+
+class Loop(IntEnum):
+    """What one loop needs at the start of an iteration, beside its number."""
+
+    COUNTER = 0  # address of the register that kernels see as a variable
+    FIRST_INSTRUCTION = 1  # the instructions that depend on the counter ...
+    LAST_INSTRUCTION = 2  # ... end before this one
+    SCATTER = 3  # (register, address) pairs that do
+    NUM_SCATTER = 4
+    BODY = 5  # the first step of an iteration
+    AFTER = 6  # the step behind the loop
 
 
 class Segment(IntEnum):
@@ -162,7 +179,7 @@ class Step(IntEnum):
     NUM_CHUNKS = 4
     WORK_NS = 5
     SHARED = 6  # 1: worth publishing to workers
-    KIND = 7  # HOST_CALL, or KERNEL for everything the runner does itself
+    KIND = 7  # HOST_CALL, LOOP, END, or KERNEL for all that rows do
 
 
 class Worker(IntEnum):

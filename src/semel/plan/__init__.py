@@ -10,7 +10,9 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
     RuntimeVar,
 )
@@ -28,7 +30,9 @@ __all__ = [
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",
+    "PreparedEnd",
     "PreparedKernel",
+    "PreparedLoop",
     "PreparedOp",
     "RuntimeVar",
 ]

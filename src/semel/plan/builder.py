@@ -27,13 +27,16 @@ from semel.errors import (
 from semel.ir.expr import Dim, Index, Variable, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.link import KernelBinder
+from semel.plan.loops import PlanLoop, check_counters, counters, fence_dependencies, find_loops
 from semel.plan.parts import PlanParts
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
     RuntimeVar,
 )
@@ -183,10 +186,19 @@ class ExecutionPlanBuilder:
             self._check_buffer(f"buffer {index}", buffer)
         ops = [self._complete(op) for op in self._ops]
         outputs = self._checked_outputs()
-        after = resolve_dependencies(ops, self._instance_deps)
-        plan_variables = self._checked_variables(ops)
+        loops = find_loops(ops)
+        after = [
+            tuple(dict.fromkeys((*own, *fences)))
+            for own, fences in zip(
+                resolve_dependencies(ops, self._instance_deps),
+                fence_dependencies(ops),
+                strict=True,
+            )
+        ]
+        check_counters(ops, loops)
+        plan_variables = self._checked_variables(ops, loops)
         bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
-        self._check_sizes(ops, KernelBinder(bounded))
+        self._check_sizes(ops, KernelBinder({**bounded, **counters(loops)}), counters(loops))
         self._check_io(bounded)
         schedule = tuple(topological_order(ops, after))
         plan = ExecutionPlan(
@@ -225,6 +237,9 @@ class ExecutionPlanBuilder:
                 self._check_view(where, op)
             case PreparedCustomFunction():
                 self._check_custom(where, op)
+            case PreparedLoop() | PreparedEnd():
+                if op.buffer_indices:
+                    raise PlanError(where, "a loop has no buffers of its own.", op=op.id)
         return op
 
     def _check_custom(self, where: str, op: PreparedCustomFunction) -> None:
@@ -361,29 +376,39 @@ class ExecutionPlanBuilder:
 
     # ------------------------------------------------------------ variables
 
-    def _checked_variables(self, ops: Sequence[PreparedOp]) -> tuple[PlanVariable, ...]:
+    def _checked_variables(
+        self, ops: Sequence[PreparedOp], loops: Sequence[PlanLoop]
+    ) -> tuple[PlanVariable, ...]:
         """All variables of the plan by name, declared or seen by an operation."""
-        found = dict(self._variables)
+        found, late = dict(self._variables), counters(loops)
+        for name in late.keys() & found.keys():
+            raise PlanError("builder", f"'{name}' counts a loop and cannot be declared.")
         for op in ops:
             if isinstance(op, (PreparedKernel, PreparedCustomFunction)):
                 initial = op.vals if isinstance(op, PreparedKernel) else ()
                 for i, var in enumerate(op.runtime_vars):
-                    if var.name not in op.fixedvars:
+                    if var.name not in op.fixedvars and var.name not in late:
                         value = initial[i] if initial else None
                         _merge(found, f"op {op.id}", var, value)
         used = [expr for expr, _ in self._guards]
         for expr, message in self._guards:
             _check_guard(expr, message)
         used += [dim for ios in self._io.values() for io in ios for dim in io.type.shape]
+        used += [loop.trip for loop in loops]
         for dim in used:
             for variable in variables(dim):
+                if variable.name in late:
+                    raise PlanError("builder", f"{dim} must not depend on a loop's counter.")
                 _merge(found, str(dim), RuntimeVar.of(variable), None)
         return tuple(found[name] for name in sorted(found))
 
-    def _check_sizes(self, ops: Sequence[PreparedOp], binder: KernelBinder) -> None:
+    def _check_sizes(
+        self, ops: Sequence[PreparedOp], binder: KernelBinder, late: Mapping[str, Variable]
+    ) -> None:
         """Every buffer must hold what its kernel touches at the variables' maxima."""
         for op in ops:
             if isinstance(op, PreparedKernel):
+                _check_fixed_work(op, binder, late)
                 sizes = binder.bind(op).sizes_bytes
                 for position, (index, size) in enumerate(
                     zip(op.buffer_indices, sizes, strict=True)
@@ -413,6 +438,21 @@ class ExecutionPlanBuilder:
                         f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
                         f"{'any number' if most is None else most}.",
                     )
+
+
+def _check_fixed_work(
+    op: PreparedKernel, binder: KernelBinder, late: Mapping[str, Variable]
+) -> None:
+    """Chunks are cut at the bind, so iterations differ in what they touch and not in how much."""
+    bound = binder.bind(op)
+    amounts = (bound.tiles, bound.flops, bound.bytes, bound.scratch_bytes, *bound.sizes_bytes)
+    for amount in amounts if late else ():
+        if any(v.name in late for v in variables(amount)):
+            raise PlanError(
+                f"op {op.id} ({op.kernel.name})",
+                f"tiles and sizes must not depend on a loop's counter, got {amount}.",
+                op=op.id,
+            )
 
 
 def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:

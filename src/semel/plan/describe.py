@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
+from semel.plan.loops import find_loops, loop_at
 from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
 )
 from semel.runtime.custom import CustomFunction
@@ -32,11 +35,13 @@ _KINDS: dict[type, str] = {
     PreparedCopy: "copy",
     PreparedBufferView: "view",
     PreparedCustomFunction: "host call",
+    PreparedLoop: "loop",
+    PreparedEnd: "end",
 }
 
 
 def kind_of(parts: PlanParts, op: PreparedOp) -> str:
-    """kernel, copy, view, host call, or native call: a custom function that the runner calls."""
+    """kernel, copy, view, loop, end, host call, or native call: one that the runner calls."""
     if isinstance(op, PreparedCustomFunction) and _function(parts, op).convention == "kernel":
         return "native call"
     return _KINDS[type(op)]
@@ -107,6 +112,12 @@ def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
     return found
 
 
+def loop_depths(parts: PlanParts) -> dict[int, str]:
+    """For each operation inside a loop, how often that is run."""
+    loops = find_loops(parts.ops)
+    return {i: str(loop.trip) for loop in loops for i in range(loop.begin + 1, loop.end)}
+
+
 def step_numbers(linked: LinkedOps) -> dict[int, int]:
     """The step of each operation that has a row."""
     return {
@@ -125,13 +136,15 @@ def evaluate_or_none(value: Dim, values: Mapping[str, int]) -> int | None:
 def describe_ops(
     parts: PlanParts, linked: LinkedOps, values: Mapping[str, int]
 ) -> list[ProfiledOp]:
-    """Every operation in order of execution, with its work at these variables."""
+    """Every operation in order of execution, with its work in all iterations at these variables."""
     row_of = {i: row for row, i in enumerate(linked.row_ops)}
     step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
     for i in parts.run_order:
         op, row = parts.ops[i], row_of.get(i, -1)
         work = linked.rows[row] if row >= 0 else None
+        loop = loop_at(linked.loops, i)
+        times = 1 if loop is None else max(evaluate(linked.loops[loop].trip, values), 0)
         found.append(
             ProfiledOp(
                 kernel=op.kernel if isinstance(op, PreparedKernel) else None,
@@ -143,9 +156,9 @@ def describe_ops(
                 op_id=op.id,
                 row=row,
                 step=step_of.get(i, -1),
-                tiles=0 if work is None else evaluate(work.tiles, values),
-                bytes=0 if work is None else evaluate(work.bytes, values),
-                flops=0 if work is None else evaluate(work.flops, values),
+                tiles=0 if work is None else evaluate(work.tiles, values) * times,
+                bytes=0 if work is None else evaluate(work.bytes, values) * times,
+                flops=0 if work is None else evaluate(work.flops, values) * times,
                 origins=origins_of(op),
             )
         )

@@ -16,7 +16,9 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
 )
 from semel.runtime.allocator import Memory, allocate
@@ -37,7 +39,7 @@ def written_buffers(ops: Iterable[PreparedOp], functions: Mapping[str, CustomFun
                 access = functions[op.kind].access(len(op.buffer_indices))
                 pairs = zip(op.buffer_indices, access, strict=True)
                 found |= {index for index, how in pairs if "w" in how}
-            case PreparedBufferView():
+            case PreparedBufferView() | PreparedLoop() | PreparedEnd():
                 pass
     return found
 

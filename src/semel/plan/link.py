@@ -16,16 +16,19 @@ from semel.errors import OrderError, PlanError
 from semel.ir.abi import RowKind
 from semel.ir.expr import Dim, Variable, substitute, upper_bound
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
+from semel.plan.loops import PlanLoop, find_loops
 from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
-from semel.runtime.optable import TableRow, TableStep
+from semel.runtime.optable import TableLoop, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
 
@@ -103,6 +106,8 @@ class LinkedOps:
     rows: list[TableRow]
     table_steps: list[TableStep]
     before: list[tuple[int, ...]]
+    loops: tuple[PlanLoop, ...]
+    table_loops: list[TableLoop]
 
 
 def link_ops(
@@ -125,16 +130,31 @@ def link_ops(
         _check_order(run_order, accesses, before)
     steps = form_steps(accesses, [i for i in run_order if _has_row(ops[i])], conflicts)
     row_ops = [i for step in steps for segment in step for i in segment]
+    loops = find_loops(ops)
+    trips = {end: loop.trip for loop in loops for end in (loop.begin, loop.end)}
     return LinkedOps(
         steps,
         row_ops,
-        [_row(ops[i], buffers, binder, functions) for i in row_ops],
+        [
+            _loop_row(ops[i], trips[i]) if i in trips else _row(ops[i], buffers, binder, functions)
+            for i in row_ops
+        ],
         [
             TableStep(tuple(map(len, step)), _step_kind(ops[step[0][0]], functions))
             for step in steps
         ],
         before,
+        loops,
+        _table_loops(loops, steps),
     )
+
+
+def _table_loops(
+    loops: Sequence[PlanLoop], steps: Sequence[Sequence[Sequence[int]]]
+) -> list[TableLoop]:
+    """Where the loops begin and end among the steps: both ends are steps of their own."""
+    at = {step[0][0]: number for number, step in enumerate(steps)}
+    return [TableLoop(loop.counter, at[loop.begin], at[loop.end]) for loop in loops]
 
 
 def levels(before: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[list[int]]:
@@ -185,6 +205,8 @@ def scratch_bytes(ops: Sequence[PreparedOp], binder: KernelBinder) -> int:
 
 
 def _step_kind(first: PreparedOp, functions: Mapping[str, CustomFunction]) -> RowKind:
+    if isinstance(first, (PreparedLoop, PreparedEnd)):
+        return _loop_kind(first)
     return RowKind.HOST_CALL if _is_hosted(first, functions) else RowKind.KERNEL
 
 
@@ -236,8 +258,18 @@ def _access(
                 if how
             )
             return OpAccess(touched, 1, after, is_alone=_is_hosted(op, functions))
+        case PreparedLoop() | PreparedEnd():
+            return OpAccess((), 1, after, is_alone=True)
         case PreparedBufferView():
             return OpAccess((), 1, after)
+
+
+def _loop_kind(op: PreparedOp) -> RowKind:
+    return RowKind.LOOP if isinstance(op, PreparedLoop) else RowKind.END
+
+
+def _loop_row(op: PreparedOp, trip: Dim) -> TableRow:
+    return TableRow(_loop_kind(op), 0, (), (), trip)
 
 
 def _row(

@@ -43,6 +43,7 @@ from semel.plan.describe import describe_arena, describe_ops
 from semel.plan.explain import Explanation, explain_plan
 from semel.plan.fork import fork_buffers, with_addresses, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
+from semel.plan.loops import counters, find_loops, loop_at
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.refusals import (
@@ -652,21 +653,31 @@ class ExecutionPlan:
         raise written_error(self._parts, self._state)
 
     def _on_status(self) -> None:
-        op = self._parts.ops[self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]]
-        raise status_error(op, self._binder, self._state)
+        position = self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]
+        op, counted = self._parts.ops[position], self._counters_at(position)
+        raise status_error(op, self._binder, self._state, counted)
 
     def _on_host_call(self) -> None:
         table = self._state.table
-        op = self._parts.ops[self._linked.row_ops[table.words[Header.ERROR_INDEX]]]
+        position = self._linked.row_ops[table.words[Header.ERROR_INDEX]]
+        op = self._parts.ops[position]
         if not isinstance(op, PreparedCustomFunction):
             raise InternalError("runner", "came back for a row that is no host call.")
-        self._call_host(op)
+        self._call_host(op, self._counters_at(position))
         table.words[Header.RESUME] = table.words[Header.PARKED]
 
-    def _call_host(self, op: PreparedCustomFunction) -> None:
+    def _counters_at(self, position: int) -> dict[str, int]:
+        """The counter of the loop around an operation, at the iteration that the run is in."""
+        loops = self._linked.loops
+        number = loop_at(loops, position)
+        if number is None:
+            return {}
+        return {loops[number].counter.name: self._state.table.iteration(number)}
+
+    def _call_host(self, op: PreparedCustomFunction, counted: Mapping[str, int]) -> None:
         """Call a custom function; the workers have left, and the plan cannot be changed."""
         buffers = [self._parts.buffers[i] for i in op.buffer_indices]
-        values = {**self._state.current_values(), **op.fixedvars}
+        values = {**self._state.current_values(), **counted, **op.fixedvars}
         self._state.is_hosting = True
         try:
             call_on_host(
@@ -761,7 +772,7 @@ class ExecutionPlan:
         """Turn operations into steps, rows and tables, and point the entry to them."""
         parts, state = self._parts, self._state
         bounded = {v.variable.name: v.as_bounded() for v in parts.variables}
-        self._binder = KernelBinder(bounded)
+        self._binder = KernelBinder({**bounded, **counters(find_loops(parts.ops))})
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
         self._pins = [buffer.memory.bytes for buffer in parts.buffers]
         self._linked = link_ops(
@@ -784,6 +795,7 @@ class ExecutionPlan:
             self._linked.table_steps,
             make_lanes(parts.threads, [memory.address for memory in self._scratch]),
             parts.threads,
+            self._linked.table_loops,
         )
         words = state.table.words
         words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)

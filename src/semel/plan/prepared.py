@@ -1,11 +1,15 @@
 """The operations of a plan before they become rows.
 
-    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction  --build()-->  rows
+    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
+    | PreparedLoop | PreparedEnd  --build()-->  rows
 
 Each is a plain record. An operation names its buffers by index into the plan's list, its
 predecessors by id. Ids need not be unique: in a plan with repeated ids a dependency means
 the latest earlier operation of that id. Byte-range hazards are found by the builder; a
 dependency is needed only for an order that no buffer shows.
+
+A loop is what was added between its PreparedLoop and the next PreparedEnd. Both are fences:
+no operation moves across them, whatever it touches.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from semel.ir.expr import Variable
+from semel.ir.expr import Dim, Variable
 from semel.runtime.kernel import CachedKernel
 
 
@@ -94,4 +98,35 @@ class PreparedCustomFunction:
     runtime_vars: tuple[RuntimeVar, ...] = ()
 
 
-PreparedOp: TypeAlias = PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
+@dataclass(frozen=True, slots=True)
+class PreparedLoop:
+    """The operations up to the next PreparedEnd run `trip` times, for counter = 0, 1, ...
+
+    `trip` is an expression over the plan's variables; below 1, nothing runs. `counter` is a
+    variable that kernels inside see by its name and that nobody binds: the runner writes it.
+    """
+
+    id: int
+    counter: str
+    trip: Dim
+    dependencies: tuple[int, ...] = ()
+    buffer_indices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEnd:
+    """The end of the loop that began last."""
+
+    id: int
+    dependencies: tuple[int, ...] = ()
+    buffer_indices: tuple[int, ...] = ()
+
+
+PreparedOp: TypeAlias = (
+    PreparedKernel
+    | PreparedCopy
+    | PreparedBufferView
+    | PreparedCustomFunction
+    | PreparedLoop
+    | PreparedEnd
+)

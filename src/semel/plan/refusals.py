@@ -8,6 +8,7 @@ The runner reports words: which variable, which check, which row. Here they beco
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from semel.errors import (
@@ -83,32 +84,41 @@ def written_error(parts: PlanParts, state: PlanState) -> InputError:
     )
 
 
-def status_error(op: PreparedOp, binder: KernelBinder, state: PlanState) -> SemelError:
-    """A kernel or a native function met bad data."""
+def status_error(
+    op: PreparedOp, binder: KernelBinder, state: PlanState, counted: Mapping[str, int]
+) -> SemelError:
+    """A kernel or a native function met bad data, perhaps in an iteration of a loop."""
     words = state.table.words
+    when = "".join(f", in iteration {value}" for value in counted.values())
+    fields = {"iteration": value for value in counted.values()}
     code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
     if isinstance(op, PreparedCustomFunction):
         return CustomFunctionError(
             f"op {op.id} ({op.kind})",
-            f"reported status {code} with value {value}.",
+            f"reported status {code} with value {value}{when}.",
             op=op.id,
             kind=op.kind,
+            **fields,
         )
     if not isinstance(op, PreparedKernel):
         return InternalError("runner", "a row without a kernel reported a status.")
     checks = op.kernel.signature.checks
     if not 0 < code <= len(checks):
         return PlanError(
-            f"op {op.id} ({op.kernel.name})", f"reported status {code} with value {value}."
+            f"op {op.id} ({op.kernel.name})",
+            f"reported status {code} with value {value}{when}.",
+            **fields,
         )
     check = checks[code - 1]
-    size = evaluate(substitute(check.size, binder.names(op)), state.current_values())
+    values = {**state.current_values(), **counted}
+    size = evaluate(substitute(check.size, binder.names(op)), values)
     return IndexRangeError(
         check.op,
-        f"{check.what} must lie in [{check.low(size)}, {size}), got {value}.",
+        f"{check.what} must lie in [{check.low(size)}, {size}), got {value}{when}.",
         op=check.op,
         index=value,
         size=size,
+        **fields,
     )
 
 

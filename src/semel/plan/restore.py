@@ -24,7 +24,9 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
     RuntimeVar,
 )
@@ -244,6 +246,11 @@ class _OpReader:
                     dependencies=after,
                     runtime_vars=_read_vars(record["variables"]),
                 )
+            case "loop":
+                counter, trip = as_text(record["counter"]), self._source.dim(record["trip"])
+                return PreparedLoop(id_, counter, trip, after, buffers)
+            case "end":
+                return PreparedEnd(id_, after, buffers)
             case kind:
                 raise GraphError("decode", f"an op must be of a known kind, got {kind!r:.40}.")
 

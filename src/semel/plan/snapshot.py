@@ -28,7 +28,9 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
     RuntimeVar,
 )
@@ -113,7 +115,7 @@ def encode_snapshot(
     """All of a snapshot but kernels and contents; `places` are the offsets of the contents."""
     parts = snapshot.parts
     number = {kernel: i for i, kernel in enumerate(snapshot.kernels)}
-    writer = _OpWriter(number, add_blob)
+    writer = _OpWriter(number, add_blob, dim)
     return {
         "device": parts.device.name,
         "storages": [
@@ -185,8 +187,10 @@ def _shape(shape: ConcreteShape | None) -> list[int] | None:
 class _OpWriter:
     """Operations as records: kernels by number, functions by name."""
 
-    def __init__(self, number: Mapping[CachedKernel, int], add_blob: AddBlob) -> None:
-        self._number, self._add_blob = number, add_blob
+    def __init__(
+        self, number: Mapping[CachedKernel, int], add_blob: AddBlob, dim: DimWriter
+    ) -> None:
+        self._number, self._add_blob, self._dim = number, add_blob, dim
 
     def encode(self, op: PreparedOp) -> dict[str, Any]:
         common = {
@@ -204,6 +208,12 @@ class _OpWriter:
                 return {"kind": "view", **common, "bytes": _ints("byte range", window)}
             case PreparedCustomFunction():
                 return {"kind": "function", **common, **self._function(op)}
+            case PreparedLoop():
+                return {
+                    "kind": "loop", **common, "counter": op.counter, "trip": self._dim(op.trip)
+                }  # fmt: skip
+            case PreparedEnd():
+                return {"kind": "end", **common}
 
     def _kernel(self, op: PreparedKernel) -> dict[str, Any]:
         return {

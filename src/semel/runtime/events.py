@@ -23,8 +23,11 @@ from semel.ir import abi
 from semel.ir.abi import Code, Header, Lane, Segment, Step
 from semel.ir.abi import Event as EventWord
 from semel.runtime.device import Device, PlanEntry
-from semel.runtime.optable import OpTable, aligned_words
+from semel.runtime.optable import OpTable, Words, aligned_words
 from semel.runtime.report.records import Event, Span
+
+#: Calls of one lane that a log has room for; a loop may make more, and they go unrecorded.
+MAX_EVENTS = 1 << 20
 
 
 class EventLog:
@@ -96,19 +99,27 @@ class EventLog:
 
 def num_events(table: OpTable) -> int:
     """How many calls a run makes at the bound variables: rows times chunks of each segment."""
-    segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)
+    steps = _steps(table)
+    segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)[: steps[:, Step.NUM_SEGMENTS].sum()]
+    times = np.repeat(table.step_counts(), steps[:, Step.NUM_SEGMENTS])
     # A plan of one thread has no chunks: it calls each row once.
     chunks = np.maximum(segments[:, Segment.NUM_CHUNKS], 1)
-    return int(np.sum(segments[:, Segment.NUM_ROWS] * chunks))
+    return min(int(np.sum(segments[:, Segment.NUM_ROWS] * chunks * times)), MAX_EVENTS)
+
+
+def _steps(table: OpTable) -> Words:
+    return table.steps.reshape(-1, abi.STEP_WORDS)[: table.words[Header.NUM_STEPS]]
 
 
 def count_steps(table: OpTable) -> tuple[int, int, int]:
     """(steps, steps that lanes share, barriers) of a run at the bound variables.
 
-    The end of the run is where everything ends anyway, so it is no barrier.
+    A step of a loop counts as often as it is run. The end of the run is where everything ends
+    anyway, so it is no barrier.
     """
-    count = table.words[Header.NUM_STEPS]
-    shared = table.steps.reshape(-1, abi.STEP_WORDS)[:count, Step.SHARED] != 0
+    times = table.step_counts()
+    count = int(times.sum())
     if table.words[Header.THREADS] < 2:
         return count, 0, 0
+    shared = times * (_steps(table)[:, Step.SHARED] != 0)
     return count, int(shared.sum()), int(shared[:-1].sum())

@@ -1,11 +1,13 @@
 """The op table of a plan in its binary form.
 
-    variables, guards, input checks, rows, steps  --OpTable-->  a native header
+    variables, guards, input checks, rows, steps, loops  --OpTable-->  a native header
 
 The header and everything it points to are arrays of 64-bit words laid out as
 `semel.ir.abi` says. What depends on variables (tile counts, work estimates, vals) is compiled
 once into a small register program; at each bind the runner evaluates it and scatters the
-registers to the words that need them. Equal expressions share a register.
+registers to the words that need them. Equal expressions share a register. What depends on
+the counter of a loop is kept apart: it is evaluated and scattered at each iteration, not
+at the bind.
 
 Invariant: words that no variable reaches are written here, once, and never scattered.
 """
@@ -18,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from semel.errors import InternalError
 from semel.ir import abi
-from semel.ir.abi import Header, Lane, Opcode, Row, RowKind, Segment, Step
+from semel.ir.abi import Header, Lane, Loop, Opcode, Row, RowKind, Segment, Step
 from semel.ir.expr import Dim, Fn, Index, Variable, terms
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -42,14 +45,25 @@ def aligned_words(count: int) -> Words:
     return raw[skip : skip + count]
 
 
-class RegisterProgram:
-    """Compiles expressions over variables into register instructions, each distinct one once."""
+#: When a register gets its value: once for all, or at each bind; else the number of the loop
+#: at whose iterations it does.
+_ONCE, _BIND = -2, -1
 
-    def __init__(self, variables: Sequence[Variable]) -> None:
-        self.initial: list[int] = [0] * len(variables)
+
+class RegisterProgram:
+    """Compiles expressions over variables into register instructions, each distinct one once.
+
+    `counters` are the variables of loops, one each. `instructions` run at a bind, `late[k]`
+    at each iteration of loop k.
+    """
+
+    def __init__(self, variables: Sequence[Variable], counters: Sequence[Variable] = ()) -> None:
+        names = [v.name for v in (*variables, *counters)]
+        self.initial: list[int] = [0] * len(names)
         self.instructions: list[tuple[int, int, int, int]] = []
-        self._names = {v.name: i for i, v in enumerate(variables)}
-        self._varies: list[bool] = [True] * len(variables)
+        self.late: list[list[tuple[int, int, int, int]]] = [[] for _ in counters]
+        self._names = {name: i for i, name in enumerate(names)}
+        self._when: list[int] = [*[_BIND] * len(variables), *range(len(counters))]
         self._known: dict[Any, int] = {}
 
     def register(self, value: Dim) -> int:
@@ -62,21 +76,30 @@ class RegisterProgram:
 
     def is_constant(self, register: int) -> bool:
         """Whether the register has the same value at every bind."""
-        return not self._varies[register]
+        return self._when[register] == _ONCE
+
+    def loop_of(self, register: int) -> int | None:
+        """The loop at whose iterations the register changes, if there is one."""
+        when = self._when[register]
+        return when if when >= 0 else None
 
     def combine(self, op: Opcode, a: int, b: int) -> int:
         """The register of `a op b` for two registers."""
         key = (op, a, b)
         if key not in self._known:
-            result = self._new(0, varies=True)
-            self.instructions.append((int(op), result, a, b))
+            when = max(self._when[a], self._when[b], _BIND)
+            if min(self._when[a], self._when[b]) not in (_ONCE, _BIND, when):
+                raise InternalError("optable", "an expression holds the counters of two loops.")
+            result = self._new(0, when)
+            code = self.instructions if when == _BIND else self.late[when]
+            code.append((int(op), result, a, b))
             self._known[key] = result
         return self._known[key]
 
     def _compile(self, value: Dim) -> int:
         match value:
             case int():
-                return self._new(value, varies=False)
+                return self._new(value, _ONCE)
             case Variable():
                 return self._names[value.name]
             case Fn():
@@ -99,9 +122,9 @@ class RegisterProgram:
             result = self.combine(Opcode.MUL, result, factor)
         return result
 
-    def _new(self, initial: int, *, varies: bool) -> int:
+    def _new(self, initial: int, when: int) -> int:
         self.initial.append(initial)
-        self._varies.append(varies)
+        self._when.append(when)
         return len(self.initial) - 1
 
 
@@ -129,6 +152,18 @@ class TableStep:
 
 
 @dataclass(frozen=True, slots=True)
+class TableLoop:
+    """The steps between `first_step`, a LOOP, and `last_step`, its END, run again and again.
+
+    The `counter` is 0 in the first iteration.
+    """
+
+    counter: Variable
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableInput:
     """A declared input: `recorded` words are (written flag, dims) and must equal `shape`."""
 
@@ -149,11 +184,15 @@ class OpTable:
         steps: Sequence[TableStep],
         lanes: Words,
         threads: int,
+        loops: Sequence[TableLoop] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
+        self.loops = tuple(loops)
         self._keep: list[Words] = []
-        self._program = RegisterProgram(variables)
+        self._program = RegisterProgram(variables, [loop.counter for loop in loops])
         self._scatter: list[tuple[int, int]] = []
+        self._late_scatter: list[list[tuple[int, int]]] = [[] for _ in loops]
+        self._loop_words = aligned_words(max(len(loops), 1) * abi.LOOP_WORDS)
         self._write_variables(len(variables), bounds)
         self._write_checks(guards, inputs)
         self._write_rows(rows)
@@ -211,6 +250,7 @@ class OpTable:
 
     def _write_rows(self, rows: Sequence[TableRow]) -> None:
         table = self._point(Header.ROWS, aligned_words(max(len(rows), 1) * abi.ROW_WORDS))
+        self.rows = table
         buffers = aligned_words(sum(len(r.buffers) for r in rows) + 1)
         values = aligned_words(sum(len(r.values) for r in rows) + 1)
         self._keep += [buffers, values]
@@ -246,11 +286,13 @@ class OpTable:
         return program.combine(Opcode.MAX, sides[0], sides[1])
 
     def _place(self, register: int, array: Words, index: int) -> None:
-        """Write a register's value to `array[index]`: now if constant, else at each bind."""
+        """Write a register's value to `array[index]`: now if constant, else when it changes."""
         if self._program.is_constant(register):
             array[index] = self._program.initial[register]
-        else:
-            self._scatter.append((register, array.ctypes.data + index * abi.WORD_BYTES))
+            return
+        loop = self._program.loop_of(register)
+        pairs = self._scatter if loop is None else self._late_scatter[loop]
+        pairs.append((register, array.ctypes.data + index * abi.WORD_BYTES))
 
     def _write_steps(self, steps: Sequence[TableStep]) -> None:
         num_segments = sum(len(s.segments) for s in steps)
@@ -275,8 +317,56 @@ class OpTable:
         program = self._program
         registers = self._point(Header.REGISTERS, aligned_words(max(len(program.initial), 1)))
         registers[: len(program.initial)] = program.initial
-        self._table(Header.PROGRAM, Header.NUM_INSTRUCTIONS, program.instructions, 4)
+        code = [*program.instructions, *(i for late in program.late for i in late)]
+        self._table(Header.PROGRAM, Header.NUM_INSTRUCTIONS, code, 4)
+        self.header[Header.NUM_INSTRUCTIONS] = len(program.instructions)
         self._table(Header.SCATTER, Header.NUM_SCATTER, self._scatter, 2)
+        self._write_loops(registers)
+
+    def _write_loops(self, registers: Words) -> None:
+        """The record of each loop, and in its two rows where the record lies."""
+        self._keep.append(self._loop_words)
+        self._registers = registers
+        instruction = len(self._program.instructions)
+        for k, loop in enumerate(self.loops):
+            pairs = aligned_words(2 * max(len(self._late_scatter[k]), 1))
+            pairs[: 2 * len(self._late_scatter[k])] = np.array(
+                self._late_scatter[k], np.int64
+            ).reshape(-1)
+            self._keep.append(pairs)
+            words = self._loop_words[k * abi.LOOP_WORDS : (k + 1) * abi.LOOP_WORDS]
+            words[Loop.COUNTER] = self._register_address(loop.counter)
+            words[Loop.FIRST_INSTRUCTION] = instruction
+            instruction += len(self._program.late[k])
+            words[Loop.LAST_INSTRUCTION] = instruction
+            words[Loop.SCATTER], words[Loop.NUM_SCATTER] = (
+                pairs.ctypes.data,
+                len(self._late_scatter[k]),
+            )
+            words[Loop.BODY], words[Loop.AFTER] = loop.first_step + 1, loop.last_step + 1
+            for step in (loop.first_step, loop.last_step):
+                row = self.steps[step * abi.STEP_WORDS + Step.FIRST_ROW]
+                self.rows[row * abi.ROW_WORDS + Row.FUNCTION] = words.ctypes.data
+
+    def _register_address(self, variable: Variable) -> int:
+        register = self._program.register(variable)
+        return int(self._registers.ctypes.data + register * abi.WORD_BYTES)
+
+    def iteration(self, loop: int) -> int:
+        """The iteration that a loop is at, or where it ended."""
+        return int(self._registers[self._program.register(self.loops[loop].counter)])
+
+    def trip(self, loop: int) -> int:
+        """How often a loop is run at the bound variables."""
+        row = self.steps[self.loops[loop].first_step * abi.STEP_WORDS + Step.FIRST_ROW]
+        return max(int(self.rows[row * abi.ROW_WORDS + Row.TILES]), 0)
+
+    def step_counts(self) -> Words:
+        """How often each step is run at the bound variables."""
+        counts = np.ones(int(self.header[Header.NUM_STEPS]), np.int64)
+        for k, loop in enumerate(self.loops):
+            counts[loop.first_step + 1 : loop.last_step] = self.trip(k)
+        return counts
 
     def _write_lanes(self, lanes: Words, threads: int) -> None:
         self._point(Header.LANES, lanes)
