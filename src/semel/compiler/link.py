@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from semel.ir.expr import Dim, Variable, variables
 from semel.ir.graph import Graph, Node
-from semel.lower.lowered import Lowered
-from semel.plan.program import Program, ProgramOp, ProgramValue
+from semel.lower.lowered import Argument, Lowered, Region, Slot
+from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
@@ -40,22 +40,24 @@ def link_program(
     number = {node: i for i, node in enumerate(order)}
     distinct = list(dict.fromkeys(artefacts))
     position = {kernel: i for i, kernel in enumerate(distinct)}
-    place = {node: i for i, node in enumerate(graph.nodes)}
+    place = _numbers(schedule)
+    counters = _counters(kernels)
     reasons = dict(line.split(_STARTS, 1) for line in schedule.log if _STARTS in line)
     ops = tuple(
         ProgramOp(
             kernel=position[artefact],
             args=tuple(number[n] for n in lowered.args),
-            variables=lowered.kernel.variables,
+            variables=tuple(counters.get((lowered.region, v), v) for v in lowered.kernel.variables),
             origins=_origins(lowered),
-            nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered)),
+            nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
             reason=reasons.get(repr(lowered.group.root), ""),
             choice=lowered.choice,
         )
         for lowered, artefact in zip(kernels, artefacts, strict=True)
     )
-    spans = _lifetimes(ops)
-    values = tuple(_value(graph, node, spans.get(i, (0, 0))) for i, node in enumerate(order))
+    loops = _loops(kernels, counters)
+    spans = _lifetimes(ops, loops, {i for i, value in enumerate(order) if _is_local(value)})
+    values = tuple(_value(graph, value, spans.get(i, (0, 0))) for i, value in enumerate(order))
     return Program(
         kernels=tuple(distinct),
         values=values,
@@ -69,37 +71,91 @@ def link_program(
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
+        loops=loops,
     )
 
 
-def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Node]:
+def _numbers(schedule: Schedule) -> dict[Node, str]:
+    """The place of each node in its graph; those of a loop's body after that of the loop."""
+    found = {node: str(i) for i, node in enumerate(schedule.graph.nodes)}
+    for group in schedule.groups:
+        if group.body is not None:
+            for i, node in enumerate(group.body.schedule.graph.nodes):
+                found.setdefault(node, f"{found[group.root]}.{i}")
+    return found
+
+
+def _counters(kernels: Sequence[Lowered]) -> dict[tuple[Region | None, Variable], Variable]:
+    """A counter of its own for each loop; kernels have one name for all."""
+    regions = dict.fromkeys(k.region for k in kernels if k.region is not None)
+    return {
+        (region, region.counter): Variable(f"{region.counter.name}{k}", 0, region.counter.max)
+        for k, region in enumerate(regions)
+    }
+
+
+def _loops(
+    kernels: Sequence[Lowered], counters: Mapping[tuple[Region | None, Variable], Variable]
+) -> tuple[ProgramLoop, ...]:
+    """Runs of kernels of one region."""
+    spans: dict[Region, tuple[int, int]] = {}
+    for i, lowered in enumerate(kernels):
+        if lowered.region is not None:
+            first, _ = spans.get(lowered.region, (i, i))
+            spans[lowered.region] = (first, i)
+    return tuple(
+        ProgramLoop(counters[region, region.counter], region.trip, *span)
+        for region, span in spans.items()
+    )
+
+
+def _is_local(value: Argument) -> bool:
+    """Whether an iteration of a loop writes the value before it reads it."""
+    return isinstance(value, Slot) and not value.is_state
+
+
+def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Argument]:
     """Inputs first (wanted or not), then every buffer in order of first use."""
-    order: dict[Node, None] = dict.fromkeys(graph.inputs)
+    order: dict[Argument, None] = dict.fromkeys(graph.inputs)
     for lowered in kernels:
         order.update(dict.fromkeys(lowered.args))
     return list(order)
 
 
-def _lifetimes(ops: Sequence[ProgramOp]) -> dict[int, tuple[int, int]]:
-    """The first and the last op that touches each value."""
+def _lifetimes(
+    ops: Sequence[ProgramOp], loops: Sequence[ProgramLoop], local: set[int]
+) -> dict[int, tuple[int, int]]:
+    """The first and the last op that touches each value.
+
+    What a loop touches, other than for one iteration, is alive from its first op to its last.
+    """
     spans: dict[int, tuple[int, int]] = {}
+    around = {i: loop for loop in loops for i in range(loop.first, loop.last + 1)}
     for step, op in enumerate(ops):
         for value in op.args:
-            first, _ = spans.get(value, (step, step))
-            spans[value] = (first, step)
+            low = high = step
+            if step in around and value not in local:
+                low, high = around[step].first, around[step].last
+            first, last = spans.get(value, (low, high))
+            spans[value] = (min(first, low), max(last, high))
     return spans
 
 
-def _value(graph: Graph, node: Node, span: tuple[int, int]) -> ProgramValue:
+def _value(graph: Graph, node: Argument, span: tuple[int, int]) -> ProgramValue:
+    if isinstance(node, Slot):
+        return ProgramValue(node.name, node.type, "arena", None, *span)
     kind = _LEAF_KINDS.get(node.op.name) or ("output" if node in graph.outputs else "arena")
     array = node.attrs.storage.array if kind == "constant" else None
     name = node.attrs.name if kind == "input" else f"{node.op.name}"
     return ProgramValue(name, node.type, kind, array, span[0], span[1], (node.id,))
 
 
-def _computed(lowered: Lowered) -> list[Node]:
-    """The nodes that a kernel computes; those it has literally in its code are left out."""
-    return [n for n in lowered.group.inside if n.op.kind != "leaf"]
+def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:
+    """The nodes that a kernel computes; those it has literally in its code are left out.
+
+    The kernels before and after a loop move its states and compute nothing.
+    """
+    return [n for n in lowered.group.inside if n.op.kind != "leaf" and n in place]
 
 
 def _origins(lowered: Lowered) -> tuple[str, ...]:

@@ -27,20 +27,19 @@ from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
-from semel.ir.graph import Graph, make_node
+from semel.ir.graph import Graph
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
 from semel.lower.register_tiles import panel_width
-from semel.ops.attrs import ReshapeAttrs
 from semel.ops.guards import guards
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
-from semel.schedule.groups import build_schedule
+from semel.schedule.groups import build_schedule, with_stored_outputs
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ def compile_graph(
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
     panel = panel_width(target)
-    words = stage("words", lambda: pack_words(graph_to_run(graph), target))
+    words = stage("words", lambda: pack_words(with_stored_outputs(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
@@ -93,15 +92,6 @@ def compile_graph(
         "program",
         lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds),
     )
-
-
-def graph_to_run(graph: Graph) -> Graph:
-    """An output that is itself an input or a constant gets a copy of its own."""
-    outputs = [
-        make_node("reshape", (n,), ReshapeAttrs(n.type.shape)) if n.op.kind == "leaf" else n
-        for n in graph.outputs
-    ]
-    return graph.with_outputs(outputs)
 
 
 class Trace:

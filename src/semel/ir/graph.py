@@ -94,11 +94,17 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
 
 
 def attr_dims(attrs: Any) -> Iterator[Dim]:
-    """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size."""
+    """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size.
+
+    Of a body, its variables.
+    """
     if attrs is None:
         return
     for name in attrs.__dataclass_fields__:  # faster than fields(), and this runs for every node
         value = getattr(attrs, name)
+        if isinstance(value, Graph):
+            yield from value.variables
+            continue
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, (Variable, Index, Fn, Expr)):
                 yield dim

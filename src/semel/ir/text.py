@@ -13,7 +13,14 @@ stand in braces without those at their default. A storage is printed as `@number
 its values if they are few; a parsed graph has zeros where values were left out. Types
 are printed for the reader and checked by the parser. Dims, numbers and strings have
 Python's syntax and are read by Python's own parser. Ops must be registered
-(`import semel.ops`) to be parsed.
+(`import semel.ops`) to be parsed. The body of a loop stands before the nodes, numbered,
+and a loop names it by that number; inside, `_step` is the number of the iteration:
+
+    body 0 of t iterations
+      %0 = input "0" : f32[4]
+      ...
+    end
+    %1 = loop %0 {trip=t, body=0, num_states=1, backward=(), output=0} : f32[4]
 """
 
 from __future__ import annotations
@@ -53,20 +60,38 @@ MAX_VALUES = 16
 
 def format_graph(graph: Graph) -> str:
     """The text of a graph; deterministic, one line per node."""
-    numbers = {node: i for i, node in enumerate(graph.nodes)}
     storages: dict[Storage, int] = {}
     lines = [f"variable {v.name} in {_interval(v)}" for v in graph.variables]
-    lines += [_format_node(node, numbers, storages) for node in graph.nodes]
-    outputs = zip(graph.outputs, graph.names, strict=True)
-    lines += [f"output %{numbers[node]} {json.dumps(name)}" for node, name in outputs]
-    return "\n".join(lines) + "\n"
+    bodies: dict[Graph, int] = {}
+    for attrs in (n.attrs for n in graph.nodes if n.op.name == "loop"):
+        if attrs.body not in bodies:
+            bodies[attrs.body] = len(bodies)
+            lines.append(f"body {bodies[attrs.body]} of {format_dim(attrs.trip)} iterations")
+            lines += [f"  {line}" for line in _format_nodes(attrs.body, storages, {})]
+            lines.append("end")
+    return "\n".join([*lines, *_format_nodes(graph, storages, bodies)]) + "\n"
+
+
+def _format_nodes(
+    graph: Graph, storages: dict[Storage, int], bodies: dict[Graph, int]
+) -> Iterator[str]:
+    numbers = {node: i for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        yield _format_node(node, numbers, storages, bodies)
+    for node, name in zip(graph.outputs, graph.names, strict=True):
+        yield f"output %{numbers[node]} {json.dumps(name)}"
 
 
 def _interval(variable: Variable) -> str:
     return f"[{variable.min}, {'inf' if variable.max is None else variable.max}]"
 
 
-def _format_node(node: Node, numbers: dict[Node, int], storages: dict[Storage, int]) -> str:
+def _format_node(
+    node: Node,
+    numbers: dict[Node, int],
+    storages: dict[Storage, int],
+    bodies: dict[Graph, int],
+) -> str:
     words = [f"%{numbers[node]} = {node.op.name}"]
     words += [f"%{numbers[n]}" for n in node.inputs]
     match node.op.name:
@@ -79,7 +104,7 @@ def _format_node(node: Node, numbers: dict[Node, int], storages: dict[Storage, i
         case "param":
             words += [json.dumps(node.attrs.name), _format_storage(node.attrs.storage, storages)]
         case _ if node.attrs is not None:
-            words += _format_attrs(node.attrs)
+            words += _format_attrs(node.attrs, bodies)
     values = _format_values(node.attrs.storage) if node.op.name in ("constant", "param") else ""
     return f"{' '.join(words)} : {format_type(node.type)}{values}"
 
@@ -96,23 +121,25 @@ def _format_values(storage: Storage) -> str:
     return f" = [{', '.join(repr(plain(v)) for v in array.reshape(-1))}]"
 
 
-def _format_attrs(attrs: Any) -> list[str]:
+def _format_attrs(attrs: Any, bodies: dict[Graph, int]) -> list[str]:
     shown = [
-        f"{each.name}={_format_value(getattr(attrs, each.name))}"
+        f"{each.name}={_format_value(getattr(attrs, each.name), bodies)}"
         for each in fields(attrs)
         if each.default is MISSING or getattr(attrs, each.name) != each.default
     ]
     return [f"{{{', '.join(shown)}}}"]
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: Any, bodies: dict[Graph, int]) -> str:
     match value:
+        case Graph():
+            return str(bodies[value])
         case DType():
             return value.short
         case str():
             return json.dumps(value)
         case tuple():
-            inner = ", ".join(_format_value(v) for v in value)
+            inner = ", ".join(_format_value(v, bodies) for v in value)
             return f"({inner},)" if len(value) == 1 else f"({inner})"
         case Variable() | Index() | Fn() | Expr():
             return format_dim(value)
@@ -157,6 +184,7 @@ def _format_atom(atom: Variable | Index | Fn) -> str:
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
+_BODY = re.compile(r"body (\d+) of (.+) iterations")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
 _NODE = re.compile(
     rf"%(?P<number>\d+) = (?P<op>\w+)(?P<inputs>(?:\s+%\d+)*)"
@@ -169,11 +197,19 @@ _NODE = re.compile(
 def parse_graph(text: str) -> Graph:
     """The graph of a text; GraphError names the first line that cannot be read."""
     parser = _Parser()
+    body: _Parser | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
-        if line and not line.startswith("#"):
-            parser.read(line, number)
-    return Graph(tuple(parser.outputs), tuple(parser.names))
+        if not line or line.startswith("#"):
+            continue
+        if found := _BODY.fullmatch(line):
+            body = parser.begin_body(int(found[1]), found[2], number)
+        elif line == "end" and body is not None:
+            parser.bodies[body.number] = body.graph()
+            body = None
+        else:
+            (body or parser).read(line, number)
+    return parser.graph()
 
 
 class _Parser:
@@ -185,7 +221,23 @@ class _Parser:
         self.storages: dict[int, Storage] = {}
         self.outputs: list[Node] = []
         self.names: list[str] = []
+        self.bodies: dict[int, Graph] = {}
+        self.steps: dict[str, Index] = {}
+        self.number = 0
         self.line = 0
+
+    def graph(self) -> Graph:
+        return Graph(tuple(self.outputs), tuple(self.names))
+
+    def begin_body(self, number: int, trip: str, line: int) -> _Parser:
+        """A parser for the body of a loop: it knows the variables and storages, not the nodes."""
+        self.line = line
+        body = _Parser()
+        body.variables, body.storages = self.variables, self.storages
+        body.number = number
+        (extent,) = self.dims(trip)
+        body.steps["_step"] = Index("_step", extent)
+        return body
 
     def read(self, line: str, number: int) -> None:
         self.line = number
@@ -257,14 +309,21 @@ class _Parser:
         for keyword in call.keywords:
             if keyword.arg not in types:
                 raise self.error(f"has an unknown attribute {keyword.arg!r} of {kind.__name__}")
-            is_dtype = types[keyword.arg].type == "DType"
-            values[keyword.arg] = (
-                as_dtype(ast.unparse(keyword.value)) if is_dtype else self.value(keyword.value)
-            )
+            values[keyword.arg] = self.field(str(types[keyword.arg].type), keyword.value)
         missing = [n for n, f in types.items() if n not in values and f.default is MISSING]
         if missing:
             raise self.error(f"lacks attributes {', '.join(missing)} of {kind.__name__}")
         return kind(**values)
+
+    def field(self, kind: str, tree: ast.expr) -> Any:
+        if kind == "DType":
+            return as_dtype(ast.unparse(tree))
+        value = self.value(tree)
+        if kind != "Graph":
+            return value
+        if value not in self.bodies:
+            raise self.error(f"names body {value}, which does not stand before it")
+        return self.bodies[value]
 
     def parse(self, text: str) -> ast.expr:
         try:
@@ -285,6 +344,8 @@ class _Parser:
                 return tuple(self.value(e) for e in elements)
             case ast.Name(id=name) if name in self.variables:
                 return self.variables[name]
+            case ast.Name(id=name) if name in self.steps:
+                return self.steps[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.value(operand)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:

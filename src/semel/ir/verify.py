@@ -52,6 +52,9 @@ def _node_problems(node: Node, done: set[Node]) -> Iterator[str]:
     for dim in node.type.shape:
         if any(isinstance(atom, Index) for atom in atoms(dim)):
             yield f"dim {dim} of {node.type} holds a loop index."
+    body = getattr(node.attrs, "body", None)
+    if isinstance(body, Graph):
+        yield from (f"its body: {text}" for text in verify_graph(body))
     yield from _type_problems(node)
 
 

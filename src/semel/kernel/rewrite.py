@@ -3,7 +3,8 @@
     statements x {Index: Dim}  -->  statements
 
 Used to unroll loops (an index becomes a constant) and to merge loops (two
-indices become one). Values are shared, so a memo keeps the sharing.
+indices become one), and to move buffers to other memory. Values are shared, so a memo
+keeps the sharing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from semel.ir.expr import Dim, Index, atoms, substitute
 from semel.kernel import ir
-from semel.kernel.ir import Statement, Value, walk_values, with_args
+from semel.kernel.ir import Buffer, Statement, Value, walk_values, with_args
 
 
 class ValueMap:
@@ -94,3 +95,45 @@ def _map_statement(
             return ir.BlockDot(into, left, right, dim(s.words), s.rows, s.columns, dim(s.live))
         case ir.Check():
             return ir.Check(value(s.ok), s.code, value(s.value))
+
+
+def move_buffers(
+    body: Sequence[Statement], to: Mapping[str, Sequence[tuple[Buffer, Dim]]]
+) -> tuple[Statement, ...]:
+    """The statements with each buffer, by its name, at an offset into another one.
+
+    What has several places is stored to all of them and loaded from the first. Scratch stays.
+    """
+
+    def leaf(value: Value) -> Value:
+        if value.op != "load" or value.data[0].access == "s":
+            return value
+        buffer, offset = to[value.data[0].name][0]
+        return ir.load(buffer, value.data[1] + offset, *value.args)
+
+    return _move(body, ValueMap(leaf), to)
+
+
+def _move(
+    body: Sequence[Statement], value: ValueMap, to: Mapping[str, Sequence[tuple[Buffer, Dim]]]
+) -> tuple[Statement, ...]:
+    result: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (ir.Loop, ir.If)):
+            inner = _move(statement.body, value, to)
+            if isinstance(statement, ir.If):
+                result.append(ir.If(value(statement.condition), inner))
+            else:
+                result.append(replace(statement, body=inner))
+            continue
+        s = _map_statement(statement, value, lambda d: d)
+        match s:
+            case ir.Store() if s.buffer.access != "s":
+                places = to[s.buffer.name]
+                result += [ir.Store(b, s.at + offset, s.value, s.guard) for b, offset in places]
+            case ir.Prefetch() if s.buffer.access != "s":
+                buffer, offset = to[s.buffer.name][0]
+                result.append(ir.Prefetch(buffer, s.at + offset))
+            case _:
+                result.append(s)
+    return tuple(result)

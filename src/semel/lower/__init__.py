@@ -1,4 +1,4 @@
-"""Schedule to kernels: every group becomes one kernel.
+"""Schedule to kernels: every group becomes one kernel, a loop those of its body.
 
     Schedule x Target --lower_schedule--> tuple[Lowered]
 
@@ -24,9 +24,10 @@ from semel.lower.choices import Choice, default_choice, is_empty
 from semel.lower.contract import lower_contract
 from semel.lower.grouped import lower_grouped
 from semel.lower.loops import lower_loops
-from semel.lower.lowered import Lowered, finish_kernel, make_buffers
+from semel.lower.lowered import Lowered, finish_kernel, make_buffers, nodes_of
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
+from semel.lower.region import lower_loop
 from semel.lower.same import args_like, group_key
 from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
@@ -49,6 +50,9 @@ def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
     result: list[Lowered] = []
     known: dict[Any, Lowered] = {}
     for group in schedule.groups:
+        if group.body is not None:
+            result += lower_loop(group, target, lower_schedule)
+            continue
         key = group_key(group)
         first = known.get(key)
         if first is None:
@@ -70,7 +74,7 @@ def lower_group(group: Group, target: Target, choice: Choice | None = None) -> L
 
 def for_group(first: Lowered, group: Group) -> Lowered:
     """The kernel of a group for another one that computes alike, on tensors of its own."""
-    return replace(first, args=args_like(first.group, first.args, group), group=group)
+    return replace(first, args=args_like(first.group, nodes_of(first), group), group=group)
 
 
 def _rule(group: Group, choice: Choice) -> Callable[[Group, Target], Lowered]:

@@ -1,6 +1,7 @@
 """What lowering makes of a group, and the vocabulary its rules share.
 
     Group --lower--> Lowered (a Kernel, and the node behind each of its buffers)
+    a loop --lower--> Lowered of one Region, and those that run before and after it
 
 Buffers are named by position, loop indices by counters, so that two groups that
 compute the same thing on other tensors give equal kernels: six identical layers
@@ -11,19 +12,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from semel.ir.expr import Dim, Index, Variable, atoms, linear_coefficient, variables
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
+from semel.ir.types import TensorType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Statement, Value, statement_values, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.schedule.group import Group
 
 
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A loop: its kernels run `trip` times, with `counter` as one of their variables."""
+
+    counter: Variable
+    trip: Dim
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Memory of a loop that holds no node of the graph: a state, or a value of the body.
+
+    A state lives as long as the loop (`is_state`), others for one iteration at most.
+    """
+
+    region: Region
+    name: str
+    type: TensorType
+    is_state: bool = False
+    node: Node | None = None
+
+
+#: What a kernel's buffer is: the value of a node, or memory of a loop.
+Argument: TypeAlias = "Node | Slot"
+
+
 @dataclass(frozen=True)
 class Lowered:
-    """One kernel of a group; `args` are the nodes of its buffers, in order.
+    """One kernel of a group; `args` say what its buffers are, in order.
 
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
     `text` is the kernel's, once somebody needed it: writing it takes a while.
@@ -31,11 +60,17 @@ class Lowered:
     """
 
     kernel: Kernel
-    args: tuple[Node, ...]
+    args: tuple[Argument, ...]
     group: Group
     choice: str = ""
     text: str = field(default="", compare=False, repr=False)
     has_lanes: bool = False
+    region: Region | None = None
+
+
+def nodes_of(lowered: Lowered) -> tuple[Node, ...]:
+    """The arguments of a kernel that is in no loop."""
+    return tuple(arg for arg in lowered.args if isinstance(arg, Node))
 
 
 @dataclass

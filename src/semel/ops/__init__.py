@@ -2,7 +2,7 @@
 
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
-Each file is one family: leaf, elementwise, movement, reduce, contract, opaque. An op is
+Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop. An op is
 a row of its family's table; importing this package fills the table.
 """
 
@@ -13,6 +13,7 @@ from semel.ops import (
     grouped,
     integer,
     leaf,
+    loop,
     movement,
     opaque,
     reduce,
@@ -25,6 +26,7 @@ __all__ = [
     "grouped",
     "integer",
     "leaf",
+    "loop",
     "movement",
     "opaque",
     "reduce",

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim
-from semel.ir.graph import Storage
+from semel.ir.expr import Dim, Index
+from semel.ir.graph import Graph, Storage
 from semel.ir.types import BOOL, DType, Shape, TensorType
 
 
@@ -261,3 +261,30 @@ class AttentionAttrs:
     from_length: bool = False
     zero_if_none: bool = False
     zero_if_nan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAttrs:
+    """`body` runs `trip` times; this node is result `output` of all that the loop computes.
+
+    The body's inputs are named by the operands they stand for: "0", "1", ... The first
+    `num_states` are states, the others captured values. Its outputs are the next states and then
+    one value per stacked result, which goes to row `step`, or, where `backward` says so, to
+    row `trip - 1 - step`. Results are the final states, then the stacked ones.
+    """
+
+    trip: Dim
+    body: Graph
+    num_states: int
+    backward: tuple[bool, ...]
+    output: int
+
+    @property
+    def step(self) -> Index:
+        """The number of the iteration, as the body's attributes name it."""
+        return loop_step(self.trip)
+
+
+def loop_step(trip: Dim) -> Index:
+    """The counter of a loop of `trip` iterations."""
+    return Index("_step", trip)

@@ -33,8 +33,8 @@ from semel.ops.evaluate import evaluate_node
 from semel.passes.patterns import full, uniform
 
 SMALL_BYTES = 64 * 1024
-#: Known without operands, but cheaper as arithmetic than as a load.
-_GENERATED = frozenset({"iota"})
+#: Cheaper as arithmetic than as a load; and a loop may take its reference for ever.
+_GENERATED = frozenset({"iota", "loop"})
 #: The result depends on an element's index, so that uniform operands do not make it uniform.
 _BY_INDEX = frozenset({"iota", "random_bits"})
 

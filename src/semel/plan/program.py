@@ -27,7 +27,13 @@ from semel.plan.link import KernelBinder, scratch_bytes
 from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import PlanMemory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedKernel, RuntimeVar
+from semel.plan.prepared import (
+    PreparedEnd,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+    RuntimeVar,
+)
 from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
@@ -71,6 +77,16 @@ class ProgramOp:
     choice: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramLoop:
+    """Ops `first` to `last`, both included, run `trip` times for `counter` = 0, 1, ..."""
+
+    counter: Variable
+    trip: Dim
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Everything a plan is made from. `guards` must evaluate to 0 at every bind."""
@@ -85,6 +101,7 @@ class Program:
     log: tuple[str, ...] = ()
     stage_seconds: dict[str, float] = field(default_factory=dict)
     compile_count: int = 0
+    loops: tuple[ProgramLoop, ...] = ()
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
         """The constants, by value: what a plan file stores as bytes."""
@@ -108,8 +125,8 @@ def instantiate(
     memory = _PlanBuffers(program, layout)
     memory.add_to(builder)
     _declare(program, builder, capacities)
-    for position, op in enumerate(program.ops):
-        builder.add_kernel(_prepared(program, position, op))
+    for prepared in _prepared_ops(program):
+        builder.add_op(prepared)
     plan = builder.build(threads=threads)
     plan.compile_count = program.compile_count
     _adopt(plan, program, memory, layout, memory_limit)
@@ -119,10 +136,10 @@ def instantiate(
 
 def _scratch_bytes(program: Program, capacities: Mapping[str, int], threads: int) -> int:
     """What all participants need together."""
-    ops = [_prepared(program, position, op) for position, op in enumerate(program.ops)]
     tops = {v.name: capacities.get(v.name, v.max) for v in program.variables}
     bounded = {v.name: Variable(v.name, v.min, tops[v.name]) for v in program.variables}
-    return threads * align(scratch_bytes(ops, KernelBinder(bounded)))
+    bounded |= {loop.counter.name: loop.counter for loop in program.loops}
+    return threads * align(scratch_bytes(_prepared_ops(program), KernelBinder(bounded)))
 
 
 def _check_program(program: Program) -> None:
@@ -134,6 +151,11 @@ def _check_program(program: Program) -> None:
     for op in program.ops:
         if not all(0 <= arg < len(program.values) for arg in op.args):
             raise PlanError("program", f"args must be values of the program, got {op.args}.")
+    end = 0
+    for loop in program.loops:
+        if not end <= loop.first <= loop.last < len(program.ops):
+            raise PlanError("program", f"loops must be apart and within the ops, got {loop}.")
+        end = loop.last + 1
 
 
 def _declare(
@@ -150,6 +172,22 @@ def _declare(
     builder.set_output_buffers([index for _, index in program.outputs])
     for expr, message in program.guards:
         builder.add_guard(expr, message)
+
+
+def _prepared_ops(program: Program) -> list[PreparedOp]:
+    """The ops in order, each loop between its two ends; ids are positions in the program."""
+    begins = {loop.first: (k, loop) for k, loop in enumerate(program.loops)}
+    ends = {loop.last: k for k, loop in enumerate(program.loops)}
+    free = len(program.ops)
+    found: list[PreparedOp] = []
+    for position, op in enumerate(program.ops):
+        if position in begins:
+            k, loop = begins[position]
+            found.append(PreparedLoop(free + 2 * k, loop.counter.name, loop.trip))
+        found.append(_prepared(program, position, op))
+        if position in ends:
+            found.append(PreparedEnd(free + 2 * ends[position] + 1))
+    return found
 
 
 def _prepared(program: Program, position: int, op: ProgramOp) -> PreparedKernel:

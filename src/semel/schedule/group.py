@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from semel.ir.expr import Dim, Index
+from semel.ir.expr import Dim, Index, Variable
 from semel.ir.graph import Graph, Node
 from semel.ops.index_maps import Indices
 
@@ -53,6 +53,19 @@ class Group:
     outer: frozenset[Index] | None = None
     rows: dict[Node, Indices] = field(default_factory=dict)
     work: int = 0
+    body: LoopBody | None = None  # what a loop repeats
+
+
+@dataclass(frozen=True)
+class LoopBody:
+    """A loop's body, scheduled. Its graph's outputs are the results `kept` of the loop.
+
+    In the body the number of the iteration is the variable `counter`.
+    """
+
+    schedule: Schedule
+    kept: tuple[int, ...]
+    counter: Variable
 
     @property
     def is_attention(self) -> bool:

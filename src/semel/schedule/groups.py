@@ -25,6 +25,7 @@ from semel.ir.expr import (
     Dim,
     Fn,
     Index,
+    Variable,
     atoms,
     ceildiv,
     is_nonnegative,
@@ -34,9 +35,11 @@ from semel.ir.expr import (
     terms,
     upper_bound,
 )
-from semel.ir.graph import Graph, Node, users
+from semel.ir.graph import Graph, Node, make_node, users
+from semel.ops.attrs import ReshapeAttrs
 from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
+from semel.ops.loop import live_loop, loop_key, replace_step
 from semel.ops.narrow import is_widened
 from semel.schedule.group import (
     DEAR,
@@ -46,6 +49,7 @@ from semel.schedule.group import (
     MAX_WORK,
     SKINNY_ROWS,
     Group,
+    LoopBody,
     Schedule,
 )
 from semel.schedule.siblings import merge_siblings
@@ -59,6 +63,8 @@ SERIAL_ELEMENTS = 1 << 18
 NEAR = 4
 
 _ANY_WIDTH = one_width(32)
+#: What the number of an iteration is called in the kernels of a loop.
+LOOP_COUNTER = "_step"
 _PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
@@ -70,6 +76,22 @@ def build_schedule(
     `panel` says how many columns of a contraction lowering takes at once.
     """
     return _Scheduler(graph, fusion, panel).run()
+
+
+def with_stored_outputs(graph: Graph) -> Graph:
+    """The graph with a copy of its own for every output that is an input or a constant."""
+    outputs = [
+        make_node("reshape", (n,), ReshapeAttrs(n.type.shape)) if n.op.kind == "leaf" else n
+        for n in graph.outputs
+    ]
+    return graph.with_outputs(outputs)
+
+
+def is_filled(node: Node) -> bool:
+    """Whether a node is a number, seen through movement: nothing has to be read for it."""
+    while node.op.kind == "movement" and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return node.op.name == "scalar"
 
 
 @dataclass(eq=False)
@@ -92,6 +114,7 @@ class _Scheduler:
         self.log: list[str] = []
         self.weight = _weights(graph)
         self.epilogues = _epilogues(graph, self.users)
+        self.loops: dict[Any, Group] = {}
         self._counter = 0
 
     def run(self) -> Schedule:
@@ -106,6 +129,8 @@ class _Scheduler:
         if self.fusion:
             for kept, gone in merge_siblings(self.groups, self.depends, self._reaches):
                 self.log.append(f"{gone.root!r} joins {kept.root!r}: they read the same tensor.")
+        for group in self.loops.values():
+            group.body = self._loop_body(group)
         return Schedule(self.graph, self._order(), tuple(self.log))
 
     # ------------------------------------------------------------ one node
@@ -119,6 +144,9 @@ class _Scheduler:
         wanted = self.wanted[node]
         if not wanted.is_forced and not wanted.by:
             return
+        if node.op.name == "loop":
+            self._visit_loop(node)
+            return
         host = self._choose_host(node, wanted)
         is_shared = len(wanted.by) > 1
         if wanted.is_forced or host is None or (is_shared and not self._recompute(node)):
@@ -130,6 +158,28 @@ class _Scheduler:
             return
         for group in wanted.by:
             self._place(node, group)
+
+    # ------------------------------------------------------------ loops
+
+    def _visit_loop(self, node: Node) -> None:
+        """Results of one loop are one group, since they have the same operands."""
+        group = self.loops.get(loop_key(node))
+        if group is None:
+            self.wanted[node].reason = self.wanted[node].reason or "loop is a group of its own"
+            group = self.loops[loop_key(node)] = self._new_group(node)
+        else:
+            group.inside.append(node)
+        self._materialise(node, group)
+
+    def _loop_body(self, group: Group) -> LoopBody:
+        attrs = group.root.attrs
+        body, kept = live_loop(attrs, [n.attrs.output for n in group.outputs])
+        last = upper_bound(attrs.trip)
+        counter = Variable(LOOP_COUNTER, 0, None if last is None else max(last - 1, 0))
+        body = with_stored_outputs(replace_step(body, attrs.step, counter))
+        schedule = build_schedule(body, fusion=self.fusion, panel=self.panel)
+        self.log += [f"in a loop: {line}" for line in schedule.log]
+        return LoopBody(schedule, kept, counter)
 
     def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
         """A group inside which the node can be computed, or None with the reason logged."""
@@ -557,7 +607,9 @@ class _Scheduler:
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
 
     def _want_from_memory(self, node: Node, group: Group) -> None:
-        for operand in node.inputs:
+        for k, operand in enumerate(node.inputs):
+            if node.op.name == "loop" and k < node.attrs.num_states and is_filled(operand):
+                continue  # made where the first iteration reads it
             self._want_whole(node, operand, group)
 
     def _want_whole(self, node: Node, operand: Node, group: Group) -> None:
