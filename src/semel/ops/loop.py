@@ -57,6 +57,9 @@ def _infer(attrs: LoopAttrs, *types: TensorType) -> TensorType:
             )
     for node in body.nodes:
         _check_node(node)
+    for variable in body.variables:
+        if variable.name.startswith("_step"):
+            raise GraphError("loop", f"'{variable.name}' is a name that loops need for themselves.")
     check("loop", attrs, *types)
     found = body.outputs[attrs.output].type
     if attrs.output < states:

@@ -112,7 +112,7 @@ def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
     return found
 
 
-def loop_depths(parts: PlanParts) -> dict[int, str]:
+def loop_times(parts: PlanParts) -> dict[int, str]:
     """For each operation inside a loop, how often that is run."""
     loops = find_loops(parts.ops)
     return {i: str(loop.trip) for loop in loops for i in range(loop.begin + 1, loop.end)}

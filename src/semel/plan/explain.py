@@ -21,13 +21,14 @@ from semel.plan.describe import (
     buffer_names,
     evaluate_or_none,
     kind_of,
+    loop_times,
     name_of,
     origins_of,
     step_numbers,
     written_positions,
 )
 from semel.plan.explain_text import format_explanation
-from semel.plan.prepared import PreparedKernel, PreparedOp
+from semel.plan.prepared import PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.allocator import align
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class ExplainedOp:
 
     `reason` says why its result goes to memory instead of into the kernel that wants it;
     `waits` names what it must wait for in the step before; `choice` says how its kernel is
-    cut and whether that is the default or was measured to be faster.
+    cut and whether that is the default or was measured to be faster; `times` how often it
+    runs, if that is a loop.
     """
 
     op: int
@@ -59,6 +61,7 @@ class ExplainedOp:
     bytes: str
     waits: tuple[str, ...]
     choice: str = ""
+    times: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +184,15 @@ def _ops(
 ) -> tuple[ExplainedOp, ...]:
     step_of = step_numbers(linked)
     names = buffer_names(parts, program)
+    times = loop_times(parts)
     found: list[ExplainedOp] = []
     for i in parts.run_order:
         op, step = parts.ops[i], step_of.get(i, -1)
         before = [] if step < 1 else [j for segment in linked.steps[step - 1] for j in segment]
         written = written_positions(parts, op)
-        source = program.ops[i] if program is not None and i < len(program.ops) else None
+        is_kernel = isinstance(op, PreparedKernel)
+        # The ids of a program's kernel calls are their positions in it.
+        source = program.ops[op.id] if program is not None and is_kernel else None
         bound = binder.bind(op) if isinstance(op, PreparedKernel) else None
         found.append(
             ExplainedOp(
@@ -204,6 +210,7 @@ def _ops(
                 bytes="" if bound is None else str(bound.bytes),
                 waits=tuple(_waits(parts, i, before, names)),
                 choice="" if source is None else source.choice,
+                times=str(op.trip) if isinstance(op, PreparedLoop) else times.get(i, ""),
             )
         )
     return tuple(found)
@@ -339,6 +346,8 @@ def _quantities(
             yield "tiles", f"op {i}", bound.tiles
             yield "scratch bytes", f"op {i}", bound.scratch_bytes
             yield "flops", f"op {i}", bound.flops
+        elif isinstance(op, PreparedLoop):
+            yield "iterations", f"op {i}", op.trip
     names = buffer_names(parts, program)
     if program is not None:
         for name, value in zip(names, program.values, strict=True):

@@ -51,7 +51,9 @@ def _ops(it: Explanation) -> Iterator[str]:
 
 def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
     tiles = f"  tiles {op.tiles}" if op.tiles else ""
-    yield f"op {op.op}  {op.name} ({op.kind}){tiles}"
+    times = f"  times {op.times}" if op.times else ""
+    name = op.name if op.name == op.kind else f"{op.name} ({op.kind})"
+    yield f"op {op.op}  {name}{tiles}{times}"
     if op.nodes:
         yield f"  fuses {len(op.nodes)} nodes: {', '.join(op.nodes)}"
     if op.reason:

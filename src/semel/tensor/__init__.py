@@ -7,7 +7,7 @@ of the layers below it, so that no two modules import each other:
 
     handle -> movement -> elementwise -> activations -> reduce -> contract -> indexing
            -> assign -> order -> nn -> conv -> pool -> quantise -> creation -> random
-           -> realize -> tensor -> functions
+           -> loop -> recurrent -> realize -> tensor -> functions
 
 Nothing here computes: every method adds nodes, and a composition such as softmax is nodes
 of primitive ops, which the compiler fuses.

@@ -1,4 +1,4 @@
-"""Tensor, layer 15: from lazy to computed.
+"""Tensor, layer 17: from lazy to computed.
 
     Tensor  --Graph-->  prepare_graph  -->  ExecutionPlan  -->  array
 
@@ -22,7 +22,7 @@ from semel.ir.graph import Graph, Storage
 from semel.plan.plan import ExecutionPlan
 from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.handle import Array, Handle
-from semel.tensor.random import Random
+from semel.tensor.recurrent import Recurrent
 
 
 def prepare(
@@ -60,7 +60,7 @@ def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Gr
     return Graph(tuple(h.node for h in handles), names)
 
 
-class Realize(Random):
+class Realize(Recurrent):
     """Computing a tensor, and showing it to Python, NumPy and others."""
 
     __slots__ = ()
