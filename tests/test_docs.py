@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from semel.codegen.emit import emit_kernel
-from semel.compiler.pipeline import graph_to_run
 from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
@@ -27,7 +26,7 @@ from semel.lower.math import FUNCTIONS
 from semel.lower.register_tiles import panel_width
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
-from semel.schedule.groups import build_schedule
+from semel.schedule.groups import build_schedule, graph_to_run
 from semel.tensor.realize import build_graph
 
 ROOT = Path(__file__).parent.parent

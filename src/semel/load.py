@@ -53,7 +53,14 @@ from semel.ir.target import Target
 from semel.kernel.encode import decode_kernel
 from semel.kernel.verify import verify_kernel
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import Program, ProgramOp, ProgramValue, adopt_constants, instantiate
+from semel.plan.program import (
+    Program,
+    ProgramLoop,
+    ProgramOp,
+    ProgramValue,
+    adopt_constants,
+    instantiate,
+)
 from semel.plan.restore import Source, missing_functions, read_snapshot
 from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
@@ -250,8 +257,14 @@ def _upgrade_2(header: Any) -> None:
     header["made_by"] = "compiler"
 
 
+def _upgrade_3(header: Any) -> None:
+    """Format 4 has loops: of programs as ranges of ops, of plans built by hand as ops."""
+    if header["made_by"] == "compiler":
+        header["loops"] = []
+
+
 #: How the header of an earlier format becomes that of the next one.
-_UPGRADES: dict[int, Callable[[Any], None]] = {1: _upgrade_1, 2: _upgrade_2}
+_UPGRADES: dict[int, Callable[[Any], None]] = {1: _upgrade_1, 2: _upgrade_2, 3: _upgrade_3}
 
 
 def _read_prefix(data: Bytes, name: str) -> Prefix:
@@ -395,6 +408,7 @@ def _read_program(
         variables=tuple(dim.variable(v) for v in as_list(header["variables"])),
         log=tuple(as_text(line) for line in as_list(header["log"])),
         compile_count=compile_count,
+        loops=tuple(_read_loop(file, entry) for entry in as_list(header["loops"])),
     )
     return program, constants
 
@@ -434,6 +448,11 @@ def _read_op(file: _PlanFile, record: Any, num_kernels: int) -> ProgramOp:
         reason=as_text(record["reason"]),
         choice=as_text(record.get("choice", "")),  # plans of format 3 may be without
     )
+
+
+def _read_loop(file: _PlanFile, entry: Any) -> ProgramLoop:
+    counter, trip, first, last = as_list(entry, 4)
+    return ProgramLoop(file.dim.variable(counter), file.dim(trip), as_int(first), as_int(last))
 
 
 def _read_names(entries: Any, count: int) -> tuple[tuple[str, int], ...]:

@@ -9,7 +9,6 @@ import numpy as np
 from tests.codegen.machine import Array, Native
 
 from semel import Tensor
-from semel.compiler.pipeline import graph_to_run
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import evaluate
 from semel.ir.graph import Graph, Node
@@ -19,7 +18,7 @@ from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
 from semel.lower.lowered import Lowered
 from semel.passes import run_passes
-from semel.schedule.groups import build_schedule
+from semel.schedule.groups import build_schedule, graph_to_run
 
 Run = Callable[[Kernel, list[Array], Mapping[str, int]], Any]
 

@@ -33,10 +33,12 @@ from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
+    PreparedEnd,
     PreparedKernel,
+    PreparedLoop,
     RuntimeVar,
 )
-from semel.plan.program import Program, ProgramOp, ProgramValue
+from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue
 from semel.plan.save import CHECKSUMS, FORMAT, Prefix
 from semel.plan.snapshot import Snapshot, Storage
 from semel.plan.state import PlanIO, PlanVariable
@@ -213,11 +215,12 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 #: Of each record: the fields that a file holds, and those that belong to a process.
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
-        "kernels values ops inputs outputs guards variables log",
+        "kernels values ops inputs outputs guards variables log loops",
         "stage_seconds compile_count",
     ),
     ProgramValue: ("name type kind array first last", "node_ids"),
     ProgramOp: ("kernel args variables origins nodes reason choice", ""),
+    ProgramLoop: ("counter trip first last", ""),
     CachedKernel: ("signature entry code text encoded target", "address"),
     KernelSignature: ("name buffers variables tiles scratch_bytes checks flops bytes", ""),
     BufferSpec: ("name dtype access size tile_stride", ""),
@@ -239,6 +242,8 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     PreparedCopy: ("id buffer_indices dependencies", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
+    PreparedLoop: ("id counter trip dependencies buffer_indices", ""),
+    PreparedEnd: ("id dependencies buffer_indices", ""),
     PreparedCustomFunction: (
         "id kind attrs buffer_indices fixedvars dependencies runtime_vars",
         "",

@@ -31,14 +31,13 @@ import numpy as np
 from semel.cli.encoder import QUICK, EncoderSize, example_input
 from semel.cli.prepare import Prepared, prepare_encoder, prepare_in_new_process
 from semel.cli.report import Section, format_bytes, show
-from semel.compiler.pipeline import graph_to_run
 from semel.config import override
 from semel.devices.cpu.limits import Limits, measure_limits
 from semel.ir import expr
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
 from semel.plan.plan import ExecutionPlan
-from semel.schedule.groups import build_schedule
+from semel.schedule.groups import build_schedule, graph_to_run
 
 # Two float32 sums of a thousand products in different orders differ by about this much.
 TOLERANCE = 2e-4

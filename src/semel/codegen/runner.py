@@ -41,7 +41,16 @@ from semel.ir import abi
 _RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
     {
         e.__name__: e
-        for e in (abi.Event, abi.Header, abi.Lane, abi.Loop, abi.Row, abi.Segment, abi.Step, abi.Worker)
+        for e in (
+            abi.Event,
+            abi.Header,
+            abi.Lane,
+            abi.Loop,
+            abi.Row,
+            abi.Segment,
+            abi.Step,
+            abi.Worker,
+        )
     }
 )
 _READ = re.compile(r"^\s*(%\w+) = (word|pointer|at) (%\w+)\.(\w+)\.(\w+)$")

@@ -39,7 +39,7 @@ from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
-from semel.schedule.groups import build_schedule, with_stored_outputs
+from semel.schedule.groups import build_schedule, graph_to_run
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def compile_graph(
     stage.dump("input", graph, format_graph)
     graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
     panel = panel_width(target)
-    words = stage("words", lambda: pack_words(with_stored_outputs(graph), target))
+    words = stage("words", lambda: pack_words(graph_to_run(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))

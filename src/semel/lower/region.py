@@ -50,9 +50,7 @@ def lower_loop(group: Group, target: Target, lower: LowerSchedule) -> list[Lower
 
 
 class _Loop:
-    def __init__(
-        self, group: Group, body: LoopBody, target: Target, lower: LowerSchedule
-    ) -> None:
+    def __init__(self, group: Group, body: LoopBody, target: Target, lower: LowerSchedule) -> None:
         self.group, self.body, self.target, self.lower = group, body, target, lower
         self.attrs: LoopAttrs = group.root.attrs
         self.region = Region(body.counter, self.attrs.trip)
@@ -138,9 +136,7 @@ def _value_type(source: Place, to: Place) -> TensorType:
 # ---------------------------------------------------------------- moving
 
 
-def _moved(
-    lowered: Lowered, places: Mapping[Node, Sequence[Place]], region: Region
-) -> Lowered:
+def _moved(lowered: Lowered, places: Mapping[Node, Sequence[Place]], region: Region) -> Lowered:
     """The kernel with its buffers where their values lie; equal memory is one argument."""
     kernel = lowered.kernel
     wanted: dict[str, Sequence[Place]] = {}

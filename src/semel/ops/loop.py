@@ -47,7 +47,9 @@ def _infer(attrs: LoopAttrs, *types: TensorType) -> TensorType:
             f"{len(types)} operands, it gives {len(body.outputs)} values.",
         )
     if not 0 <= attrs.output < len(body.outputs):
-        raise GraphError("loop", f"output must lie in [0, {len(body.outputs)}), got {attrs.output}.")
+        raise GraphError(
+            "loop", f"output must lie in [0, {len(body.outputs)}), got {attrs.output}."
+        )
     _check_inputs(attrs, types)
     for k, node in enumerate(body.outputs[:states]):
         if node.type != types[k]:
@@ -61,10 +63,10 @@ def _infer(attrs: LoopAttrs, *types: TensorType) -> TensorType:
         if variable.name.startswith("_step"):
             raise GraphError("loop", f"'{variable.name}' is a name that loops need for themselves.")
     check("loop", attrs, *types)
-    found = body.outputs[attrs.output].type
+    kind = body.outputs[attrs.output].type
     if attrs.output < states:
-        return found
-    return TensorType((attrs.trip, *found.shape), found.dtype)
+        return kind
+    return TensorType((attrs.trip, *kind.shape), kind.dtype)
 
 
 def _check_inputs(attrs: LoopAttrs, types: Sequence[TensorType]) -> None:

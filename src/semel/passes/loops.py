@@ -63,7 +63,5 @@ def _without_unread(
     kept = [i for i in range(len(operands)) if i < states or i in read]
     if len(kept) == len(operands):
         return body, operands
-    renamed = {
-        str(old): loop_operand(new, operands[old].type) for new, old in enumerate(kept)
-    }
+    renamed = {str(old): loop_operand(new, operands[old].type) for new, old in enumerate(kept)}
     return replace_operands(body, renamed), tuple(operands[i] for i in kept)

@@ -89,8 +89,9 @@ def status_error(
 ) -> SemelError:
     """A kernel or a native function met bad data, perhaps in an iteration of a loop."""
     words = state.table.words
-    when = "".join(f", in iteration {value}" for value in counted.values())
-    fields = {"iteration": value for value in counted.values()}
+    iteration = next(iter(counted.values()), None)
+    when = "" if iteration is None else f", in iteration {iteration}"
+    fields = {} if iteration is None else {"iteration": iteration}
     code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
     if isinstance(op, PreparedCustomFunction):
         return CustomFunctionError(

@@ -50,7 +50,7 @@ from semel.version import VERSION
 if TYPE_CHECKING:  # a plan can be saved, so plan.plan needs this file; programs need plans
     from semel.plan.program import Program, ProgramOp
 
-FORMAT = 3
+FORMAT = 4
 MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
 PAGE_BYTES = 4096
 CHUNK_BYTES = 16 << 20
@@ -224,6 +224,7 @@ CHECKSUMS: dict[int, type[ByteChecksum | PageChecksum]] = {
     1: ByteChecksum,
     2: PageChecksum,
     3: PageChecksum,
+    4: PageChecksum,
 }
 
 # ---------------------------------------------------------------- header
@@ -264,6 +265,9 @@ def encode_header(
 def _encode_program(program: Program, dim: DimWriter, places: dict[int, int]) -> dict[str, Any]:
     return {
         "ops": [_encode_op(op, dim) for op in program.ops],
+        "loops": [
+            [dim(loop.counter), dim(loop.trip), loop.first, loop.last] for loop in program.loops
+        ],
         "values": [
             {
                 "name": value.name,

@@ -78,7 +78,7 @@ def build_schedule(
     return _Scheduler(graph, fusion, panel).run()
 
 
-def with_stored_outputs(graph: Graph) -> Graph:
+def graph_to_run(graph: Graph) -> Graph:
     """The graph with a copy of its own for every output that is an input or a constant."""
     outputs = [
         make_node("reshape", (n,), ReshapeAttrs(n.type.shape)) if n.op.kind == "leaf" else n
@@ -176,7 +176,7 @@ class _Scheduler:
         body, kept = live_loop(attrs, [n.attrs.output for n in group.outputs])
         last = upper_bound(attrs.trip)
         counter = Variable(LOOP_COUNTER, 0, None if last is None else max(last - 1, 0))
-        body = with_stored_outputs(replace_step(body, attrs.step, counter))
+        body = graph_to_run(replace_step(body, attrs.step, counter))
         schedule = build_schedule(body, fusion=self.fusion, panel=self.panel)
         self.log += [f"in a loop: {line}" for line in schedule.log]
         return LoopBody(schedule, kept, counter)

@@ -137,4 +137,3 @@ def _is_constant(node: Node) -> bool:
     while node.op.kind == "movement" and len(node.inputs) == 1:
         node = node.inputs[0]
     return node.op.name in ("constant", "scalar")
-

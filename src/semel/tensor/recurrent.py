@@ -25,7 +25,7 @@ from semel.tensor.loop import Loops
 
 #: A name, or a name with the numbers that its formula has: ("LeakyRelu", 0.2).
 Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float]"
-_Function: TypeAlias = "Callable[[Any], Any]"
+_Function: TypeAlias = "Callable[..., Any]"
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -72,7 +72,7 @@ class Recurrent(Loops):
         both in the order of the gates i, o, f, c; b is [directions, 8*hidden], that of w and
         then that of r; peepholes [directions, 3*hidden] in the order i, o, f. Activations are
         (f, g, h) for each direction, by default Sigmoid, Tanh, Tanh. `clip` bounds what goes into
-        them, and `input_forget` couples the gates: f = 1 - i. With `batch_first`, x is
+        f and g (h sees the memory as it is), and `input_forget` couples the gates: f = 1 - i. With `batch_first`, x is
         [batch, steps, in], Y [batch, steps, directions, hidden] and states [batch, directions,
         hidden], the initial ones too.
         """
@@ -91,7 +91,7 @@ class Recurrent(Loops):
             i = f(_peep(i, pi, before))
             forget = 1 - i if input_forget else f(_peep(forget, pf, before))
             after = forget * before + i * g(new)
-            return f(_peep(o, po, after)) * out(after), after
+            return f(_peep(o, po, after)) * out(after, clip=False), after
 
         y, (y_h, y_c) = call.run([h, c], cell)
         return y, y_h, y_c
@@ -384,9 +384,7 @@ class _Gates:
         """Gates `first` to `last` together."""
         size = self.call.hidden
         own = slice(first * size, (self.call.gates if last is None else last) * size)
-        return self._as_gates(
-            self._as_rows(h) @ self.call.r[self.d][own].T + self.rows[:, own]
-        )
+        return self._as_gates(self._as_rows(h) @ self.call.r[self.d][own].T + self.rows[:, own])
 
     def _as_rows(self, h: Any) -> Any:
         return h.reshape(self.call.batch, self.call.hidden)
@@ -405,7 +403,10 @@ def _activation(where: str, given: Activation, clip: float | None) -> _Function:
     function, *defaults = ACTIVATIONS[name]
     alpha, beta = (*numbers, *defaults[len(numbers) :])
 
-    def apply(x: Any) -> Any:
-        return function(x if clip is None else x.clip(-clip, clip), alpha, beta)
+    bound = clip
+
+    def apply(x: Any, clip: bool = True) -> Any:
+        is_clipped = clip and bound is not None
+        return function(x.clip(-bound, bound) if is_clipped else x, alpha, beta)
 
     return apply
