@@ -23,7 +23,7 @@ from semel.kernel.interpret import interpret
 from semel.kernel.text import format_kernel
 from semel.kernel.verify import verify_kernel
 from semel.lower import lower_schedule
-from semel.lower.lowered import Lowered
+from semel.lower.lowered import Lowered, nodes_of
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
 from semel.plan.program import instantiate
@@ -104,10 +104,10 @@ def test_the_interpreter_of_kernels_agrees(n: int) -> None:
             memory[node] = node.attrs.storage.array.reshape(-1).copy()
     for lowered in kernels():
         verify_kernel(lowered.kernel)
-        for node in lowered.args:
+        for node in nodes_of(lowered):
             size = expr.evaluate(node.type.num_elements, {"n": n})
             memory.setdefault(node, np.zeros(size, node.type.dtype.numpy))
-        assert not interpret(lowered.kernel, [memory[a] for a in lowered.args], {"n": n})
+        assert not interpret(lowered.kernel, [memory[a] for a in nodes_of(lowered)], {"n": n})
     wanted = evaluate(graph(), values)
     outputs = schedule().graph.outputs
     found = [memory[o].reshape(w.shape) for o, w in zip(outputs, wanted, strict=True)]

@@ -16,7 +16,7 @@ from semel.ir.target import Target
 from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
-from semel.lower.lowered import Lowered
+from semel.lower.lowered import Lowered, nodes_of
 from semel.passes import run_passes
 from semel.schedule.groups import build_schedule, graph_to_run
 
@@ -47,11 +47,11 @@ def run_kernels(
         elif node.op.name in ("constant", "param"):
             memory[node] = np.array(node.attrs.storage.array, order="C").reshape(-1)
     for lowered in kernels:
-        for node in lowered.args:
+        for node in nodes_of(lowered):
             if node not in memory:
                 size = evaluate(node.type.num_elements, values)
                 memory[node] = _poison(size, node.type.dtype.numpy)
-        assert not run(lowered.kernel, [memory[n] for n in lowered.args], values)
+        assert not run(lowered.kernel, [memory[n] for n in nodes_of(lowered)], values)
     shapes = [tuple(evaluate(d, values) for d in n.type.shape) for n in graph.outputs]
     return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
 

@@ -154,7 +154,7 @@ def test_a_saved_loop_runs_again(tmp_path: Path) -> None:
     want = plan(x=x)
     plan.save(tmp_path / "loop.plan")
     for options in ({}, {"recompile": True}, {"threads": 2}):
-        loaded = semel.load_plan(tmp_path / "loop.plan", **options)  # type: ignore[arg-type]
+        loaded = semel.load_plan(tmp_path / "loop.plan", **options)
         for got, expected in zip(loaded(x=x), want, strict=True):
             assert got.tobytes() == expected.tobytes()
     loaded.save(tmp_path / "again.plan")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +114,19 @@ def rows_plan(threads: int = 1) -> tuple[Buffer, Buffer, ExecutionPlan]:
     return s.buffers["x"], s.buffers["out"], plan
 
 
+def codes_of(plan: ExecutionPlan) -> list[int]:
+    """What every later native call of the plan returns."""
+    codes: list[int] = []
+    enter = plan._enter
+
+    def counted() -> int:
+        codes.append(enter())
+        return codes[-1]
+
+    plan._enter = counted
+    return codes
+
+
 # ---------------------------------------------------------------- iterations
 
 
@@ -205,18 +219,14 @@ def test_shared_steps_in_a_loop_give_the_same_bits(jitter: bool) -> None:
 def test_ten_thousand_iterations_come_back_to_python_once() -> None:
     _, plan = counting()
     plan.execute_with_vars(t=10_000)
-    codes: list[int] = []
-    enter = plan._enter
-    plan._enter = lambda: codes.append(enter()) or codes[-1]  # type: ignore[func-returns-value]
+    codes = codes_of(plan)
     plan.execute()
     assert codes == [Code.OK]
 
 
 def test_a_run_comes_back_between_iterations_and_goes_on() -> None:
     _, plan = counting()
-    codes: list[int] = []
-    enter = plan._enter
-    plan._enter = lambda: codes.append(enter()) or codes[-1]  # type: ignore[func-returns-value]
+    codes = codes_of(plan)
     plan._state.table.words[Header.SLICE_TICKS] = 1000
     plan.execute_with_vars(t=10_000)
     assert codes[-1] == Code.OK and codes.count(Code.AGAIN) > 3
@@ -226,7 +236,7 @@ def test_a_run_comes_back_between_iterations_and_goes_on() -> None:
 def test_a_host_call_in_a_loop_sees_the_counter() -> None:
     seen: list[int] = []
 
-    def note(attrs: object, buffers: object, variables: dict[str, int]) -> None:
+    def note(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
         seen.append(variables["step"])
 
     semel.custom_function("loop_note")(note)
@@ -285,7 +295,7 @@ def test_a_plan_runs_again_after_a_failure_in_a_loop() -> None:
 def test_an_exception_in_a_loop_leaves_the_plan_usable() -> None:
     calls = []
 
-    def fail_once(attrs: object, buffers: object, variables: dict[str, int]) -> None:
+    def fail_once(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
         calls.append(variables["step"])
         if len(calls) == 3:
             raise ValueError("no")

@@ -159,7 +159,9 @@ def test_a_sequence_of_another_length_is_checked_as_data() -> None:
     x = Tensor.input("x", (Variable("m", 1, 64), 3))
     (last,), _ = Tensor.loop(T, [Tensor.zeros(3)], lambda s, h: ([h[0] + x[s]], []))
     plan = last.prepare(threads=1)
-    plan.buffer(x).copyin(np.ones((4, 3), np.float32))
+    buffer = plan.buffer(x)
+    assert buffer is not None
+    buffer.copyin(np.ones((4, 3), np.float32))
     plan.execute_with_vars(t=4, m=4)
     np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(3, 4))
     with pytest.raises(semel.IndexRangeError, match="got 4, in iteration 4"):

@@ -91,7 +91,7 @@ def status_error(
     words = state.table.words
     iteration = next(iter(counted.values()), None)
     when = "" if iteration is None else f", in iteration {iteration}"
-    fields = {} if iteration is None else {"iteration": iteration}
+    fields: dict[str, Any] = {} if iteration is None else {"iteration": iteration}
     code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
     if isinstance(op, PreparedCustomFunction):
         return CustomFunctionError(

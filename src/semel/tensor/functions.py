@@ -66,11 +66,33 @@ concat, stack, einsum, meshgrid = Tensor.concat, Tensor.stack, Tensor.einsum, Te
 rand, randn, randint = Tensor.rand, Tensor.randn, Tensor.randint
 key, split_key = Tensor.key, Tensor.split_key
 from_dlpack = Tensor.from_dlpack
+loop = Tensor.loop
 
 
 def dropout(x: TensorLike, p: float, key: TensorLike | None = None) -> Tensor:
     """Zero each element with probability p, scale the others by 1 / (1 - p)."""
     return Tensor._lift(x).dropout(p, key)
+
+
+def lstm(
+    x: TensorLike, w: TensorLike, r: TensorLike, b: TensorLike | None = None, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(Y, Y_h, Y_c) of a long short-term memory over x; see `Tensor.lstm`."""
+    return Tensor._lift(x).lstm(w, r, b, **options)
+
+
+def gru(
+    x: TensorLike, w: TensorLike, r: TensorLike, b: TensorLike | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """(Y, Y_h) of gated recurrent units over x; see `Tensor.gru`."""
+    return Tensor._lift(x).gru(w, r, b, **options)
+
+
+def rnn(
+    x: TensorLike, w: TensorLike, r: TensorLike, b: TensorLike | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """(Y, Y_h) of a simple recurrent network over x; see `Tensor.rnn`."""
+    return Tensor._lift(x).rnn(w, r, b, **options)
 
 
 def topk(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:

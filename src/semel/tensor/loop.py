@@ -77,14 +77,9 @@ class Loops(Random):
             raise GraphError(
                 "loop", f"backward must say so of {len(values)} values, got {len(turned)}."
             )
-        operands = (*(t._node for t in initial), *captured)
-        origin = user_origin()
-
-        def result(k: int) -> Self:
-            attrs = LoopAttrs(count, graph, len(initial), turned, k)
-            return cls._wrap(make_node("loop", operands, attrs, origin=origin))
-
-        results = [result(k) for k in range(len(outputs))]
+        operands, origin = (*(t._node for t in initial), *captured), user_origin()
+        kinds = [LoopAttrs(count, graph, len(initial), turned, k) for k in range(len(outputs))]
+        results = [cls._wrap(make_node("loop", operands, k, origin=origin)) for k in kinds]
         return tuple(results[: len(initial)]), tuple(results[len(initial) :])
 
 

@@ -72,9 +72,9 @@ class Recurrent(Loops):
         both in the order of the gates i, o, f, c; b is [directions, 8*hidden], that of w and
         then that of r; peepholes [directions, 3*hidden] in the order i, o, f. Activations are
         (f, g, h) for each direction, by default Sigmoid, Tanh, Tanh. `clip` bounds what goes into
-        f and g (h sees the memory as it is), and `input_forget` couples the gates: f = 1 - i. With `batch_first`, x is
-        [batch, steps, in], Y [batch, steps, directions, hidden] and states [batch, directions,
-        hidden], the initial ones too.
+        f and g (h sees the memory as it is), and `input_forget` couples the gates: f = 1 - i.
+        With `batch_first`, x is [batch, steps, in], Y [batch, steps, directions, hidden] and
+        states are [batch, directions, hidden], the initial ones too.
         """
         call = _Call.of("lstm", self, w, r, b, 4, direction, sequence_lens, batch_first)
         functions = call.functions(activations, ("Sigmoid", "Tanh", "Tanh"), clip)
@@ -220,7 +220,7 @@ class _Call:
         rows = self.gates * self.hidden
         self.r = self.checked("r", r, (self.directions, rows, self.hidden))
         self.w = self.checked("w", w, (self.directions, rows, self.x.shape[2]))
-        bias = [None] * self.directions
+        bias: list[Any] = [None] * self.directions
         if b is not None:
             bias = self.checked("b", b, (self.directions, 2 * rows))
         self.input_bias = [None if t is None else t[:rows] for t in bias]
@@ -406,7 +406,7 @@ def _activation(where: str, given: Activation, clip: float | None) -> _Function:
     bound = clip
 
     def apply(x: Any, clip: bool = True) -> Any:
-        is_clipped = clip and bound is not None
-        return function(x.clip(-bound, bound) if is_clipped else x, alpha, beta)
+        inside = x if bound is None or not clip else x.clip(-bound, bound)
+        return function(inside, alpha, beta)
 
     return apply
