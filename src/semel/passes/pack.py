@@ -42,7 +42,7 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
 
     def rule(node: Node) -> Node | None:
         if node.op.name == "loop":
-            return with_body(node, lambda body: pack_weights(body, lanes))
+            return with_body(node, lambda body: pack_weights(body, panel))
         if node.op.kind == "elementwise":
             return _with_ordered_constants(node)
         if node.op.name == "grouped_matmul":
