@@ -114,6 +114,48 @@ def _conv_row(name: str) -> Row:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- recurrent cells
+
+#: name: steps, batch, input size, hidden size
+LSTMS = {"lstm_100x1": (100, 1, 128, 128), "lstm_100x16": (100, 16, 128, 128)}
+
+
+def lstm_weights(name: str) -> tuple[Array, Array, Array]:
+    """w, r and b of a cell, as ONNX has them."""
+    _, _, size, hidden = LSTMS[name]
+    rng = np.random.default_rng(13)
+    shapes = (1, 4 * hidden, size), (1, 4 * hidden, hidden), (1, 8 * hidden)
+    w, r, b = (rng.standard_normal(s, dtype=np.float32) * np.float32(0.1) for s in shapes)
+    return w, r, b
+
+
+def _lstm(name: str) -> Callable[[Inputs], Array]:
+    def compute(inputs: Inputs) -> Array:
+        x, (w, r, b) = inputs["x"], (a[0].astype(np.float64) for a in lstm_weights(name))
+        steps, batch, _, hidden = LSTMS[name]
+        h, c = np.zeros((batch, hidden)), np.zeros((batch, hidden))
+        result = np.zeros((steps, 1, batch, hidden))
+        for t in range(steps):
+            gates = x[t] @ w.T + h @ r.T + b[: 4 * hidden] + b[4 * hidden :]
+            i, o, f = (1 / (1 + np.exp(-g)) for g in np.split(gates[:, : 3 * hidden], 3, 1))
+            c = f * c + i * np.tanh(gates[:, 3 * hidden :])
+            h = o * np.tanh(c)
+            result[t, 0] = h
+        return result.astype(np.float32)
+
+    return compute
+
+
+def _lstm_row(name: str) -> Row:
+    steps, batch, size, hidden = LSTMS[name]
+    work = 2 * steps * batch * 4 * hidden * (size + hidden)
+    return Row(
+        name, f"LSTM {hidden}, {steps} steps, b{batch}", "models", _normal(x=(steps, batch, size)),
+        _lstm(name), Bar("1.0x onnxruntime", (("peer", "onnxruntime", 1.0),)),
+        tolerance=1e-4, traffic=work, bound="fma",
+    )  # fmt: skip
+
+
 # ---------------------------------------------------------------- models
 
 
@@ -167,6 +209,7 @@ SENTENCES = {"minilm_16": (1, 16), "minilm_128": (1, 128), "minilm_8x128": (8, 1
 MODEL_ROWS: tuple[Row, ...] = (
     *(_gemm_row(size, gelu) for size in (*GEMMS, GEMV) for gelu in (False, True)),
     *(_conv_row(name) for name in CONVS),
+    *(_lstm_row(name) for name in LSTMS),
     _model("minilm_16", "MiniLM b1 s16", _tokens(1, 16), _minilm, _speedup(1.4, 1.4)),
     _model("minilm_128", "MiniLM b1 s128", _tokens(1, 128), _minilm, _speedup(1.25, 1.25)),
     _model("minilm_8x128", "MiniLM b8 s128", _tokens(8, 128), _minilm, _speedup(1.15, 1.25)),

@@ -26,7 +26,7 @@ from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedKernel
+from semel.plan.prepared import PreparedEnd, PreparedKernel, PreparedLoop
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -71,6 +71,7 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
     """Every measurement by name."""
     return {
         "op": _op_overhead,
+        "iteration": _iteration_overhead,
         "barrier": _barrier_overhead,
         "siblings": _siblings,
         "clones": _clones,
@@ -150,6 +151,25 @@ def _op_overhead() -> PlanRow:
     one, many = (_plan(kernel, n, threads=1) for n in (1, 1 + _EXTRA))
     few_s, many_s = _best([one, many], calls=50)
     return PlanRow("one more op, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 20)
+
+
+def _iteration_overhead() -> PlanRow:
+    """A loop around one kernel that does nothing: what an iteration costs beside its kernels."""
+    kernel, buffers = _kernel("nothing"), [Buffer.empty((8,), "float32") for _ in range(2)]
+    plans = []
+    for trip in (1, 1 + _EXTRA):
+        builder = ExecutionPlanBuilder()
+        for i, buffer in enumerate(buffers):
+            builder.add_buffer(i, buffer)
+        builder.add_op(PreparedLoop(0, "step", trip))
+        builder.add_kernel(
+            PreparedKernel(1, None, kernel, "cpu", (0, 1), (1,), fixedvars={"turns": 0})
+        )
+        builder.add_op(PreparedEnd(2))
+        builder.set_output_buffer(1)
+        plans.append(builder.build(threads=1))
+    few_s, many_s = _best(plans, calls=50)
+    return PlanRow("one more iteration, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 100)
 
 
 def _barrier_overhead() -> PlanRow:

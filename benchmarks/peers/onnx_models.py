@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.checkpoints import bench_minilm_weights
-from benchmarks.models import CONVS, PAST, conv_weight, gemm_weights
+from benchmarks.models import CONVS, LSTMS, PAST, conv_weight, gemm_weights, lstm_weights
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.row import Array, Inputs
 from semel.models.decoder import DECODER, decoder_weights
@@ -67,6 +67,14 @@ def conv_graph(arrays: Inputs, name: str) -> OnnxGraph:
     _, outputs, side, kernel, groups = CONVS[name]
     g = OnnxGraph(arrays, shape=(1, outputs, side, side))
     g("Conv", "x", conv_weight(name), pads=[kernel // 2] * 4, group=groups)
+    return g
+
+
+def lstm_graph(arrays: Inputs, name: str) -> OnnxGraph:
+    """One layer in one direction."""
+    steps, batch, _, hidden = LSTMS[name]
+    g = OnnxGraph(arrays, shape=(steps, 1, batch, hidden))
+    g("LSTM", "x", *lstm_weights(name), hidden_size=hidden)
     return g
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.models import CONVS, GEMMS, GEMV, SENTENCES, gemm_name
+from benchmarks.models import CONVS, GEMMS, GEMV, LSTMS, SENTENCES, gemm_name
 from benchmarks.peers import onnx_models
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.peers.onnx_models import OnnxGraph
@@ -117,6 +117,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
         for gelu in (False, True)
     },
     **{name: _graph(onnx_models.conv_graph, name) for name in CONVS},
+    **{name: _graph(onnx_models.lstm_graph, name) for name in LSTMS},
     **dict.fromkeys(SENTENCES, _graph(onnx_models.minilm_graph)),
     "resnet50": _graph(onnx_models.resnet_graph),
     "decoder": _decoder,

@@ -8,7 +8,17 @@ from typing import Any
 
 import semel
 from benchmarks.checkpoints import bench_minilm_weights
-from benchmarks.models import CONVS, GEMMS, GEMV, SENTENCES, conv_weight, gemm_name, gemm_weights
+from benchmarks.models import (
+    CONVS,
+    GEMMS,
+    GEMV,
+    LSTMS,
+    SENTENCES,
+    conv_weight,
+    gemm_name,
+    gemm_weights,
+    lstm_weights,
+)
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
 from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
@@ -111,6 +121,16 @@ def _conv(name: str) -> Callable[[Inputs], Pair]:
     return build
 
 
+def _lstm(name: str) -> Callable[[Inputs], Pair]:
+    _, batch, size, _ = LSTMS[name]
+
+    def build(arrays: Inputs) -> Pair:
+        x = Tensor.input("x", (Variable("steps", 0, 1000), batch, size))
+        return _execute(x.lstm(*lstm_weights(name))[0], arrays)
+
+    return build
+
+
 def _minilm(arrays: Inputs) -> Pair:
     batch, length = arrays["ids"].shape[0], Variable("length", 1, 512)
     ids, mask = (Tensor.input(name, (batch, length), "int64") for name in ("ids", "mask"))
@@ -129,6 +149,7 @@ def _decoder(arrays: Inputs) -> Pair:
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
+    **{name: _lstm(name) for name in LSTMS},
     **dict.fromkeys(SENTENCES, _minilm),
     "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
     "decoder": _decoder,

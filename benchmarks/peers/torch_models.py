@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
@@ -13,11 +14,13 @@ from benchmarks.models import (
     CONVS,
     GEMMS,
     GEMV,
+    LSTMS,
     PAST,
     SENTENCES,
     conv_weight,
     gemm_name,
     gemm_weights,
+    lstm_weights,
 )
 from benchmarks.row import Inputs
 from semel.models.decoder import DECODER, decoder_weights
@@ -52,6 +55,23 @@ def _conv(name: str) -> Callable[[Inputs], Pair]:
             for a in (arrays["x"], conv_weight(name))
         )
         return _timed(lambda: F.conv2d(x, w, padding=kernel // 2, groups=groups))
+
+    return build
+
+
+def _lstm(name: str) -> Callable[[Inputs], Pair]:
+    _, _, size, hidden = LSTMS[name]
+
+    def build(arrays: Inputs) -> Pair:
+        x = torch.from_numpy(arrays["x"])
+        # ONNX orders the gates i, o, f, c; torch i, f, c, o.
+        order = np.concatenate([np.arange(hidden) + k * hidden for k in (0, 2, 3, 1)])
+        w, r, b = (a[0] for a in lstm_weights(name))
+        cell = torch.nn.LSTM(size, hidden).requires_grad_(False)
+        parts = (w[order], r[order], b[: 4 * hidden][order], b[4 * hidden :][order])
+        for own, array in zip(cell.parameters(), parts, strict=True):
+            own.copy_(torch.from_numpy(array))
+        return _timed(lambda: cell(x)[0].unsqueeze(1))
 
     return build
 
@@ -160,6 +180,7 @@ def _decoder(arrays: Inputs) -> Pair:
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
+    **{name: _lstm(name) for name in LSTMS},
     **dict.fromkeys(SENTENCES, _minilm),
     "resnet50": _resnet,
     "decoder": _decoder,

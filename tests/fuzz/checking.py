@@ -137,11 +137,8 @@ def _compare_closely(what: str, got: np.ndarray, want: np.ndarray, rtol: float) 
     np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * largest, err_msg=what)
 
 
-def _interpret(
-    lowered: Lowered,
-    memory: dict[Argument, np.ndarray],
-    bound: Mapping[str, int],
-    values: Mapping[str, int],
+def _allocate(
+    lowered: Lowered, memory: dict[Argument, np.ndarray], bound: Mapping[str, int]
 ) -> None:
     for arg in lowered.args:
         if isinstance(arg, Node) and arg.op.name in ("constant", "param"):
@@ -149,6 +146,11 @@ def _interpret(
         if arg not in memory:
             size = evaluate_dim(arg.type.num_elements, bound)
             memory[arg] = np.zeros(size, arg.type.dtype.numpy)
+
+
+def _interpret(
+    lowered: Lowered, memory: dict[Argument, np.ndarray], values: Mapping[str, int]
+) -> None:
     is_leaf = [isinstance(arg, Node) and arg.op.kind == "leaf" for arg in lowered.args]
     arrays = [memory[a].copy() if leaf else memory[a]
               for a, leaf in zip(lowered.args, is_leaf, strict=True)]  # fmt: skip
@@ -171,10 +173,12 @@ def run_interpreted(
     kernels = lower_schedule(build_schedule(graph, fusion=fusion), host_target())
     for region, several in groupby(kernels, key=lambda lowered: lowered.region):
         inside = list(several)
+        for lowered in inside:
+            _allocate(lowered, memory, bound)
         trip = 1 if region is None else evaluate_dim(region.trip, bound)
         for step in range(trip):
             values = bound if region is None else {**bound, region.counter.name: step}
             for lowered in inside:
-                _interpret(lowered, memory, bound, values)
+                _interpret(lowered, memory, values)
     shapes = [tuple(evaluate_dim(d, bound) for d in n.type.shape) for n in graph.outputs]
     return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]

@@ -871,6 +871,48 @@ def scan(m: Maker) -> bool:
     return m.add(f"{kind} {axis}", [x], builds[kind], noisy=noisy)
 
 
+#: Two states, the row of this step and that of the mirrored one --> next states, a value.
+BODIES: dict[str, Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]] = {
+    "decay": lambda a, b, x, y: (a * 0.5 + x, b * 0.25 - y, a + b),
+    "swap": lambda a, b, x, y: (b, a, a.maximum(x)),
+    "extremes": lambda a, b, x, y: (a.maximum(x), b.minimum(y), x),
+    "squash": lambda a, b, x, y: ((a + x).tanh(), (b * x.clip(-2, 2)).sin() + a, b),
+    "rows": lambda a, b, x, y: (x - a.mean() * 0.5, b.maximum(a.sum() * 0.01), b + x),
+    "turned": lambda a, b, x, y: (a.flip(-1) * 0.5 + x, b + a.flip(0) * 0.1, a),
+    "unused": lambda a, b, x, y: (y, b + 1, x.cumsum(-1).clip(-9, 9)),
+}  # fmt: skip
+#: These give the same bits everywhere, if their operand does.
+EXACT_BODIES = ("swap", "extremes")
+
+
+def recurrence(m: Maker) -> bool:
+    """Two results of one loop over the first axis; its reference is slow, so it is short."""
+    x = m.pick(lambda t: t.ndim > 1 and t.dtype.is_float and (upper_bound(t.shape[0]) or 99) < 50)
+    if x is None:
+        return False
+    name, turned = m.rng.choice(list(BODIES)), m.rng.random() < 0.5
+
+    def results(t: Tensor) -> list[Tensor]:
+        trip = t.shape[0]
+
+        def body(step: Any, states: tuple[Tensor, ...]) -> Any:
+            *after, value = BODIES[name](*states, t[step], t[trip - 1 - step])
+            return after, [value]
+
+        start = [
+            Tensor.zeros(*t.shape[1:], dtype=t.dtype),
+            Tensor.ones(*t.shape[1:], dtype=t.dtype),
+        ]
+        finals, stacked = Tensor.loop(trip, start, body, backward=[turned])
+        return [*finals, *stacked]
+
+    noisy = name not in EXACT_BODIES
+    first, second = m.rng.sample(range(3), 2)
+    label = f"loop {name}{' backward' if turned else ''} result"
+    added = m.add(f"{label} {first}", [x], lambda t: results(t)[first], noisy=noisy)
+    return added and m.add(f"{label} {second}", [x], lambda t: results(t)[second], noisy=noisy)
+
+
 def order(m: Maker) -> bool:
     x = m.pick(lambda t: t.ndim > 0 and _is_number(t), exact=True)
     if x is None:
@@ -934,7 +976,7 @@ STEPS: dict[Callable[[Maker], bool], int] = {
     where: 2, cast: 2, reduce: 12, reduce_exact: 2, movement: 14, concat: 3, take: 2,
     take_computed: 2, take_along: 1, scatter: 1, set_slice: 1, matmul: 4, linear: 3,
     experts: 2, contraction: 4, convolution: 5, pool: 3, attention: 3, integer_matmul: 1,
-    scan: 2, order: 2, network: 4, random_numbers: 1, from_nothing: 1,
+    scan: 2, order: 2, network: 4, random_numbers: 1, from_nothing: 1, recurrence: 2,
 }  # fmt: skip
 
 

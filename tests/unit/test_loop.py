@@ -44,6 +44,13 @@ def test_no_iteration_gives_the_initial_state_and_no_rows() -> None:
     assert found[1].shape == (0, 3)
 
 
+def test_a_loop_of_a_fixed_number_of_no_iterations_runs() -> None:
+    last, sums = running_sum(0)
+    a, b = semel.prepare([last, sums], threads=1)(x=np.zeros((0, 3), np.float32))
+    np.testing.assert_array_equal(a, np.zeros(3))
+    assert b.shape == (0, 3)
+
+
 def test_results_of_one_loop_are_one_loop() -> None:
     last, sums = running_sum()
     assert loop_key(last.node) == loop_key(sums.node)

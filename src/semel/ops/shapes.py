@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Fn, bounds, maximum, product, terms, upper_bound
+from semel.ir.expr import Dim, Fn, Index, atoms, bounds, maximum, product, terms, upper_bound
 from semel.ir.types import Shape, TensorType
 
 
@@ -65,7 +65,13 @@ def at_most(a: Dim, b: Dim, text: str) -> Requirement:
     """a <= b."""
     excess = a - b
     high = upper_bound(_without_division(excess))
-    return Requirement(0 if high is not None and high <= 0 else maximum(excess, 0), text)
+    always = _never_runs(excess) or (high is not None and high <= 0)
+    return Requirement(0 if always else maximum(excess, 0), text)
+
+
+def _never_runs(value: Dim) -> bool:
+    """Whether the value belongs to a loop of no iterations, where anything holds."""
+    return any(isinstance(atom, Index) and atom.extent == 0 for atom in atoms(value))
 
 
 def _without_division(value: Dim) -> Dim:

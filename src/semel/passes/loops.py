@@ -8,7 +8,7 @@
 
 A captured value that is a constant seen through movement is the same in every iteration,
 and inside the body it can be folded, packed and read in whatever order suits. Operands that
-no body reads any more are dropped.
+no body reads any more are dropped, and so is a loop of no iterations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import replace
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ops.attrs import LoopAttrs
 from semel.ops.loop import loop_operand, replace_operands
+from semel.passes.patterns import full
 
 
 def improve_bodies(graph: Graph, improve: Callable[[Graph], Graph]) -> Graph:
@@ -28,6 +29,8 @@ def improve_bodies(graph: Graph, improve: Callable[[Graph], Graph]) -> Graph:
     def rule(node: Node) -> Node | None:
         if node.op.name != "loop":
             return None
+        if node.attrs.trip == 0:
+            return _without_iterations(node)
         body, operands = _with_constants(node)
         if body not in done:
             done[body] = improve(body)
@@ -36,6 +39,13 @@ def improve_bodies(graph: Graph, improve: Callable[[Graph], Graph]) -> Graph:
         return make_node("loop", operands, attrs)
 
     return rewrite(graph, rule)
+
+
+def _without_iterations(node: Node) -> Node:
+    """The initial state, or no rows at all."""
+    if node.attrs.output < node.attrs.num_states:
+        return node.inputs[node.attrs.output]
+    return full(0, node.type.dtype, node.type.shape)
 
 
 def _with_constants(node: Node) -> tuple[Graph, tuple[Node, ...]]:

@@ -63,28 +63,22 @@ class Loops(Random):
             cls._wrap(make_node("input", (), InputAttrs(f"state {k} of trace {trace}", s.type)))
             for k, s in enumerate(initial)
         )
-        after, values = _checked(body(step, inside))
+        after, values = _checked(body(step, inside), len(initial))
         outputs = [cls._lift(t)._node for t in (*after, *values)]
-        if len(after) != len(initial):
-            raise GraphError(
-                "loop", f"the body must return {len(initial)} states, got {len(after)}."
-            )
-        if not outputs:
-            raise GraphError("loop", "needs a state or a value to stack.")
-        graph, captured = _close([t._node for t in inside], outputs, step)
         turned = tuple(backward) or (False,) * len(values)
         if len(turned) != len(values):
             raise GraphError(
                 "loop", f"backward must say so of {len(values)} values, got {len(turned)}."
             )
+        graph, captured = _close([t._node for t in inside], outputs, step)
         operands, origin = (*(t._node for t in initial), *captured), user_origin()
         kinds = [LoopAttrs(count, graph, len(initial), turned, k) for k in range(len(outputs))]
         results = [cls._wrap(make_node("loop", operands, k, origin=origin)) for k in kinds]
         return tuple(results[: len(initial)]), tuple(results[len(initial) :])
 
 
-def _checked(returned: Any) -> tuple[list[Any], list[Any]]:
-    """What a body returned, as two lists."""
+def _checked(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:
+    """What a body returned, as two lists: as many states as there are, and something at all."""
     is_pair = isinstance(returned, tuple) and len(returned) == 2
     if not is_pair or any(isinstance(part, Handle) for part in returned):
         raise GraphError(
@@ -92,7 +86,12 @@ def _checked(returned: Any) -> tuple[list[Any], list[Any]]:
             f"the body must return (next states, values to stack), got {type(returned).__name__}.",
             hint="Both are sequences of tensors, and may be empty.",
         )
-    return list(returned[0]), list(returned[1])
+    after, values = list(returned[0]), list(returned[1])
+    if len(after) != num_states:
+        raise GraphError("loop", f"the body must return {num_states} states, got {len(after)}.")
+    if not after and not values:
+        raise GraphError("loop", "needs a state or a value to stack.")
+    return after, values
 
 
 def _close(
