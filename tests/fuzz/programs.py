@@ -896,8 +896,8 @@ def recurrence(m: Maker) -> bool:
         trip = t.shape[0]
 
         def body(step: Any, states: tuple[Tensor, ...]) -> Any:
-            *after, value = BODIES[name](*states, t[step], t[trip - 1 - step])
-            return after, [value]
+            a, b, value = BODIES[name](states[0], states[1], t[step], t[trip - 1 - step])
+            return [a, b], [value]
 
         start = [
             Tensor.zeros(*t.shape[1:], dtype=t.dtype),

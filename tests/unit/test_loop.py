@@ -240,6 +240,19 @@ def test_a_name_that_loops_need_is_refused() -> None:
         Tensor.loop(T, [Tensor.zeros(taken)], lambda s, h: ([h[0] + y], []))
 
 
+def test_what_a_body_was_traced_with_has_no_value_outside() -> None:
+    x, kept = Tensor.input("x", (T, 3)), []
+
+    def body(step: Any, h: Any) -> Any:
+        kept.extend([h[0] * 2, x[step]])
+        return h, []
+
+    Tensor.loop(T, [Tensor.zeros(3)], body)
+    for leaked in kept:
+        with pytest.raises(GraphError, match="must not leave the body"):
+            leaked.prepare()
+
+
 def test_operands_that_do_not_fit_the_body_are_refused() -> None:
     kind = Tensor.zeros(3).type
     h = loop_operand(0, kind)

@@ -43,8 +43,9 @@ def improve_bodies(graph: Graph, improve: Callable[[Graph], Graph]) -> Graph:
 
 def _without_iterations(node: Node) -> Node:
     """The initial state, or no rows at all."""
-    if node.attrs.output < node.attrs.num_states:
-        return node.inputs[node.attrs.output]
+    attrs: LoopAttrs = node.attrs
+    if attrs.output < attrs.num_states:
+        return node.inputs[attrs.output]
     return full(0, node.type.dtype, node.type.shape)
 
 

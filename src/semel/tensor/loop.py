@@ -25,6 +25,7 @@ from semel.tensor.origin import user_origin
 from semel.tensor.random import Random
 
 _traces = itertools.count()
+_TRACE = " of trace "  #: in the names of what stands for states and steps while a body is traced
 _DIMS = (int, Variable, Expr, Fn, Index)
 
 
@@ -58,9 +59,9 @@ class Loops(Random):
             raise GraphError("loop", f"trip must be an int or an expression, got {trip!r}.")
         (count,) = as_shape((trip,), "loop")
         trace, initial = next(_traces), [cls._lift(s) for s in states]
-        step = Index(f"_step of trace {trace}", count)
+        step = Index(f"_step{_TRACE}{trace}", count)
         inside = tuple(
-            cls._wrap(make_node("input", (), InputAttrs(f"state {k} of trace {trace}", s.type)))
+            cls._wrap(make_node("input", (), InputAttrs(f"state {k}{_TRACE}{trace}", s.type)))
             for k, s in enumerate(initial)
         )
         after, values = _checked(body(step, inside), len(initial))
@@ -75,6 +76,19 @@ class Loops(Random):
         kinds = [LoopAttrs(count, graph, len(initial), turned, k) for k in range(len(outputs))]
         results = [cls._wrap(make_node("loop", operands, k, origin=origin)) for k in kinds]
         return tuple(results[: len(initial)]), tuple(results[len(initial) :])
+
+
+def check_closed(graph: Graph, where: str) -> None:
+    """Refuse a graph that uses what a loop's body was traced with: it has no value outside."""
+    for node in graph.nodes:
+        is_state = node.op.name == "input" and _TRACE in node.attrs.name
+        dims = () if is_state else attr_dims(node.attrs)
+        if is_state or any(isinstance(a, Index) for d in dims for a in atoms(d)):
+            raise GraphError(
+                where,
+                f"a state or a step must not leave the body of its loop, got {node!r}.",
+                hint="Return it as a state or as a value to stack.",
+            )
 
 
 def _checked(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:

@@ -22,6 +22,7 @@ from semel.ir.graph import Graph, Storage
 from semel.plan.plan import ExecutionPlan
 from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.handle import Array, Handle
+from semel.tensor.loop import check_closed
 from semel.tensor.recurrent import Recurrent
 
 
@@ -57,7 +58,9 @@ def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Gr
     for handle in handles:
         if not isinstance(handle, Handle):
             raise GraphError("prepare", f"outputs must be Tensors, got {type(handle).__name__}.")
-    return Graph(tuple(h.node for h in handles), names)
+    graph = Graph(tuple(h.node for h in handles), names)
+    check_closed(graph, "prepare")
+    return graph
 
 
 class Realize(Recurrent):
