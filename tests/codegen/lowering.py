@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from semel.ir.target import Target
 from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
-from semel.lower.lowered import Lowered, nodes_of
+from semel.lower.lowered import Argument, Lowered
 from semel.passes import run_passes
 from semel.schedule.groups import build_schedule, graph_to_run
 
@@ -40,20 +41,31 @@ def run_kernels(
     run: Run,
 ) -> list[Array]:
     """The outputs, with `run` called for every kernel; fresh memory is poison."""
-    memory: dict[Node, Array] = {}
+    memory: dict[Argument, Array] = {}
     for node in graph.nodes:
         if node.op.name == "input":
             memory[node] = np.array(data[node.attrs.name], order="C").reshape(-1)
-        elif node.op.name in ("constant", "param"):
-            memory[node] = np.array(node.attrs.storage.array, order="C").reshape(-1)
-    for lowered in kernels:
-        for node in nodes_of(lowered):
-            if node not in memory:
-                size = evaluate(node.type.num_elements, values)
-                memory[node] = _poison(size, node.type.dtype.numpy)
-        assert not run(lowered.kernel, [memory[n] for n in nodes_of(lowered)], values)
+    for arg in (arg for lowered in kernels for arg in lowered.args):
+        if isinstance(arg, Node) and arg.op.name in ("constant", "param"):
+            memory[arg] = np.array(arg.attrs.storage.array, order="C").reshape(-1)
+        elif arg not in memory:
+            size = evaluate(arg.type.num_elements, values)
+            memory[arg] = _poison(size, arg.type.dtype.numpy)
+    for lowered, bound in in_order(kernels, values):
+        assert not run(lowered.kernel, [memory[a] for a in lowered.args], bound)
     shapes = [tuple(evaluate(d, values) for d in n.type.shape) for n in graph.outputs]
     return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
+
+
+def in_order(
+    kernels: Sequence[Lowered], values: Mapping[str, int]
+) -> Iterator[tuple[Lowered, Mapping[str, int]]]:
+    """The kernels as they run, those of a loop in every iteration, with their variables."""
+    for region, several in groupby(kernels, key=lambda lowered: lowered.region):
+        inside = list(several)
+        for step in range(1 if region is None else evaluate(region.trip, values)):
+            bound = values if region is None else {**values, region.counter.name: step}
+            yield from ((lowered, bound) for lowered in inside)
 
 
 def _poison(size: int, dtype: Any) -> Array:

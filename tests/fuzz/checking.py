@@ -6,22 +6,20 @@ Program --check_program--> nothing, or an AssertionError that says what differs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from random import Random
 from typing import Any
 
 import numpy as np
+from tests.codegen.lowering import run_by_interpreter, run_kernels
 from tests.fuzz.programs import TOLERANCE, Program
 
 import semel
 from semel import Tensor, config
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import evaluate as evaluate_dim
-from semel.ir.graph import Graph, Node
+from semel.ir.graph import Graph
 from semel.ir.types import as_dtype
-from semel.kernel.interpret import interpret
 from semel.lower import lower_schedule
-from semel.lower.lowered import Argument, Lowered
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
 from semel.plan.plan import ExecutionPlan
@@ -137,27 +135,6 @@ def _compare_closely(what: str, got: np.ndarray, want: np.ndarray, rtol: float) 
     np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * largest, err_msg=what)
 
 
-def _allocate(
-    lowered: Lowered, memory: dict[Argument, np.ndarray], bound: Mapping[str, int]
-) -> None:
-    for arg in lowered.args:
-        if isinstance(arg, Node) and arg.op.name in ("constant", "param"):
-            memory[arg] = np.ascontiguousarray(arg.attrs.storage.array).reshape(-1)
-        if arg not in memory:
-            size = evaluate_dim(arg.type.num_elements, bound)
-            memory[arg] = np.zeros(size, arg.type.dtype.numpy)
-
-
-def _interpret(
-    lowered: Lowered, memory: dict[Argument, np.ndarray], values: Mapping[str, int]
-) -> None:
-    is_leaf = [isinstance(arg, Node) and arg.op.kind == "leaf" for arg in lowered.args]
-    arrays = [memory[a].copy() if leaf else memory[a]
-              for a, leaf in zip(lowered.args, is_leaf, strict=True)]  # fmt: skip
-    failed = interpret(lowered.kernel, arrays, values)
-    assert not failed, f"checks failed: {failed}"
-
-
 def run_interpreted(
     graph: Graph, data: Mapping[str, np.ndarray], bound: Mapping[str, int], *, fusion: bool = True
 ) -> Arrays:
@@ -166,19 +143,5 @@ def run_interpreted(
     It raises where the machine would silently read outside a buffer.
     """
     graph = graph_to_run(run_passes(graph, verify=True))
-    memory: dict[Argument, np.ndarray] = {}
-    for node in graph.nodes:
-        if node.op.name == "input":
-            memory[node] = np.ascontiguousarray(data[node.attrs.name]).reshape(-1)
     kernels = lower_schedule(build_schedule(graph, fusion=fusion), host_target())
-    for region, several in groupby(kernels, key=lambda lowered: lowered.region):
-        inside = list(several)
-        for lowered in inside:
-            _allocate(lowered, memory, bound)
-        trip = 1 if region is None else evaluate_dim(region.trip, bound)
-        for step in range(trip):
-            values = bound if region is None else {**bound, region.counter.name: step}
-            for lowered in inside:
-                _interpret(lowered, memory, values)
-    shapes = [tuple(evaluate_dim(d, bound) for d in n.type.shape) for n in graph.outputs]
-    return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
+    return run_kernels(graph, kernels, data, bound, run_by_interpreter)
