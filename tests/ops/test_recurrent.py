@@ -318,8 +318,8 @@ def test_large_cells_are_shared_and_give_the_same_bits() -> None:
     data, x = operands("lstm", 256, 256), sequence(12, 48, 256)
     outputs = apply("lstm", Tensor.input("x", x.shape), data, {})
     plans = [semel.prepare(outputs, threads=threads) for threads in (1, 2)]
-    assert plans[1].num_barriers >= 12
     one, two = (plan(x=x) for plan in plans)
+    assert plans[1].num_barriers >= 12
     assert [a.tobytes() for a in one] == [a.tobytes() for a in two]
 
 
@@ -346,6 +346,14 @@ def test_rows_of_no_length_keep_their_state_and_give_zeros() -> None:
     assert not y[:, 0, 0].any() and not y[2:, 0, 2].any()
     np.testing.assert_array_equal(y_h[0, 0], h[0, 0])
     np.testing.assert_array_equal(y_h[0, 2], y[1, 0, 2])
+
+
+def test_lengths_of_a_narrow_dtype_count_far_enough() -> None:
+    data, x = operands("rnn"), sequence(300, 2, 6)
+    lens = np.array([3, 127], np.int8)
+    outputs = apply("rnn", Tensor.input("x", x.shape), {**data, "lens": lens}, {})
+    found = semel.prepare(outputs, threads=1)(x=x)
+    close(found, reference("rnn", {**data, "x": x, "lens": lens}, {}))
 
 
 def test_lengths_weights_and_states_may_be_inputs() -> None:

@@ -14,12 +14,12 @@ keeps its initial state: so each row is read from its own end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim
-from semel.ir.types import Shape
+from semel.ir.types import INT64, Shape
 from semel.tensor.handle import TensorLike
 from semel.tensor.loop import Loops
 
@@ -121,7 +121,7 @@ class Recurrent(Loops):
         functions = call.functions(activations, ("Sigmoid", "Tanh"), clip)
         linear = bool(linear_before_reset)
         if linear:
-            call.keep_bias(2)
+            call.kept = 2
 
         def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
             (f, g), (before,) = functions[d], states
@@ -176,18 +176,23 @@ def _peep(gate: Any, weight: Any, state: Any) -> Any:
 
 @dataclass
 class _Call:
-    """One call of a cell: its operands, checked, time first, one per direction."""
+    """One call of a cell: its operands, checked, time first, weights one per direction.
+
+    The first `kept` gates take the bias of the state before the loop, the others in it.
+    """
 
     where: str
     x: Any
-    w: list[Any]
-    r: list[Any]
-    input_bias: list[Any]
-    state_bias: list[Any]
     gates: int
     direction: str
-    lens: Any
     batch_first: bool
+    hidden: int = 0
+    kept: int = 0
+    w: list[Any] = field(default_factory=list)
+    r: list[Any] = field(default_factory=list)
+    input_bias: list[Any] = field(default_factory=list)
+    state_bias: list[Any] = field(default_factory=list)
+    lens: Any = None
 
     @staticmethod
     def of(
@@ -206,7 +211,7 @@ class _Call:
         if x.ndim != 3 or not x.dtype.is_float:
             raise GraphError(where, f"x must be floats [steps, batch, in], got {x.type}.")
         x = x.swapaxes(0, 1) if batch_first else x
-        call = _Call(where, x, [], [], [], [], gates, direction, None, batch_first)
+        call = _Call(where, x, gates, direction, batch_first)
         call._take_weights(x._lift(w), x._lift(r), b)
         call._take_lens(lens)
         return call
@@ -216,7 +221,7 @@ class _Call:
             raise GraphError(
                 self.where, f"r must be [directions, {self.gates}*hidden, hidden], got {r.type}."
             )
-        self.hidden: int = r.shape[2]
+        self.hidden, self.kept = r.shape[2], self.gates
         rows = self.gates * self.hidden
         self.r = self.checked("r", r, (self.directions, rows, self.hidden))
         self.w = self.checked("w", w, (self.directions, rows, self.x.shape[2]))
@@ -225,7 +230,6 @@ class _Call:
             bias = self.checked("b", b, (self.directions, 2 * rows))
         self.input_bias = [None if t is None else t[:rows] for t in bias]
         self.state_bias = [None if t is None else t[rows:] for t in bias]
-        self.kept = self.gates
 
     def _take_lens(self, lens: TensorLike | None) -> None:
         if lens is None:
@@ -294,10 +298,6 @@ class _Call:
         made = [_activation(self.where, name, clip) for name in names]
         return [made[d * len(default) : (d + 1) * len(default)] for d in range(self.directions)]
 
-    def keep_bias(self, gates: int) -> None:
-        """Only the first gates take the state's bias before the loop; it adds up the others."""
-        self.kept = gates
-
     # ------------------------------------------------------------ running
 
     def run(
@@ -340,7 +340,8 @@ class _Call:
         """Next states and the step's output; rows that have ended stand still and give 0."""
         if self.lens is None:
             return list(after), after[0]
-        runs = (self.lens > self.x._dim(at, self.lens.dtype)).reshape(1, self.batch, 1)
+        # A step as int64: lengths may come in a dtype that does not hold all of them.
+        runs = (self.lens._cast(INT64) > self.x._dim(at)).reshape(1, self.batch, 1)
         kept = [self.x._choose(runs, a, b) for a, b in zip(after, before, strict=True)]
         return kept, self.x._choose(runs, after[0], self.x._scalar(0.0, self.x.dtype))
 
@@ -393,7 +394,7 @@ class _Gates:
         return rows.reshape(1, *rows.shape)
 
 
-def _activation(where: str, given: Activation, clip: float | None) -> _Function:
+def _activation(where: str, given: Activation, bound: float | None) -> _Function:
     name, *numbers = (given,) if isinstance(given, str) else given
     if name not in ACTIVATIONS or len(numbers) > 2:
         known = ", ".join(ACTIVATIONS)
@@ -402,8 +403,6 @@ def _activation(where: str, given: Activation, clip: float | None) -> _Function:
         )
     function, *defaults = ACTIVATIONS[name]
     alpha, beta = (*numbers, *defaults[len(numbers) :])
-
-    bound = clip
 
     def apply(x: Any, clip: bool = True) -> Any:
         inside = x if bound is None or not clip else x.clip(-bound, bound)
