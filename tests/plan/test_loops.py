@@ -485,6 +485,20 @@ def test_an_explanation_says_how_often() -> None:
     assert "iterations of op 1 = t" in str(told)
 
 
+def test_what_lives_across_iterations_is_alive_through_the_loop() -> None:
+    _, plan = counting()
+    buffers = plan.explain().buffers
+    # x is read before the loop, y lives through it, a is of one iteration, out comes after.
+    assert [(b.first, b.last) for b in buffers] == [(0, 0), (0, 5), (2, 3), (5, 5)]
+    s = Sketch(8)
+    begin(s)
+    s.op("add", "x", "w", "y")
+    end(s)
+    s.op("double", "y", "out")
+    found = {b.index: (b.first, b.last) for b in s.build("out").explain().buffers}
+    assert found[s.index["y"]] == (0, 3) and found[s.index["w"]] == (1, 1)
+
+
 def test_a_clone_has_counters_of_its_own() -> None:
     _, plan = counting()
     plan.execute_with_vars(t=3)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
-from semel.plan.loops import find_loops, loop_at
+from semel.plan.loops import PlanLoop, find_loops, loop_at
 from semel.plan.prepared import (
     PreparedBufferView,
     PreparedCopy,
@@ -103,13 +103,28 @@ def buffer_kinds(parts: PlanParts, program: Program | None) -> list[str]:
 
 
 def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
-    """For each buffer that is touched: the first and the last position that does."""
+    """For each buffer that is touched: the first and the last position that does.
+
+    What a loop has from outside, or leaves behind, is alive from its begin to its end.
+    """
     found: dict[int, tuple[int, int]] = {}
     for position, i in enumerate(parts.run_order):
         for b in parts.ops[i].buffer_indices:
             first, _ = found.get(b, (position, position))
             found[b] = (first, position)
+    place = {i: position for position, i in enumerate(parts.run_order)}
+    for loop in find_loops(parts.ops):
+        begin, end = place[loop.begin], place[loop.end]
+        for b, (first, last) in found.items():
+            is_inside = begin < first and last < end
+            if not is_inside and first < end and begin < last and _is_used(parts, loop, b):
+                found[b] = (min(first, begin), max(last, end))
     return found
+
+
+def _is_used(parts: PlanParts, loop: PlanLoop, buffer: int) -> bool:
+    inside = parts.ops[loop.begin + 1 : loop.end]
+    return any(buffer in op.buffer_indices for op in inside)
 
 
 def loop_times(parts: PlanParts) -> dict[int, str]:

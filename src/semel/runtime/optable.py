@@ -329,20 +329,17 @@ class OpTable:
         self._registers = registers
         instruction = len(self._program.instructions)
         for k, loop in enumerate(self.loops):
-            pairs = aligned_words(2 * max(len(self._late_scatter[k]), 1))
-            pairs[: 2 * len(self._late_scatter[k])] = np.array(
-                self._late_scatter[k], np.int64
-            ).reshape(-1)
+            late = np.array(self._late_scatter[k], np.int64).reshape(-1)
+            pairs = aligned_words(max(len(late), 1))
+            pairs[: len(late)] = late
             self._keep.append(pairs)
             words = self._loop_words[k * abi.LOOP_WORDS : (k + 1) * abi.LOOP_WORDS]
             words[Loop.COUNTER] = self._register_address(loop.counter)
             words[Loop.FIRST_INSTRUCTION] = instruction
             instruction += len(self._program.late[k])
             words[Loop.LAST_INSTRUCTION] = instruction
-            words[Loop.SCATTER], words[Loop.NUM_SCATTER] = (
-                pairs.ctypes.data,
-                len(self._late_scatter[k]),
-            )
+            words[Loop.SCATTER] = pairs.ctypes.data
+            words[Loop.NUM_SCATTER] = len(self._late_scatter[k])
             words[Loop.BODY], words[Loop.AFTER] = loop.first_step + 1, loop.last_step + 1
             for step in (loop.first_step, loop.last_step):
                 row = self.steps[step * abi.STEP_WORDS + Step.FIRST_ROW]
