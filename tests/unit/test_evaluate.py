@@ -44,6 +44,7 @@ from semel.ops.attrs import (
     GroupRowsAttrs,
     InputAttrs,
     IotaAttrs,
+    LoopAttrs,
     PadAttrs,
     ParamAttrs,
     PermuteAttrs,
@@ -58,6 +59,7 @@ from semel.ops.attrs import (
     WindowAttrs,
 )
 from semel.ops.evaluate import evaluate, solve
+from semel.ops.loop import loop_operand
 from semel.ops.philox import philox
 
 Array = np.ndarray[Any, Any]
@@ -280,8 +282,20 @@ def scattered(update: Callable[[Array, Array], Array]) -> Array:
     return result
 
 
+#: h -> (h + x, h): sums, and what they were before.
+_SUM = (loop_operand(0, TensorType((2,), INT32)), loop_operand(1, TensorType((2,), INT32)))
+ADDING = Graph((make_node("add", _SUM), _SUM[0]))
+
 # (op, operands, attrs, expected)
 CASES: list[tuple[str, list[Array], Any, Any]] = [
+    ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 0),
+     np.array([3, 3], np.int32)),
+    ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 1),
+     np.array([[0, 9], [1, 7], [2, 5]], np.int32)),
+    ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (True,), 1),
+     np.array([[2, 5], [1, 7], [0, 9]], np.int32)),
+    ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(0, ADDING, 1, (True,), 0),
+     np.array([0, 9], np.int32)),
     ("reshape", [X], ReshapeAttrs((5, 3)), X.reshape(5, 3)),
     ("reshape", [X[:1, :1]], ReshapeAttrs(()), X[0, 0]),
     ("permute", [X], PermuteAttrs((1, 0)), X.T),

@@ -10,7 +10,7 @@ import pytest
 import semel.ops  # noqa: F401  (registers the ops)
 from semel.errors import GraphError
 from semel.ir.expr import Variable
-from semel.ir.graph import Node, Storage, make_node
+from semel.ir.graph import Graph, Node, Storage, make_node
 from semel.ir.opdef import OPS
 from semel.ir.types import (
     BFLOAT16,
@@ -38,6 +38,7 @@ from semel.ops.attrs import (
     GroupRowsAttrs,
     InputAttrs,
     IotaAttrs,
+    LoopAttrs,
     PadAttrs,
     ParamAttrs,
     PermuteAttrs,
@@ -52,6 +53,7 @@ from semel.ops.attrs import (
     WindowAttrs,
 )
 from semel.ops.elementwise import BINARY, COMPARISONS, UNARY
+from semel.ops.loop import loop_operand
 
 N = Variable("n", 1, 64)
 M = Variable("m", 1, 64)
@@ -72,6 +74,10 @@ def stored(*shape: int) -> Storage:
 
 LINES = make_node("group_rows", (tensor(INT64, 4),), GroupRowsAttrs(2, 8))
 ONE_EACH = GroupedMatmulAttrs(1, 4)
+
+_STATE = loop_operand(0, TensorType((3,), FLOAT32))
+NEGATE = Graph((make_node("neg", (_STATE,)),))
+WIDEN = Graph((make_node("cast", (_STATE,), CastAttrs(FLOAT64)),))
 
 # (op, operands, attrs, words of the message)
 REFUSED: list[tuple[str, list[Node], Any, str]] = [
@@ -190,6 +196,15 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
         GroupedMatmulAttrs(0, 0),
         "repeat must be",
     ),
+    (
+        "loop",
+        [f32(4)],
+        LoopAttrs(N, NEGATE, 1, (), 0),
+        "operand 0 of the body is f32[3], got f32[4]",
+    ),
+    ("loop", [], LoopAttrs(N, NEGATE, 1, (), 0), "1 states and 0 stacked values for 0 operands"),
+    ("loop", [f32(3)], LoopAttrs(N, NEGATE, 1, (), 1), "output must lie in [0, 1), got 1"),
+    ("loop", [f32(3)], LoopAttrs(N, WIDEN, 1, (), 0), "begins as f32[3] and becomes f64[3]"),
 ]
 
 
@@ -235,6 +250,8 @@ def test_every_op_is_refused_at_least_once() -> None:
 
 
 ACCEPTED: list[tuple[str, list[Node], Any, TensorType]] = [
+    ("loop", [f32(3)], LoopAttrs(N, NEGATE, 1, (), 0), TensorType((3,), FLOAT32)),
+    ("loop", [f32(3)], LoopAttrs(N, NEGATE, 0, (True,), 0), TensorType((N, 3), FLOAT32)),
     ("isnan", [f32(4)], None, TensorType((4,), BOOL)),
     ("cast", [f32(N)], CastAttrs(BFLOAT16), TensorType((N,), BFLOAT16)),
     ("bitcast", [tensor(FLOAT16, 4)], CastAttrs(BFLOAT16), TensorType((4,), BFLOAT16)),
