@@ -20,7 +20,7 @@ import numpy as np
 from semel.ir.expr import Variable, evaluate
 from semel.ir.graph import Node
 from semel.ir.types import TensorType
-from semel.lower.lowered import Lowered
+from semel.lower.lowered import Lowered, nodes_of
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
 from semel.runtime.kernel import CachedKernel
@@ -48,7 +48,8 @@ def make_trial(
     threads: int,
 ) -> Trial:
     """A plan that runs `kernel` on `data`; its outputs are its own."""
-    outputs = [n for n in lowered.args if n not in data]
+    nodes = nodes_of(lowered)
+    outputs = [n for n in nodes if n not in data]
     program = Program(
         kernels=(kernel,),
         values=tuple(
@@ -58,17 +59,17 @@ def make_trial(
                 "constant" if n in data else "output",
                 data.get(n),
             )
-            for n in lowered.args
+            for n in nodes
         ),
         ops=(
             ProgramOp(
                 0,
-                tuple(range(len(lowered.args))),
+                tuple(range(len(nodes))),
                 tuple(_fixed(v, values) for v in lowered.kernel.variables),
             ),
         ),
         inputs=(),
-        outputs=tuple((f"output{i}", lowered.args.index(n)) for i, n in enumerate(outputs)),
+        outputs=tuple((f"output{i}", nodes.index(n)) for i, n in enumerate(outputs)),
         variables=tuple(_fixed(v, values) for v in lowered.kernel.variables),
     )
     return Trial(name, instantiate(program, threads=threads))

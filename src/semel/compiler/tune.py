@@ -9,7 +9,8 @@ again in a second race of these two alone. The winner is remembered on disk, and
 default that nobody beat; a prepare that does not tune uses what is remembered.
 
 Variables have one value in a race: the one that was given, else their upper bound, cut to
-`USUAL_SIZE`. Every candidate gives the same bits, so a choice can only cost time.
+`USUAL_SIZE`; a loop is measured at its first iteration. Every candidate gives the same bits, so
+a choice can only cost time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from semel.ir.target import Target
 from semel.kernel.text import format_kernel
 from semel.lower import for_group, lower_group
 from semel.lower.choices import Choice, candidate_choices
-from semel.lower.lowered import Lowered
+from semel.lower.lowered import Lowered, Slot, nodes_of
+from semel.schedule.groups import LOOP_COUNTER
 
 #: What a candidate must gain to replace the default.
 MARGIN = 0.03
@@ -93,15 +95,14 @@ def choose_kernels(
     """The kernels, each distinct one cut as memory or a race says."""
     known = tuning.memory.entries()
     values = measured_values(variables, guards, tuning.given) if tuning.race else None
+    if values is not None:
+        values[LOOP_COUNTER] = 0
     if not known and values is None:
         return tuple(kernels)
     chooser = _Chooser(target, tuning, known, values)
-    chosen: dict[int, Lowered] = {}
-    for lowered in kernels:
-        if id(lowered.kernel) not in chosen:
-            chosen[id(lowered.kernel)] = chooser.choose(lowered)
+    result = tuple(chooser.replaced(lowered) for lowered in kernels)
     tuning.memory.add(chooser.found)
-    return tuple(for_group(chosen[id(k.kernel)], k.group) for k in kernels)
+    return result
 
 
 class _Chooser:
@@ -116,6 +117,18 @@ class _Chooser:
     ) -> None:
         self.target, self.tuning, self.known, self.values = target, tuning, known, values
         self.found: dict[str, Remembered] = {}
+        self._chosen: dict[int, Lowered] = {}
+
+    def replaced(self, lowered: Lowered) -> Lowered:
+        """The best kernel for the group; in a loop it is chosen before it is moved to its place."""
+        if lowered.moved is not None:
+            return lowered.moved.move(self.replaced(lowered.moved.source))
+        if any(isinstance(arg, Slot) for arg in lowered.args):
+            return lowered  # copies a state of a loop
+        key = id(lowered.kernel)
+        if key not in self._chosen:
+            self._chosen[key] = self.choose(lowered)
+        return for_group(self._chosen[key], lowered.group)
 
     def choose(self, default: Lowered) -> Lowered:
         candidates = candidate_choices(default.group, self.target)
@@ -159,7 +172,7 @@ class _Chooser:
         self, default: Lowered, candidates: Sequence[Choice], values: Mapping[str, int]
     ) -> list[Trial]:
         """One for each candidate with code of its own, the default first."""
-        data = make_data([n for n in default.args if n not in default.group.outputs], values)
+        data = make_data([n for n in nodes_of(default) if n not in default.group.outputs], values)
         trials: list[Trial] = []
         texts: set[str] = set()
         for choice in candidates:

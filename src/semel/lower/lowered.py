@@ -10,7 +10,7 @@ compile once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -51,12 +51,21 @@ Argument: TypeAlias = "Node | Slot"
 
 
 @dataclass(frozen=True)
+class Moved:
+    """The kernel of a loop before its buffers were moved, and how to move another in its place."""
+
+    source: Lowered
+    move: Callable[[Lowered], Lowered]
+
+
+@dataclass(frozen=True)
 class Lowered:
     """One kernel of a group; `args` say what its buffers are, in order.
 
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
     `text` is the kernel's, once somebody needed it: writing it takes a while.
     `has_lanes`: the rule has chosen how many lanes every vector loop has.
+    In a loop, `region` is which, and `moved` what the kernel was made from.
     """
 
     kernel: Kernel
@@ -66,6 +75,7 @@ class Lowered:
     text: str = field(default="", compare=False, repr=False)
     has_lanes: bool = False
     region: Region | None = None
+    moved: Moved | None = field(default=None, compare=False, repr=False)
 
 
 def nodes_of(lowered: Lowered) -> tuple[Node, ...]:

@@ -25,7 +25,15 @@ from semel.ir.target import Target
 from semel.ir.types import TensorType
 from semel.kernel.ir import Buffer, Kernel, Statement
 from semel.kernel.rewrite import move_buffers
-from semel.lower.lowered import Argument, Lowered, Region, Slot, kernel_variables, nodes_of
+from semel.lower.lowered import (
+    Argument,
+    Lowered,
+    Moved,
+    Region,
+    Slot,
+    kernel_variables,
+    nodes_of,
+)
 from semel.ops.attrs import LoopAttrs, ReshapeAttrs
 from semel.ops.loop import loop_operand
 from semel.schedule.group import Group, LoopBody, Schedule
@@ -56,6 +64,7 @@ class _Loop:
         self.region = Region(body.counter, self.attrs.trip)
         self.results = {n.attrs.output: n for n in group.outputs}
         self.states = {k: self._state(k) for k in body.kept if k < self.attrs.num_states}
+        self.places = self._places()
 
     def _state(self, k: int) -> Slot:
         kind = self.group.root.inputs[k].type
@@ -64,11 +73,7 @@ class _Loop:
 
     def run(self) -> list[Lowered]:
         before = [self._copy(self._initial(k), self._slot(k, 0)) for k in self.states]
-        places = self._places()
-        inside = [
-            replace(_moved(lowered, places, self.region), region=self.region)
-            for lowered in self.lower(self.body.schedule, self.target)
-        ]
+        inside = [self._inside(it) for it in self.lower(self.body.schedule, self.target)]
         last = self.attrs.trip % 2
         after = [
             self._copy(self._slot(k, last), Place(node, node.type.num_elements))
@@ -76,6 +81,11 @@ class _Loop:
             if k in self.states
         ]
         return [*before, *inside, *after]
+
+    def _inside(self, lowered: Lowered) -> Lowered:
+        """A kernel of the body, where it belongs; whoever finds a better one calls this again."""
+        moved = _moved(lowered, self.places, self.region)
+        return replace(moved, region=self.region, moved=Moved(lowered, self._inside))
 
     # ------------------------------------------------------------ places
 
@@ -162,6 +172,7 @@ def _moved(lowered: Lowered, places: Mapping[Node, Sequence[Place]], region: Reg
         _with_buffers(kernel, tuple(buffers.values()), move_buffers(kernel.body, to)),
         tuple(buffers),
         lowered.group,
+        lowered.choice,
     )
 
 
