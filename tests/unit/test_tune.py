@@ -361,3 +361,31 @@ def test_the_default_tile_fits_the_registers() -> None:
     tile = register_tile(host_target())
     vectors = tile.lanes * 32 // host_target().vector_bits
     assert tile.heights[0] * vectors + vectors < host_target().vector_registers
+
+
+# ------------------------------------------------------------------------------ loops
+
+
+@pytest.mark.parametrize("word", ["rows=48", "rows=96", "registers=1"])
+def test_kernels_of_a_loop_are_chosen_and_give_the_same_bits(word: str) -> None:
+    steps = Variable("steps", 0, 64)
+    x = Tensor.input("x", (steps, 96, 256))
+    weight = Tensor(RNG.standard_normal((256, 256)).astype(np.float32) / 16)
+
+    def body(step: Any, states: Any) -> Any:
+        new = (states[0] @ weight + x[step]).tanh()
+        return [new, states[1] * 0.5 + new.flip(0)], [new]
+
+    zero = Tensor.zeros(96, 256)
+    finals, stacked = Tensor.loop(steps, [zero, zero], body)
+    graph = build_graph([*finals, *stacked])
+    data = RNG.standard_normal((9, 96, 256)).astype(np.float32)
+    tuned = compile_graph(
+        graph,
+        host_target(),
+        tuning=Tuning(1, memory(), race=True, measure=favours(word)),
+    )
+    assert any(word in op.choice and "tuned" in op.choice for op in tuned.ops)
+    found = instantiate(tuned, threads=2)(x=data)
+    want = instantiate(compile_graph(graph, host_target()), threads=1)(x=data)
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in want]
