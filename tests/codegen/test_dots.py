@@ -10,7 +10,6 @@ from tests.codegen.lowering import run_by_interpreter, run_by_machine, run_kerne
 
 from semel import Tensor
 from semel.codegen.emit import emit_kernel
-from semel.compiler.pipeline import graph_to_run
 from semel.devices.cpu.toolchain import assembly, host_target
 from semel.errors import InternalError
 from semel.ir.expr import Index
@@ -28,7 +27,7 @@ from semel.lower.register_tiles import panel_width
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
-from semel.schedule.groups import build_schedule
+from semel.schedule.groups import build_schedule, graph_to_run
 
 V3 = ("avx", *AVX2)
 V4 = (*V3, *AVX512)

@@ -281,3 +281,22 @@ def test_random_bodies_agree_with_the_reference(data: st.DataObject) -> None:
         found = plan(x=array) if len(outputs) > 1 else [plan(x=array)]
         for got, want in zip(found, evaluate(graph, {"x": array}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_bytes_in_a_loop_are_those_of_the_target() -> None:
+    """A quantised recurrence: whole numbers, so that every executor gives the same."""
+    weight = RNG.integers(-9, 9, (64, 64)).astype(np.int8)
+    x = Tensor.input("x", (T, 5, 64), "int8")
+
+    def body(step: Any, h: Any) -> Any:
+        product = h[0].cast("int32") @ Tensor(weight).cast("int32")
+        new = ((product >> 5) + x[step].cast("int32")).clip(-100, 100).cast("int8")
+        return [new], [product]
+
+    (last,), (products,) = Tensor.loop(T, [Tensor.zeros(5, 64, dtype="int8")], body)
+    data = RNG.integers(-99, 99, (7, 5, 64)).astype(np.int8)
+    wanted = evaluate(Graph((last.node, products.node)), {"x": data})
+    for threads in (1, 2):
+        found = semel.prepare([last, products], threads=threads)(x=data)
+        for got, want in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
