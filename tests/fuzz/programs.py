@@ -21,8 +21,10 @@ import numpy as np
 
 from semel import Tensor, Variable
 from semel.errors import GraphError
-from semel.ir.expr import Dim, evaluate, lower_bound, upper_bound
+from semel.ir.expr import Dim, evaluate, lower_bound, upper_bound, variables
+from semel.ir.graph import Graph
 from semel.ir.types import DType, as_dtype
+from semel.ops.guards import guards
 
 Build: TypeAlias = Callable[..., Tensor]
 
@@ -171,7 +173,7 @@ class Maker:
             tensor = build(*(self.tensors[i] for i in operands))
         except GraphError:
             return False  # the shapes do not fit: another choice will
-        if _high(tensor.shape) > self.scale.max_elements:
+        if _high(tensor.shape) > self.scale.max_elements or _is_refused(tensor):
             return False
         noises = [n for i in operands if (n := self.program.noise[i]) is not None]
         if noisy:
@@ -205,6 +207,14 @@ class Maker:
 
     def axis(self, tensor: Tensor) -> int:
         return self.rng.randrange(-tensor.ndim, tensor.ndim)
+
+
+def _is_refused(tensor: Tensor) -> bool:
+    """Whether a guard fails where the variables are largest, as that of 2 == n does."""
+    for dim, _ in guards(Graph((tensor.node,))):
+        if evaluate(dim, {v.name: v.max or 50 for v in variables(dim)}):
+            return True
+    return False
 
 
 def _high(shape: Sequence[Any]) -> int:
