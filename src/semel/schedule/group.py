@@ -55,6 +55,11 @@ class Group:
     work: int = 0
     body: LoopBody | None = None  # what a loop repeats
 
+    @property
+    def is_attention(self) -> bool:
+        """Whether the contraction is one of weights that are a softmax."""
+        return self.contract is not None and self.contract.op.name == "softmax_matmul"
+
 
 @dataclass(frozen=True)
 class LoopBody:
@@ -66,11 +71,6 @@ class LoopBody:
     schedule: Schedule
     kept: tuple[int, ...]
     counter: Variable
-
-    @property
-    def is_attention(self) -> bool:
-        """Whether the contraction is one of weights that are a softmax."""
-        return self.contract is not None and self.contract.op.name == "softmax_matmul"
 
 
 @dataclass(frozen=True)
