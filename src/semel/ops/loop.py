@@ -9,7 +9,7 @@
 
 The body is a graph of its own, and so may be optimised, scheduled and lowered by what does
 that for graphs. A node has one result: a loop with several is several nodes with equal
-operands and bodies that differ in `output`. Why this way: docs/decisions/0017-loops.md.
+operands and bodies that differ in `output`. Why this way: docs/decisions/0019-loops.md.
 """
 
 from __future__ import annotations
