@@ -323,7 +323,12 @@ seg_chunk:
   %few = icmp slt i64 %w1, 1
   %w2 = select i1 %few, i64 1, i64 %w1
   %lacks = icmp slt i64 %tiles, %w2
-  %count = select i1 %lacks, i64 %tiles, i64 %w2
+  %w3 = select i1 %lacks, i64 %tiles, i64 %w2
+  ; As many for every participant, if there are enough: each has a region of its own then.
+  %odd = urem i64 %w3, %threads
+  %w4 = sub i64 %w3, %odd
+  %none = icmp eq i64 %w4, 0
+  %count = select i1 %none, i64 %w3, i64 %w4
   br label %seg_done
 seg_done:
   %num_chunks = phi i64 [ 0, %seg_size ], [ 1, %seg_whole ], [ %count, %seg_chunk ]

@@ -92,8 +92,19 @@ find:
   br i1 %found, label %range, label %find
 range:
   ; Even shares: with chunks of one size the last would be short and its thread idle.
+  ; Participants that take turns each walk a region of their own, where what they fetched
+  ; ahead, or wrote in the step before, is in their cache.
   %tiles = word %sg.Segment.TILES
-  %nth = sub i64 %chunk, %first_chunk
+  %turn = sub i64 %chunk, %first_chunk
+  %threads = word %h.Header.THREADS
+  %region = urem i64 %turn, %threads
+  %place = udiv i64 %turn, %threads
+  %size = udiv i64 %num_chunks, %threads
+  %left_over = urem i64 %num_chunks, %threads
+  %start = mul i64 %region, %size
+  %moved = add i64 %start, %place
+  %is_even = icmp eq i64 %left_over, 0
+  %nth = select i1 %is_even, i64 %moved, i64 %turn
   %nth1 = add i64 %nth, 1
   %before = mul i64 %nth, %tiles
   %until = mul i64 %nth1, %tiles
