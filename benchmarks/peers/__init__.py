@@ -6,4 +6,4 @@ last run computed as a NumPy array. Importing a module imports its runtime: a wo
 imports exactly one, after its threads are set in the environment.
 """
 
-NAMES = ("semel", "numpy", "onnxruntime", "torch", "jax")
+NAMES = ("semel", "numpy", "onnxruntime", "openvino", "torch", "jax")

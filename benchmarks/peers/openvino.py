@@ -1,0 +1,54 @@
+"""OpenVINO with the same ONNX graphs as ONNX Runtime: one request, its tensors set once, float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+
+from benchmarks.models import CONVS, GEMMS, GEMV, LSTMS, SENTENCES, gemm_name
+from benchmarks.peers import onnx_models
+from benchmarks.peers.onnx_models import OnnxGraph
+from benchmarks.rows import Inputs
+
+VERSION = ov.__version__.partition("-")[0]
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+_core = ov.Core()
+_options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+
+
+def setup(threads: int) -> None:
+    """One stream with so many threads; without the hint it would round to bfloat16."""
+    _options["INFERENCE_NUM_THREADS"] = threads
+
+
+def _graph(make: Callable[..., OnnxGraph], *args: Any) -> Callable[[Inputs], Pair]:
+    def build(arrays: Inputs) -> Pair:
+        model = _core.read_model(make(arrays, *args).bytes())
+        request = _core.compile_model(model, "CPU", _options).create_infer_request()
+        for name, array in arrays.items():
+            request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        request.infer()
+        return request.infer, lambda: request.get_output_tensor(0).data
+
+    return build
+
+
+def _decoder(arrays: Inputs) -> Pair:
+    run, result = _graph(onnx_models.decoder_graph)(onnx_models.decoder_inputs(arrays))
+    return run, lambda: result()[0]
+
+
+BUILD: dict[str, Callable[[Inputs], Pair]] = {
+    **{
+        gemm_name(size, gelu): _graph(onnx_models.gemm_graph, size, gelu)
+        for size in (*GEMMS, GEMV)
+        for gelu in (False, True)
+    },
+    **{name: _graph(onnx_models.conv_graph, name) for name in CONVS},
+    **{name: _graph(onnx_models.lstm_graph, name) for name in LSTMS},
+    **dict.fromkeys(SENTENCES, _graph(onnx_models.minilm_graph)),
+    "resnet50": _graph(onnx_models.resnet_graph),
+    "decoder": _decoder,
+}
