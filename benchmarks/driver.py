@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +91,8 @@ class Worker:
         """End the process."""
         with self._process as process:  # closes the pipes, which ends the worker, and waits
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it crashed; what the others measured counts
+                process.stdin.close()
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
