@@ -1,4 +1,4 @@
-"""OpenVINO with the same ONNX graphs as ONNX Runtime: one request, its tensors set once, float32."""
+"""OpenVINO with the ONNX graphs of ONNX Runtime: one request, tensors set once, float32."""
 
 from __future__ import annotations
 
