@@ -60,6 +60,9 @@ SMALL_BYTES = 1 << 19
 MANY_ROWS = 192
 #: So far ahead of their use contractions of few rows ask for their right operand.
 STEPS_AHEAD = 32
+#: Steps of k that blocks of so many rows run without a jump.
+STEPS_AT_ONCE = 4
+HOT_HEIGHT = 5
 #: Steps of one part of a deep contraction, and rows of its tiles, whose sums wait in scratch.
 PART_STEPS = 512
 DEEP_ROWS = 72
@@ -387,9 +390,30 @@ class _Lowering:
         lane = Index(self.names("u"), height)
         add = self._step(self.total, base, lane, steps.inner, combine)
         body = (*self._ahead(base, height, steps), *self._unrolled(lane, height, add, base))
-        for index, stop in reversed(steps.loops):
-            body = (ir.Loop(index, 0, stop, body),)
+        for position, (index, stop) in enumerate(reversed(steps.loops)):
+            is_hot = position == 0 and height >= HOT_HEIGHT and self.target.vector_bits == 512
+            body = self._stepped(index, stop, body) if is_hot else (ir.Loop(index, 0, stop, body),)
         return body
+
+    def _stepped(
+        self, index: Index, stop: Dim, body: tuple[Statement, ...]
+    ) -> tuple[Statement, ...]:
+        """The loop over k, several steps at a time.
+
+        A core that another thread shares has no slots to spare for counting. Where registers
+        are tight the compiler would load the next step's operands early, and spill.
+        """
+        if isinstance(stop, int) and stop < 2 * STEPS_AT_ONCE:
+            return (ir.Loop(index, 0, stop, body),)
+        count = stop // STEPS_AT_ONCE
+        several = Index(self.names("k"), count)
+        one = Index(self.names("o"), STEPS_AT_ONCE)
+        inner = substitute_indices(body, {index: several * STEPS_AT_ONCE + one})
+        unrolled = ir.Loop(one, 0, STEPS_AT_ONCE, inner, unroll=True)
+        loops: list[Statement] = [ir.Loop(several, 0, count, (unrolled,))]
+        if not isinstance(stop, int) or stop % STEPS_AT_ONCE:
+            loops.append(ir.Loop(index, count * STEPS_AT_ONCE, stop, body))
+        return tuple(loops)
 
     def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
         lane = Index(self.names("u"), height)
