@@ -9,14 +9,26 @@ convolutions); what else a runtime fuses is its own work.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.checkpoints import bench_minilm_weights
-from benchmarks.models import CONVS, LSTMS, PAST, conv_weight, gemm_weights, lstm_weights
+from benchmarks.models import (
+    CONVS,
+    GEMMS,
+    GEMV,
+    LSTMS,
+    PAST,
+    SENTENCES,
+    conv_weight,
+    gemm_name,
+    gemm_weights,
+    lstm_weights,
+)
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.row import Array, Inputs
 from semel.models.decoder import DECODER, decoder_weights
@@ -199,3 +211,17 @@ def decoder_graph(arrays: Inputs) -> OnnxGraph:
         x = g("Add", x, linear(inner, f"{name}.mlp.down_proj"))
     linear(norm(x, "model.norm"), "lm_head")
     return g
+
+
+#: The graph of each row, from its inputs; the decoder's come in another form.
+GRAPHS: dict[str, Callable[[Inputs], OnnxGraph]] = {
+    **{
+        gemm_name(size, gelu): partial(gemm_graph, size=size, gelu=gelu)
+        for size in (*GEMMS, GEMV)
+        for gelu in (False, True)
+    },
+    **{name: partial(conv_graph, name=name) for name in CONVS},
+    **{name: partial(lstm_graph, name=name) for name in LSTMS},
+    **dict.fromkeys(SENTENCES, minilm_graph),
+    "resnet50": resnet_graph,
+}

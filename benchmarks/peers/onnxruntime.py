@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.models import CONVS, GEMMS, GEMV, LSTMS, SENTENCES, gemm_name
 from benchmarks.peers import onnx_models
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.peers.onnx_models import OnnxGraph
@@ -96,9 +95,9 @@ def _means(arrays: Inputs) -> Pair:
     return _bound(_session(nodes, arrays, arrays["x"].shape, constants), arrays)
 
 
-def _graph(make: Callable[..., OnnxGraph], *args: Any) -> Callable[[Inputs], Pair]:
+def _graph(make: Callable[[Inputs], OnnxGraph]) -> Callable[[Inputs], Pair]:
     def build(arrays: Inputs) -> Pair:
-        data = make(arrays, *args).bytes()
+        data = make(arrays).bytes()
         session = ort.InferenceSession(data, _options, providers=["CPUExecutionProvider"])
         return _bound(session, arrays)
 
@@ -111,15 +110,7 @@ def _decoder(arrays: Inputs) -> Pair:
 
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
-    **{
-        gemm_name(size, gelu): _graph(onnx_models.gemm_graph, size, gelu)
-        for size in (*GEMMS, GEMV)
-        for gelu in (False, True)
-    },
-    **{name: _graph(onnx_models.conv_graph, name) for name in CONVS},
-    **{name: _graph(onnx_models.lstm_graph, name) for name in LSTMS},
-    **dict.fromkeys(SENTENCES, _graph(onnx_models.minilm_graph)),
-    "resnet50": _graph(onnx_models.resnet_graph),
+    **{name: _graph(make) for name, make in onnx_models.GRAPHS.items()},
     "decoder": _decoder,
     "tiny_add": _row(OnnxNode("Add", ("x", "y"), "out")),
     "call_add": _call_add,

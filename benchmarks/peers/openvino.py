@@ -7,7 +7,6 @@ from typing import Any
 
 import openvino as ov
 
-from benchmarks.models import CONVS, GEMMS, GEMV, LSTMS, SENTENCES, gemm_name
 from benchmarks.peers import onnx_models
 from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.rows import Inputs
@@ -23,9 +22,9 @@ def setup(threads: int) -> None:
     _options["INFERENCE_NUM_THREADS"] = threads
 
 
-def _graph(make: Callable[..., OnnxGraph], *args: Any) -> Callable[[Inputs], Pair]:
+def _graph(make: Callable[[Inputs], OnnxGraph]) -> Callable[[Inputs], Pair]:
     def build(arrays: Inputs) -> Pair:
-        model = _core.read_model(make(arrays, *args).bytes())
+        model = _core.read_model(make(arrays).bytes())
         request = _core.compile_model(model, "CPU", _options).create_infer_request()
         for name, array in arrays.items():
             # A copy in its own memory: its kernels read past the end of an array of ours.
@@ -42,14 +41,6 @@ def _decoder(arrays: Inputs) -> Pair:
 
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
-    **{
-        gemm_name(size, gelu): _graph(onnx_models.gemm_graph, size, gelu)
-        for size in (*GEMMS, GEMV)
-        for gelu in (False, True)
-    },
-    **{name: _graph(onnx_models.conv_graph, name) for name in CONVS},
-    **{name: _graph(onnx_models.lstm_graph, name) for name in LSTMS},
-    **dict.fromkeys(SENTENCES, _graph(onnx_models.minilm_graph)),
-    "resnet50": _graph(onnx_models.resnet_graph),
+    **{name: _graph(make) for name, make in onnx_models.GRAPHS.items()},
     "decoder": _decoder,
 }

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,15 @@ def test_an_exception_in_a_host_call_ends_the_run_cleanly() -> None:
     np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8 * TILE, 3.0))
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Ctrl-C is heard even where a shell started the tests in the background, which ignores it."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_long_execute_and_the_next_one_works(threads: int) -> None:
     s = Sketch(16 * TILE)

@@ -207,15 +207,7 @@ class Memory(Values):
                 pointer = self._back(buffer, pointer)
                 text = self._reverse(text, memory_type(buffer.dtype))
                 mask = self._reverse(mask, "i1") if mask else None
-            if mask is None:
-                lines.append(f"  store {kind} {text}, ptr {pointer}, align {align}")
-                return
-            name = f"llvm.masked.store.{mangle(kind)}.p0"
-            self.sink.declarations[name] = f"declare void @{name}({kind}, ptr, <{lanes} x i1>)"
-            lines.append(
-                f"  call void @{name}({kind} {text}, ptr align {align} {pointer}, "
-                f"<{lanes} x i1> {mask})"
-            )
+            self._contiguous_store(kind, text, pointer, align, mask, lanes)
             return
         pointers = self._lane_pointers(buffer, at, lanes)
         everywhere = self.scalars.raw("i1", "true", lanes)
@@ -246,6 +238,21 @@ class Memory(Values):
         lines.append(f"  store {kind} {text}, ptr {pointer}, align {align}")
         lines.append(f"  br label %{after}")
         self._label(self.scope, after)
+
+    def _contiguous_store(
+        self, kind: str, text: str, pointer: str, align: int, mask: str | None, lanes: int
+    ) -> None:
+        """Store one vector side by side, or the lanes of it that the mask keeps."""
+        lines = self.scope.lines
+        if mask is None:
+            lines.append(f"  store {kind} {text}, ptr {pointer}, align {align}")
+            return
+        name = f"llvm.masked.store.{mangle(kind)}.p0"
+        self.sink.declarations[name] = f"declare void @{name}({kind}, ptr, <{lanes} x i1>)"
+        lines.append(
+            f"  call void @{name}({kind} {text}, ptr align {align} {pointer}, "
+            f"<{lanes} x i1> {mask})"
+        )
 
     def _prefetch(self, statement: ir.Prefetch) -> None:
         """One hint per cache line of a full vector, or one for a place that all lanes share.

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.codegen.scalars import element_type, memory_type, vector_of
-from semel.codegen.scope import mangle
 from semel.codegen.turned import Turned
 from semel.ir.expr import Dim, Index, atoms, linear_coefficient, substitute
 from semel.ir.types import DType
@@ -96,15 +95,7 @@ class Transpose(Turned):
         pointer = self._pointer(buffer, at, self.level)
         text = self.scalars.to_memory(lines, buffer.dtype, value, lanes)
         kind, align = vector_of(memory_type(buffer.dtype), lanes), buffer.dtype.size_bytes
-        if self.vector.mask is None:
-            lines.append(f"  store {kind} {text}, ptr {pointer}, align {align}")
-            return
-        name = f"llvm.masked.store.{mangle(kind)}.p0"
-        self.sink.declarations[name] = f"declare void @{name}({kind}, ptr, <{lanes} x i1>)"
-        lines.append(
-            f"  call void @{name}({kind} {text}, ptr align {align} {pointer}, "
-            f"<{lanes} x i1> {self.vector.mask})"
-        )
+        self._contiguous_store(kind, text, pointer, align, self.vector.mask, lanes)
 
 
 def _below_casts(value: Value) -> tuple[Value, tuple[tuple[DType, DType], ...]]:
