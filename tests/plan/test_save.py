@@ -135,7 +135,10 @@ def test_a_loaded_plan_is_a_whole_plan(path: Path) -> None:
     assert [op.nodes for op in loaded.program.ops] == [op.nodes for op in made.program.ops]
     assert [op.reason for op in loaded.program.ops] == [op.reason for op in made.program.ops]
     assert [op.choice for op in loaded.program.ops] == [op.choice for op in made.program.ops]
-    assert all("test_save.py" in line for op in loaded.program.ops for line in op.origins)
+    # A node that another test wrote too, and still holds, has that place among its origins.
+    origins = [op.origins for op in loaded.program.ops]
+    assert all(any("test_save.py" in line for line in lines) for lines in origins if lines)
+    assert any(origins)
     with pytest.raises(IndexRangeError, match=r"\[-5, 5\), got 5"):
         loaded(x=ROWS, i=np.array([0, 5, 1]))
     with pytest.raises(semel.InputError, match="n=17"):
