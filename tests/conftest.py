@@ -1,13 +1,21 @@
-"""What every test gets: a kernel cache of its own run, and settings put back afterwards."""
+"""What every test gets: a kernel cache of its own run, and settings put back afterwards.
+
+With SEMEL_SKIPS=listed, a skip whose reason is not in skips.txt fails the run: what is not
+tested must be known.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from semel import config
+
+_LIST = Path(__file__).with_name("skips.txt")
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +28,47 @@ def session_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_settings(session_cache_dir: Path) -> Iterator[None]:
     with config.override(cache_dir=session_cache_dir):
         yield
+
+
+def listed_reasons() -> list[re.Pattern[str]]:
+    """The reasons for which tests may be skipped."""
+    lines = _LIST.read_text().splitlines()
+    return [re.compile(line) for line in lines if line and not line.startswith("#")]
+
+
+class SkipsAreListed:
+    """Fails a run in which a test was skipped for a reason that nobody wrote down."""
+
+    def __init__(self) -> None:
+        self._known = listed_reasons()
+        self._unlisted: list[str] = []
+
+    def _take(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped or hasattr(report, "wasxfail"):
+            return
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = text.removeprefix("Skipped: ")
+        if not any(known.fullmatch(reason) for known in self._known):
+            self._unlisted.append(f"{report.nodeid}: {reason}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._take(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._take(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._unlisted and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._unlisted:
+            terminalreporter.section("skipped for a reason that is not in tests/skips.txt")
+            terminalreporter.write_line("\n".join(sorted(set(self._unlisted))))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if os.environ.get("SEMEL_SKIPS") == "listed" and not is_worker:
+        config.pluginmanager.register(SkipsAreListed())

@@ -1,8 +1,11 @@
-"""Deep, wide, empty, tiny and high-dimensional graphs compile in reasonable time and are right."""
+"""Deep, wide, empty, tiny and high-dimensional graphs are right, and compile at all.
+
+What would take exponential time ends at the time limit that every test has.
+"""
 
 from __future__ import annotations
 
-import time
+import mmap
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -10,24 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph
+from tests.codegen.machine import Native
 
 import semel
 from semel import Tensor, Variable
-from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import host_target
+from semel.ir.expr import evaluate as evaluate_dim
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
-
-#: Far above what these take, far below what exponential growth would.
-SECONDS = 40
 
 
 def check(outputs: Tensor | list[Tensor], *, rtol: float = 1e-4, **arrays: Any) -> None:
     tensors = outputs if isinstance(outputs, list) else [outputs]
-    start = time.monotonic()
-    plan = semel.prepare(tensors)
-    assert time.monotonic() - start < SECONDS
-    results = plan(**arrays)
+    results = semel.prepare(tensors)(**arrays)
     want = evaluate(Graph(tuple(t.node for t in tensors)), arrays)
     for g, w in zip(results if len(tensors) > 1 else [results], want, strict=True):
         np.testing.assert_allclose(g, w, rtol=rtol, atol=rtol)
@@ -80,6 +78,7 @@ def test_a_hundred_layers() -> None:
     weight = Tensor(np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32) / 4)
     for _ in range(100):
         t = (t @ weight).tanh().layer_norm() + t * 0.5
+    # Each layer's norm spreads the roundings of the one before it.
     check(t, rtol=2e-3, x=np.random.default_rng(1).normal(size=(4, 16)).astype(np.float32))
 
 
@@ -116,11 +115,7 @@ UNARY = ("exp", "neg", "sum", "argmax", "softmax", "cumsum", "sort", "flatten", 
 def test_everything_works_without_dimensions(name: str) -> None:
     t = Tensor.input("x", ())
     args: tuple[Any, ...] = {"softmax": ((),), "sort": (None,)}.get(name, ())
-    try:
-        built = getattr(t, name)(*args)
-    except semel.GraphError:
-        return  # refused with a typed error is fine, too
-    check(built, x=np.float32(0.5).reshape(()))
+    check(getattr(t, name)(*args), x=np.float32(0.5).reshape(()))
 
 
 def test_a_large_constant_is_held_once() -> None:
@@ -131,20 +126,43 @@ def test_a_large_constant_is_held_once() -> None:
     assert plan.memory.weights_bytes <= 1.5 * weight.nbytes
 
 
-def test_offsets_are_64_bits_wide() -> None:
-    """A tensor of more than 2**31 elements cannot be run here; its addresses can be read."""
-    x = Tensor.input("x", (3, 1 << 33))
-    for tensor in (x.flip(1) + 1, x.T + 1, x[:, ::3] * 2, x.reshape(1 << 33, 3).sum(1)):
-        _, kernels = lower_graph([tensor])
-        for lowered in kernels:
-            text = emit_kernel(lowered.kernel, host_target(), "k")
-            assert "trunc i64" not in text.replace("trunc i64 %", "", 0) or _only_masks(text)
+LONG = 1 << 31  # three rows of it have more bytes than 32 bits can count
+WIDTH = 60  # how many elements are looked at
 
 
-def _only_masks(text: str) -> bool:
-    """Whether 64-bit numbers are cut only for the lanes of a mask, which are few."""
-    cuts = [line for line in text.splitlines() if "trunc" in line and "i64" in line]
-    return all("to i32" in line and " x i64>" not in line for line in cuts)
+def reserve(size: int) -> np.ndarray:
+    """Zeros that take no memory until they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+
+
+#: A tensor of x[3, LONG]; the elements of x that its last ones are made of; what these are then.
+FAR: dict[str, tuple[Callable[[Tensor], Tensor], Any, Callable[[np.ndarray], np.ndarray]]] = {
+    "flip": (lambda x: x.flip(1) + 1, np.s_[2, :WIDTH], lambda p: p[::-1] + 1),
+    "transpose": (lambda x: x.T + 1, np.s_[:, -WIDTH // 3 :], lambda p: p.T.reshape(-1) + 1),
+    "step": (lambda x: x[:, ::3] * 2, np.s_[2, -3 * WIDTH + 1 :: 3], lambda p: p * 2),
+    "sum": (
+        lambda x: x.reshape(LONG, 3).max(1) + 1,
+        np.s_[2, -3 * WIDTH :],
+        lambda p: p.reshape(-1, 3).max(1) + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_offsets_are_64_bits_wide(name: str) -> None:
+    """The last tile of a tensor that has more elements than 32 bits can count."""
+    build, key, expected = FAR[name]
+    _, (lowered,) = lower_graph([build(Tensor.input("x", (3, LONG), "uint8"))])
+    x = reserve(3 * LONG)
+    pattern = np.arange(1, 1 + WIDTH * 3, dtype=np.uint8)
+    source = x.reshape(3, LONG)[key]
+    source[...] = pattern[: source.size].reshape(source.shape)
+    assert isinstance(lowered.kernel.tiles, int)
+    out = reserve(evaluate_dim(lowered.args[0].type.num_elements, {}))
+    Native(lowered.kernel, host_target()).run([out, x], last_tiles=2)
+    want = expected(source)
+    np.testing.assert_array_equal(out[-want.size :], want)
 
 
 def test_a_variable_may_be_zero_at_any_run() -> None:
@@ -168,7 +186,8 @@ def test_a_variable_without_maximum_grows() -> None:
     for rows in (1, 3, 1000, 2, 20_000, 5):
         data = np.random.default_rng(rows).normal(size=(rows, 7)).astype(np.float32)
         for g, w in zip(plan(x=data), evaluate(graph, {"x": data}), strict=True):
-            np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-3)
+            # 20,000 numbers of 1 add up to some 140, in another order than the reference's
+            np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-3)
     assert plan.compile_count == 1
 
 

@@ -92,7 +92,7 @@ def test_the_machine_does_what_the_interpreter_says(name: str, width: str) -> No
     assert [found for k in kernels for found in verify_kernel(k.kernel)] == []
     (said,) = run_kernels(graph, kernels, arrays, values, run_by_interpreter)
     (done,) = run_kernels(graph, kernels, arrays, values, run_by_machine(target))
-    near = 2e-3 if name == "half" else 2e-6
+    near = 2e-3 if name == "half" else 2e-6  # two roundings to float16 of values up to 2
     # The interpreter adds the weights of a row one after the other, the machine lane by lane.
     np.testing.assert_allclose(done.astype(np.float64), said.astype(np.float64), atol=near)
     reference = evaluate(Graph((tensor.node,)), arrays)[0].astype(np.float64)

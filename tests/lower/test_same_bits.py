@@ -103,7 +103,8 @@ def test_a_deep_product_in_parts_gives_the_same_bits() -> None:
 
     whole = product(53, 1)
     exact = x.astype(np.float64) @ weight.astype(np.float64) + 1
-    np.testing.assert_allclose(whole, np.maximum(exact, 0), atol=2e-2)
+    # 9000 roundings of sums of about 95 end some 3e-4 away, five times that in the tail.
+    np.testing.assert_allclose(whole, np.maximum(exact, 0), atol=1.5e-3)
     assert bits(product(53, 2)) == bits(whole)
     assert bits(product(Variable("n", 1, 64), 1)) == bits(whole)  # in one part
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import semel
 from semel import GraphError, Tensor, Variable
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -150,8 +151,10 @@ def test_several_rows_of_quantised_floats_are_one_chain() -> None:
     t = Tensor.input("x", x.shape)
     y, scale, zero = t.dynamic_quantize_linear()
     out = y.matmul_integer(q, zero).cast("float32") * (scale * Tensor(w_scale.astype(np.float32)))
-    got = out.prepare()(x=x)
-    np.testing.assert_allclose(got, x @ w, atol=0.35)
+    got, steps, step, origin = semel.prepare([out, y, scale, zero])(x=x)
+    assert np.abs((steps.astype(np.float32) - origin) * step - x).max() <= 0.5001 * step
+    exact = (steps.astype(np.int64) - origin) @ q.astype(np.int64)
+    np.testing.assert_allclose(got, exact * (step * w_scale.astype(np.float32)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])

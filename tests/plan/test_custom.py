@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.cases_elementwise import ONE_ROUNDING
 from tests.plan.build import Sketch, typed
 from tests.plan.kernels import TILE
 
@@ -420,7 +421,7 @@ def test_all_reduce_gives_everybody_the_result(op: str, dtype: str) -> None:
     for result in results:
         np.testing.assert_array_equal(result, results[0])
         np.testing.assert_allclose(
-            result.astype(np.float64), expected, rtol=2e-2 if "16" in dtype else 1e-6
+            result.astype(np.float64), expected, rtol=2 * ONE_ROUNDING.get(dtype, 1e-7)
         )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.plan.memory import Lifetime, plan_memory
+from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
 
 
 def test_a_chain_needs_two_slots() -> None:
@@ -38,9 +36,8 @@ def test_values_that_live_together_never_share_bytes(drawn: list[tuple[int, int,
                 assert apart or not (a.size_bytes and lives[j].size_bytes)
 
 
-def test_two_thousand_values_are_placed_quickly() -> None:
+def test_two_thousand_values_take_little_more_than_they_must() -> None:
     rng = np.random.default_rng(0)
     lives = [Lifetime(int(rng.integers(1, 1 << 20)), i, i + 3) for i in range(2000)]
-    start = time.perf_counter()
-    plan_memory(lives)
-    assert time.perf_counter() - start < 2
+    least = lower_bound_bytes(lives)
+    assert least <= plan_memory(lives).arena_bytes <= 1.3 * least

@@ -163,11 +163,7 @@ def test_perfetto_reads_the_trace(tmp_path: Path) -> None:
     processor = pytest.importorskip("perfetto.trace_processor", reason="perfetto is not installed")
     path = tmp_path / "trace.json"
     sample_report().chrome_trace(path)
-    try:
-        trace = processor.TraceProcessor(trace=str(path))
-    except Exception as error:
-        # The package fetches its native part at first use.
-        pytest.skip(f"the trace processor does not start here: {type(error).__name__}: {error}")
+    trace = processor.TraceProcessor(trace=str(path))
     try:
         rows = list(trace.query("select name, dur from slice where category != 'step'"))
         assert sorted(r.name for r in rows).count("matmul") == 2
@@ -315,7 +311,7 @@ def _wide(*ops: tuple[str, ...], threads: int = 2) -> ExecutionPlan:
 
 def test_lanes_share_an_op_and_never_overlap_themselves() -> None:
     plan = _wide(("increment", "x", "y"), ("reverse", "y", "z"), ("increment", "z", "out"))
-    for _ in range(50):
+    while True:  # until a worker comes, which a busy machine may delay
         report = plan.execute_profiled(limits=False)
         spans = [span for p in report for span in p.spans]
         assert all(sum(s.tiles for s in p.spans) == p.tiles for p in report)
@@ -325,7 +321,6 @@ def test_lanes_share_an_op_and_never_overlap_themselves() -> None:
         check_nesting(chrome_trace(report, report.run))
         if any(len(p.lanes) == 2 for p in report):
             return
-    pytest.skip("no worker came in 50 runs: the machine is too busy")
 
 
 def test_a_step_begins_after_the_barrier_before_it() -> None:
