@@ -272,7 +272,9 @@ def _sign(x: Value) -> Value:
         return x
     if x.dtype.kind == "u":
         return ir.select(x > zero, one, zero)
-    down = ir.select(x < zero, ir.const(x.dtype, -1), x if x.dtype.is_float else zero)
+    # NaN stays NaN; a zero loses its sign.
+    rest = ir.select(x.eq(zero), zero, x) if x.dtype.is_float else zero
+    down = ir.select(x < zero, ir.const(x.dtype, -1), rest)
     return ir.select(x > zero, one, down)
 
 

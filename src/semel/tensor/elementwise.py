@@ -353,8 +353,11 @@ class Elementwise(Movement):
         x, y = self._promote((self, other))
         if x.dtype.is_float:
             return x._binary("fmod", y)
-        rest = x.abs() % y.abs()
-        return self._choose(x < 0, -rest, rest) if x.dtype.kind == "i" else rest
+        rest = x % y
+        if x.dtype.kind != "i":
+            return rest
+        # Floor and truncation differ where signs do; the lowest integer has no absolute value.
+        return self._choose(rest.ne(0) & ((rest ^ x) < 0), rest - y, rest)
 
     def pow(self, other: TensorLike) -> Self:
         return self._power(self, other)
