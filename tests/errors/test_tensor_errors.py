@@ -145,7 +145,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("scatter mode", lambda: A.scatter(0, np.zeros((1, 4), int), 1.0, "mean"), GraphError,
      "[scatter] reduce must be one of sum, prod, amax, amin, set, got 'mean'."),
     ("assign shape", lambda: Tensor(A).__setitem__(0, np.zeros(3, np.float32)), GraphError,
-     "[broadcast_to] only dims of size 1 stretch, got f32[3] to [4]."),
+     "[setitem] only dims of size 1 stretch, got f32[3] to [4]."),
     ("assign mask", lambda: Tensor(A).__setitem__(A > 0, A), GraphError,
      "[setitem] with a computed mask the value must fit the axes behind it, got f32[3,4]. "
      "Use where(mask, value, x)."),

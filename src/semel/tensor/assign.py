@@ -14,10 +14,12 @@ from typing import Any, Self
 
 from semel.errors import GraphError
 from semel.ir.expr import is_nonnegative, minimum, product
+from semel.ir.types import Shape
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.handle import Handle, TensorLike, normalize_axis, weak_kind
 from semel.tensor.indexing import Indexing
 from semel.tensor.key import Cut, Key, is_mask, parse_key, result_axes
+from semel.tensor.movement import is_negative, show
 
 _MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
 
@@ -38,22 +40,22 @@ class Assign(Indexing):
             return self._masked(self._lift(key), update)
         parsed = parse_key(key, self.shape, where)
         if mode == "set" and not parsed.picks:
-            return self._place(parsed, update._fit(parsed.cut_shape()))
+            return self._place(parsed, update._fit(parsed.cut_shape(), where))
         region = self._cut(parsed.cuts).reshape(parsed.cut_shape())
         if parsed.picks:
             return self._place(parsed, region._scatter_picked(parsed, update, mode, where))
-        return self._place(parsed, region._combined(update._fit(region.shape), mode))
+        return self._place(parsed, region._combined(update._fit(region.shape, where), mode))
 
     def _in_my_dtype(self, value: TensorLike) -> Self:
         weak = weak_kind(value)
         return self._weak(value, self.dtype) if weak else self._lift(value)._cast(self.dtype)
 
-    def _fit(self, shape: Sequence[Any]) -> Self:
+    def _fit(self, shape: Sequence[Any], where: str) -> Self:
         """Broadcast to the region that is written; NumPy also drops leading axes of size 1."""
         extra = self.ndim - len(shape)
         lead = self.shape[: max(extra, 0)]
         x = self.reshape(self.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else self
-        return x.broadcast_to(tuple(shape))
+        return x._reach(tuple(shape), where)
 
     def _combined(self, update: Self, mode: str) -> Self:
         match mode:
@@ -68,14 +70,16 @@ class Assign(Indexing):
 
     def _masked(self, mask: Self, update: Self) -> Self:
         """A computed mask: the value must not depend on how many elements it selects."""
-        if mask.ndim > self.ndim or update.ndim > self.ndim - mask.ndim:
+        mask = mask._of_shape(self.shape[: mask.ndim], "setitem", "mask")
+        behind = self.shape[mask.ndim :]
+        if update.ndim > len(behind):
             raise GraphError(
                 "setitem",
                 f"with a computed mask the value must fit the axes behind it, got {update.type}.",
                 hint="Use where(mask, value, x).",
             )
-        wide = mask.reshape(*mask.shape, *(1,) * (self.ndim - mask.ndim))
-        return self._choose(wide, update, self)
+        wide = mask.reshape(*mask.shape, *(1,) * len(behind))
+        return self._choose(wide, update._reach(behind, "setitem"), self)
 
     # ------------------------------------------------------------ slices
 
@@ -126,7 +130,7 @@ class Assign(Indexing):
         rest = tuple(d for i, d in enumerate(self.shape) if i not in places)
         order = result_axes(key, index.ndim)
         shape = (*index.shape, *rest)
-        fitted = update._fit([shape[i] for i in order])
+        fitted = update._fit([shape[i] for i in order], where)
         back = fitted.permute([order.index(i) for i in range(len(shape))])
         rows = self._merged(places)
         merged = rows._scatter_rows(index.flatten(), back.reshape(index.size, *rest), mode)
@@ -134,7 +138,7 @@ class Assign(Indexing):
         return moved.moveaxis(range(len(places)), places)
 
     def _scatter_rows(self, index: Self, update: Self, mode: str) -> Self:
-        """Rows of this tensor updated in order of `index` (1-D, checked)."""
+        """Rows of this tensor updated in order of `index` (1-D, checked); one row each."""
         width = product(self.shape[1:])
         rows = self.reshape(self.shape[0], width)
         new = update.reshape(index.shape[0], width)
@@ -148,12 +152,30 @@ class Assign(Indexing):
         return self._with(tuple(indices), values, "add" if accumulate else "set", "index_put")
 
     def index_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
-        """A copy with the slices of `source` added at the indices of one axis."""
-        i = normalize_axis(axis, self.ndim, "index_add")
-        checked = self._lift(index)._checked(self.shape[i], "index_add")
-        update = self._in_my_dtype(source).moveaxis(i, 0)
-        rows = self.moveaxis(i, 0)._scatter_rows(checked, update, "add")
+        """A copy with the slices of `source` added at the indices (1-D) of one axis.
+
+        `source` has this tensor's shape, with one slice per index along the axis.
+        """
+        where, lifted = "index_add", self._lift(index)
+        i = normalize_axis(axis, self.ndim, where)
+        if lifted.ndim != 1:
+            raise GraphError(where, f"index must be 1-D, got {lifted.type}.")
+        shape = (*self.shape[:i], lifted.shape[0], *self.shape[i + 1 :])
+        update = self._in_my_dtype(source)._of_shape(shape, where, "source")
+        checked = lifted._checked(self.shape[i], where)
+        rows = self.moveaxis(i, 0)._scatter_rows(checked, update.moveaxis(i, 0), "add")
         return rows.moveaxis(0, i)
+
+    def _of_shape(self, shape: Shape, where: str, name: str) -> Self:
+        """This tensor, whose shape must be `shape`: nothing stretches or is read in another way.
+
+        Dims that may be equal are left for a guard.
+        """
+        differ = [(a, b) for a, b in zip(self.shape, shape, strict=False) if a != b]
+        never = any(a == 1 or (isinstance(a, int) and isinstance(b, int)) for a, b in differ)
+        if never or self.ndim != len(shape):
+            raise GraphError(where, f"{name} must have shape {show(shape)}, got {self.type}.")
+        return self.broadcast_to(shape)
 
     def scatter(
         self, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
@@ -196,6 +218,12 @@ class Assign(Indexing):
         if update.ndim != index.ndim:
             raise GraphError(
                 where, f"source must have the rank of {index.type}, got {update.type}."
+            )
+        if any(
+            is_negative(have - want) for have, want in zip(update.shape, index.shape, strict=True)
+        ):
+            raise GraphError(
+                where, f"source must not be smaller than {index.type}, got {update.type}."
             )
         return update._slice((0,) * index.ndim, index.shape, (1,) * index.ndim)
 

@@ -5,7 +5,8 @@
 A `Key` is applied in two steps: *cut* (slices with starts, sizes and steps; integers cut one
 element) and *pick* (index arrays along axes of the cut tensor). Index arrays follow NumPy:
 integers beside them are arrays of rank 0, and adjacent ones leave their result in place while
-separated ones put it in front. Bounds may be symbolic; sizes are clamped as Python's are.
+separated ones put it in front. What separates them is what stands between them in the brackets,
+even an ellipsis for no axis. Bounds may be symbolic; sizes are clamped as Python's are.
 """
 
 from __future__ import annotations
@@ -39,18 +40,14 @@ class Key:
     """`cuts` has one per axis; `layout` says where each result axis of the cut comes from.
 
     A layout entry is an axis number or None for an inserted axis. `picks` maps positions in
-    the layout to index arrays (NumPy arrays, tensors or ints), in order.
+    the layout to index arrays (NumPy arrays, tensors or ints), in order. `is_adjacent`: they
+    stand side by side in the brackets, so that their result stays in place.
     """
 
     cuts: tuple[Cut, ...]
     layout: tuple[int | None, ...]
     picks: tuple[tuple[int, Any], ...]
-
-    @property
-    def is_adjacent(self) -> bool:
-        """Whether the picked axes stand side by side, so that their result stays in place."""
-        places = [place for place, _ in self.picks]
-        return places == list(range(places[0], places[0] + len(places)))
+    is_adjacent: bool
 
     def cut_shape(self) -> Shape:
         return tuple(1 if axis is None else self.cuts[axis].size for axis in self.layout)
@@ -58,7 +55,8 @@ class Key:
 
 def parse_key(key: Any, shape: Shape, where: str) -> Key:
     """Check and normalise a key for a tensor of this shape."""
-    items = _expand_ellipsis(_expand_masks(_as_items(key), shape, where), shape, where)
+    written = [_check_item(item, where) for item in _as_items(key, where)]
+    items = _expand_masks(_expand_ellipsis(written, shape, where), shape, where)
     picking = any(_is_index_array(item) for item in items)
     cuts: list[Cut] = []
     layout: list[int | None] = []
@@ -78,15 +76,22 @@ def parse_key(key: Any, shape: Shape, where: str) -> Key:
             cuts.append(Cut(_certain_index(item, dim, axis, where), 1, drop=True))
             continue
         layout.append(axis)
-    return Key(tuple(cuts), tuple(layout), tuple(picks))
+    return Key(tuple(cuts), tuple(layout), tuple(picks), _are_adjacent(written))
 
 
 # ---------------------------------------------------------------- items
 
 
-def _as_items(key: Any) -> list[Any]:
+def _as_items(key: Any, where: str) -> list[Any]:
     items = list(key) if isinstance(key, tuple) else [key]
-    return [np.asarray(i) if isinstance(i, (list, range)) else i for i in items]
+    return [_index_array(i, where) if isinstance(i, (list, range)) else i for i in items]
+
+
+def _index_array(item: Any, where: str) -> Any:
+    try:
+        return np.asarray(item)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise GraphError(where, f"a list of indices must be an array: {error}.") from None
 
 
 def is_mask(item: Any) -> bool:
@@ -100,24 +105,39 @@ def _is_index_array(item: Any) -> bool:
     return isinstance(item, (np.ndarray, Handle))
 
 
+def _are_adjacent(items: list[Any]) -> bool:
+    """Whether no slice, inserted axis or ellipsis stands between two indices."""
+    places = [k for k, item in enumerate(items) if not _is_basic(item)]
+    return not places or places[-1] - places[0] + 1 == len(places)
+
+
+def _is_basic(item: Any) -> bool:
+    return item is None or item is Ellipsis or isinstance(item, slice)
+
+
 def _expand_masks(items: list[Any], shape: Shape, where: str) -> list[Any]:
     """Constant masks become the index arrays of their true elements."""
     result: list[Any] = []
+    axis = 0
     for item in items:
-        if isinstance(item, (bool, np.bool_)):
-            raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
-        if not is_mask(item):
-            result.append(_check_item(item, where))
-            continue
-        mask = _mask_array(item, where)
-        axis = sum(1 for i in result if i is not None and i is not Ellipsis)
-        if Ellipsis not in [i for i in result if i is None or i is Ellipsis]:
-            _check_mask(mask, shape, axis, where)
-        result.extend(np.nonzero(mask))
+        if is_mask(item):
+            _check_mask(item, shape, axis, where)
+            result.extend(np.nonzero(item))
+        else:
+            result.append(item)
+        axis += _axes_of(item)
     return result
 
 
+def _axes_of(item: Any) -> int:
+    """How many axes an item speaks of."""
+    if item is None or item is Ellipsis:
+        return 0
+    return int(item.ndim) if is_mask(item) else 1
+
+
 def _check_mask(mask: Any, shape: Shape, axis: int, where: str) -> None:
+    """A mask has exactly the dims of the axes it speaks of: none stretches."""
     if mask.shape != shape[axis : axis + mask.ndim]:
         raise GraphError(
             where,
@@ -126,6 +146,8 @@ def _check_mask(mask: Any, shape: Shape, axis: int, where: str) -> None:
 
 
 def _mask_array(item: Any, where: str) -> Any:
+    if item.ndim == 0:
+        raise UnsupportedError(where, f"a bool is not an index, got {item!r}.", hint="Use None.")
     if isinstance(item, np.ndarray):
         return item
     if item.node.op.name == "constant":
@@ -138,8 +160,12 @@ def _mask_array(item: Any, where: str) -> Any:
 
 
 def _check_item(item: Any, where: str) -> Any:
-    if item is None or item is Ellipsis or isinstance(item, (slice, *SYMBOLIC)):
+    if _is_basic(item) or isinstance(item, SYMBOLIC):
         return item
+    if isinstance(item, (bool, np.bool_)):
+        raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
+    if is_mask(item):
+        return _mask_array(item, where)
     if isinstance(item, Handle):
         if not item.dtype.is_integer:
             raise GraphError(where, f"indices must be integers, got {item.type}.")
@@ -159,7 +185,7 @@ def _check_item(item: Any, where: str) -> Any:
 
 
 def _expand_ellipsis(items: list[Any], shape: Shape, where: str) -> list[Any]:
-    used = sum(1 for i in items if i is not None and i is not Ellipsis)
+    used = sum(_axes_of(item) for item in items)
     dots = [k for k, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
         raise GraphError(where, "a key may hold one ellipsis (...), got several.")

@@ -134,14 +134,16 @@ class Movement(Handle):
 
     def broadcast_to(self, *shape: Any) -> Self:
         """Stretch axes of literal size 1, and add axes in front, to reach `shape`."""
-        dims = as_shape(_flat(shape), "broadcast_to")
+        return self._reach(as_shape(_flat(shape), "broadcast_to"), "broadcast_to")
+
+    def _reach(self, dims: Shape, where: str) -> Self:
         if len(dims) < self.ndim:
-            raise GraphError("broadcast_to", f"{self.type} has more axes than shape {show(dims)}.")
+            raise GraphError(where, f"{self.type} has more axes than shape {show(dims)}.")
         aligned = self.reshape((1,) * (len(dims) - self.ndim) + self.shape)
         for have, want in zip(aligned.shape, dims, strict=True):
             if have != want and have != 1 and isinstance(have, int) and isinstance(want, int):
                 raise GraphError(
-                    "broadcast_to", f"only dims of size 1 stretch, got {self.type} to {show(dims)}."
+                    where, f"only dims of size 1 stretch, got {self.type} to {show(dims)}."
                 )
         if dims == aligned.shape:
             return aligned
