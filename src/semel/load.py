@@ -348,7 +348,7 @@ def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
     return CachedKernel(
         signature=decode_signature(record["signature"], file.dim),
         address=_load_code(file, code, entry),
-        entry=entry,
+        entry_point=entry,
         code=code,
         text=file.blob(record["text"]).decode(),
         encoded=file.blob(record["form"]),

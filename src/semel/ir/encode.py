@@ -135,6 +135,7 @@ def encode_signature(signature: KernelSignature, dim: DimWriter) -> dict[str, An
         "checks": [encode_check(c, dim) for c in signature.checks],
         "flops": dim(signature.flops),
         "bytes": dim(signature.bytes),
+        "serial": not signature.host_parallel_safe,
     }
 
 
@@ -161,6 +162,7 @@ def decode_signature(record: Any, dim: DimReader) -> KernelSignature:
         checks=tuple(decode_check(c, dim) for c in as_list(record["checks"])),
         flops=dim(record["flops"]),
         bytes=dim(record["bytes"]),
+        host_parallel_safe=not record.get("serial", False),
     )
 
 

@@ -52,7 +52,11 @@ class BufferSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """Arguments in ABI order and everything the runner must know to call the kernel."""
+    """Arguments in ABI order and everything the runner must know to call the kernel.
+
+    A kernel that is not `host_parallel_safe` runs on the calling thread, with no other
+    operation of its plan beside it.
+    """
 
     name: str
     buffers: tuple[BufferSpec, ...]
@@ -62,3 +66,4 @@ class KernelSignature:
     checks: tuple[CheckInfo, ...] = ()
     flops: Dim = 0
     bytes: Dim = 0
+    host_parallel_safe: bool = True

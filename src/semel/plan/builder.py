@@ -216,7 +216,7 @@ class ExecutionPlanBuilder:
                 input_io=tuple(self._io["input"]),
                 output_io=tuple(self._io["output"]),
                 threads=threads,
-                run_order=schedule if order is None else _checked_order(order, len(ops)),
+                run_order=None if order is None else _checked_order(order, len(ops)),
                 functions=_functions(ops),
             )
         )
@@ -299,13 +299,7 @@ class ExecutionPlanBuilder:
                     op=op.id,
                 )
         _check_fixed(where, op.fixedvars, runtime_vars)
-        buffers = [self._buffers[i] for i in op.buffer_indices]
-        return replace(
-            op,
-            runtime_vars=runtime_vars,
-            buffer_ptrs=tuple(b.address for b in buffers),
-            buffer_ids=tuple(b.storage_id for b in buffers),
-        )
+        return replace(op, runtime_vars=runtime_vars, buffer_ptrs=(), buffer_ids=())
 
     def _check_arguments(self, where: str, op: PreparedKernel) -> None:
         """Each buffer as the kernel wants it, and no written one under another's bytes."""

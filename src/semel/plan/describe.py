@@ -3,12 +3,12 @@
     PlanParts, Program | None  -->  names, kinds, positions; ProfiledOp, ArenaBlock
 
 `explain` and the profiler say the same of the same thing because both ask here. Positions
-count in order of execution (`PlanParts.run_order`), views included.
+count in order of execution (`LinkedOps.order`), views included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
@@ -102,17 +102,17 @@ def buffer_kinds(parts: PlanParts, program: Program | None) -> list[str]:
     return kinds
 
 
-def alive_positions(parts: PlanParts) -> dict[int, tuple[int, int]]:
-    """For each buffer that is touched: the first and the last position that does.
+def alive_positions(parts: PlanParts, order: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """For each buffer that is touched: the first and the last position in `order` that does.
 
     What a loop has from outside, or leaves behind, is alive from its begin to its end.
     """
     found: dict[int, tuple[int, int]] = {}
-    for position, i in enumerate(parts.run_order):
+    for position, i in enumerate(order):
         for b in parts.ops[i].buffer_indices:
             first, _ = found.get(b, (position, position))
             found[b] = (first, position)
-    place = {i: position for position, i in enumerate(parts.run_order)}
+    place = {i: position for position, i in enumerate(order)}
     for loop in find_loops(parts.ops):
         begin, end = place[loop.begin], place[loop.end]
         for b, (first, last) in found.items():
@@ -155,7 +155,7 @@ def describe_ops(
     row_of = {i: row for row, i in enumerate(linked.row_ops)}
     step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
-    for i in parts.run_order:
+    for i in linked.order:
         op, row = parts.ops[i], row_of.get(i, -1)
         work = linked.rows[row] if row >= 0 else None
         loop = loop_at(linked.loops, i)
@@ -181,12 +181,12 @@ def describe_ops(
 
 
 def describe_arena(
-    parts: PlanParts, program: Program | None, values: Mapping[str, int]
+    parts: PlanParts, linked: LinkedOps, program: Program | None, values: Mapping[str, int]
 ) -> tuple[ArenaBlock, ...]:
     """The values that share the arena, in order of their first use."""
     if program is None:
         return ()
-    alive = alive_positions(parts)
+    alive = alive_positions(parts, linked.order)
     names = buffer_names(parts, program)
     blocks = [
         ArenaBlock(

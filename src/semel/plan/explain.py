@@ -158,7 +158,7 @@ def explain_plan(
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
     kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
-    buffers = _buffers(parts, program)
+    buffers = _buffers(parts, linked.order, program)
     return Explanation(
         device=parts.device.name,
         threads=parts.threads,
@@ -171,7 +171,7 @@ def explain_plan(
         variables=tuple(
             _variable(v.variable, parts, binder, program, values) for v in parts.variables
         ),
-        memory=_memory(memory, buffers, len(parts.run_order)),
+        memory=_memory(memory, buffers, len(linked.order)),
         log=() if program is None else program.log,
     )
 
@@ -186,7 +186,7 @@ def _ops(
     names = buffer_names(parts, program)
     times = loop_times(parts)
     found: list[ExplainedOp] = []
-    for i in parts.run_order:
+    for i in linked.order:
         op, step = parts.ops[i], step_of.get(i, -1)
         before = [] if step < 1 else [j for segment in linked.steps[step - 1] for j in segment]
         written = written_positions(parts, op)
@@ -248,9 +248,11 @@ def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -
 # ---------------------------------------------------------------- buffers and memory
 
 
-def _buffers(parts: PlanParts, program: Program | None) -> tuple[ExplainedBuffer, ...]:
+def _buffers(
+    parts: PlanParts, order: Sequence[int], program: Program | None
+) -> tuple[ExplainedBuffer, ...]:
     names, kinds = buffer_names(parts, program), buffer_kinds(parts, program)
-    alive = alive_positions(parts)
+    alive = alive_positions(parts, order)
     ranges = [b.byte_range for b in parts.buffers]
     types = [
         b.type if program is None else program.values[i].type for i, b in enumerate(parts.buffers)
@@ -339,8 +341,7 @@ def _quantities(
     parts: PlanParts, binder: KernelBinder, program: Program | None
 ) -> Iterator[tuple[str, str, Dim]]:
     """Everything symbolic in a plan: (what it is, whose, expression)."""
-    for i in parts.run_order:
-        op = parts.ops[i]
+    for i, op in enumerate(parts.ops):
         if isinstance(op, PreparedKernel):
             bound = binder.bind(op)
             yield "tiles", f"op {i}", bound.tiles

@@ -10,7 +10,6 @@ here share bytes there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from semel.plan.prepared import (
     PreparedBufferView,
@@ -63,15 +62,3 @@ def _copy(memory: Memory) -> Memory:
     made = allocate(memory.size_bytes)
     made.bytes[: memory.size_bytes] = memory.bytes[: memory.size_bytes]
     return made
-
-
-def with_addresses(op: PreparedOp, buffers: Sequence[Buffer]) -> PreparedOp:
-    """The operation with the addresses and storages of these buffers."""
-    if not isinstance(op, PreparedKernel):
-        return op
-    own = [buffers[i] for i in op.buffer_indices]
-    return replace(
-        op,
-        buffer_ptrs=tuple(b.address for b in own),
-        buffer_ids=tuple(b.storage_id for b in own),
-    )

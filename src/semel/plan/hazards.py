@@ -43,7 +43,7 @@ class OpAccess:
     accesses: tuple[Access, ...]
     tiles: Dim = 1
     after: tuple[int, ...] = ()
-    is_alone: bool = False  # a step of its own: a return to Python
+    is_alone: bool = False  # a step of its own
 
 
 @dataclass(slots=True)
@@ -149,15 +149,22 @@ def _is_aligned(op: OpAccess, access: Access, other_op: OpAccess, other: Access)
 
 
 def form_steps(
-    ops: Sequence[OpAccess], order: Sequence[int], conflicts: Sequence[dict[int, bool]]
+    ops: Sequence[OpAccess],
+    order: Sequence[int],
+    conflicts: Sequence[dict[int, bool]],
+    *,
+    keep_order: bool = False,
 ) -> list[list[list[int]]]:
-    """Steps of segments of op indices; every op comes after all its predecessors."""
+    """Steps of segments of op indices; every op comes after all its predecessors.
+
+    With `keep_order`, reading the steps from left to right gives `order` again: no op moves
+    ahead of one that comes before it there.
+    """
     steps: list[list[list[int]]] = []
     place: dict[int, tuple[int, int]] = {}  # op -> (step, segment)
     closed: set[int] = set()
     for i in order:
-        target = _find_place(ops, i, conflicts[i], steps, place)
-        step, segment = target
+        step, segment = _find_place(ops, i, conflicts[i], steps, place, keep_order)
         while step in closed or (ops[i].is_alone and step < len(steps)):
             step, segment = step + 1, -1
         if step == len(steps):
@@ -178,10 +185,12 @@ def _find_place(
     conflicts: dict[int, bool],
     steps: list[list[list[int]]],
     place: dict[int, tuple[int, int]],
+    keep_order: bool,
 ) -> tuple[int, int]:
     """The step for op i, and its segment there; -1 for a new one."""
+    earliest = len(steps) - (1 if keep_order else _WINDOW)
     if not conflicts:
-        return max(0, len(steps) - _WINDOW), -1
+        return max(0, earliest), -1
     latest = max(place[j][0] for j in conflicts)
     there = [j for j in conflicts if place[j][0] == latest]
     segments = {place[j][1] for j in there}
@@ -189,6 +198,7 @@ def _find_place(
         segment = segments.pop()
         chain = steps[latest][segment]
         # Tile counts are equal along a chain, and aligned conflicts need equal counts.
-        if len(chain) < _MAX_CHAIN and not any(ops[j].is_alone for j in chain):
+        may_join = not keep_order or chain is steps[-1][-1]
+        if may_join and len(chain) < _MAX_CHAIN and not any(ops[j].is_alone for j in chain):
             return latest, segment
-    return max(latest + 1, len(steps) - _WINDOW), -1
+    return max(latest + 1, earliest), -1

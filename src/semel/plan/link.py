@@ -97,12 +97,14 @@ class KernelBinder:
 class LinkedOps:
     """`steps` of segments of positions; `row_ops[r]` is the position behind row r.
 
-    `before[i]` are the positions that must come before i: dependencies, and the nearest
-    operations that it shares bytes with.
+    `order` has every position in the order in which operations are taken up; views, which have
+    no row, stand as early as what they must follow allows. `before[i]` are the positions that
+    must come before i: dependencies, and the nearest operations that it shares bytes with.
     """
 
     steps: list[list[list[int]]]
     row_ops: list[int]
+    order: tuple[int, ...]
     rows: list[TableRow]
     table_steps: list[TableStep]
     before: list[tuple[int, ...]]
@@ -114,27 +116,34 @@ def link_ops(
     ops: Sequence[PreparedOp],
     after: Sequence[tuple[int, ...]],
     order: Sequence[int],
-    run_order: Sequence[int],
+    run_order: Sequence[int] | None,
     buffers: Sequence[Buffer],
     binder: KernelBinder,
     functions: Mapping[str, CustomFunction],
 ) -> LinkedOps:
-    """Steps and rows. Hazards are those of `order`; `run_order` is any order that keeps them."""
+    """Steps and rows. Hazards are those of `order`.
+
+    `run_order` is any order that keeps them, and is then the one to run in; without one,
+    operations that conflict with nothing may move ahead to fill a step.
+    """
     accesses = [
         _access(op, _predecessors(i, ops, after), buffers, binder, functions)
         for i, op in enumerate(ops)
     ]
     conflicts = find_conflicts(accesses, [i for i in order if _has_row(ops[i])])
     before = [tuple(sorted({*after[i], *conflicts[i]})) for i in range(len(ops))]
-    if run_order is not order:
+    if run_order is not None:
         _check_order(run_order, accesses, before)
-    steps = form_steps(accesses, [i for i in run_order if _has_row(ops[i])], conflicts)
+    taken = order if run_order is None else run_order
+    with_rows = [i for i in taken if _has_row(ops[i])]
+    steps = form_steps(accesses, with_rows, conflicts, keep_order=run_order is not None)
     row_ops = [i for step in steps for segment in step for i in segment]
     loops = find_loops(ops)
     trips = {end: loop.trip for loop in loops for end in (loop.begin, loop.end)}
     return LinkedOps(
         steps,
         row_ops,
+        _with_views(row_ops, taken, before),
         [
             _loop_row(ops[i], trips[i]) if i in trips else _row(ops[i], buffers, binder, functions)
             for i in row_ops
@@ -147,6 +156,23 @@ def link_ops(
         loops,
         _table_loops(loops, steps),
     )
+
+
+def _with_views(
+    row_ops: Sequence[int], order: Sequence[int], before: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """The order of the rows, with each operation that has none where all before it are done."""
+    if len(row_ops) == len(order):
+        return tuple(row_ops)
+    place = {i: p for p, i in enumerate(order)}
+    has_row = set(row_ops)
+    views = [i for i in order if i not in has_row]
+    found: dict[int, None] = {}
+    for i in row_ops:
+        ready = [v for v in views if place[v] < place[i] and found.keys() >= set(before[v])]
+        found.update(dict.fromkeys((*ready, i)))
+        views = [v for v in views if v not in found]
+    return (*found, *views)
 
 
 def _table_loops(
@@ -245,7 +271,8 @@ def _access(
                 Access(*where, position in op.output_indices, bound.tile_bytes[position])
                 for position, where in enumerate(ranges)
             )
-            return OpAccess(accesses, bound.tiles, after)
+            is_alone = not op.kernel.host_parallel_safe
+            return OpAccess(accesses, bound.tiles, after, is_alone)
         case PreparedCopy():
             dst, src = ranges
             tiles = _copy_tiles(dst, src)
@@ -291,6 +318,7 @@ def _row(
                 bound.tiles,
                 bound.flops,
                 bound.bytes,
+                is_serial=not op.kernel.host_parallel_safe,
             )
         case PreparedCopy():
             size = own[0].capacity_bytes

@@ -22,7 +22,8 @@ from semel.runtime.device import Device
 class PlanParts:
     """What the builder hands over, all of it checked.
 
-    `order` is the schedule order, from which hazards follow; `run_order` the one to run in.
+    `order` is the schedule order, from which hazards follow; `run_order` the one to run in, if
+    the caller asked for one.
     """
 
     device: Device
@@ -38,7 +39,7 @@ class PlanParts:
     input_io: tuple[PlanIO, ...]
     output_io: tuple[PlanIO, ...]
     threads: int
-    run_order: tuple[int, ...]
+    run_order: tuple[int, ...] | None
     functions: Mapping[str, CustomFunction]
 
 

@@ -41,11 +41,11 @@ from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.describe import describe_arena, describe_ops
 from semel.plan.explain import Explanation, explain_plan
-from semel.plan.fork import fork_buffers, with_addresses, written_buffers
+from semel.plan.fork import fork_buffers, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
 from semel.plan.loops import counters, find_loops, loop_at
 from semel.plan.parts import PlanMemory, PlanParts
-from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp, as_it_is
 from semel.plan.refusals import (
     NO_LIMIT,
     as_value,
@@ -133,18 +133,32 @@ class ExecutionPlan:
 
     @property
     def prepared_ops(self) -> tuple[PreparedOp, ...]:
-        """The operations in the order they were added."""
-        return self._parts.ops
+        """The operations in the order they were added, as they are now.
+
+        A kernel call has the current values of its variables as `vals` (none if one was never
+        bound; of a loop's counter, where it stands), and where its buffers lie as `buffer_ptrs`
+        and `buffer_ids`: bound arrays and grown memory show.
+        """
+        with self._lock:
+            values = self._values_with_counters()
+            buffers = () if self._state.is_released else self._parts.buffers
+            return tuple(as_it_is(op, buffers, values) for op in self._parts.ops)
+
+    def _values_with_counters(self) -> dict[str, int]:
+        loops, table = self._linked.loops, self._state.table
+        counted = {loop.counter.name: table.iteration(k) for k, loop in enumerate(loops)}
+        return {**self._state.current_values(), **counted}
 
     @property
     def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
-        """The kernel calls among the operations."""
-        return tuple(op for op in self._parts.ops if isinstance(op, PreparedKernel))
+        """The kernel calls among the operations, as they are now."""
+        return tuple(op for op in self.prepared_ops if isinstance(op, PreparedKernel))
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
         """The distinct kernels, in order of first use."""
-        return tuple(dict.fromkeys(op.kernel for op in self.prepared_kernels))
+        calls = (op.kernel for op in self._parts.ops if isinstance(op, PreparedKernel))
+        return tuple(dict.fromkeys(calls))
 
     @property
     def ast_to_buffer_map(self) -> dict[int, int]:
@@ -163,9 +177,9 @@ class ExecutionPlan:
         return self._parts.outputs[0]
 
     @property
-    def output_buffer(self) -> Buffer:
-        """The first output."""
-        return self._parts.buffers[self.output_buffer_idx]
+    def output_buffer(self) -> Buffer | Any:
+        """The first output; None if the plan has none, which only one built by hand can."""
+        return self.output_buffer_at(0)
 
     @property
     def output_buffers(self) -> list[Buffer]:
@@ -208,7 +222,7 @@ class ExecutionPlan:
     @property
     def op_order(self) -> tuple[int, ...]:
         """Positions in the order in which operations are taken up; views have their place too."""
-        return self._parts.run_order
+        return self._linked.order
 
     @property
     def op_dependencies(self) -> list[tuple[int, ...]]:
@@ -218,7 +232,7 @@ class ExecutionPlan:
     @property
     def op_levels(self) -> list[list[int]]:
         """Positions by the longest chain of dependencies before them."""
-        return levels(self._linked.before, self._parts.run_order)
+        return levels(self._linked.before, self._linked.order)
 
     @property
     def num_barriers(self) -> int:
@@ -333,7 +347,7 @@ class ExecutionPlan:
             values,
             *count_steps(self._state.table),
             self.memory.arena_bytes,
-            describe_arena(parts, self.program, values),
+            describe_arena(parts, self._linked, self.program, values),
             limits,
         )
         ops = describe_ops(parts, self._linked, values)
@@ -592,8 +606,7 @@ class ExecutionPlan:
             buffers = fork_buffers(parts.buffers, sorted(self._own_buffers()))
         finally:
             self._attach()
-        ops = tuple(with_addresses(op, buffers) for op in parts.ops)
-        return ExecutionPlan(replace(parts, buffers=buffers, ops=ops, threads=threads))
+        return ExecutionPlan(replace(parts, buffers=buffers, threads=threads))
 
     def _take_over(self, source: ExecutionPlan) -> None:
         """Start with the variables and inputs of another plan of the same program."""

@@ -14,11 +14,12 @@ no operation moves across them, whatever it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from semel.ir.expr import Dim, Variable
+from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
 
@@ -43,8 +44,9 @@ class PreparedKernel:
     `buffer_indices` are in the kernel's argument order; `output_indices` are the positions
     among them that are written. `runtime_vars[i]` is the plan variable behind the kernel's
     i-th variable, which may have another name there. `vals` are initial values of those
-    variables (empty: unbound); `fixedvars` win over everything. `build()` fills `buffer_ptrs`
-    and `buffer_ids`, and `runtime_vars` if empty.
+    variables (empty: unbound); `fixedvars` win over everything. `build()` fills `runtime_vars` if
+    empty. A plan's `prepared_ops` are records of the moment: `vals` are the current values, and
+    `buffer_ptrs` and `buffer_ids` the addresses and storages of the buffers.
     """
 
     id: int
@@ -130,3 +132,21 @@ PreparedOp: TypeAlias = (
     | PreparedLoop
     | PreparedEnd
 )
+
+
+def as_it_is(op: PreparedOp, buffers: Sequence[Buffer], values: Mapping[str, int]) -> PreparedOp:
+    """The operation with these values of variables, and with where its buffers lie now.
+
+    Without any buffers: they are gone, and so are their addresses.
+    """
+    if not isinstance(op, PreparedKernel):
+        return op
+    known = {**values, **op.fixedvars}
+    names = [var.name for var in op.runtime_vars]
+    own = [buffers[i] for i in op.buffer_indices] if buffers else []
+    return replace(
+        op,
+        vals=tuple(known[name] for name in names) if known.keys() >= set(names) else (),
+        buffer_ptrs=tuple(b.address for b in own),
+        buffer_ids=tuple(b.storage_id for b in own),
+    )

@@ -50,7 +50,7 @@ class SavedPlan:
     """A plan that is ready to be built, and how it goes on."""
 
     builder: ExecutionPlanBuilder
-    order: tuple[int, ...]
+    order: tuple[int, ...] | None
     values: dict[str, int]
     shapes: dict[str, ConcreteShape]
 
@@ -90,7 +90,8 @@ def read_snapshot(
     values = _read_variables(header, builder, dim)
     shapes = _read_io(header, builder, buffers, dim)
     builder.set_output_buffers(_ints(header["output_buffers"]))
-    return SavedPlan(builder, _ints(header["order"]), values, shapes)
+    order = None if header["order"] is None else _ints(header["order"])
+    return SavedPlan(builder, order, values, shapes)
 
 
 def _check_limit(wanted: int, memory_limit: int | None) -> None:

@@ -289,7 +289,7 @@ def _encode_program(program: Program, dim: DimWriter, places: dict[int, int]) ->
 def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[str, Any]:
     return {
         "signature": encode_signature(kernel.signature, dim),
-        "entry": kernel.entry,
+        "entry": kernel.entry_point,
         "code": blobs.add(kernel.code or b""),
         "text": blobs.add(kernel.text.encode()),
         "form": blobs.add(kernel.encoded),

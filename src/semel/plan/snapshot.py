@@ -128,7 +128,7 @@ def encode_snapshot(
             {**writer.encode(op), "after": list(after)}
             for op, after in zip(parts.ops, parts.after, strict=True)
         ],
-        "order": _ints("order", parts.run_order),
+        "order": None if parts.run_order is None else _ints("order", parts.run_order),
         "output_buffers": _ints("output index", parts.outputs),
         "variables": [
             [dim(v.variable), v.initial, v.capacity, snapshot.values.get(v.variable.name)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable
+from semel.ir.expr import Dim, Expr, Fn, Variable, bounds
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
 from semel.ir.types import TensorType
@@ -28,7 +28,7 @@ class CachedKernel:
 
     signature: KernelSignature
     address: int
-    entry: str
+    entry_point: str
     code: bytes | None = field(default=None, repr=False)
     text: str = field(default="", repr=False)
     encoded: bytes = field(default=b"", repr=False)
@@ -36,11 +36,18 @@ class CachedKernel:
 
     def __post_init__(self) -> None:
         if self.address <= 0:
-            raise PlanError(self.entry, f"address must be that of a function, got {self.address}.")
+            raise PlanError(
+                self.entry_point, f"address must be that of a function, got {self.address}."
+            )
 
     @property
     def name(self) -> str:
         return self.signature.name
+
+    @property
+    def host_parallel_safe(self) -> bool:
+        """Whether several threads may run it, or others beside it, at the same time."""
+        return self.signature.host_parallel_safe
 
     @property
     def var_names(self) -> tuple[str, ...]:
@@ -54,17 +61,43 @@ class CachedKernel:
         outputs: Sequence[TensorType | BufferSpec],
         variables: Sequence[Variable] = (),
         tiles: Dim = 1,
+        *,
+        flops: Dim = 0,
+        bytes: Dim | None = None,
+        host_parallel_safe: bool = True,
     ) -> CachedKernel:
-        """A kernel of any function with our ABI; its buffers are the inputs, then the outputs."""
+        """A kernel of any function with our ABI; its buffers are the inputs, then the outputs.
+
+        `flops` and `bytes` say how much one call computes and moves, all tiles together;
+        `bytes` is that of all buffers unless given. Work is shared among threads where it is
+        worth it by these numbers: a kernel that does much with few bytes should say so. One
+        that is not `host_parallel_safe` runs on the calling thread alone.
+        """
         buffers = [_spec(b, f"in{i}", "r") for i, b in enumerate(inputs)]
         buffers += [_spec(b, f"out{i}", "w") for i, b in enumerate(outputs)]
         traffic: Dim = 0
         for buffer in buffers:
             traffic = traffic + buffer.size * buffer.dtype.size_bytes
         signature = KernelSignature(
-            f"pointer_{address:x}", tuple(buffers), tuple(variables), tiles, bytes=traffic
+            f"pointer_{address:x}",
+            tuple(buffers),
+            tuple(variables),
+            tiles,
+            flops=_work("flops", flops),
+            bytes=traffic if bytes is None else _work("bytes", bytes),
+            host_parallel_safe=host_parallel_safe,
         )
         return CachedKernel(signature, address, signature.name)
+
+
+def _work(what: str, amount: Dim) -> Dim:
+    """An amount of work as it is, if it can be one."""
+    is_dim = isinstance(amount, (int, Variable, Fn, Expr)) and not isinstance(amount, bool)
+    if not is_dim or (bounds(amount)[0] or 0) < 0:
+        raise PlanError(
+            "from_pointer", f"{what} must be an int or an expression >= 0, got {amount!r}."
+        )
+    return amount
 
 
 def _spec(buffer: TensorType | BufferSpec, name: str, access: str) -> BufferSpec:

@@ -141,6 +141,7 @@ class TableRow:
     bytes: Dim = 0
     size_bytes: int = 0
     tile_bytes: int = 0
+    is_serial: bool = False  # never shared, however much there is to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +275,9 @@ class OpTable:
             self._place(self._work(row), table, at + Row.WORK_NS)
 
     def _work(self, row: TableRow) -> int:
-        """The register of the row's estimated nanoseconds on one core."""
+        """The register of the nanoseconds on one core that sharing the row could save."""
+        if row.is_serial:
+            return self._program.register(0)
         if isinstance(row.flops, int) and isinstance(row.bytes, int):
             work = max(row.flops // FLOPS_PER_NS, row.bytes // BYTES_PER_NS)
             return self._program.register(work)
