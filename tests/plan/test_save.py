@@ -224,8 +224,11 @@ FIELDS: dict[type, tuple[str, str]] = {
     ProgramValue: ("name type kind array first last", "node_ids"),
     ProgramOp: ("kernel args variables origins nodes reason choice", ""),
     ProgramLoop: ("counter trip first last", ""),
-    CachedKernel: ("signature entry code text encoded target", "address"),
-    KernelSignature: ("name buffers variables tiles scratch_bytes checks flops bytes", ""),
+    CachedKernel: ("signature entry_point code text encoded target", "address"),
+    KernelSignature: (
+        "name buffers variables tiles scratch_bytes checks flops bytes host_parallel_safe",
+        "",
+    ),
     BufferSpec: ("name dtype access size tile_stride", ""),
     CheckInfo: ("op what size", ""),
     Snapshot: ("parts storages values shapes", ""),
