@@ -48,7 +48,11 @@ from semel.plan.prepared import (
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
-from semel.runtime.custom import custom_function, register_native_function
+from semel.runtime.custom import (
+    custom_function,
+    register_native_function,
+    unregister_custom_function,
+)
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.profile import KernelProfile, ProfileReport
 from semel.tensor.dtypes import (
@@ -334,6 +338,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "uint32",
     "uint64",
     "uint8",
+    "unregister_custom_function",
     "var",
     "where",
     "zeros",

@@ -44,6 +44,13 @@ class SemelError(Exception):
             setattr(self, name, value)
         super().__init__(f"[{where}] {message} {hint}".rstrip())
 
+    def seen_at(self, where: str, **fields: Any) -> None:
+        """Say also where it passed through; fields that it has already stay as they are."""
+        for name, value in fields.items():
+            if not hasattr(self, name):
+                setattr(self, name, value)
+        self.args = (f"[{where}] {self}",)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders: pickle the fields, whatever arguments
         # a subclass's __init__ asks for.
@@ -91,8 +98,8 @@ class PlanError(UserError):
 class CycleError(PlanError):
     """The dependencies of a plan form a cycle.
 
-    Fields: `cycle`, ids of one cycle, each before its user; `blocked`, ids of the
-    operations that merely wait for it.
+    Fields: `cycle`, ids of one cycle, each before its user; `positions`, the same
+    operations by position; `blocked`, ids of those that merely wait for it.
     """
 
 

@@ -463,7 +463,7 @@ def test_a_trip_count_over_anything_but_variables_is_refused(trip: Dim) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_profile_has_every_call_of_every_iteration(threads: int) -> None:
     _, plan = counting(threads=threads)
-    report = plan.execute_with_vars_profiled(t=6, limits=False)
+    report = plan.execute_profiled({"t": 6}, limits=False)
     assert [len(p.spans) for p in report] == [1, 0, 6, 6, 0, 1]
     assert [p.kind for p in report] == ["kernel", "loop", "kernel", "kernel", "end", "kernel"]
     assert report.run.num_steps == 3 + 6 + 1
@@ -472,8 +472,8 @@ def test_a_profile_has_every_call_of_every_iteration(threads: int) -> None:
 
 def test_a_profile_counts_the_work_of_all_iterations() -> None:
     _, plan = counting()
-    once = plan.execute_with_vars_profiled(t=1, limits=False)[2]
-    often = plan.execute_with_vars_profiled(t=6, limits=False)[2]
+    once = plan.execute_profiled({"t": 1}, limits=False)[2]
+    often = plan.execute_profiled({"t": 6}, limits=False)[2]
     assert often.bytes == 6 * once.bytes > 0
 
 

@@ -532,7 +532,7 @@ def test_profiled_runs_stage_too() -> None:
         plan.bind_input(name, both)
     plan.bind_output("out", both)
     assert plan.staged == ["out"]
-    plan.execute_with_vars_profiled(n=8, limits=False)
+    plan.execute_profiled({"n": 8}, limits=False)
     np.testing.assert_array_equal(both, np.full(8, 2))
 
 

@@ -20,6 +20,7 @@ from semel.plan.prepared import (
     PreparedKernel,
     RuntimeVar,
 )
+from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Buffer
 
 DOUBLE = kernel("double", Variable("n", 0, 16))
@@ -92,14 +93,18 @@ def test_a_buffer_of_another_dtype_is_refused() -> None:
         _builder(_kernel(), dtype="int32").build(threads=1)
 
 
+def _elsewhere(device: str) -> Buffer:
+    return Buffer.window(allocate(16), 0, 16, typed((4,)), device)
+
+
 def test_a_buffer_on_another_device_is_refused() -> None:
     builder = ExecutionPlanBuilder()
     with pytest.raises(PlanError, match="must lie on cpu, it lies on cuda:0") as caught:
-        builder.add_buffer(0, Buffer.empty((4,), "float32", device="cuda:0"))
+        builder.add_buffer(0, _elsewhere("cuda:0"))
     assert caught.value.device == "cuda:0"  # type: ignore[attr-defined]
     builder.add_buffer(0, Buffer.empty((4,), "float32"))
     with pytest.raises(PlanError, match="must lie on cpu"):
-        builder.replace_buffer(0, Buffer.empty((4,), "float32", device="cpu:1"))
+        builder.replace_buffer(0, _elsewhere("cpu:1"))
 
 
 def test_a_released_buffer_is_refused() -> None:
@@ -141,15 +146,15 @@ def test_partial_overlap_of_an_output_with_an_input_is_refused() -> None:
 def test_declared_types_must_fit_their_buffers() -> None:
     for declare, kind in (("declare_input", "input"), ("declare_output", "output")):
         builder = _builder()
-        getattr(builder, declare)("big", 0, typed((Variable("m", 0, 17),)))
+        getattr(builder, declare)("big", 1, typed((Variable("m", 0, 17),)))
         with pytest.raises(PlanError, match=rf"{kind} 'big'.*must fit its buffer of 64 bytes"):
             builder.build(threads=1)
         builder = _builder()
-        getattr(builder, declare)("odd", 0, typed((4,), "int32"))
+        getattr(builder, declare)("odd", 1, typed((4,), "int32"))
         with pytest.raises(PlanError, match=rf"{kind} 'odd'.*must be float32, got int32"):
             builder.build(threads=1)
         builder = _builder()
-        getattr(builder, declare)("endless", 0, typed((Variable("m", 0, None),)))
+        getattr(builder, declare)("endless", 1, typed((Variable("m", 0, None),)))
         with pytest.raises(PlanError, match="any number"):
             builder.build(threads=1)
 

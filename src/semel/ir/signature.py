@@ -67,3 +67,8 @@ class KernelSignature:
     flops: Dim = 0
     bytes: Dim = 0
     host_parallel_safe: bool = True
+
+    def __post_init__(self) -> None:
+        # Checked once, when a plan is built: a list could change later.
+        for name in ("buffers", "variables", "checks"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import semel.runtime.functions  # noqa: F401 - registers the functions that every process has
 from semel.errors import (
@@ -25,6 +26,7 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import Dim, Index, Variable, substitute, upper_bound, variables
+from semel.ir.fields import take, take_dim, take_int, take_ints, take_value
 from semel.ir.types import TensorType
 from semel.plan.link import KernelBinder
 from semel.plan.loops import PlanLoop, check_counters, counters, fence_dependencies, find_loops
@@ -43,7 +45,7 @@ from semel.plan.prepared import (
 from semel.plan.state import PlanIO, PlanVariable
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
-from semel.runtime.device import find_device
+from semel.runtime.device import check_device, find_device
 
 #: Variables that the runtime owns: kernels learn who they are from their lane.
 RESERVED_VARIABLES = frozenset({"core_id"})
@@ -53,11 +55,11 @@ class ExecutionPlanBuilder:
     """Collects buffers and operations; `build()` consumes it."""
 
     def __init__(self, device: str = "cpu") -> None:
-        self.device = device
+        self.device = check_device("builder", device)
         self._buffers: list[Buffer] = []
         self._ast_to_buffer: dict[int, int] = {}
         self._alias_ids: list[int] = []
-        self._outputs: list[int] | None = None
+        self._outputs: tuple[int, ...] | None = None
         self._ops: list[PreparedOp] = []
         self._instance_deps: list[tuple[int, ...]] = []
         self._variables: dict[str, PlanVariable] = {}
@@ -69,22 +71,25 @@ class ExecutionPlanBuilder:
 
     def add_buffer(self, ast_id: int | None, buffer: Buffer) -> int:
         """Add a buffer under a node's id, if it has one; its index. Equal ones are not merged."""
+        self._check_open("add_buffer")
         self._check_buffer("add_buffer", buffer)
+        key = None if ast_id is None else take_int("add_buffer", "ast_id", ast_id)
         self._buffers.append(buffer)
-        if ast_id is not None:
-            self._ast_to_buffer[ast_id] = len(self._buffers) - 1
+        if key is not None:
+            self._ast_to_buffer[key] = len(self._buffers) - 1
         return len(self._buffers) - 1
 
     def map_buffer(self, ast_id: int, index: int) -> None:
         """Let another id name the buffer at `index`."""
-        self._check_index("map_buffer", index)
-        self._ast_to_buffer[ast_id] = index
+        self._check_open("map_buffer")
+        key = take_int("map_buffer", "ast_id", ast_id)
+        self._ast_to_buffer[key] = self._checked_index("map_buffer", index)
 
     def replace_buffer(self, index: int, buffer: Buffer) -> None:
         """Use another buffer in the place of the one at `index`."""
-        self._check_index("replace_buffer", index)
+        self._check_open("replace_buffer")
         self._check_buffer("replace_buffer", buffer)
-        self._buffers[index] = buffer
+        self._buffers[self._checked_index("replace_buffer", index)] = buffer
 
     def set_output_buffer(self, index: int) -> None:
         """The plan has one output; replaces what was set before."""
@@ -92,7 +97,8 @@ class ExecutionPlanBuilder:
 
     def set_output_buffers(self, indices: Sequence[int]) -> None:
         """The plan's outputs, in order; replaces what was set before."""
-        self._outputs = list(indices)
+        self._check_open("set_output_buffers")
+        self._outputs = take_ints("set_output_buffers", "indices", indices)
 
     def add_kernel(self, kernel: PreparedKernel) -> int:
         """Add a kernel call; its position."""
@@ -104,15 +110,18 @@ class ExecutionPlanBuilder:
 
     def add_op_with_instance_dependencies(self, op: PreparedOp, positions: Iterable[int]) -> int:
         """Add an operation that must follow those at `positions`, besides its `dependencies`."""
+        self._check_open("add_op")
         if not isinstance(op, PreparedOp):
             raise PlanError("add_op", f"must be a Prepared* record, got {type(op).__name__}.")
+        after = take_ints(f"op {op.id}", "positions", positions)
         self._ops.append(op)
-        self._instance_deps.append(tuple(positions))
+        self._instance_deps.append(after)
         return len(self._ops) - 1
 
     def add_alias_ids(self, ids: Iterable[int]) -> None:
         """Further ids that the release callbacks are told about."""
-        self._alias_ids += ids
+        self._check_open("add_alias_ids")
+        self._alias_ids += take_ints("add_alias_ids", "ids", ids)
 
     def declare_variable(
         self, variable: Variable, initial: int | None = None, *, capacity: int | None = None
@@ -121,37 +130,58 @@ class ExecutionPlanBuilder:
 
         `capacity` is what the buffers are made for if the variable has no maximum.
         """
-        _check_reserved("declare_variable", variable.name)
+        where = "declare_variable"
+        self._check_open(where)
+        name = take(where, "variable", Variable, variable).name
+        _check_reserved(where, name)
         if initial is not None:
+            initial = take_value(where, f"the first value of '{name}'", initial)
             _check_bounds(RuntimeVar.of(variable), initial)
-        self._variables[variable.name] = PlanVariable(variable, initial, capacity)
+        if capacity is not None:
+            capacity = take_value(where, f"the capacity of '{name}'", capacity)
+        self._variables[name] = PlanVariable(variable, initial, capacity)
 
     def add_guard(self, expr: Dim, message: str) -> None:
         """`expr` must be 0 at every bind, else a VariableError with `message`."""
-        self._guards.append((expr, message))
+        self._check_open("add_guard")
+        take("add_guard", "message", str, message)
+        self._guards.append((take_dim("add_guard", "expr", expr), message))
 
     def declare_input(self, name: str, index: int, type: TensorType) -> None:
         """The buffer at `index` is the input `name`; its shape may depend on variables."""
-        self._declare("input", PlanIO(name, index, type))
+        self._declare("input", name, index, type)
 
     def declare_output(self, name: str, index: int, type: TensorType) -> None:
         """The buffer at `index` is the output `name`."""
-        self._declare("output", PlanIO(name, index, type))
+        self._declare("output", name, index, type)
 
-    def _declare(self, kind: str, io: PlanIO) -> None:
-        self._check_index(f"declare_{kind}", io.index)
-        if any(other.name == io.name for other in self._io[kind]):
-            raise PlanError("builder", f"{kind} names must be distinct, got '{io.name}' twice.")
-        self._io[kind].append(io)
+    def _declare(self, kind: str, name: str, index: int, type: TensorType) -> None:
+        where = f"declare_{kind}"
+        self._check_open(where)
+        take(where, "name", str, name)
+        take(where, "type", TensorType, type)
+        if any(other.name == name for other in self._io[kind]):
+            raise PlanError("builder", f"{kind} names must be distinct, got '{name}' twice.")
+        self._io[kind].append(PlanIO(name, self._checked_index(where, index), type))
 
-    def _check_index(self, where: str, index: int) -> None:
-        if not 0 <= index < len(self._buffers):
+    def _check_open(self, where: str) -> None:
+        if self._is_built:
             raise PlanError(
                 where,
-                f"buffer index must lie in [0, {len(self._buffers)}), got {index}.",
-                index=index,
+                "build() was already called.",
+                hint="A plan does not change: make another builder for another plan.",
+            )
+
+    def _checked_index(self, where: str, index: Any) -> int:
+        found = take_int(where, "buffer index", index)
+        if not 0 <= found < len(self._buffers):
+            raise PlanError(
+                where,
+                f"buffer index must lie in [0, {len(self._buffers)}), got {found}.",
+                index=found,
                 num_buffers=len(self._buffers),
             )
+        return found
 
     def _check_buffer(self, where: str, buffer: Buffer) -> None:
         if not isinstance(buffer, Buffer):
@@ -176,10 +206,11 @@ class ExecutionPlanBuilder:
         `order` are the positions of all operations in the order in which they are to be
         taken up: any order that keeps dependencies and hazards; others are an OrderError.
         """
-        if self._is_built:
-            raise PlanError("builder", "build() was already called.")
+        self._check_open("builder")
         device = find_device(self.device)
-        threads = device.default_threads() if threads is None else threads
+        threads = (
+            device.default_threads() if threads is None else take_int("build", "threads", threads)
+        )
         if threads < 1:
             raise PlanError("builder", f"threads must be >= 1, got {threads}.")
         for index, buffer in enumerate(self._buffers):
@@ -227,7 +258,7 @@ class ExecutionPlanBuilder:
         """The checked operation, with the fields that follow from the buffers filled in."""
         where = f"op {op.id}"
         for index in op.buffer_indices:
-            self._check_index(where, index)
+            self._checked_index(where, index)
         match op:
             case PreparedKernel():
                 return self._complete_kernel(where, op)
@@ -254,16 +285,19 @@ class ExecutionPlanBuilder:
                 kind=op.kind,
                 op=op.id,
             )
-        function.access(len(op.buffer_indices))
         _check_fixed(where, op.fixedvars, op.runtime_vars)
-        if function.check is not None:
-            names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
-            types = [self._buffers[i].type for i in op.buffer_indices]
-            try:
+        names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
+        types = [self._buffers[i].type for i in op.buffer_indices]
+        try:
+            function.access(len(op.buffer_indices))
+            if function.check is not None:
                 function.check(op.attrs, types, list(dict.fromkeys(names)))
-            except PlanError as error:
-                message = f"is called wrongly: {error}"
-                raise CustomFunctionError(where, message, op=op.id, kind=op.kind) from error
+        except CustomFunctionError as error:
+            error.seen_at(where, op=op.id, kind=op.kind)
+            raise
+        except Exception as error:
+            message = f"is called wrongly: {type(error).__name__}: {error}"
+            raise CustomFunctionError(where, message, op=op.id, kind=op.kind) from error
 
     def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
         signature = op.kernel.signature
@@ -359,13 +393,20 @@ class ExecutionPlanBuilder:
             )
 
     def _checked_outputs(self) -> list[int]:
-        outputs = self._outputs
-        if outputs is None:
-            outputs = [io.index for io in self._io["output"]]
+        declared = [io.index for io in self._io["output"]]
+        outputs = declared if self._outputs is None else list(self._outputs)
         if self._buffers and not outputs:
             raise PlanError("builder", "output buffers must be set.")
         for index in outputs:
-            self._check_index("set_output_buffers", index)
+            self._checked_index("set_output_buffers", index)
+        later = iter(outputs)
+        if not all(index in later for index in declared):  # each found after the one before
+            raise PlanError(
+                "builder",
+                f"declared outputs must be set in the same order, got buffers {declared} from "
+                f"declare_output and {outputs} from set_output_buffers.",
+                hint="Where all outputs are declared, set_output_buffers is not needed.",
+            )
         return outputs
 
     # ------------------------------------------------------------ variables
@@ -432,6 +473,23 @@ class ExecutionPlanBuilder:
                         f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
                         f"{'any number' if most is None else most}.",
                     )
+            _check_shared(kind, ios)
+
+
+def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:
+    """A buffer is one input, which is written in one shape; as several outputs, all of one type."""
+    first: dict[int, PlanIO] = {}
+    for io in ios:
+        known = first.setdefault(io.index, io)
+        where = f"{kind} '{io.name}'"
+        if kind == "input" and known is not io:
+            message = (
+                f"must have a buffer of its own, buffer {io.index} is the input '{known.name}'."
+            )
+            raise PlanError(where, message)
+        if known.type != io.type:
+            message = f"must be {known.type} as the output '{known.name}' there, got {io.type}."
+            raise PlanError(where, message)
 
 
 def _check_fixed_work(
@@ -460,12 +518,13 @@ def _functions(ops: Sequence[PreparedOp]) -> dict[str, CustomFunction]:
     return {kind: function for kind, function in found.items() if function is not None}
 
 
-def _checked_order(order: Sequence[int], num_ops: int) -> tuple[int, ...]:
-    if sorted(order) != list(range(num_ops)):
+def _checked_order(order: Any, num_ops: int) -> tuple[int, ...]:
+    found = take_ints("build", "order", order)
+    if sorted(found) != list(range(num_ops)):
         raise PlanError(
-            "order", f"must name each of the {num_ops} operations once, got {list(order)}."
+            "order", f"must name each of the {num_ops} operations once, got {list(found)}."
         )
-    return tuple(order)
+    return found
 
 
 def _check_reserved(where: str, name: str) -> None:
@@ -479,11 +538,9 @@ def _check_reserved(where: str, name: str) -> None:
 
 
 def _check_fixed(where: str, fixed: Mapping[str, int], runtime_vars: Iterable[RuntimeVar]) -> None:
-    """Fixed values must belong to a variable of the operation and lie within its bounds."""
+    """Fixed values of the operation's variables must lie within their bounds."""
     known = {var.name: var for var in runtime_vars}
     for name, value in fixed.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise VariableError(where, f"fixed '{name}' must be an int, got {value!r}.")
         if name in known:
             _check_bounds(known[name], value, where)
 
@@ -548,6 +605,7 @@ def resolve_dependencies(
                 raise PlanError(
                     f"op {op.id}",
                     f"depends on {kind} {dep}, which is not there.",
+                    hint="" if is_unique else "With repeated ids a dependency points back.",
                     op=op.id,
                     dependency=dep,
                 )
@@ -601,13 +659,21 @@ def _cycle(
         path.append(at)
         at = next(j for j in after[at] if j in blocked)
     on_cycle = path[path.index(at) :]
-    cycle = [ops[i].id for i in reversed(on_cycle)]
+    positions = on_cycle[::-1]
+    cycle = [ops[i].id for i in positions]
     waiting = sorted(blocked - set(on_cycle))
     also = f" {len(waiting)} more wait for it." if waiting else ""
+    where = ""
+    if len({op.id for op in ops}) < len(ops):
+        where = f" (ids repeat in this plan; these are the positions {_circle(positions)})"
     return CycleError(
         "builder",
-        f"dependencies must not form a cycle, got {' -> '.join(map(str, [*cycle, cycle[0]]))}."
-        + also,
+        f"dependencies must not form a cycle, got {_circle(cycle)}{where}.{also}",
         cycle=cycle,
+        positions=positions,
         blocked=[ops[i].id for i in waiting],
     )
+
+
+def _circle(numbers: Sequence[int]) -> str:
+    return " -> ".join(map(str, [*numbers, numbers[0]]))

@@ -71,6 +71,6 @@ class PlanMemory:
         sizes = ", ".join(f"{name} {getattr(self, f'{name}_bytes'):,}" for name in parts)
         return f"{self.peak_bytes:,} bytes ({sizes}); a clone takes {self.own_bytes:,}"
 
-    def at(self, **values: int) -> PlanMemory:
+    def at(self, /, **values: int) -> PlanMemory:
         """What a plan made for exactly these values would hold."""
         return self if self.measure is None else self.measure(values)

@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from semel.errors import (
 )
 from semel.ir import abi
 from semel.ir.abi import Code, Header
+from semel.ir.fields import NO_LIMIT
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.describe import describe_arena, describe_ops
@@ -47,8 +48,8 @@ from semel.plan.loops import counters, find_loops, loop_at
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp, as_it_is
 from semel.plan.refusals import (
-    NO_LIMIT,
     as_value,
+    as_values,
     find_io,
     guard_error,
     names_error,
@@ -75,6 +76,9 @@ from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_events
 
 if TYPE_CHECKING:
     from semel.plan.program import Program
+
+#: Variables by name.
+Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
@@ -277,11 +281,14 @@ class ExecutionPlan:
                 self._abandon()
                 raise
 
-    def execute_with_vars(self, values: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Bind variables and run. Checks everything first; values stay for later runs."""
+    def execute_with_vars(self, values: Values | None = None, /, **named: int) -> None:
+        """Bind variables and run. Checks everything first; values stay for later runs.
+
+        They are given by name, as a mapping or as pairs: every keyword is a variable.
+        """
         with self._lock:
             try:
-                self._bind(named if values is None else {**values, **named})
+                self._bind(as_values(values, named))
             except BaseException:
                 self._abandon()
                 raise
@@ -306,23 +313,26 @@ class ExecutionPlan:
             self._abandon()
             raise
 
-    def execute_profiled(self, *, limits: bool = True) -> ProfileReport:
-        """Run like `execute()` and report every operation: lanes, times, rates.
-
-        Times are taken by the runner itself. With `limits`, rates are compared with what the
-        machine reaches at best, which is measured once per process, after the run.
-        """
-        return self.execute_with_vars_profiled(limits=limits)
-
     def execute_with_vars_profiled(
-        self, values: Mapping[str, int] | None = None, /, *, limits: bool = True, **named: int
+        self, values: Values | None = None, /, **named: int
     ) -> ProfileReport:
         """Bind variables like `execute_with_vars()`, run, and report every operation."""
+        return self.execute_profiled(as_values(values, named))
+
+    def execute_profiled(
+        self, values: Values | None = None, /, *, limits: bool = True
+    ) -> ProfileReport:
+        """Run like `execute()`, with these variables if any, and report every operation.
+
+        Lanes, times and rates: times are taken by the runner itself. With `limits`, rates are
+        compared with what the machine reaches at best, which is measured once per process, after
+        the run.
+        """
         with self._lock:
             self._check_idle()
             enter = self._enter
             try:
-                self._bind(named if values is None else {**values, **named})
+                self._bind(as_values(values, {}))
                 # Bound first: only then is it known how many events there can be.
                 self._enter = self._entry.bind
                 self._run()
@@ -364,7 +374,7 @@ class ExecutionPlan:
             self._state.current_values(),
         )
 
-    def __call__(self, **inputs: Any) -> Any:
+    def __call__(self, /, **inputs: Any) -> Any:
         """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
 
         One array, or a tuple in output order.
@@ -701,7 +711,8 @@ class ExecutionPlan:
                 values,
                 [v.name for v in op.runtime_vars],
             )
-        except SemelError:
+        except SemelError as error:
+            error.seen_at(f"op {op.id} ({op.kind})", op=op.id, kind=op.kind)
             raise
         except Exception as error:
             raise CustomFunctionError(

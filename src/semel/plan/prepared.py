@@ -8,6 +8,10 @@ predecessors by id. Ids need not be unique: in a plan with repeated ids a depend
 the latest earlier operation of that id. Byte-range hazards are found by the builder; a
 dependency is needed only for an order that no buffer shows.
 
+A record takes what it is given when it is made: values of the wrong type are refused there, lists
+and dicts are copied into tuples and read-only mappings, so that what `build()` checked is what
+runs.
+
 A loop is what was added between its PreparedLoop and the next PreparedEnd. Both are fences:
 no operation moves across them, whatever it touches.
 """
@@ -18,7 +22,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
+from semel.ir.fields import (
+    set_fields,
+    take,
+    take_dim,
+    take_int,
+    take_ints,
+    take_items,
+    take_value,
+    take_values,
+)
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -30,6 +45,15 @@ class RuntimeVar:
     name: str
     min_val: int
     max_val: int | None = None
+
+    def __post_init__(self) -> None:
+        take("RuntimeVar", "name", str, self.name)
+        where = f"variable '{self.name}'"
+        low = take_value(where, "min_val", self.min_val)
+        high = None if self.max_val is None else take_value(where, "max_val", self.max_val)
+        if high is not None and high < low:
+            raise VariableError(where, f"must have min_val <= max_val, got [{low}, {high}].")
+        set_fields(self, min_val=low, max_val=high)
 
     @staticmethod
     def of(variable: Variable) -> RuntimeVar:
@@ -62,6 +86,21 @@ class PreparedKernel:
     buffer_ids: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
 
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "kernel", CachedKernel, self.kernel)
+        take(where, "device", str, self.device)
+        vals = take_ints(where, "vals", self.vals)
+        set_fields(
+            self,
+            output_indices=take_ints(where, "output_indices", self.output_indices),
+            vals=tuple(take_value(where, "vals", value) for value in vals),
+            fixedvars=take_values(where, "fixedvars", self.fixedvars),
+            buffer_ptrs=take_ints(where, "buffer_ptrs", self.buffer_ptrs),
+            buffer_ids=take_ints(where, "buffer_ids", self.buffer_ids),
+            runtime_vars=take_items(where, "runtime_vars", RuntimeVar, self.runtime_vars),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedCopy:
@@ -70,6 +109,9 @@ class PreparedCopy:
     id: int
     buffer_indices: tuple[int, ...]
     dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _take_common(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +123,14 @@ class PreparedBufferView:
     byte_offset: int
     byte_size: int
     dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        set_fields(
+            self,
+            byte_offset=take_int(where, "byte_offset", self.byte_offset),
+            byte_size=take_int(where, "byte_size", self.byte_size),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +149,15 @@ class PreparedCustomFunction:
     dependencies: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
 
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "kind", str, self.kind)
+        set_fields(
+            self,
+            fixedvars=take_values(where, "fixedvars", self.fixedvars),
+            runtime_vars=take_items(where, "runtime_vars", RuntimeVar, self.runtime_vars),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedLoop:
@@ -114,6 +173,11 @@ class PreparedLoop:
     dependencies: tuple[int, ...] = ()
     buffer_indices: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "counter", str, self.counter)
+        set_fields(self, trip=take_dim(where, "trip", self.trip))
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedEnd:
@@ -122,6 +186,9 @@ class PreparedEnd:
     id: int
     dependencies: tuple[int, ...] = ()
     buffer_indices: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _take_common(self)
 
 
 PreparedOp: TypeAlias = (
@@ -150,3 +217,16 @@ def as_it_is(op: PreparedOp, buffers: Sequence[Buffer], values: Mapping[str, int
         buffer_ptrs=tuple(b.address for b in own),
         buffer_ids=tuple(b.storage_id for b in own),
     )
+
+
+def _take_common(op: PreparedOp) -> str:
+    """Check and freeze the fields that every operation has; how to call it in messages."""
+    number = take_int(type(op).__name__, "id", op.id)
+    where = f"op {number}"
+    set_fields(
+        op,
+        id=number,
+        buffer_indices=take_ints(where, "buffer_indices", op.buffer_indices),
+        dependencies=take_ints(where, "dependencies", op.dependencies),
+    )
+    return where

@@ -7,8 +7,7 @@ The runner reports words: which variable, which check, which row. Here they beco
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from semel.errors import (
@@ -23,13 +22,11 @@ from semel.errors import (
 from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Variable, evaluate, substitute
+from semel.ir.fields import take_value
 from semel.plan.link import KernelBinder
 from semel.plan.parts import PlanParts
 from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.state import PlanIO, PlanState
-
-#: What a word can hold with room for arithmetic: values of variables lie within.
-NO_LIMIT = (1 << 62) - 1
 
 
 def variable_error(variable: Variable, value: int) -> VariableError:
@@ -125,17 +122,22 @@ def status_error(
 
 def as_value(name: str, value: Any) -> int:
     """A variable's value as an int that fits a word."""
-    try:
-        number = operator.index(value)
-    except TypeError:
+    return take_value("plan", f"variable '{name}'", value, variable=name)
+
+
+def as_values(values: Any, named: Mapping[str, int]) -> Mapping[str, int]:
+    """Variables in one mapping: given as a mapping or as pairs, and by name, which wins."""
+    if values is None:
+        return named
+    if isinstance(values, Mapping):
+        return {**values, **named}
+    is_walkable = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+    pairs: list[Any] = list(values) if is_walkable else [None]
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise VariableError(
-            "plan", f"variable '{name}' must be an int, got {value!r}.", variable=name
-        ) from None
-    if isinstance(value, bool) or not -NO_LIMIT <= number <= NO_LIMIT:
-        raise VariableError(
-            "plan", f"variable '{name}' must be a 63-bit int, got {value!r}.", variable=name
+            "plan", f"variables must be a mapping or pairs of name and value, got {values!r:.60}."
         )
-    return number
+    return {**dict(pairs), **named}
 
 
 def find_io(kind: str, ios: tuple[PlanIO, ...], name: str) -> PlanIO:

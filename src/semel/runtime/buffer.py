@@ -23,6 +23,7 @@ import numpy as np
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import Memory, allocate
+from semel.runtime.device import check_device
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
@@ -86,7 +87,8 @@ class Buffer:
 
     @staticmethod
     def empty(shape: Any, dtype: Any, device: str = "cpu") -> Buffer:
-        """A zeroed buffer; every dim must be an int."""
+        """A zeroed buffer; every dim must be an int, and the device one that is there."""
+        check_device("Buffer.empty", device)
         kind = TensorType(as_shape(shape, "Buffer.empty"), as_dtype(dtype, "Buffer.empty"))
         size = kind.num_bytes
         if not isinstance(size, int):

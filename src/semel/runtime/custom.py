@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from semel.errors import CustomFunctionError, PlanError
+from semel.ir.fields import take, take_int, take_ints
 from semel.ir.types import TensorType
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
@@ -96,9 +97,13 @@ def custom_function(
     def scale(attrs, buffers, variables):
         buffers[1].copyin(buffers[0].numpy() * attrs["by"])
     """
+    take("custom_function", "name", str, name)
+    read, written = _positions(name, "reads", reads), _positions(name, "writes", writes)
 
     def register(function: PythonFunction) -> PythonFunction:
-        _add(CustomFunction(name, "python", function, 0, _as(reads), _as(writes), check))
+        if not callable(function):
+            raise PlanError(f"custom function '{name}'", f"must be callable, got {function!r}.")
+        _add(CustomFunction(name, "python", function, 0, read, written, check))
         return function
 
     return register
@@ -114,19 +119,22 @@ def register_native_function(
     check: CheckFunction | None = None,
 ) -> None:
     """Register a native function by address; it must stay loaded as long as plans call it."""
+    take("register_native_function", "name", str, name)
     if convention not in ("c", "kernel"):
         raise PlanError(
             f"custom function '{name}'", f"convention must be c or kernel, got {convention!r}."
         )
-    if address <= 0:
+    number = take_int(f"custom function '{name}'", "address", address)
+    if number <= 0:
         raise PlanError(
-            f"custom function '{name}'", f"address must be that of a function, got {address}."
+            f"custom function '{name}'", f"address must be that of a function, got {number}."
         )
-    _add(CustomFunction(name, convention, None, address, _as(reads), _as(writes), check))
+    read, written = _positions(name, "reads", reads), _positions(name, "writes", writes)
+    _add(CustomFunction(name, convention, None, number, read, written, check))
 
 
-def _as(positions: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if positions is None else tuple(positions)
+def _positions(name: str, what: str, positions: Any) -> tuple[int, ...] | None:
+    return None if positions is None else take_ints(f"custom function '{name}'", what, positions)
 
 
 def _add(function: CustomFunction) -> None:

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from semel.errors import UnsupportedError
 from semel.ir.target import Target
@@ -92,13 +92,19 @@ class Device(Protocol):
         """What a process without a compiler needs to open this device."""
 
 
+def check_device(where: str, name: Any) -> str:
+    """The name, if there is such a device; opens nothing."""
+    if not isinstance(name, str) or name not in _MODULES:
+        known = ", ".join(sorted(_MODULES))
+        raise UnsupportedError(where, f"device must be one of {known}, got {name!r}.", device=name)
+    return name
+
+
 def find_device(name: str) -> Device:
     """The device of that name, opened at first use."""
+    check_device("device", name)
     with _lock:
         if name not in _open:
-            if name not in _MODULES:
-                known = ", ".join(sorted(_MODULES))
-                raise UnsupportedError("device", f"must be one of {known}, got {name!r}.")
             module = importlib.import_module(_MODULES[name])
             _open[name] = cast(Device, module.open_device())
         return _open[name]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Expr, Fn, Variable, bounds
+from semel.ir.fields import take, take_int
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
 from semel.ir.types import TensorType
@@ -35,7 +36,8 @@ class CachedKernel:
     target: Target | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.address <= 0:
+        take("kernel", "signature", KernelSignature, self.signature)
+        if take_int(self.name, "address", self.address) <= 0:
             raise PlanError(
                 self.entry_point, f"address must be that of a function, got {self.address}."
             )

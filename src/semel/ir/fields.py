@@ -1,0 +1,116 @@
+"""How a record takes what a caller hands in: checked, and copied into something frozen.
+
+    any value  --take_int, take_ints, take_values, ...-->  what the field is declared to be
+
+Records are checked once and believed afterwards, so nothing in them may be a list or a dict that
+its owner can still change. NumPy's integers become Python's; bools are no integers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import index
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from semel.errors import PlanError, VariableError
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable
+
+#: What a word can hold with room for arithmetic: values of variables lie within.
+NO_LIMIT = (1 << 62) - 1
+
+Item = TypeVar("Item")
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+def take_int(where: str, what: str, value: Any) -> int:
+    """An int, of Python or NumPy."""
+    if type(value) is int:
+        return value
+    found = _as_index(value)
+    if found is None:
+        raise PlanError(where, f"{what} must be an int, got {_show(value)}.")
+    return found
+
+
+def take_ints(where: str, what: str, values: Any) -> tuple[int, ...]:
+    """A tuple of ints, from anything that can be walked but text."""
+    if type(values) is tuple and all(type(v) is int for v in values):
+        return values
+    found = [_as_index(v) for v in _walk(where, f"{what} must be ints", values)]
+    if any(v is None for v in found):
+        raise PlanError(where, f"{what} must be ints, got {_show(values)}.")
+    return tuple(v for v in found if v is not None)
+
+
+def take_items(where: str, what: str, kind: type[Item], values: Any) -> tuple[Item, ...]:
+    """A tuple of records of one kind."""
+    items = tuple(_walk(where, f"{what} must be {kind.__name__} records", values))
+    for item in items:
+        take(where, what, kind, item)
+    return items
+
+
+def take(where: str, what: str, kind: type[Item], value: Any) -> Item:
+    """A value of exactly the type that is declared."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "aeiou" else "a"
+        raise PlanError(where, f"{what} must be {article} {kind.__name__}, got {_show(value)}.")
+    return value
+
+
+def take_dim(where: str, what: str, value: Any) -> Dim:
+    """An int or an expression over variables."""
+    if isinstance(value, (Variable, Index, Fn, Expr)):
+        return value
+    found = _as_index(value)
+    if found is None:
+        message = f"{what} must be an int or an expression over variables, got {_show(value)}."
+        raise PlanError(where, message)
+    return found
+
+
+def take_value(where: str, what: str, value: Any, **fields: Any) -> int:
+    """A value of a variable: an int that leaves room for arithmetic in a word."""
+    found = _as_index(value)
+    if found is None:
+        raise VariableError(where, f"{what} must be an int, got {_show(value)}.", **fields)
+    if not -NO_LIMIT <= found <= NO_LIMIT:
+        raise VariableError(where, f"{what} must be a 63-bit int, got {_show(value)}.", **fields)
+    return found
+
+
+def take_values(where: str, what: str, values: Any) -> Mapping[str, int]:
+    """Values by name, as a mapping that nobody can change."""
+    if isinstance(values, Mapping) and not values:
+        return _NOTHING
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise PlanError(where, f"{what} must map names to ints, got {_show(values)}.")
+    return MappingProxyType(
+        {name: take_value(where, f"{what}['{name}']", value) for name, value in values.items()}
+    )
+
+
+def set_fields(record: Any, **fields: Any) -> None:
+    """For `__post_init__` of a frozen record: what the fields are to hold instead."""
+    for name, value in fields.items():
+        if getattr(record, name) is not value:
+            object.__setattr__(record, name, value)
+
+
+def _walk(where: str, wanted: str, values: Any) -> list[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise PlanError(where, f"{wanted}, got {_show(values)}.")
+    return list(values)
+
+
+def _as_index(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
