@@ -196,7 +196,10 @@ def test_mistake(mistake: Callable[[], Any], kind: type[SemelError], text: str) 
 
 
 def test_compiling_inside_no_recompiles_is_an_error() -> None:
-    with semel.no_recompiles(), pytest.raises(RecompileError) as caught:
+    with (
+        semel.no_recompiles(),
+        pytest.raises(RecompileError, match=r"inside no_recompiles\(\)") as caught,
+    ):
         (A + 1).prepare()
     assert str(caught.value) == (
         "[prepare] output0 would be compiled inside no_recompiles(). "
@@ -205,7 +208,7 @@ def test_compiling_inside_no_recompiles_is_an_error() -> None:
 
 
 def test_zero_dimensional_tensors_have_no_length() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="0-d tensor"):
         len(Tensor(1.0))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="0-d tensor"):
         iter(Tensor(1.0))

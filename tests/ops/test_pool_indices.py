@@ -113,7 +113,7 @@ def test_one_plan_serves_every_image() -> None:
 
 def test_a_window_of_padding_only_is_refused() -> None:
     x = Tensor.input("x", (1, 1, 4, 4))
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(GraphError, match="smaller than the window of 2") as caught:
         x.max_pool_with_indices(2, 1, 2)
     assert str(caught.value) == (
         "[max_pool_with_indices] padding must be smaller than the window of 2 elements, got 2."

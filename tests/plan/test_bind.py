@@ -90,7 +90,7 @@ def test_initial_values_survive_a_refused_bind() -> None:
     s = Sketch(16, fixed=False)
     s.op("increment", "x", "a", vals=(4,))
     plan = s.build("a")
-    with pytest.raises(VariableError):
+    with pytest.raises(VariableError, match=r"must lie in \[0, 16\], got 99"):
         plan.execute_with_vars(n=99)
     plan.execute()
     np.testing.assert_array_equal(s.buffers["a"].numpy(), [1] * 4 + [0] * 12)
@@ -249,7 +249,7 @@ def test_memory_of_a_variable_without_maximum_grows() -> None:
 def test_growth_past_the_memory_limit_is_refused_and_changes_nothing() -> None:
     plan = instantiate(_program(None), threads=1, memory_limit=100_000)
     _check(plan, 50)
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(OutOfMemoryError, match="100,000 are free"):
         plan(x=np.zeros(100_000, np.float32))
     _check(plan, 50)
     _check(plan, 3000)

@@ -116,7 +116,7 @@ def test_a_cycle_is_shown_without_what_merely_waits_for_it() -> None:
         _kernel(id=2, dependencies=(1,)),
         _kernel(id=3, dependencies=(1,)),
     )
-    with pytest.raises(CycleError) as caught:
+    with pytest.raises(CycleError, match="2 -> 1 -> 2") as caught:
         builder.build(threads=1)
     assert sorted(caught.value.cycle) == [1, 2]  # type: ignore[attr-defined]
     assert caught.value.blocked == [3]  # type: ignore[attr-defined]

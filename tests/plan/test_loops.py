@@ -277,7 +277,7 @@ def test_a_failure_names_the_first_iteration_that_failed(threads: int) -> None:
 def test_a_loop_ends_with_the_iteration_that_failed() -> None:
     s, plan = checked_plan()
     s.buffers["x"].copyin(np.array([1, 2, 99, 3, 77, 4, 5, 6]))
-    with pytest.raises(IndexRangeError):
+    with pytest.raises(IndexRangeError, match="got 99, in iteration 2"):
         plan.execute_with_vars(t=8)
     assert plan._state.table.iteration(0) == 2
 
@@ -322,7 +322,7 @@ def test_no_order_moves_an_operation_out_of_a_loop() -> None:
     s.op("increment", "a", "b")
     end(s)
     s.builder.set_output_buffers([s.buffer("b")])
-    with pytest.raises(OrderError):
+    with pytest.raises(OrderError, match="operation 1 must come before 2"):
         s.builder.build(order=[0, 2, 1, 3], threads=1)
 
 

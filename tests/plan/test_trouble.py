@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_long_execute_and_the_next_one_works(threads: int) -> None
     with pytest.raises(KeyboardInterrupt):
         plan.execute()
     assert not s.buffers["end"].memory.bytes.any(), "it ran to its end"
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match="the last execute failed"):
         plan.output_buffer.numpy()
     assert plan._state.table.words[Header.BUSY] == 0
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

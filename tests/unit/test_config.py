@@ -99,10 +99,10 @@ def test_a_bad_value_names_variable_and_value(name: str, value: str, must: str) 
 
 def test_override_is_undone_even_after_an_error() -> None:
     before = settings()
-    with pytest.raises(RuntimeError), override(threads=5, fusion=False):
+    with pytest.raises(RuntimeError, match="on purpose"), override(threads=5, fusion=False):
         assert settings().threads == 5
         assert not settings().fusion
-        raise RuntimeError
+        raise RuntimeError("on purpose")
     assert settings() is before
 
 

@@ -217,13 +217,13 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
 def test_an_unknown_form_is_refused(change: Callable[[Any], Any]) -> None:
     form = json.loads(encode_kernel(full_kernel()))
     change(form)
-    with pytest.raises(GraphError):
+    with pytest.raises(GraphError, match=r"^\[decode\]"):
         decode_kernel(json.dumps(form).encode())
 
 
 def test_what_is_not_json_is_refused() -> None:
     for data in (b"", b"\xff\xfe", b"[" * 100_000, b"3"):
-        with pytest.raises(GraphError):
+        with pytest.raises(GraphError, match="must have its known form"):
             decode_kernel(data)
 
 

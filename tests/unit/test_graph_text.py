@@ -136,7 +136,7 @@ BAD: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "words"), BAD, ids=range(len(BAD)))
 def test_unreadable_text_is_refused(text: str, words: str) -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(GraphError, match=r"^\[parse_graph\] line") as caught:
         parse_graph(text)
     assert words in str(caught.value)
 

@@ -176,12 +176,12 @@ def test_a_sequence_of_another_length_is_checked_as_data() -> None:
 
 
 def test_a_negative_number_of_iterations_is_refused() -> None:
-    with pytest.raises(GraphError):
+    with pytest.raises(GraphError, match="dims must be >= 0"):
         Tensor.loop(-1, [Tensor.zeros(3)], lambda s, h: (h, []))
     n = Variable("n", 0, 8)
     (last,), _ = Tensor.loop(n - 4, [Tensor.zeros(3)], lambda s, h: ([h[0] + 1], []))
     plan = last.prepare(threads=1)
-    with pytest.raises(VariableError):
+    with pytest.raises(VariableError, match="the number of iterations must be >= 0"):
         plan.execute_with_vars(n=3)
     plan.execute_with_vars(n=7)
     np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(3, 3))

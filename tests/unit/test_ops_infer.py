@@ -214,7 +214,7 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSED)],
 )
 def test_malformed_node_is_refused(op: str, operands: list[Node], attrs: Any, words: str) -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(GraphError, match=r"^\[") as caught:
         make_node(op, operands, attrs)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"[{op}] ")

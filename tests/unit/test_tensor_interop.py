@@ -135,7 +135,7 @@ def test_python_numbers() -> None:
     assert bool(Tensor(True))
     assert [10, 20][Tensor(1)] == 20
     assert Tensor([[1.5, 2.5]], "bfloat16").tolist() == [[1.5, 2.5]]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="only integer tensors"):
         [10][Tensor(0.0)]
 
 
