@@ -9,15 +9,16 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "semel"
 
-BASE = {"version", "errors", "config", "ir"}
+BASE = {"version", "errors", "locks", "config", "ir"}
 COMPILE = BASE | {"kernel", "ops", "passes", "schedule", "lower", "codegen"}
 RUN = {"runtime", "plan", "devices"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "errors": set(),
-    "config": {"errors"},
-    "ir": {"errors", "config"},
+    "locks": set(),
+    "config": {"errors", "locks"},
+    "ir": {"errors", "locks", "config"},
     "kernel": BASE,
     "ops": BASE | {"kernel"},
     "passes": BASE | {"kernel", "ops"},

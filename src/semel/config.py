@@ -23,7 +23,6 @@ the kernel cache it steers are process-wide too.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.errors import UserError
+from semel.locks import make_lock
 
 DEBUG_MODES = frozenset({"poison", "jitter"})
 MAX_THREADS = 1024
@@ -152,7 +152,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
-_lock = threading.RLock()
+_lock = make_lock()
 _current: Settings | None = None
 
 

@@ -23,7 +23,6 @@ import hashlib
 import json
 import mmap
 import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +51,7 @@ from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.kernel.encode import decode_kernel
 from semel.kernel.verify import verify_kernel
+from semel.locks import make_lock
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
     Program,
@@ -306,7 +306,7 @@ def _checksum(constants: Bytes, version: int) -> int:
 # ---------------------------------------------------------------- kernels
 
 _loaded: dict[tuple[bytes, str], int] = {}
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 def _load_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:

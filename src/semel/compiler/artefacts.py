@@ -9,7 +9,6 @@ warm start loads object code by our own loader and never imports llvmlite.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from semel.codegen.emit import emit_kernel, scratch_bytes
@@ -22,12 +21,13 @@ from semel.ir.target import Target
 from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.text import format_kernel
+from semel.locks import make_lock
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import CachedKernel
 
 _loaded: dict[str, CachedKernel] = {}
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:

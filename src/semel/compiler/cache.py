@@ -36,6 +36,7 @@ from semel.config import settings
 from semel.errors import CacheError
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.locks import make_lock
 
 FORMAT_VERSION = 1
 MEMORY_BYTES = 128 << 20
@@ -125,7 +126,7 @@ class KernelCache:
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_bytes = 0
         self._disk = None if directory is None else _Disk(directory, max_bytes)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._memory_hits = self._disk_hits = self._misses = 0
 
     def get(self, key: str) -> bytes | None:
@@ -206,7 +207,7 @@ class _Disk:
         self._ready = False
         self._bytes: int | None = None  # what we believe lies there; None: not counted yet
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def read(self, key: str) -> bytes | None:
         name = _digest([key])

@@ -30,6 +30,7 @@ from typing import Any
 from semel.config import settings
 from semel.devices.cpu.toolchain import available_cores, host_model
 from semel.ir.target import Target
+from semel.locks import make_lock
 from semel.version import VERSION
 
 FORMAT_VERSION = 1
@@ -71,7 +72,7 @@ class ChoiceMemory:
 
     def __init__(self, directory: Path | None, machine: Mapping[str, Any]) -> None:
         self._machine = dict(machine)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._own: dict[str, Remembered] = {}
         self._path: Path | None = None
         if directory is not None:
@@ -124,7 +125,7 @@ def default_memory(target: Target) -> ChoiceMemory:
         return _memories.setdefault(key, ChoiceMemory(directory, facts))
 
 
-_lock = threading.Lock()
+_lock = make_lock()
 _memories: dict[tuple[Path | None, str], ChoiceMemory] = {}
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,9 +25,10 @@ from semel.ir.expr import Dim, Expr, Fn, Index, Variable, variables
 from semel.ir.opdef import OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
+from semel.locks import make_lock
 
 _ids = itertools.count(1)
-_lock = threading.Lock()
+_lock = make_lock()
 _interned: WeakValueDictionary[Any, Node] = WeakValueDictionary()
 
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import mmap
-import os
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from semel.errors import OutOfMemoryError
+from semel.locks import make_lock
 
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
@@ -47,7 +46,7 @@ class _Ledger:
 
     def __init__(self) -> None:
         # Reentrant: a garbage collection inside `add` may drop another block.
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self.blocks = self.bytes = self.total = 0
 
     def add(self, size_bytes: int) -> None:
@@ -69,13 +68,6 @@ _ledger = _Ledger()
 def counters() -> AllocatorCounters:
     """What this allocator holds now."""
     return AllocatorCounters(_ledger.blocks, _ledger.bytes, _ledger.total)
-
-
-def _after_fork_in_child() -> None:
-    _ledger._lock = threading.RLock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def advise_huge_pages(memory: mmap.mmap) -> None:

@@ -20,7 +20,6 @@ can be used after the call. Why this way: docs/decisions/0007-custom-functions.m
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -28,6 +27,7 @@ from typing import Any, TypeAlias
 from semel.errors import CustomFunctionError, PlanError
 from semel.ir.fields import take, take_int, take_ints
 from semel.ir.types import TensorType
+from semel.locks import make_lock
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
 
@@ -71,7 +71,7 @@ class CustomFunction:
 
 
 _registered: dict[str, CustomFunction] = {}
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 def find_custom_function(name: str) -> CustomFunction | None:

@@ -10,28 +10,19 @@ process pays only for the devices it uses.
 from __future__ import annotations
 
 import importlib
-import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from semel.errors import UnsupportedError
 from semel.ir.target import Target
+from semel.locks import make_lock
 from semel.runtime.pool import WorkerPool
 from semel.runtime.report.records import MachineLimits
 
 _MODULES = {"cpu": "semel.devices.cpu.runtime"}
 _open: dict[str, Device] = {}
-_lock = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_lock = make_lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +97,6 @@ def find_device(name: str) -> Device:
     with _lock:
         if name not in _open:
             module = importlib.import_module(_MODULES[name])
-            _open[name] = cast(Device, module.open_device())
+            # Opening takes a while, and a signal handler on this thread may have been quicker.
+            _open.setdefault(name, cast(Device, module.open_device()))
         return _open[name]

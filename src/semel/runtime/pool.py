@@ -17,7 +17,6 @@ import atexit
 import ctypes
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from semel.ir import abi
 from semel.ir.abi import Worker
+from semel.locks import make_lock
 from semel.runtime.allocator import Memory, allocate
 
 MAX_WORKERS = 256
@@ -38,7 +38,8 @@ class WorkerPool:
         self._entry = entry
         self._stop = stop
         self._spin_ticks = spin_ticks
-        self._lock = threading.Lock()
+        self._lock = make_lock()
+        self._is_starting = False
         self._records = _immortal_records()
         self._count = 0
         atexit.register(self.stop)
@@ -56,10 +57,15 @@ class WorkerPool:
     def ensure(self, count: int) -> int:
         """Start workers until there are `count`, if the system allows; how many there are."""
         with self._lock:
-            while self._count < min(count, MAX_WORKERS):
-                if not self._start_one(self._count):
-                    break
-                self._count += 1
+            # A signal handler in the middle of a start makes do with the workers there are.
+            if self._is_starting:
+                return self._count
+            try:
+                self._is_starting = True
+                while self._count < min(count, MAX_WORKERS) and self._start_one(self._count):
+                    self._count += 1
+            finally:
+                self._is_starting = False
             return self._count
 
     def _start_one(self, index: int) -> bool:
@@ -72,8 +78,10 @@ class WorkerPool:
         thread = ctypes.c_ulong()
         # The thread inherits the mask of its creator: block everything around the creation,
         # so that signals keep going to Python's threads.
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            # Inside, because it may run a handler that raises when the mask is set already.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             failed = libc.pthread_create(
                 ctypes.byref(thread),
                 None,
@@ -113,8 +121,7 @@ class WorkerPool:
                 time.sleep(0.0005)
 
     def _restart(self) -> None:
-        self._lock = threading.Lock()
-        self._records = _immortal_records()
+        # The records are the child's own copy, and no thread reads them: they serve again.
         self._count = 0
 
 

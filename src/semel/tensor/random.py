@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from typing import Any, Self
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dtype, as_shape
+from semel.locks import make_lock
 from semel.ops.attrs import RandomBitsAttrs
 from semel.tensor.creation import Creation
 from semel.tensor.handle import DTypeLike, TensorLike
@@ -38,7 +38,7 @@ class KeySequence:
     """Keys in an endless row, from a seed; safe to share by threads."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self.restart(seed)
 
     def restart(self, seed: int) -> None:

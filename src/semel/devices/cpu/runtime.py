@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Callable
 
@@ -23,6 +21,7 @@ from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
 from semel.ir import abi
 from semel.ir.target import Target
+from semel.locks import make_lock
 from semel.runtime.device import DeviceCode
 from semel.runtime.pool import WorkerPool
 from semel.runtime.report.records import MachineLimits
@@ -93,7 +92,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._key, self._object = runner_object()
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._loaded: list[LoadedCode] = []
         self._free: list[tuple[int, int]] = []
         self._pool: WorkerPool | None = None
@@ -101,7 +100,6 @@ class CpuDevice:
         self.ticks: Callable[[], int] = _ENTRY(self._loaded[0].symbols["ticks"])
         self._opened = (time.perf_counter_ns(), self.ticks())
         self.ticks_per_us = _ticks_per_us(self.ticks)
-        os.register_at_fork(after_in_child=self._after_fork)
 
     def default_threads(self) -> int:
         return settings().threads or available_cores()
@@ -146,9 +144,6 @@ class CpuDevice:
         self._loaded.append(load_object(self._object))
         copy = len(self._loaded) - 1
         self._free += [(copy, i) for i in reversed(range(abi.NUM_ENTRIES))]
-
-    def _after_fork(self) -> None:
-        self._lock = threading.RLock()
 
 
 def _ticks_per_us(ticks: Callable[[], int]) -> float:

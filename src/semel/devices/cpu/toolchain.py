@@ -18,9 +18,8 @@ import ctypes
 import os
 import platform
 import tempfile
-import threading
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
 from semel.errors import CompileError, DeviceError, InternalError
 from semel.ir.target import Target, target_for
+from semel.locks import make_lock
 
 __all__ = [
     "assembly",
@@ -230,8 +230,9 @@ def _quota_of(folder: Path) -> list[float]:
 
 # ------------------------------------------------------------------------------- LLVM
 
-# llvmlite guards single calls; a compile is several, on a shared target machine.
-_llvm_lock = threading.RLock()
+# llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
+# for it, so that the child finds LLVM at rest.
+_llvm_lock = make_lock()
 
 
 @cache
@@ -263,12 +264,32 @@ def _parse(ir_text: str, target: Target) -> Any:
     """A verified module with the target's data layout, which alignments depend on."""
     layout = _target_machine(target).target_data
     text = f'target datalayout = "{layout}"\ntarget triple = "{target.triple}"\n{ir_text}'
+    module = None
     try:
         module = _llvm().parse_assembly(text)
         module.verify()
     except RuntimeError as error:
+        if module is not None:
+            module.close()
         raise _refused(text, str(error)) from error
     return module
+
+
+@contextmanager
+def _optimised(ir_text: str, target: Target, passes: str) -> Iterator[tuple[Any, Any]]:
+    """The target machine and the module of a text, with LLVM to ourselves.
+
+    The module is gone before the lock is: freeing it later, wherever its last reference
+    drops, would be a call of LLVM that a fork does not wait for.
+    """
+    with _llvm_lock:
+        machine = _target_machine(target)
+        module = _parse(ir_text, target)
+        try:
+            _optimise(module, machine, passes)
+            yield machine, module
+        finally:
+            module.close()
 
 
 def _refused(ir_text: str, reason: str) -> CompileError:
@@ -316,10 +337,7 @@ def compile_ir(
 
     Give functions `nounwind`, or each costs an unwind table that nobody reads.
     """
-    with _llvm_lock:
-        machine = _target_machine(target)
-        module = _parse(ir_text, target)
-        _optimise(module, machine, passes)
+    with _optimised(ir_text, target, passes) as (machine, module):
         code: bytes = machine.emit_object(module)
     stray = [
         name
@@ -336,9 +354,6 @@ def compile_ir(
 
 def assembly(ir_text: str, target: Target, *, passes: str = "none") -> str:
     """The machine code of `ir_text` as assembly text, for people and for tests."""
-    with _llvm_lock:
-        machine = _target_machine(target)
-        module = _parse(ir_text, target)
-        _optimise(module, machine, passes)
+    with _optimised(ir_text, target, passes) as (machine, module):
         text: str = machine.emit_assembly(module)
     return text

@@ -1,0 +1,109 @@
+"""Locks that survive a fork.
+
+    make_lock()  -->  a reentrant lock that the forking thread has while the process forks
+
+The child of a fork has one thread. A lock that any other thread held at that moment would stay
+locked there for ever, and what it guards half changed: a table, a cache, LLVM. So every lock
+around state of the process is made here, and a fork takes them all first and lets them go
+on both sides. It never waits for one lock while it holds another, so the order in which code
+nests these locks does not matter. A compile that runs delays the fork until it ends.
+
+They are reentrant because signal handlers and destructors run between any two instructions,
+inside a `with` too, and may come back here.
+
+The lock of a plan is no such lock, since a run may take long: see plan/hold.py. Why this way:
+docs/decisions/0028-forks-and-re-entry.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+#: A thread that forks inside one of these locks may wait for a thread that waits for it: this
+#: long. The child gets what could not be had anew.
+_PATIENCE_S = 60.0
+
+# RLock, with the members that Condition uses, which typeshed does not know.
+_Lock = Any
+
+_known: list[weakref.ref[_Lock]] = []
+#: Held across a fork too, so that no lock is made meanwhile.
+_making = threading.RLock()
+
+
+def make_lock() -> threading.RLock:
+    """A lock for state of the process; held for a short time, and never during user's code."""
+    lock = threading.RLock()
+    with _making:
+        _remember(lock)
+    return lock
+
+
+def _remember(lock: threading.RLock) -> None:
+    # To append, to remove and to copy a list are one step each for other threads.
+    _known.append(weakref.ref(lock, _known.remove))
+
+
+_remember(_making)
+
+
+def _locks() -> list[_Lock]:
+    return [lock for known in list(_known) if (lock := known()) is not None]
+
+
+class _Fork(threading.local):
+    """A fork that this thread has begun: what it held before, and what it could not get."""
+
+    own: tuple[_Lock, ...] = ()
+    missed: tuple[_Lock, ...] = ()
+
+
+_fork = _Fork()
+
+
+def _before_fork() -> None:
+    _fork.own = tuple(lock for lock in _locks() if lock._is_owned())
+    _fork.missed = ()
+    until = time.monotonic() + _PATIENCE_S
+    try:
+        blocked = _take_all(None)
+        while blocked is not None:
+            _release()
+            if not blocked.acquire(timeout=max(until - time.monotonic(), 0)):
+                _fork.missed = (*_fork.missed, blocked)
+            blocked = _take_all(blocked)
+    except BaseException:  # a signal handler raised: fork() goes on, and what we took is let go
+        _release()
+        raise
+
+
+def _take_all(held: _Lock | None) -> _Lock | None:
+    """Take what is free, up to the first lock that is not: that one, or None if we have all."""
+    for lock in _locks():
+        if lock is held or lock in _fork.own or lock in _fork.missed:
+            continue
+        if not lock.acquire(blocking=False):
+            return lock
+    return None
+
+
+def _release() -> None:
+    """Let go of what the fork took; asked of the locks, so that no interruption matters."""
+    for lock in _locks():
+        if lock._is_owned() and lock not in _fork.own:
+            lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for lock in _fork.missed:
+        lock._at_fork_reinit()
+    _release()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_release, after_in_child=_after_fork_in_child
+)

@@ -1,0 +1,274 @@
+"""Locks that survive a fork: all are known, all are taken, nobody waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import semel
+from semel import locks
+from semel.locks import make_lock
+
+SRC = Path(semel.__file__).parent
+#: Where a lock may be made in another way: the registry itself, and the lock of a plan,
+#: which a fork does not wait for.
+OWN_WAYS = {"locks.py", "plan/plan.py", "plan/state.py"}
+MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(")
+
+
+def test_every_lock_is_known_to_a_fork() -> None:
+    found = {
+        str(path.relative_to(SRC)) for path in SRC.rglob("*.py") if MAKER.search(path.read_text())
+    }
+    assert found == OWN_WAYS, "use semel.locks.make_lock()"
+
+
+def test_only_plans_and_the_pool_have_something_else_to_do_at_a_fork() -> None:
+    found = {
+        str(path.relative_to(SRC))
+        for path in SRC.rglob("*.py")
+        if "register_at_fork" in path.read_text()
+    }
+    assert found == {"locks.py", "plan/plan.py", "runtime/pool.py"}
+
+
+def test_a_lock_that_is_dropped_is_forgotten() -> None:
+    before = len(locks._known)
+    lock = make_lock()
+    gone = weakref.ref(lock)
+    assert len(locks._known) == before + 1
+    del lock
+    gc.collect()
+    assert gone() is None and len(locks._known) == before
+
+
+def _in_child(check: Callable[[], bool]) -> bool:
+    """Whether `check` holds in a forked child; a child that hangs is ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _hold(*held: threading.RLock, until: threading.Event) -> threading.Thread:
+    """A thread that has all these locks, taken in this order, until it is told to go on."""
+    ready = threading.Event()
+
+    def body() -> None:
+        for lock in held:
+            lock.acquire()
+        ready.set()
+        until.wait(20)
+        for lock in reversed(held):
+            lock.release()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert ready.wait(20)
+    return thread
+
+
+def _is_free(lock: threading.RLock) -> bool:
+    free = lock.acquire(timeout=2)
+    if free:
+        lock.release()
+    return free
+
+
+def _is_free_elsewhere(lock: threading.RLock) -> bool:
+    """Asked by another thread, since whoever has a lock may have it again."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(lock.acquire(timeout=0.1)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_fork_waits_for_every_lock_and_frees_it_on_both_sides() -> None:
+    mine = [make_lock(), make_lock()]
+    go = threading.Event()
+    thread = _hold(*mine, until=go)
+    threading.Timer(0.05, go.set).start()
+    assert _in_child(lambda: go.is_set() and all(_is_free_elsewhere(lock) for lock in mine))
+    thread.join()
+    assert all(_is_free_elsewhere(lock) for lock in mine)
+
+
+def test_a_lock_of_the_forking_thread_stays_its_own() -> None:
+    lock = make_lock()
+    with lock:
+        assert _in_child(lambda: lock._is_owned() and not _is_free_elsewhere(lock))  # type: ignore[attr-defined]
+        assert not _is_free_elsewhere(lock)
+    assert _is_free_elsewhere(lock)
+
+
+def test_threads_that_nest_locks_in_any_order_do_not_stop_a_fork() -> None:
+    a, b, stop = make_lock(), make_lock(), threading.Event()
+
+    def nest(first: threading.RLock, second: threading.RLock) -> None:
+        while not stop.is_set():
+            with first:
+                if second.acquire(timeout=0.001):
+                    second.release()
+
+    threads = [threading.Thread(target=nest, args=pair) for pair in ((a, b), (b, a))]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(_in_child(lambda: _is_free(a) and _is_free(b)) for _ in range(10))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_thread_that_waits_for_the_forking_one_does_not_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler forks inside lock `a`; another thread has `b` and wants `a`."""
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
+    a, b, go = make_lock(), make_lock(), threading.Event()
+    with a:
+        thread = _hold(b, until=go)
+        assert _in_child(lambda: _is_free(b) and a._is_owned())  # type: ignore[attr-defined]
+    go.set()
+    thread.join()
+    assert _is_free(a) and _is_free(b)
+
+
+def test_a_handler_that_raises_during_a_fork_leaves_nothing_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = [make_lock() for _ in range(3)]
+
+    class Interrupting:
+        """Stands in the list of locks; its turn is when the signal comes."""
+
+        def _is_owned(self) -> bool:
+            return False
+
+        def acquire(self, **options: object) -> bool:
+            raise KeyboardInterrupt
+
+    odd = Interrupting()
+    monkeypatch.setattr(locks, "_known", [weakref.ref(x) for x in (*made, odd)])
+    with pytest.raises(KeyboardInterrupt):
+        locks._before_fork()
+    assert all(_is_free_elsewhere(lock) for lock in made)
+
+
+_STORM = """
+import os, sys, threading, time
+import numpy as np
+from semel import Tensor, config
+from semel.compiler import artefacts
+
+sizes = iter(range(3, 10**6))
+turn = threading.Lock()
+
+def fresh():
+    with turn:
+        n = next(sizes)
+    x = Tensor.input("x", (n,), "float32")
+    return n, (x * 2 + 1).prepare(threads=2)
+
+def check(n, plan):
+    got = plan(x=np.full(n, 3, np.float32))
+    assert np.array_equal(got, np.full(n, 7, np.float32)), got
+
+stop = threading.Event()
+def compiling():
+    while not stop.is_set():
+        check(*fresh())
+
+shared_n, shared = fresh()
+def executing():
+    while not stop.is_set():
+        check(shared_n, shared)
+
+{start}
+
+with config.override(cache=False):
+    threads = [threading.Thread(target=f) for f in (compiling, compiling, executing)]
+    for t in threads:
+        t.start()
+    try:
+        for number in range({forks}):
+            time.sleep(0.003 * (number % 7))
+            fork_one(number)
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+"""
+
+_BY_FORK = """
+def fork_one(number):
+    turn.acquire()  # our own lock must not hang the child either
+    child = os.fork()
+    turn.release()
+    if child == 0:
+        try:
+            n, plan = 10**6 + number, None
+            x = Tensor.input("x", (n,), "float32")
+            check(n, (x * 2 + 1).prepare(threads=2))
+            check(shared_n, shared)
+            os._exit(0)
+        except BaseException:
+            import traceback; traceback.print_exc()
+        finally:
+            os._exit(1)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert status == 0, f"child {number} ended with {status}"
+            return
+        time.sleep(0.002)
+    os.kill(child, 9)
+    raise AssertionError(f"child {number} hangs")
+"""
+
+_BY_MULTIPROCESSING = """
+import multiprocessing
+ways = multiprocessing.get_context("fork")
+
+def work(number):
+    x = Tensor.input("x", (10**6 + number,), "float32")
+    check(10**6 + number, (x * 2 + 1).prepare(threads=2))
+    check(shared_n, shared)
+
+def fork_one(number):
+    with turn:
+        process = ways.Process(target=work, args=(number,))
+        process.start()
+    process.join(20)
+    if process.exitcode is None:
+        process.kill()
+    assert process.exitcode == 0, f"child {number}: {process.exitcode}"
+"""
+
+
+@pytest.mark.parametrize(("start", "forks"), [(_BY_FORK, 20), (_BY_MULTIPROCESSING, 6)])
+def test_children_work_while_threads_of_the_parent_compile_and_run(start: str, forks: int) -> None:
+    code = _STORM.replace("{start}", start).replace("{forks}", str(forks))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
