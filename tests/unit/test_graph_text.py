@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -136,9 +137,8 @@ BAD: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "words"), BAD, ids=range(len(BAD)))
 def test_unreadable_text_is_refused(text: str, words: str) -> None:
-    with pytest.raises(GraphError, match=r"^\[parse_graph\] line") as caught:
+    with pytest.raises(GraphError, match=re.escape(words)):
         parse_graph(text)
-    assert words in str(caught.value)
 
 
 # ---------------------------------------------------------------- verify
