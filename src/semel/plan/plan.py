@@ -60,6 +60,7 @@ from semel.plan.refusals import (
 from semel.plan.save import save_plan
 from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
+    ConstantKeeper,
     IntermediateKeeper,
     OutputKeeper,
     PlainOutputKeeper,
@@ -581,7 +582,7 @@ class ExecutionPlan:
             change()
         finally:
             self._attach()
-            self._state.table.words[Header.VALID] = 0
+            self._state.void("arrays were bound or unbound")
             self._state.version += 1
             self._fast = None
 
@@ -779,6 +780,7 @@ class ExecutionPlan:
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
         old = self._state.table
+        self._state.void("memory grew")
         self._link()
         new = self._state.table
         new.pending[:] = old.pending
@@ -846,10 +848,14 @@ class ExecutionPlan:
         """For `instantiate`: how to move the buffers to memory for larger capacities."""
         self._resize = resize
 
-    def keep_intermediates(self, types: Mapping[int, TensorType]) -> None:
-        """For `instantiate`: these buffers share their bytes and cannot be read."""
-        for index, kind in types.items():
+    def keep_values(
+        self, intermediates: Mapping[int, TensorType], constants: Mapping[int, TensorType]
+    ) -> None:
+        """For `instantiate`: buffers that share their bytes, and buffers that nobody writes."""
+        for index, kind in intermediates.items():
             self._parts.buffers[index].keep(IntermediateKeeper(self._state, kind))
+        for index, kind in constants.items():
+            self._parts.buffers[index].keep(ConstantKeeper(self._state, kind))
 
     # ------------------------------------------------------------ saving
 
@@ -955,6 +961,8 @@ class ExecutionPlan:
         self._state.lock = self._lock = threading.RLock()
         self._state.is_hosting = self._pool_ready = False
         if not self._state.is_released:
+            if not self._state.table.words[Header.BUSY]:
+                self._state.void("the process was forked")
             self._state.table.reset()
             self._state.table.words[Header.POOL_READY] = 0
 

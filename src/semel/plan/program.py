@@ -347,6 +347,7 @@ def _constant(value: ProgramValue) -> Memory:
         return Memory.over(array.reshape(-1).view(np.uint8))
     memory = allocate(array.nbytes)
     np.ndarray(array.shape, array.dtype, memory.bytes.data)[...] = array
+    memory.bytes.flags.writeable = False
     return memory
 
 
@@ -382,10 +383,9 @@ def _adopt(
     set_memory(layout)
     if any(v.max is None for v in program.variables):
         plan.set_resize(resize)
-    plan.keep_intermediates(
-        {
-            i: value.type
-            for i, value in enumerate(program.values)
-            if value.kind == "arena" and i not in {index for _, index in program.outputs}
-        }
+    outputs = {index for _, index in program.outputs}
+    inner = [(i, value) for i, value in enumerate(program.values) if i not in outputs]
+    plan.keep_values(
+        intermediates={i: value.type for i, value in inner if value.kind == "arena"},
+        constants={i: value.type for i, value in inner if value.kind == "constant"},
     )

@@ -64,6 +64,8 @@ class PlanState:
         #: A weak reference to the plan's way to grow.
         self.request_capacity: Any = None
         self.table: OpTable
+        #: What made the outputs of a good run void, and which run that was.
+        self._voided = (-1, "")
         self._names = tuple(v.variable.name for v in variables)
         self._bounds = {v.variable.name: v.variable for v in variables}
         self.inputs: dict[str, InputKeeper] = {}
@@ -90,6 +92,24 @@ class PlanState:
             return tuple(evaluate(dim, values) for dim in kind.shape)
         except KeyError as error:
             raise PlanError("plan", f"the shape of {kind} needs {error}, never bound.") from None
+
+    def void(self, why: str) -> None:
+        """The outputs of the last run cannot be read any more."""
+        words = self.table.words
+        if words[Header.VALID]:
+            self._voided = (words[Header.ATTEMPTS], why)
+        words[Header.VALID] = 0
+
+    def why_void(self) -> str:
+        """Why the outputs cannot be read."""
+        words = self.table.words
+        attempts, why = self._voided
+        if self.is_hosting or words[Header.BUSY]:
+            return "the plan is running"
+        if not words[Header.ATTEMPTS]:
+            return "nothing was executed"
+        is_voided = attempts == words[Header.ATTEMPTS]
+        return f"{why} after the last execute" if is_voided else "the last execute failed"
 
     def check_alive(self) -> None:
         """Raise if the plan's memory was given back."""
@@ -256,25 +276,17 @@ class OutputKeeper:
         return self.state.shape_of(self.type)
 
     def begin_write(self, shape: ConcreteShape) -> None:
-        raise PlanError("copyin", f"an output is written by the plan, got {shape}.")
+        self.begin_part_write()
 
     def begin_part_write(self) -> None:
         raise PlanError("copyin", "an output is written by the plan.")
 
     def begin_read(self) -> ConcreteShape:
         self.state.check_alive()
-        words = self.state.table.words
-        if not words[Header.VALID]:
-            raise StaleError(
-                "output", f"cannot be read: {self._why()}.", hint="Call execute() first."
-            )
+        if not self.state.table.words[Header.VALID]:
+            why = self.state.why_void()
+            raise StaleError("output", f"cannot be read: {why}.", hint="Call execute() first.")
         return self.state.shape_of(self.type)
-
-    def _why(self) -> str:
-        words = self.state.table.words
-        if self.state.is_hosting or words[Header.BUSY]:
-            return "the plan is running"
-        return "the last execute failed" if words[Header.ATTEMPTS] else "nothing was executed"
 
     def generation(self) -> int:
         words = self.state.table.words
@@ -316,10 +328,31 @@ class PlainOutputKeeper(OutputKeeper):
 class IntermediateKeeper(OutputKeeper):
     """Answers for an arena value: its bytes are shared with others, so it cannot be read."""
 
+    def begin_part_write(self) -> None:
+        raise PlanError("copyin", "an intermediate is written by the plan.")
+
     def begin_read(self) -> ConcreteShape:
         raise PlanError(
             "intermediate", "shares its memory with other values.", hint="Make it an output."
         )
+
+
+class ConstantKeeper(OutputKeeper):
+    """Answers for a constant of a program, which all its plans read."""
+
+    def begin_part_write(self) -> None:
+        raise PlanError(
+            "copyin",
+            "a constant is the same in all plans of its program and cannot be written.",
+            hint="Make it an input: Tensor.input(name, shape, dtype).",
+        )
+
+    def begin_read(self) -> ConcreteShape:
+        self.state.check_alive()
+        return self.shape_now()
+
+    def generation(self) -> int:
+        return 0
 
 
 def _as_affine(dim: Dim) -> tuple[str | None, int, int] | None:

@@ -232,6 +232,14 @@ class Buffer:
         with self._lock():
             return self.array(self._readable()).copy()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """For NumPy: the same copy as `numpy()`, and the same refusals."""
+        if copy is False:
+            # What NumPy asks to be told in this case; its own words for it are no help.
+            raise ValueError("[Buffer] a copy is made of a buffer; borrow() looks without one.")
+        found = self.numpy()
+        return found if dtype is None else found.astype(dtype, copy=False)
+
     def borrow(self) -> BorrowedArray:
         """A read-only look without a copy; it raises once the contents may have changed."""
         with self._lock():
