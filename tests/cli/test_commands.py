@@ -11,8 +11,10 @@ import pytest
 import semel
 from semel import Tensor, config
 from semel.cli import doctor, report
+from semel.cli.cache import describe, inspect_cache
 from semel.cli.main import main
 from semel.cli.report import Section, format_bytes, format_seconds, plain, show
+from semel.compiler.cache import default_cache
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +72,22 @@ def test_cache_counts_kernels_and_clears_them(
         main(["cache"])
         assert str(tmp_path) in capsys.readouterr().out
     assert not list(tmp_path.rglob("*.kernel"))
+
+
+def test_a_cache_that_others_may_change_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    with config.override(cache=True, cache_dir=tmp_path / "shared" / "semel"):
+        assert main(["cache", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["cache", "clear"]) == 0
+        assert "Removed 0 kernels" in capsys.readouterr().out
+        info = inspect_cache(default_cache())
+    assert "shared must not be writable by others, got mode 777" in found["reason"]
+    assert ("state", info.reason) in describe(info)  # the rows of `semel doctor` too
+    assert "must not be writable by others" in info.reason
 
 
 def test_cache_says_why_it_is_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.odd_files import ODD_FILES
 
 from semel import config
 from semel.compiler import cache as cache_module
-from semel.compiler.cache import (
-    KernelCache,
-    cache_key,
-    default_cache,
-    source_fingerprint,
-    toolchain_version,
-)
-from semel.ir.target import target_for
-
-TARGET = target_for("x86_64", ("avx2", "fma"))
+from semel.compiler.cache import KernelCache, default_cache
 
 
 def _fresh(folder: Path, max_bytes: int = 1 << 20) -> KernelCache:
@@ -33,64 +25,6 @@ def _fresh(folder: Path, max_bytes: int = 1 << 20) -> KernelCache:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("kernels-*/*.kernel"))
-
-
-# -------------------------------------------------------------------------------- key
-
-
-def test_equal_kernels_have_equal_keys() -> None:
-    assert cache_key("kernel", TARGET) == cache_key("kernel", TARGET)
-    assert len(cache_key("kernel", TARGET)) == 64
-
-
-def test_the_key_covers_text_target_extra_and_their_borders() -> None:
-    keys = {
-        cache_key("kernel", TARGET),
-        cache_key("kernels", TARGET),
-        cache_key("kernel", target_for("x86_64", ())),
-        cache_key("kernel", TARGET, ["s"]),
-        cache_key("kernel", TARGET, ["s", ""]),
-        cache_key("kernel", TARGET, ["a", "b"]),
-        cache_key("kernel", TARGET, ["ab"]),
-    }
-    assert len(keys) == 7
-
-
-def test_the_key_covers_abi_and_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache_key("kernel", TARGET)
-    monkeypatch.setattr(cache_module, "ABI_VERSION", -1)
-    other_abi = cache_key("kernel", TARGET)
-    monkeypatch.setattr(cache_module, "toolchain_version", lambda: "llvmlite 99")
-    assert len({before, other_abi, cache_key("kernel", TARGET)}) == 3
-
-
-def test_the_toolchain_is_identified() -> None:
-    assert "llvmlite" in toolchain_version()
-
-
-@pytest.mark.parametrize("package", ["kernel", "lower", "codegen"])
-def test_editing_a_source_is_a_miss(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "semel"
-    shutil.copytree(cache_module._PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__"))
-    kernels = _fresh(tmp_path / "cache")
-    monkeypatch.setattr(cache_module, "_PACKAGE", root)
-    kernels.put(cache_key("kernel", TARGET), b"code")
-    assert kernels.get(cache_key("kernel", TARGET)) == b"code"
-    with (root / package / "__init__.py").open("a") as file:
-        file.write("COEFFICIENT = 0.5\n")
-    source_fingerprint.cache_clear()  # a new process reads the sources again
-    assert kernels.get(cache_key("kernel", TARGET)) is None
-
-
-def test_editing_another_source_is_not(tmp_path: Path) -> None:
-    root = tmp_path / "semel"
-    shutil.copytree(cache_module._PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__"))
-    before = source_fingerprint(root)
-    (root / "errors.py").write_text("")
-    source_fingerprint.cache_clear()
-    assert source_fingerprint(root) == before
 
 
 # ----------------------------------------------------------------------------- entries
@@ -209,7 +143,95 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert _fresh(tmp_path).get("k") is None
 
 
+def test_an_entry_that_turns_out_to_be_unusable_goes(tmp_path: Path) -> None:
+    kernels = _fresh(tmp_path)
+    kernels.put("k", b"no object code")
+    kernels.discard("k", "it does not load")
+    assert kernels.get("k") is None
+    assert kernels.status.reason == "it does not load"
+    assert not _files(tmp_path)
+    kernels.discard("k", "there is none")  # no harm
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_entry_is_a_miss_and_is_replaced(tmp_path: Path, kind: str) -> None:
+    _fresh(tmp_path).put("k", b"code")
+    (file,) = _files(tmp_path)
+    file.unlink()
+    ODD_FILES[kind](file)
+    kernels = _fresh(tmp_path)
+    assert kernels.get("k") is None
+    assert "must" in kernels.status.reason
+    assert not os.path.lexists(file)
+    kernels.put("k", b"code")
+    assert kernels.status.reason == ""
+    assert _fresh(tmp_path).get("k") == b"code"
+
+
+def test_what_is_no_entry_is_the_first_to_make_room(tmp_path: Path) -> None:
+    kernels = _fresh(tmp_path, 10_000)
+    kernels.put("k", bytes(1000))
+    (file,) = _files(tmp_path)
+    planted = file.with_name("0.kernel")
+    planted.touch(0o600)
+    os.truncate(planted, 8 << 30)
+    full = file.with_name("1.kernel")
+    full.mkdir()
+    (full / "precious").write_text("kept")
+    other = _fresh(tmp_path, 10_000)
+    other.put("new", bytes(1000))
+    assert not planted.exists()
+    assert _fresh(tmp_path).get("k") == bytes(1000)
+    assert _fresh(tmp_path).get("new") == bytes(1000)
+    other.clear()
+    assert _files(tmp_path) == [full]
+    assert (full / "precious").read_text() == "kept"
+
+
+def test_clearing_follows_no_link(tmp_path: Path) -> None:
+    kernels = _fresh(tmp_path / "cache")
+    kernels.put("k", b"code")
+    precious = tmp_path / "precious.kernel"
+    precious.write_text("kept")
+    (tmp_path / "cache" / "kernels-1" / "link.kernel").symlink_to(precious)
+    kernels.clear()
+    assert not _files(tmp_path / "cache")
+    assert precious.read_text() == "kept"
+    # Nor another directory that took the place of ours meanwhile.
+    kernels.put("k", b"code")
+    (tmp_path / "cache").rename(tmp_path / "aside")
+    _fresh(tmp_path / "cache").put("k", b"another's")
+    kernels.clear()
+    assert _fresh(tmp_path / "cache").get("k") == b"another's"
+    assert not _files(tmp_path / "aside")
+
+
 # ---------------------------------------------------------------------------- the disk
+
+
+def test_a_directory_swapped_under_us_is_not_read(tmp_path: Path) -> None:
+    kernels = _fresh(tmp_path / "cache")
+    kernels.put("mine", b"code")
+    (tmp_path / "cache").rename(tmp_path / "aside")
+    _fresh(tmp_path / "cache").put("k", b"planted")
+    assert kernels.get("k") is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_parent_that_others_may_write_turns_the_disk_off(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "shared"
+    _fresh(folder / "cache").put("k", b"planted")
+    folder.chmod(mode)
+    kernels = _fresh(folder / "cache")
+    assert kernels.get("k") is None
+    assert f"{folder} must not be writable by others" in kernels.status.reason
+    assert "chmod go-w" in kernels.status.reason
+    kernels.put("k", b"mine")
+    assert kernels.get("k") == b"mine"
+    assert (kernels.disk_entries, kernels.disk_bytes) == (0, 0)
+    kernels.clear()
+    folder.chmod(0o700)
+    assert _fresh(folder / "cache").get("k") == b"planted"
 
 
 def test_the_directory_is_private(tmp_path: Path) -> None:
@@ -275,7 +297,7 @@ def _failing(code: int) -> Any:
         ("mkdir", errno.EROFS),
         ("open", errno.EROFS),
         ("open", errno.EACCES),
-        ("lstat", errno.EIO),
+        ("fstat", errno.EIO),
     ],
 )
 def test_a_full_or_read_only_disk_is_not_fatal(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph
+from tests.odd_files import ODD_FILES
 
 import semel
 from semel import Tensor, Variable
@@ -314,6 +315,42 @@ def test_a_damaged_file_is_reported_and_replaced(
     assert "cannot be used and is taken for empty" in caplog.text
     memory(tmp_path).add({"new": WON})
     assert memory(tmp_path).entries() == {"new": WON}
+
+
+@pytest.mark.parametrize("field", ["ratio", "threads", "values"])
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "1" * 400, "null"])
+def test_numbers_that_are_none_are_reported(tmp_path: Path, field: str, number: str) -> None:
+    kept = memory(tmp_path)
+    kept.add({"key": WON})
+    assert kept.path is not None
+    text = json.dumps(json.loads(kept.path.read_text()))
+    old = {"ratio": '"ratio": 0.75', "threads": '"threads": 2', "values": '"n": 64'}[field]
+    assert old in text
+    kept.path.write_text(text.replace(old, old.split(": ")[0] + ": " + number))
+    assert set(memory(tmp_path).entries()) <= {"key"}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_file_of_ours_is_reported(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = memory(tmp_path)
+    kept.add({"key": WON})
+    path = kept.path
+    assert path is not None
+    path.unlink()
+    ODD_FILES[kind](path)
+    with caplog.at_level(logging.WARNING, "semel.tune"):
+        doubted = memory(tmp_path)
+        assert doubted.entries() == {} == doubted.entries()
+    assert caplog.text.count("cannot be used and is taken for empty") == 1
+
+
+def test_a_folder_that_others_may_write_is_not_believed(tmp_path: Path) -> None:
+    memory(tmp_path).add({"key": WON})
+    (tmp_path / "tuned-1").chmod(0o777)
+    assert memory(tmp_path).entries() == {}
+    assert memory(tmp_path).clear() == 0
 
 
 def test_a_file_of_another_machine_under_our_name_is_refused(

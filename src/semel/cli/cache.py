@@ -54,13 +54,9 @@ def inspect_cache(kernels: KernelCache) -> CacheInfo:
     """Count entries and bytes; looking one up first finds out whether the directory is usable."""
     kernels.get("")
     status = kernels.status
-    directory = status.directory
-    entries = 0
-    if directory is not None and directory.is_dir():
-        entries = sum(1 for _ in directory.glob("*.kernel"))
     return CacheInfo(
-        directory="" if directory is None else str(directory),
-        entries=entries,
+        directory="" if status.directory is None else str(status.directory),
+        entries=kernels.disk_entries,
         bytes=kernels.disk_bytes,
         max_bytes=settings().cache_bytes,
         reason=status.reason,

@@ -10,12 +10,15 @@ warm start loads object code by our own loader and never imports llvmlite.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from semel.codegen.emit import emit_kernel, scratch_bytes
-from semel.compiler.cache import cache_key, default_cache
-from semel.devices.cpu.elf import load_object
+from semel.compiler.cache import default_cache
+from semel.compiler.key import cache_key
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.runtime import use_compiler
 from semel.devices.cpu.toolchain import compile_ir
+from semel.errors import CompileError
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
 from semel.kernel.encode import encode_kernel
@@ -25,6 +28,8 @@ from semel.locks import make_lock
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import CachedKernel
+
+T = TypeVar("T")
 
 _loaded: dict[str, CachedKernel] = {}
 _lock = make_lock()
@@ -49,10 +54,14 @@ def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKern
     if found is not None:
         return found
     symbol = f"k{key[:24]}"
-    code = cached_object(key, lambda: compile_ir(emit_kernel(kernel, target, symbol), target))
+    code, address = load_cached(
+        key,
+        lambda: compile_ir(emit_kernel(kernel, target, symbol), target),
+        lambda code: load_object(code).address(symbol),
+    )
     loaded = CachedKernel(
         signature=signature_of(kernel),
-        address=load_object(code).address(symbol),
+        address=address,
         entry_point=symbol,
         code=code,
         text=text,
@@ -63,23 +72,35 @@ def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKern
         return _loaded.setdefault(key, loaded)
 
 
-def cached_object(key: str, compile_now: Callable[[], bytes]) -> bytes:
-    """Object code by its key: from the cache, or compiled and remembered."""
+def load_cached(
+    key: str, compile_now: Callable[[], bytes], load: Callable[[bytes], T]
+) -> tuple[bytes, T]:
+    """Object code by its key, and what `load` makes of it: from the cache, or compiled.
+
+    An entry that does not load is no better than none: it goes, and is compiled again.
+    """
     cache = default_cache()
     code = cache.get(key)
-    if code is None:
-        code = compile_now()
-        cache.put(key, code)
-    return code
+    if code is not None:
+        try:
+            return code, load(code)
+        except CompileError as error:
+            cache.discard(key, str(error))
+    code = compile_now()
+    loaded = load(code)
+    cache.put(key, code)
+    return code, loaded
 
 
-def compile_text(ir_text: str, target: Target) -> bytes:
-    """Object code for LLVM IR as it stands: for the plan runner."""
-    return cached_object(cache_key(ir_text, target), lambda: compile_ir(ir_text, target))
+def load_text(
+    ir_text: str, target: Target, load: Callable[[bytes], LoadedCode]
+) -> tuple[bytes, LoadedCode]:
+    """Object code for LLVM IR as it stands, loaded: for the plan runner."""
+    return load_cached(cache_key(ir_text, target), lambda: compile_ir(ir_text, target), load)
 
 
 # The plan runner comes from the same cache as the kernels.
-use_compiler(compile_text)
+use_compiler(load_text)
 
 
 def signature_of(kernel: Kernel) -> KernelSignature:

@@ -1,109 +1,43 @@
 """Compiled kernels by content: in memory, and on disk between processes.
 
-    cache_key(text, target)  -->  key
     KernelCache.get(key)     -->  object code, or None
     KernelCache.put(key, object code)
 
 A cache never decides whether a prepare works: no disk, a full one, a read-only one or
 somebody else's directory leave the in-memory half, and `status` says why. An entry that
 is in doubt in any way is removed and counts as a miss; a stale one cannot be found,
-because the key covers everything that machine code depends on, down to the sources of
-the code generator.
+because the key (see `key`) covers everything that machine code depends on.
 
 Entries are written beside their place and renamed into it, so that processes sharing a
-directory see whole entries or none; there is no lock. The directory is private (0700)
-and must be ours, since we execute what lies in it.
+directory see whole entries or none; there is no lock. We execute what lies there, so the
+directory must be ours alone, and everybody on the way to it trusted (see `folder`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
-import stat
 import struct
-import threading
-import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
+from semel.compiler.folder import PrivateFolder, is_doubtful
+from semel.compiler.key import digest
 from semel.config import settings
 from semel.errors import CacheError
-from semel.ir.signature import ABI_VERSION
-from semel.ir.target import Target
 from semel.locks import make_lock
 
 FORMAT_VERSION = 1
 MEMORY_BYTES = 128 << 20
+MAX_ENTRY_BYTES = 64 << 20  # kernels take kilobytes
 
 # magic, format version, digest of the key, payload bytes, digest of the payload
 _HEADER = struct.Struct("<8sI32sQ32s")
 _MAGIC = b"SEMELKC\0"
 _SUFFIX = ".kernel"
-_ABANDONED_S = 3600  # a temporary file this old belongs to a process that died
-
-_PACKAGE = Path(__file__).parent.parent
-_CODE_SOURCES = ("kernel", "lower", "codegen", "devices/cpu/toolchain.py")
-
-
-# -------------------------------------------------------------------------------- key
-
-
-def cache_key(kernel_text: str, target: Target, extra: Iterable[str] = ()) -> str:
-    """The hash of everything the machine code of `kernel_text` depends on."""
-    parts = [
-        kernel_text,
-        str(ABI_VERSION),
-        target.key,
-        toolchain_version(),
-        source_fingerprint(_PACKAGE),
-        *extra,
-    ]
-    return _digest(parts).hex()
-
-
-def _digest(parts: Iterable[str]) -> bytes:
-    """Length before each part, so that no two lists of parts run together the same."""
-    sha = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        sha.update(len(data).to_bytes(8, "little"))
-        sha.update(data)
-    return sha.digest()
-
-
-@cache
-def toolchain_version() -> str:
-    """Which llvmlite and LLVM would compile, found without importing llvmlite.
-
-    The hash of its version file, and the size of its library: that stands for LLVM's
-    version, which may differ between builds of one llvmlite.
-    """
-    spec = find_spec("llvmlite")
-    folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
-    files = [file for folder in folders for file in folder.glob("binding/*llvmlite.*")]
-    sizes = sorted((file.name, file.stat().st_size) for file in files)
-    versions = [file.read_text() for folder in folders for file in folder.glob("_version.py")]
-    return f"{_digest(versions).hex()} {sizes}"
-
-
-@cache
-def source_fingerprint(root: Path) -> str:
-    """The hash of the sources that decide which code a kernel's text becomes."""
-    sha = hashlib.sha256()
-    for source in _CODE_SOURCES:
-        place = root / source
-        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            data = file.read_bytes()
-            sha.update(f"{file.relative_to(root)} {len(data)}\n".encode())
-            sha.update(data)
-    return sha.hexdigest()
-
 
 # ------------------------------------------------------------------------------ cache
 
@@ -161,10 +95,22 @@ class KernelCache:
         if self._disk:
             self._disk.clear()
 
+    def discard(self, key: str, reason: str) -> None:
+        """Forget an entry that turned out to be unusable; `status` says why."""
+        with self._lock:
+            self._memory_bytes -= len(self._memory.pop(key, b""))
+        if self._disk:
+            self._disk.remove(key, reason)
+
     @property
     def disk_bytes(self) -> int:
         """What the entries on disk take, counted now."""
-        return self._disk.measure() if self._disk else 0
+        return sum(info.st_size for _, info in self._disk.entries()) if self._disk else 0
+
+    @property
+    def disk_entries(self) -> int:
+        """How many entries lie on disk, counted now."""
+        return len(self._disk.entries()) if self._disk else 0
 
     @property
     def status(self) -> CacheStatus:
@@ -201,149 +147,106 @@ class _Disk:
 
     def __init__(self, parent: Path, max_bytes: int) -> None:
         # A folder of our own, so that we never change the mode of one the user named.
-        self.directory = parent / f"kernels-{FORMAT_VERSION}"
+        self._folder = PrivateFolder(parent / f"kernels-{FORMAT_VERSION}")
         self.max_bytes = max_bytes
         self.reason = ""
-        self._ready = False
         self._bytes: int | None = None  # what we believe lies there; None: not counted yet
-        self._numbers = itertools.count()
         self._lock = make_lock()
 
+    @property
+    def directory(self) -> Path:
+        return self._folder.path
+
     def read(self, key: str) -> bytes | None:
-        name = _digest([key])
-        path = self._path(name)
+        name = digest([key])
         try:
-            if not self._usable(create=False):
-                return None
-            entry = _read_private(path)
-            payload = _unpack(name, entry)
-            with suppress(OSError):  # a read-only directory keeps its order of age
-                os.utime(path)
-            return payload
+            payload = _unpack(name, self._folder.read(_file(name), MAX_ENTRY_BYTES))
         except FileNotFoundError:
             return None
         except OSError as error:
             self.reason = str(error)
             return None
         except CacheError as error:
-            self.reason = str(error)
-            with suppress(OSError):
-                path.unlink()
+            self.remove(key, str(error))
             return None
+        with suppress(OSError, CacheError):  # a read-only directory keeps its order of age
+            self._folder.touch(_file(name))
+        return payload
 
     def write(self, key: str, payload: bytes) -> None:
-        name = _digest([key])
+        name = digest([key])
         entry = _pack(name, payload)
-        if len(entry) > self.max_bytes:
-            self.reason = f"an entry of {len(entry)} bytes exceeds the limit of {self.max_bytes}"
+        limit = min(self.max_bytes, MAX_ENTRY_BYTES)
+        if len(entry) > limit:
+            self.reason = f"an entry of {len(entry)} bytes exceeds the limit of {limit}"
             return
         try:
-            if self._usable(create=True):
-                self._replace(self._path(name), entry)
-                self._make_room(len(entry))
-                self.reason = ""
-        except OSError as error:
+            self._folder.replace(_file(name), entry)
+            self._make_room(len(entry))
+            self.reason = ""
+        except (OSError, CacheError) as error:
             self.reason = str(error)
 
+    def remove(self, key: str, reason: str) -> None:
+        """Remove an entry that is in doubt."""
+        self.reason = reason
+        self._remove(_file(digest([key])))
+
     def clear(self) -> None:
-        with suppress(OSError):
-            for _, _, path in self._entries():
-                with suppress(OSError):
-                    path.unlink()
+        for file, _ in self.entries():
+            self._remove(file)
         self._bytes = None
 
-    def measure(self) -> int:
-        with suppress(OSError):
-            return sum(size for _, size, _ in self._entries())
-        return 0
+    def entries(self) -> list[tuple[str, os.stat_result]]:
+        """Name and state of each entry; none where the directory cannot be used."""
+        try:
+            return self._folder.entries(_SUFFIX)
+        except FileNotFoundError:
+            return []
+        except (OSError, CacheError) as error:
+            self.reason = str(error)
+            return []
 
-    def _path(self, name: bytes) -> Path:
-        return self.directory / f"{name.hex()}{_SUFFIX}"
-
-    def _usable(self, *, create: bool) -> bool:
-        """Whether the directory is there, ours and private; remembers a yes."""
-        if self._ready:
+    def _remove(self, file: str) -> bool:
+        """Whether nothing has this name any more."""
+        try:
+            self._folder.remove(file)
+        except FileNotFoundError:  # another process was quicker
             return True
-        if create:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = os.lstat(self.directory)
-        if not stat.S_ISDIR(found.st_mode):
-            self.reason = f"{self.directory} must be a directory"
-        elif found.st_uid != os.geteuid():
-            self.reason = f"{self.directory} must be ours, but belongs to user {found.st_uid}"
-        elif found.st_mode & 0o022:
-            self.reason = f"{self.directory} must not be writable by others"
-        else:
-            if found.st_mode & 0o077:
-                os.chmod(self.directory, 0o700)
-            self._ready = True
-        return self._ready
-
-    def _replace(self, path: Path, entry: bytes) -> None:
-        """Write beside the place, then rename: readers see a whole entry or none."""
-        unique = f"{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
-        beside = self.directory / f".{unique}.tmp"
-        try:
-            self._write_new(beside, entry)
-            os.replace(beside, path)
-        except BaseException as error:
-            with suppress(OSError):
-                beside.unlink()
-            if isinstance(error, FileNotFoundError):
-                self._ready = False  # the directory was taken away; look again next time
-            raise
-
-    @staticmethod
-    def _write_new(path: Path, entry: bytes) -> None:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            rest = memoryview(entry)
-            while rest:
-                rest = rest[os.write(handle, rest) :]
-        finally:
-            os.close(handle)
+        except (OSError, CacheError):
+            return False
+        return True
 
     def _make_room(self, added: int) -> None:
         """Drop the entries used least recently once the directory exceeds its bound.
 
         Others write here too, so each time our own count passes the bound we look again.
+        What no reader would accept goes first, however young it is.
         """
         with self._lock:
-            if self._bytes is None:
-                self._bytes = self.measure()
-            else:
-                self._bytes += added
+            self._bytes = None if self._bytes is None else self._bytes + added
+            if self._bytes is not None and self._bytes <= self.max_bytes:
+                return
+            entries = self.entries()
+            self._bytes = sum(info.st_size for _, info in entries)
             if self._bytes <= self.max_bytes:
                 return
-            entries = sorted(self._entries())
-            total = sum(size for _, size, _ in entries)
             # Leaving some air makes this rare.
             wanted = self.max_bytes - self.max_bytes // 8
-            for _, size, path in entries:
-                if total <= wanted:
+            for file, info in sorted(entries, key=_age):
+                if self._bytes <= wanted:
                     break
-                with suppress(FileNotFoundError):  # another process was quicker
-                    path.unlink()
-                total -= size
-            self._bytes = total
-
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """(age, size, path) of each entry; abandoned temporary files go on the way."""
-        with os.scandir(self.directory) as found:
-            for item in found:
-                with suppress(FileNotFoundError):
-                    info = item.stat(follow_symlinks=False)
-                    if item.name.endswith(_SUFFIX):
-                        yield info.st_mtime_ns, info.st_size, Path(item.path)
-                    elif item.name.endswith(".tmp") and time.time() - info.st_mtime > _ABANDONED_S:
-                        os.unlink(item.path)
+                if self._remove(file):
+                    self._bytes -= info.st_size
 
 
-def _read_private(path: Path) -> bytes:
-    """The bytes of a plain file; a link is not followed out of our directory."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(handle, "rb") as file:
-        return file.read()
+def _file(name: bytes) -> str:
+    return f"{name.hex()}{_SUFFIX}"
+
+
+def _age(entry: tuple[str, os.stat_result]) -> tuple[int, str]:
+    file, info = entry
+    return 0 if is_doubtful(info, MAX_ENTRY_BYTES) else info.st_mtime_ns, file
 
 
 def _pack(name: bytes, payload: bytes) -> bytes:

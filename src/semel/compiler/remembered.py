@@ -19,16 +19,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.compiler.folder import PrivateFolder
 from semel.config import settings
 from semel.devices.cpu.toolchain import available_cores, host_model
+from semel.errors import CacheError
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.version import VERSION
@@ -36,6 +36,10 @@ from semel.version import VERSION
 FORMAT_VERSION = 1
 MAX_ENTRIES = 10_000
 MAX_BYTES = 16 << 20
+
+_SUFFIX = ".json"
+# What reading something else as a record raises.
+_NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 _log = logging.getLogger("semel.tune")
 
@@ -74,19 +78,21 @@ class ChoiceMemory:
         self._machine = dict(machine)
         self._lock = make_lock()
         self._own: dict[str, Remembered] = {}
-        self._path: Path | None = None
+        self._told = ""
+        name = hashlib.sha256(json.dumps(self._machine, sort_keys=True).encode()).hexdigest()
+        self._file = f"{name[:32]}{_SUFFIX}"
+        self._folder: PrivateFolder | None = None
         if directory is not None:
-            name = hashlib.sha256(json.dumps(self._machine, sort_keys=True).encode()).hexdigest()
-            self._path = directory / f"tuned-{FORMAT_VERSION}" / f"{name[:32]}.json"
+            self._folder = PrivateFolder(directory / f"tuned-{FORMAT_VERSION}")
 
     @property
     def path(self) -> Path | None:
         """The file of this machine, there or not."""
-        return self._path
+        return None if self._folder is None else self._folder.path / self._file
 
     def entries(self) -> dict[str, Remembered]:
         """All that is remembered now: by this process, and in the file."""
-        found = {} if self._path is None else _read(self._path, self._machine)
+        found = {} if self._folder is None else self._read(self._folder)
         with self._lock:
             return {**found, **self._own}
 
@@ -94,7 +100,7 @@ class ChoiceMemory:
         """Remember these; a disk that refuses is reported and does not stop a prepare."""
         with self._lock:
             self._own.update(new)
-        if self._path is None or not new:
+        if self._folder is None or not new:
             return
         merged = {k: v for k, v in self.entries().items() if k not in new} | dict(new)
         kept = dict(list(merged.items())[-MAX_ENTRIES:])
@@ -104,15 +110,33 @@ class ChoiceMemory:
             "choices": {key: asdict(value) for key, value in kept.items()},
         }
         try:
-            _replace(self._path, json.dumps(record, indent=1))
-        except OSError as error:
-            _log.warning("[tune] choices cannot be kept in %s: %s", self._path, error)
+            self._folder.replace(self._file, json.dumps(record, indent=1).encode())
+        except (OSError, CacheError) as error:
+            self._tell(f"choices cannot be kept in {self._folder.path}: {error}")
 
     def clear(self) -> int:
         """Forget everything, for all machines that share the directory; how many files went."""
         with self._lock:
             self._own.clear()
-        return 0 if self._path is None else clear_directory(self._path.parent)
+        return 0 if self._folder is None else _clear(self._folder)
+
+    def _read(self, folder: PrivateFolder) -> dict[str, Remembered]:
+        try:
+            record = json.loads(folder.read(self._file, MAX_BYTES))
+            if record["format"] != FORMAT_VERSION or record["machine"] != self._machine:
+                raise ValueError("it is another machine's, or of another version")
+            return {str(key): _entry(value) for key, value in record["choices"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, CacheError, *_NOT_A_RECORD) as error:
+            self._tell(f"{self.path} cannot be used and is taken for empty: {error!r}")
+            return {}
+
+    def _tell(self, trouble: str) -> None:
+        """Report what is wrong with the disk; once, for every prepare asks."""
+        if trouble != self._told:
+            self._told = trouble
+            _log.warning("[tune] %s", trouble)
 
 
 def default_memory(target: Target) -> ChoiceMemory:
@@ -132,29 +156,15 @@ _memories: dict[tuple[Path | None, str], ChoiceMemory] = {}
 # ------------------------------------------------------------------------------- disk
 
 
-def clear_directory(directory: Path) -> int:
+def _clear(folder: PrivateFolder) -> int:
     """Remove the files of all machines; how many there were."""
     count = 0
-    for path in directory.glob("*.json"):
-        with suppress(OSError):
-            path.unlink()
-            count += 1
+    with suppress(OSError, CacheError):
+        for name, _ in folder.entries(_SUFFIX):
+            with suppress(OSError):
+                folder.remove(name)
+                count += 1
     return count
-
-
-def _read(path: Path, machine: Mapping[str, Any]) -> dict[str, Remembered]:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        with open(handle, "rb") as file:
-            record = json.loads(file.read(MAX_BYTES))
-        if record["format"] != FORMAT_VERSION or record["machine"] != machine:
-            raise ValueError("it is another machine's, or of another version")
-        return {str(key): _entry(value) for key, value in record["choices"].items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning("[tune] %s cannot be used and is taken for empty: %r", path, error)
-        return {}
 
 
 def _entry(value: Any) -> Remembered:
@@ -166,18 +176,3 @@ def _entry(value: Any) -> Remembered:
         int(value["threads"]),
         values,
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside the place, then rename: readers see a whole file."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise

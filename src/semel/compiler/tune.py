@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from semel.compiler.artefacts import compile_kernel
-from semel.compiler.cache import cache_key
+from semel.compiler.key import cache_key
 from semel.compiler.remembered import ChoiceMemory, Remembered, default_memory
 from semel.compiler.trial import Trial, make_data, make_trial, time_runs
 from semel.config import settings

@@ -29,16 +29,31 @@ from semel.runtime.report.records import MachineLimits
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ON_HEADER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_RUNNER_SYMBOLS = (
+    *("slots", "run_timed", "bind", "ticks", "worker", "stop"),
+    *(f"entry_{k}" for k in range(abi.NUM_ENTRIES)),
+)
 _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
 
 
-_compile: Callable[[str, Target], bytes] = compile_ir
+_Load = Callable[[bytes], LoadedCode]
 
 
-def use_compiler(compile_text: Callable[[str, Target], bytes]) -> None:
-    """Get the runner's object code from `compile_text`: the compiler layer passes a cached one."""
-    global _compile  # noqa: PLW0603 - one per process, like the runner itself
-    _compile = compile_text
+def _compile_text(text: str, target: Target, load: _Load) -> tuple[bytes, LoadedCode]:
+    code = compile_ir(text, target)
+    return code, load(code)
+
+
+_load_text: Callable[[str, Target, _Load], tuple[bytes, LoadedCode]] = _compile_text
+
+
+def use_compiler(load_text: Callable[[str, Target, _Load], tuple[bytes, LoadedCode]]) -> None:
+    """Get the runner's object code from `load_text`: the compiler layer passes a cached one.
+
+    It also loads the code, because whether an entry of a cache is any good shows then.
+    """
+    global _load_text  # noqa: PLW0603 - one per process, like the runner itself
+    _load_text = load_text
 
 
 _offered: dict[str, bytes] = {}
@@ -49,13 +64,23 @@ def offer_runner(key: str, code: bytes) -> None:
     _offered[key] = code
 
 
-def runner_object() -> tuple[str, bytes]:
-    """The key of the runner for this machine, and its object code."""
+def open_runner() -> tuple[str, bytes, LoadedCode]:
+    """The key of the runner for this machine, its object code, and the code loaded."""
     target = host_target()
     text = emit_runner(target.arch)
     # The text alone: any code for it that the machine can execute is the same runner.
     key = hashlib.sha256(text.encode()).hexdigest()
-    return key, _offered.get(key) or _compile(text, target)
+    if key in _offered:
+        return key, _offered[key], _load_runner(_offered[key])
+    return key, *_load_text(text, target, _load_runner)
+
+
+def _load_runner(code: bytes) -> LoadedCode:
+    """Load object code that must define all that we ask a runner for."""
+    loaded = load_object(code)
+    for name in _RUNNER_SYMBOLS:
+        loaded.address(name)
+    return loaded
 
 
 class CpuEntry:
@@ -91,12 +116,12 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._key, self._object = runner_object()
+        self._key, self._object, runner = open_runner()
         self._lock = make_lock()
         self._loaded: list[LoadedCode] = []
         self._free: list[tuple[int, int]] = []
         self._pool: WorkerPool | None = None
-        self._load()
+        self._add(runner)
         self.ticks: Callable[[], int] = _ENTRY(self._loaded[0].symbols["ticks"])
         self._opened = (time.perf_counter_ns(), self.ticks())
         self.ticks_per_us = _ticks_per_us(self.ticks)
@@ -107,7 +132,7 @@ class CpuDevice:
     def open_entry(self) -> CpuEntry:
         with self._lock:
             if not self._free:
-                self._load()
+                self._add(_load_runner(self._object))
             key = self._free.pop()
             return CpuEntry(self, key, self._loaded[key[0]])
 
@@ -140,8 +165,9 @@ class CpuDevice:
         with self._lock:
             self._free.append(key)
 
-    def _load(self) -> None:
-        self._loaded.append(load_object(self._object))
+    def _add(self, runner: LoadedCode) -> None:
+        """One more loaded copy, and with it places for plans."""
+        self._loaded.append(runner)
         copy = len(self._loaded) - 1
         self._free += [(copy, i) for i in reversed(range(abi.NUM_ENTRIES))]
 

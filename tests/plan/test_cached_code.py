@@ -1,0 +1,112 @@
+"""Plans whose kernels come from the cache on disk: what lies there is right, or goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import semel
+from semel import Tensor, config
+from semel.compiler import artefacts
+from semel.compiler.cache import KernelCache, default_cache
+from semel.compiler.key import cache_key
+from semel.devices.cpu.toolchain import compile_ir, host_target
+from semel.errors import CompileError
+from semel.ir.target import Target, target_for
+
+OTHER = "define i64 @other() nounwind {\n  ret i64 1\n}"
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is loaded yet, as in a process that finds its kernels on disk."""
+    monkeypatch.setattr(artefacts, "_loaded", {})
+
+
+def _run() -> Any:
+    x = np.arange(6, dtype=np.float32)
+    return semel.prepare(Tensor.input("x", (6,)) * 1.5 + 2, threads=1)(x=x)
+
+
+def _other_machine() -> bytes:
+    other = "aarch64" if host_target().arch == "x86_64" else "x86_64"
+    return compile_ir(OTHER, target_for(other, ()))
+
+
+FORGED = {
+    "text": lambda code: b"no object code at all",
+    "nothing": lambda code: b"",
+    "cut": lambda code: code[: len(code) // 2],
+    "other": lambda code: compile_ir(OTHER, host_target()),
+    "machine": lambda code: _other_machine(),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_an_entry_that_does_not_load_is_compiled_again(
+    kind: str, tmp_path: Path, new_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+
+    def seen_key(text: str, target: Target) -> str:
+        keys.append(cache_key(text, target))
+        return keys[-1]
+
+    monkeypatch.setattr(artefacts, "cache_key", seen_key)
+    with config.override(cache_dir=tmp_path / "first"):
+        want = _run()
+    code = KernelCache(tmp_path / "first").get(keys[0])
+    assert code is not None
+    with config.override(cache_dir=tmp_path / "second"):
+        default_cache().put(keys[0], FORGED[kind](code))
+        monkeypatch.setattr(artefacts, "_loaded", {})
+        np.testing.assert_array_equal(_run(), want)
+        assert default_cache().status.reason == ""  # the entry is a good one now
+    assert KernelCache(tmp_path / "second").get(keys[0]) == code
+    np.testing.assert_array_equal(want, np.arange(6, dtype=np.float32) * 1.5 + 2)
+
+
+def test_code_that_does_not_load_when_new_is_not_kept(tmp_path: Path) -> None:
+    def load(code: bytes) -> None:
+        raise CompileError("elf", "it does not load.")
+
+    with config.override(cache_dir=tmp_path):
+        with pytest.raises(CompileError, match="it does not load"):
+            artefacts.load_cached("k", lambda: b"code", load)
+        assert default_cache().get("k") is None
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+import numpy as np
+import semel
+from semel import Tensor, config
+from semel.compiler.cache import default_cache
+from semel.compiler.key import cache_key
+from semel.codegen.runner import emit_runner
+from semel.devices.cpu.toolchain import compile_ir, host_target
+target = host_target()
+key = cache_key(emit_runner(target.arch), target)
+code = compile_ir("define i64 @other() nounwind {\\n  ret i64 1\\n}", target)
+with config.override(cache_dir=Path(sys.argv[1])):
+    default_cache().put(key, code)
+    print(semel.prepare(Tensor.input("x", (2,)) + 1)(x=np.float32([1, 2])).tolist())
+    assert default_cache().get(key) != code and default_cache().status.reason == ""
+"""
+
+
+def test_a_runner_that_is_none_is_compiled_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[2.0, 3.0]\n", "")
