@@ -70,7 +70,7 @@ def _umask(mask: int) -> Iterator[None]:
 
 def test_what_is_replaced_is_read(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "a" / "b")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="No such file"):
         folder.read("x", LIMIT)
     folder.replace("x", b"old")
     folder.replace("x", b"new")
@@ -231,7 +231,7 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "a" / "f")
     folder.replace("x", b"data")
     shutil.rmtree(tmp_path / "a")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="No such file"):
         folder.read("x", LIMIT)
     folder.replace("y", b"data")
     assert (tmp_path / "a/f/y").read_bytes() == b"data"
@@ -372,7 +372,7 @@ def test_a_full_folder_in_the_place_of_a_file_is_left_alone(tmp_path: Path) -> N
     (tmp_path / "f" / "x" / "precious").write_text("kept")
     with pytest.raises(OSError, match="not empty"):
         folder.remove("x")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
         folder.replace("x", b"data")
     assert (tmp_path / "f" / "x" / "precious").read_text() == "kept"
     assert not list((tmp_path / "f").glob(".*"))
@@ -401,7 +401,7 @@ def test_what_others_write_beside_is_not_removed(
     folder = _folder(tmp_path / "f")
     folder.replace("x", b"old")
     (tmp_path / "f" / ".same.tmp").write_text("another writer's")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="exists"):
         folder.replace("x", b"new")
     assert (tmp_path / "f" / ".same.tmp").read_text() == "another writer's"
 
