@@ -17,6 +17,7 @@ the kernel cache it steers are process-wide too.
     SEMEL_LOG          comma list of topics for `logging`, e.g. schedule,memory; default none
     SEMEL_VERIFY       1 verifies the IR after every pass; default 0
     SEMEL_FUSION       0 gives every op its own kernel; default 1
+    SEMEL_ARENA        0 gives every intermediate value bytes of its own; default 1
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
 """
 
@@ -59,6 +60,7 @@ class Settings:
     log: tuple[str, ...] = ()
     verify: bool = False
     fusion: bool = True
+    arena: bool = True
     spin_us: int = 100
 
     def __post_init__(self) -> None:
@@ -134,6 +136,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "log": _words,
     "verify": _bool,
     "fusion": _bool,
+    "arena": _bool,
     "spin_us": _int,
 }
 

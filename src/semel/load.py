@@ -258,9 +258,12 @@ def _upgrade_2(header: Any) -> None:
 
 
 def _upgrade_3(header: Any) -> None:
-    """Format 4 has loops: of programs as ranges of ops, of plans built by hand as ops."""
+    """Format 4 has loops, of programs as ranges of ops, of plans built by hand as ops, and kept
+    values.
+    """
     if header["made_by"] == "compiler":
         header["loops"] = []
+        header["kept"] = []
 
 
 #: How the header of an earlier format becomes that of the next one.
@@ -401,6 +404,7 @@ def _read_program(
         ops=tuple(_read_op(file, r, len(kernels)) for r in as_list(header["ops"])),
         inputs=_read_names(header["inputs"], len(values)),
         outputs=_read_names(header["outputs"], len(values)),
+        kept=_read_names(header["kept"], len(values)),
         guards=tuple(
             (dim(expr), as_text(message))
             for expr, message in (as_list(g, 2) for g in as_list(header["guards"]))

@@ -218,7 +218,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 #: Of each record: the fields that a file holds, and those that belong to a process.
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
-        "kernels values ops inputs outputs guards variables log loops",
+        "kernels values ops inputs outputs kept guards variables log loops",
         "stage_seconds compile_count",
     ),
     ProgramValue: ("name type kind array first last", "node_ids"),

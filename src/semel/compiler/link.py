@@ -30,10 +30,12 @@ def link_program(
     artefacts: Sequence[CachedKernel],
     guards: tuple[tuple[Dim, str], ...],
     seconds: Mapping[str, float],
+    keep: Mapping[str, Node],
 ) -> Program:
     """Number values and kernels and write down who calls what with what.
 
-    `asked` is the graph as it was written: its inputs are the program's, used or not.
+    `asked` is the graph as it was written: its inputs are the program's, used or not. Nodes in
+    `keep` are inputs or outputs of it; an output of that name is the program's in this way only.
     """
     graph = schedule.graph
     order = _values(asked, kernels)
@@ -57,15 +59,21 @@ def link_program(
     )
     loops = _loops(kernels, counters)
     spans = _lifetimes(ops, loops, {i for i, value in enumerate(order) if _is_local(value)})
-    values = tuple(_value(graph, value, spans.get(i, (0, 0))) for i, value in enumerate(order))
+    results = _results(asked, graph)
+    values = tuple(
+        _value(graph, value, spans.get(i, (0, 0)), results) for i, value in enumerate(order)
+    )
     return Program(
         kernels=tuple(distinct),
         values=values,
         ops=ops,
         inputs=tuple((n.attrs.name, number[n]) for n in asked.inputs),
         outputs=tuple(
-            (name, number[n]) for name, n in zip(graph.names, graph.outputs, strict=True)
+            (name, number[n])
+            for name, n in zip(graph.names, graph.outputs, strict=True)
+            if name not in keep
         ),
+        kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
         guards=guards,
         variables=all_variables(asked, guards),
         log=schedule.log,
@@ -141,13 +149,24 @@ def _lifetimes(
     return spans
 
 
-def _value(graph: Graph, node: Argument, span: tuple[int, int]) -> ProgramValue:
+def _results(asked: Graph, graph: Graph) -> dict[Node, Node]:
+    """For each output as it was written, the node that holds it; inputs stay what they are."""
+    pairs = zip(asked.outputs, graph.outputs, strict=True)
+    return {written: made for written, made in pairs if written.op.name != "input"}
+
+
+def _value(
+    graph: Graph, node: Argument, span: tuple[int, int], results: Mapping[Node, Node]
+) -> ProgramValue:
     if isinstance(node, Slot):
         return ProgramValue(node.name, node.type, "arena", None, *span)
     kind = _LEAF_KINDS.get(node.op.name) or ("output" if node in graph.outputs else "arena")
     array = node.attrs.storage.array if kind == "constant" else None
     name = node.attrs.name if kind == "input" else f"{node.op.name}"
-    return ProgramValue(name, node.type, kind, array, span[0], span[1], (node.id,))
+    # Whoever asks for the node of an output is shown the output, whatever else holds it.
+    own = () if results.get(node, node) is not node else (node.id,)
+    also = tuple(w.id for w, made in results.items() if made is node and w is not node)
+    return ProgramValue(name, node.type, kind, array, span[0], span[1], (*own, *also))
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:

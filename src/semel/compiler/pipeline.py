@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
@@ -27,7 +28,8 @@ from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
-from semel.ir.graph import Graph
+from semel.errors import GraphError
+from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
@@ -42,6 +44,7 @@ from semel.plan.program import Program, instantiate
 from semel.schedule.groups import build_schedule, graph_to_run
 
 T = TypeVar("T")
+NOTHING: Mapping[str, Node] = MappingProxyType({})
 
 
 def prepare_graph(
@@ -51,25 +54,34 @@ def prepare_graph(
     memory_limit: int | None = None,
     fusion: bool | None = None,
     tune: bool | Mapping[str, int] | None = None,
+    bindings: Mapping[str, int] | None = None,
+    keep: Mapping[str, Node] = NOTHING,
 ) -> ExecutionPlan:
     """Compile `graph` for this machine and give it buffers: a plan that is ready to run."""
     target = host_target()
     tuning = tuning_for(target, threads, tune)
-    program = compile_graph(graph, target, fusion=fusion, tuning=tuning)
-    return instantiate(program, threads=threads, memory_limit=memory_limit)
+    program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+    return instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
 
 
 def compile_graph(
-    graph: Graph, target: Target, *, fusion: bool | None = None, tuning: Tuning | None = None
+    graph: Graph,
+    target: Target,
+    *,
+    fusion: bool | None = None,
+    tuning: Tuning | None = None,
+    keep: Mapping[str, Node] = NOTHING,
 ) -> Program:
     """Compile `graph` for `target`. Same arguments, same program, byte for byte.
 
-    With `tuning` the program also depends on what was measured on this machine.
+    With `tuning` the program also depends on what was measured on this machine. The nodes in
+    `keep` can be read after a run too, by name.
     """
     check_may_compile("prepare", ", ".join(graph.names))
     options = settings()
     stage = Trace(options.dump)
     fuse = options.fusion if fusion is None else fusion
+    graph = _with_kept(graph, keep)
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
     asked, conditions = graph, guards(graph)
 
@@ -90,8 +102,18 @@ def compile_graph(
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, target))
     return stage(
         "program",
-        lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds),
+        lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds, keep),
     )
+
+
+def _with_kept(graph: Graph, keep: Mapping[str, Node]) -> Graph:
+    """The graph with an output for each node to keep that is not one already, or an input."""
+    known = {*graph.outputs, *graph.inputs}
+    taken = sorted(keep.keys() & set(graph.names))
+    if taken:
+        raise GraphError("keep", f"names must not be those of outputs, got {', '.join(taken)}.")
+    more = {node: name for name, node in keep.items() if node not in known}
+    return Graph((*graph.outputs, *more), (*graph.names, *more.values())) if more else graph
 
 
 class Trace:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from typing import Any, TypeAlias
 
-from semel.errors import GraphError
+from semel.errors import GraphError, VariableError
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
 
@@ -137,6 +138,25 @@ class Variable(_Arithmetic):
 
     def range(self) -> tuple[int | None, int | None]:
         return self.min, self.max
+
+    def bind(self, value: int) -> tuple[str, int]:
+        """(name, value), checked: what `prepare(bindings=[...])` and `execute_with_vars` take."""
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise VariableError(
+                "bind", f"variable '{self.name}' must be an int, got {value!r}.", variable=self.name
+            )
+        number = index(value)
+        if number < self.min or (self.max is not None and number > self.max):
+            top = "..." if self.max is None else self.max
+            raise VariableError(
+                "bind",
+                f"variable '{self.name}' must lie in [{self.min}, {top}], got {number}.",
+                variable=self.name,
+                value=number,
+                min=self.min,
+                max=self.max,
+            )
+        return self.name, number
 
     def _format(self) -> str:
         return self.name

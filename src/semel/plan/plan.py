@@ -40,7 +40,7 @@ from semel.ir.abi import Code, Header
 from semel.ir.fields import NO_LIMIT
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
-from semel.plan.describe import describe_arena, describe_ops
+from semel.plan.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.explain import Explanation, explain_plan
 from semel.plan.fork import fork_buffers, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
@@ -73,7 +73,7 @@ from semel.runtime.device import PlanEntry
 from semel.runtime.events import EventLog, count_steps
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.optable import OpTable, TableInput, make_lanes
-from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_events
+from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_runs
 
 if TYPE_CHECKING:
     from semel.plan.program import Program
@@ -112,6 +112,7 @@ class ExecutionPlan:
         #: Set by `instantiate`: what the plan was made from.
         self.program: Program | None = None
         self.memory_limit: int | None = None
+        self._kept: dict[str, int] = {}
         #: Memory of intermediates, and of constants that other plans share.
         self._arena: tuple[Memory, ...] = ()
         self._shared: frozenset[int] = frozenset()
@@ -124,6 +125,12 @@ class ExecutionPlan:
         self._plain_enter = self._poisoned if "poison" in settings().debug else self._entry.call
         self._enter = self._plain_enter
         _plans.add(self)
+
+    def __repr__(self) -> str:
+        if self._state.is_released:
+            return f"ExecutionPlan({self.device}, released)"
+        values = self._state.current_values()
+        return describe_plan(self._parts, values, self.memory.peak_bytes)
 
     # ------------------------------------------------------------ accessors
 
@@ -201,6 +208,11 @@ class ExecutionPlan:
         key = tensor_or_id if isinstance(tensor_or_id, int) else tensor_or_id.id
         index = self._parts.ast_to_buffer.get(key)
         return None if index is None else self._parts.buffers[index]
+
+    @property
+    def kept(self) -> dict[str, Buffer]:
+        """What `prepare(keep=...)` asked for, by name: readable after each run, like outputs."""
+        return {name: self._parts.buffers[index] for name, index in self._kept.items()}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -321,14 +333,17 @@ class ExecutionPlan:
         return self.execute_profiled(as_values(values, named))
 
     def execute_profiled(
-        self, values: Values | None = None, /, *, limits: bool = True
+        self, values: Values | None = None, /, *, limits: bool = True, iterations: int = 1
     ) -> ProfileReport:
         """Run like `execute()`, with these variables if any, and report every operation.
 
         Lanes, times and rates: times are taken by the runner itself. With `limits`, rates are
         compared with what the machine reaches at best, which is measured once per process, after
-        the run.
+        the run. With several `iterations`, as many runs are made: the report shows the one that
+        was over first, and for each operation the least time that any of them took.
         """
+        if type(iterations) is not int or iterations < 1:
+            raise PlanError("execute_profiled", f"iterations must be >= 1, got {iterations!r}.")
         with self._lock:
             self._check_idle()
             enter = self._enter
@@ -337,19 +352,24 @@ class ExecutionPlan:
                 # Bound first: only then is it known how many events there can be.
                 self._enter = self._entry.bind
                 self._run()
-                self._bindings.before_run()
-                with EventLog(self._state.table, self._entry, self._parts.device) as log:
-                    self._enter = log.enter
-                    self._run()
-                self._bindings.after_run()
+                runs = [self._run_logged() for _ in range(iterations)]
             except BaseException:
                 self._abandon()
                 raise
             finally:
                 self._enter = enter
-            return self._report(log.events(), limits)
+            return self._report(runs, limits)
 
-    def _report(self, events: list[Event], with_limits: bool) -> ProfileReport:
+    def _run_logged(self) -> list[Event]:
+        """One run with an entry that takes times; what happened in it."""
+        self._bindings.before_run()
+        with EventLog(self._state.table, self._entry, self._parts.device) as log:
+            self._enter = log.enter
+            self._run()
+        self._bindings.after_run()
+        return log.events()
+
+    def _report(self, runs: list[list[Event]], with_limits: bool) -> ProfileReport:
         parts, values = self._parts, self._state.current_values()
         limits = parts.device.limits(parts.threads) if with_limits else None
         run = RunInfo(
@@ -360,9 +380,10 @@ class ExecutionPlan:
             self.memory.arena_bytes,
             describe_arena(parts, self._linked, self.program, values),
             limits,
+            len(runs),
         )
         ops = describe_ops(parts, self._linked, values)
-        return ProfileReport(merge_events(ops, events, limits), run)
+        return ProfileReport(merge_runs(ops, runs, limits), run)
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""
@@ -856,6 +877,14 @@ class ExecutionPlan:
             self._parts.buffers[index].keep(IntermediateKeeper(self._state, kind))
         for index, kind in constants.items():
             self._parts.buffers[index].keep(ConstantKeeper(self._state, kind))
+
+    def keep_results(self, kept: Mapping[str, tuple[int, TensorType]]) -> None:
+        """For `instantiate`: these buffers can be read like outputs; they have names."""
+        self._kept = {name: index for name, (index, _) in kept.items()}
+        for index, kind in kept.values():
+            buffer = self._parts.buffers[index]
+            if buffer.keeper is None:
+                buffer.keep(OutputKeeper(self._state, kind))
 
     # ------------------------------------------------------------ saving
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import InternalError, OutOfMemoryError, PlanError
+from semel.config import settings
+from semel.errors import InternalError, OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
 from semel.ir.types import TensorType
 from semel.plan.builder import ExecutionPlanBuilder
@@ -89,7 +90,10 @@ class ProgramLoop:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Everything a plan is made from. `guards` must evaluate to 0 at every bind."""
+    """Everything a plan is made from. `guards` must evaluate to 0 at every bind.
+
+    `kept` are named values that can be read after a run like outputs, and are none.
+    """
 
     kernels: tuple[CachedKernel, ...]
     values: tuple[ProgramValue, ...]
@@ -102,6 +106,7 @@ class Program:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     compile_count: int = 0
     loops: tuple[ProgramLoop, ...] = ()
+    kept: tuple[tuple[str, int], ...] = ()
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
         """The constants, by value: what a plan file stores as bytes."""
@@ -109,29 +114,55 @@ class Program:
 
 
 def instantiate(
-    program: Program, *, threads: int | None = None, memory_limit: int | None = None
+    program: Program,
+    *,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    bindings: Mapping[str, int] | None = None,
+    arena: bool | None = None,
 ) -> ExecutionPlan:
-    """A plan of its own: fresh buffers, unbound variables, shared kernels and constants.
+    """A plan of its own: fresh buffers, shared kernels and constants.
 
-    `memory_limit` bounds the bytes of weights, arena, IO and scratch together.
+    `memory_limit` bounds the bytes of weights, arena, IO and scratch together. `bindings` are
+    the first values of variables; the others are unbound. With `arena` False (else: as the
+    settings say) no two intermediates share a byte.
     """
     _check_program(program)
+    first = _checked_bindings(program, bindings or {})
+    arena = settings().arena if arena is None else arena
     capacities = {
-        v.name: max(_FIRST_CAPACITY, 2 * v.min) for v in program.variables if v.max is None
+        v.name: max(_FIRST_CAPACITY, 2 * v.min, first.get(v.name, 0))
+        for v in program.variables
+        if v.max is None
     }
-    layout = _Layout(program, capacities)
+    layout = _Layout(program, capacities, arena)
     layout.check_limit(memory_limit)
     builder = ExecutionPlanBuilder()
     memory = _PlanBuffers(program, layout)
     memory.add_to(builder)
-    _declare(program, builder, capacities)
+    _declare(program, builder, capacities, first)
     for prepared in _prepared_ops(program):
         builder.add_op(prepared)
     plan = builder.build(threads=threads)
     plan.compile_count = program.compile_count
-    _adopt(plan, program, memory, layout, memory_limit)
+    _adopt(plan, program, memory, layout, memory_limit, arena)
     layout.check_limit(memory_limit, plan.memory.scratch_bytes)
     return plan
+
+
+def _checked_bindings(program: Program, bindings: Mapping[str, int]) -> dict[str, int]:
+    """The first values of variables by name, each within its bounds."""
+    known = {v.name: v for v in program.variables}
+    unknown = [name for name in bindings if name not in known]
+    if unknown:
+        raise VariableError(
+            "bindings",
+            f"must be of variables that the plan has ({', '.join(known) or 'none'}), "
+            f"got {', '.join(map(str, unknown))}.",
+            variable=unknown[0],
+        )
+    fixed = {v.name: v.min for v in program.variables if v.min == v.max}
+    return fixed | dict(known[name].bind(value) for name, value in bindings.items())
 
 
 def _scratch_bytes(program: Program, capacities: Mapping[str, int], threads: int) -> int:
@@ -159,12 +190,14 @@ def _check_program(program: Program) -> None:
 
 
 def _declare(
-    program: Program, builder: ExecutionPlanBuilder, capacities: Mapping[str, int]
+    program: Program,
+    builder: ExecutionPlanBuilder,
+    capacities: Mapping[str, int],
+    first: Mapping[str, int],
 ) -> None:
     for variable in program.variables:
-        initial = variable.min if variable.min == variable.max else None
         capacity = capacities.get(variable.name)
-        builder.declare_variable(variable, initial, capacity=capacity)
+        builder.declare_variable(variable, first.get(variable.name), capacity=capacity)
     for name, index in program.inputs:
         builder.declare_input(name, index, program.values[index].type)
     for name, index in program.outputs:
@@ -210,25 +243,25 @@ def _prepared(program: Program, position: int, op: ProgramOp) -> PreparedKernel:
 class _Layout:
     """Sizes and offsets of all values at given capacities; plain numbers, no memory."""
 
-    def __init__(self, program: Program, capacities: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, capacities: Mapping[str, int], arena: bool) -> None:
         bounded = {
             v: Variable(v.name, v.min, max(capacities[v.name], v.min))
             for v in program.variables
             if v.max is None
         }
         self.sizes = [_size_bytes(v, bounded) for v in program.values]
-        self._place(program)
+        self._place(program, arena)
 
     @staticmethod
-    def at(program: Program, values: Mapping[str, int]) -> _Layout:
+    def at(program: Program, values: Mapping[str, int], arena: bool) -> _Layout:
         """The layout of a plan made for exactly these values."""
         layout = _Layout.__new__(_Layout)
         layout.sizes = [evaluate(v.type.num_bytes, values) for v in program.values]
-        layout._place(program)
+        layout._place(program, arena)
         return layout
 
-    def _place(self, program: Program) -> None:
-        values = program.values
+    def _place(self, program: Program, is_shared: bool) -> None:
+        values, end = program.values, len(program.ops)
         self.offsets = [0] * len(values)
         self.io_bytes = 0
         for i, value in enumerate(values):
@@ -238,7 +271,12 @@ class _Layout:
                 self.io_bytes += align(max(self.sizes[i], 1)) + 64
         arena = [i for i, value in enumerate(values) if value.kind == "arena"]
         placed = plan_memory(
-            [Lifetime(self.sizes[i], values[i].first, values[i].last) for i in arena]
+            [
+                Lifetime(self.sizes[i], values[i].first, values[i].last)
+                if is_shared
+                else Lifetime(self.sizes[i], 0, end)
+                for i in arena
+            ]
         )
         for i, offset in zip(arena, placed.offsets, strict=True):
             self.offsets[i] = offset
@@ -357,11 +395,12 @@ def _adopt(
     memory: _PlanBuffers,
     layout: _Layout,
     memory_limit: int | None,
+    arena: bool,
 ) -> None:
     """Tell the plan what belongs to it and how to grow."""
 
     def measure(values: Mapping[str, int]) -> PlanMemory:
-        return _Layout.at(program, values).as_memory()
+        return _Layout.at(program, values, arena).as_memory()
 
     def set_memory(placed: _Layout) -> None:
         shared = frozenset(m.id for m in memory.constants.values())
@@ -371,14 +410,16 @@ def _adopt(
             owner.own(record, arena=(memory.arena,), shared=shared)
 
     def resize(capacities: Mapping[str, int]) -> None:
-        larger = _Layout(program, capacities)
+        larger = _Layout(program, capacities, arena)
         larger.check_limit(memory_limit, _scratch_bytes(program, capacities, threads))
         memory.resize(larger)
         set_memory(larger)
 
     threads = plan.threads
     owner_ref = weakref.ref(plan)
-    plan.set_again(lambda n: instantiate(program, threads=n, memory_limit=memory_limit))
+    plan.set_again(
+        lambda n: instantiate(program, threads=n, memory_limit=memory_limit, arena=arena)
+    )
     plan.set_program(program, memory_limit)
     set_memory(layout)
     if any(v.max is None for v in program.variables):
@@ -389,3 +430,4 @@ def _adopt(
         intermediates={i: value.type for i, value in inner if value.kind == "arena"},
         constants={i: value.type for i, value in inner if value.kind == "constant"},
     )
+    plan.keep_results({name: (i, program.values[i].type) for name, i in program.kept})

@@ -280,6 +280,7 @@ def _encode_program(program: Program, dim: DimWriter, places: dict[int, int]) ->
         ],
         "inputs": [list(io) for io in program.inputs],
         "outputs": [list(io) for io in program.outputs],
+        "kept": [list(io) for io in program.kept],
         "guards": [[dim(expr), message] for expr, message in program.guards],
         "variables": dim.all(program.variables),
         "log": list(program.log),

@@ -27,6 +27,7 @@ from semel.runtime.report.records import (
     Span,
     live_bytes,
     merge_events,
+    merge_runs,
 )
 from semel.runtime.report.table import format_table
 from semel.runtime.report.trace import chrome_trace
@@ -41,6 +42,7 @@ __all__ = [
     "RunInfo",
     "Span",
     "merge_events",
+    "merge_runs",
 ]
 
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from semel.compiler.pipeline import prepare_graph
 from semel.errors import GraphError
-from semel.ir.graph import Graph, Storage
-from semel.plan.plan import ExecutionPlan
+from semel.ir.graph import Graph, Node, Storage
+from semel.plan.plan import ExecutionPlan, Values
+from semel.plan.refusals import as_values
 from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.handle import Array, Handle
 from semel.tensor.loop import check_closed
@@ -33,6 +34,8 @@ def prepare(
     memory_limit: int | None = None,
     fusion: bool | None = None,
     tune: bool | Mapping[str, int] | None = None,
+    bindings: Values | None = None,
+    keep: Handle | Sequence[Handle] | Mapping[str, Handle] = (),
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
@@ -42,25 +45,59 @@ def prepare(
     with variables at these values (else: their upper bounds, at most 256). Without `tune` a
     prepare uses what is remembered; `tune=False` uses the defaults. No choice changes a bit
     of the result.
+
+    `bindings` are first values of variables, `{"n": 5}` or `[n.bind(5)]`: the plan is compiled
+    for all sizes as ever, and runs at these until others are bound. The tensors in `keep` must
+    be computed on the way: their values can be read after each run, as `plan.buffer(tensor)`, or
+    by name in `plan.kept` (those of a mapping, else kept0, kept1, ...).
     """
     graph = build_graph(outputs)
     return prepare_graph(
-        graph, threads=threads, memory_limit=memory_limit, fusion=fusion, tune=tune
+        graph,
+        threads=threads,
+        memory_limit=memory_limit,
+        fusion=fusion,
+        tune=tune,
+        bindings=None if bindings is None else as_values(bindings, {}),
+        keep=_nodes_to_keep(graph, keep),
     )
 
 
 def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Graph:
     """The graph of these tensors, named if a mapping names them."""
-    if isinstance(outputs, Handle):
-        outputs = [outputs]
     names = tuple(outputs) if isinstance(outputs, Mapping) else ()
-    handles = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
-    for handle in handles:
-        if not isinstance(handle, Handle):
-            raise GraphError("prepare", f"outputs must be Tensors, got {type(handle).__name__}.")
-    graph = Graph(tuple(h.node for h in handles), names)
+    graph = Graph(tuple(h.node for h in _handles(outputs, "outputs")), names)
     check_closed(graph, "prepare")
     return graph
+
+
+def _handles(given: Handle | Sequence[Handle] | Mapping[str, Handle], what: str) -> list[Handle]:
+    """One tensor, several, or those of a mapping, as a list."""
+    if isinstance(given, Handle):
+        return [given]
+    handles = list(given.values()) if isinstance(given, Mapping) else list(given)
+    for handle in handles:
+        if not isinstance(handle, Handle):
+            raise GraphError("prepare", f"{what} must be Tensors, got {type(handle).__name__}.")
+    return handles
+
+
+def _nodes_to_keep(
+    graph: Graph, keep: Handle | Sequence[Handle] | Mapping[str, Handle]
+) -> dict[str, Node]:
+    """The nodes to keep by name; each must be part of the graph."""
+    handles = _handles(keep, "keep")
+    names = tuple(keep) if isinstance(keep, Mapping) else [f"kept{i}" for i in range(len(handles))]
+    nodes = {name: handle.node for name, handle in zip(names, handles, strict=True)}
+    inside = set(graph.nodes)
+    for name, node in nodes.items():
+        if node not in inside:
+            raise GraphError(
+                "prepare",
+                f"what is kept must be computed for the outputs, '{name}' ({node!r}) is not.",
+                hint="Make it an output.",
+            )
+    return nodes
 
 
 class Realize(Recurrent):
@@ -75,12 +112,22 @@ class Realize(Recurrent):
         memory_limit: int | None = None,
         fusion: bool | None = None,
         tune: bool | Mapping[str, int] | None = None,
+        bindings: Values | None = None,
+        keep: Handle | Sequence[Handle] | Mapping[str, Handle] = (),
     ) -> ExecutionPlan:
         """Compile once: a plan that computes this tensor again and again.
 
         The arguments are those of `semel.prepare`.
         """
-        return prepare(self, threads=threads, memory_limit=memory_limit, fusion=fusion, tune=tune)
+        return prepare(
+            self,
+            threads=threads,
+            memory_limit=memory_limit,
+            fusion=fusion,
+            tune=tune,
+            bindings=bindings,
+            keep=keep,
+        )
 
     def realize(self) -> Self:
         """The computed tensor, as a constant."""

@@ -15,7 +15,7 @@ lanes nor gaps count twice; `busy_ns` is what all lanes spent together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semel.runtime.kernel import CachedKernel
@@ -167,6 +167,25 @@ class RunInfo:
     arena_bytes: int = 0
     arena: tuple[ArenaBlock, ...] = ()
     limits: MachineLimits | None = None
+    iterations: int = 1
+
+
+def merge_runs(
+    ops: Sequence[ProfiledOp],
+    runs: Sequence[Sequence[Event]],
+    limits: MachineLimits | None = None,
+) -> list[KernelProfile]:
+    """The run that was over first; each operation with the least `elapsed` of all runs.
+
+    One run has a timeline that fits together; the least time is what the operation takes if
+    nothing disturbs it.
+    """
+    merged = [merge_events(ops, events, limits) for events in runs]
+    shown = min(merged, key=lambda profiles: max((p.end_ns for p in profiles), default=0))
+    return [
+        _with_elapsed(profile, min(run[i].elapsed for run in merged), limits)
+        for i, profile in enumerate(shown)
+    ]
 
 
 def merge_events(
@@ -193,21 +212,20 @@ def _profile(
 ) -> KernelProfile:
     start = spans[0].start_ns if spans else now
     end = max((s.end_ns for s in spans), default=now)
-    elapsed = covered_ns(spans) / 1e9
+    known = {name: getattr(op, name) for name in ProfiledOp.__dataclass_fields__}
+    profile = KernelProfile(**known, elapsed=0.0, start_ns=start, end_ns=end, spans=spans)
+    return _with_elapsed(profile, covered_ns(spans) / 1e9, limits)
+
+
+def _with_elapsed(
+    profile: KernelProfile, elapsed: float, limits: MachineLimits | None
+) -> KernelProfile:
+    """The record with this time, and with the share of the limit that follows from it."""
     share: float | None = None
     limited_by = ""
-    if limits is not None and spans and (op.flops or op.bytes):
-        share, limited_by = limits.share(op.flops, op.bytes, elapsed)
-    known = {name: getattr(op, name) for name in ProfiledOp.__dataclass_fields__}
-    return KernelProfile(
-        **known,
-        elapsed=elapsed,
-        start_ns=start,
-        end_ns=end,
-        spans=spans,
-        share_of_limit=share,
-        limited_by=limited_by,
-    )
+    if limits is not None and profile.spans and (profile.flops or profile.bytes):
+        share, limited_by = limits.share(profile.flops, profile.bytes, elapsed)
+    return replace(profile, elapsed=elapsed, share_of_limit=share, limited_by=limited_by)
 
 
 def covered_ns(spans: Sequence[Span]) -> int:
