@@ -176,9 +176,7 @@ def test_variables_are_given_as_pairs_too() -> None:
     report = plan.execute_with_vars_profiled([("n", 4), ("n", 5)])  # the last one counts
     assert report.run.variables == {"n": 5}
     for wrong in ([("n",)], [5], 5):
-        with pytest.raises(
-            VariableError, match="must be a mapping or pairs of name"
-        ):
+        with pytest.raises(VariableError, match="must be a mapping or pairs of name"):
             plan.execute_with_vars(wrong)  # type: ignore[arg-type]
 
 
