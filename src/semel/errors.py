@@ -87,7 +87,7 @@ class VariableError(UserError):
 class IndexRangeError(UserError):
     """An index read from a tensor lies outside the axis it selects from.
 
-    Fields: `op`, `index`, `size`.
+    Fields: `op`, `index`, `size`; `origin`, the source line of the op, if it is known.
     """
 
 

@@ -5,7 +5,9 @@ After the error the plan works with good data, and its old outputs cannot be rea
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,3 +148,56 @@ def test_an_index_tensor_larger_than_its_target_is_refused() -> None:
     with pytest.raises(semel.GraphError, match="must not be larger"):
         x.scatter_add(0, np.zeros((1, 4), np.int64), 1.0)
     assert x.scatter(1, np.array([[2], [0]]), 1.0).tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def line_here() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_an_index_error_names_the_op_and_the_line_it_was_written_in(tmp_path: Path) -> None:
+    """Two equal kernels are one piece of code and still belong to two lines."""
+    x, i = Tensor.input("x", (ROWS, 7)), Tensor.input("i", (3,), "int64")
+    j = Tensor.input("j", (3,), "int64")
+    first = line_here() + 1
+    a = x.take(i, 0).softmax(-1)
+    b = x.take(j, 0).softmax(-1)
+    plan = semel.prepare([a, b])
+    plan.save(tmp_path / "p.plan")
+    good, bad = np.array([0, 1, 2]), np.array([0, 9, 2])
+    rows = np.zeros((ROWS, 7), np.float32)
+    for runs in (plan, plan.clone(), semel.load_plan(tmp_path / "p.plan", trust=True)):
+        for line, data in ((first, {"i": bad, "j": good}), (first + 1, {"i": good, "j": bad})):
+            place = rf"\[take\] index must lie in \[-5, 5\), got 9 \(.*test_indices.py:{line}\)"
+            with pytest.raises(IndexRangeError, match=place) as caught:
+                runs(x=rows, **data)
+            assert caught.value.origin.endswith(f"test_indices.py:{line}")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**64 - 5, 5])
+def test_an_unsigned_index_is_reported_as_the_number_it_is(value: int) -> None:
+    x, i = Tensor.input("x", (ROWS,)), Tensor.input("i", (3,), "uint64")
+    plan = x.take(i).prepare()
+    with pytest.raises(
+        IndexRangeError, match=rf"index must lie in \[0, 5\), got {value} "
+    ) as caught:
+        plan(x=np.zeros(ROWS, np.float32), i=np.array([0, value, 1], np.uint64))
+    assert caught.value.index == value  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("index", [[0, 5], [-6, 0], np.array([2**64 - 1], np.uint64), Tensor(7)])
+def test_a_known_index_is_refused_where_it_is_written(index: Any) -> None:
+    x = Tensor.input("x", (ROWS, 4))
+    with pytest.raises(IndexRangeError, match=r"\[take\] index must lie in .* got (5|-6|7|18446)"):
+        x.take(index, 0)
+    with pytest.raises(IndexRangeError, match=r"\[setitem\] index must lie in"):
+        x[index] = 0
+
+
+def test_a_param_used_as_an_index_is_checked_when_it_runs() -> None:
+    """Its data may be replaced, so that what it holds now proves nothing."""
+    index = Tensor.param("index", [0, 9])
+    plan = Tensor.input("x", (ROWS,)).take(index).prepare()
+    with pytest.raises(IndexRangeError, match="got 9"):
+        plan(x=np.zeros(ROWS, np.float32))

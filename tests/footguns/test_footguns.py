@@ -70,6 +70,21 @@ def test_a_variable_that_is_one_does_not_broadcast() -> None:
         reference(both, x=np.ones(1, np.float32), y=np.ones(4, np.float32))
 
 
+def test_uint64_and_signed_integers_compare_by_value_and_do_not_mix() -> None:
+    big, small = Tensor(np.array([2**63, 2**64 - 1], np.uint64)), Tensor([-1, 5])
+    assert reference(big > small).tolist() == [True, True]
+    with pytest.raises(semel.GraphError, match="uint64 and int64 have no integer dtype in common"):
+        big + small
+
+
+def test_classes_do_not_count_from_the_end() -> None:
+    """As in torch, and unlike an index: -1 is no class, and -100 stands for none."""
+    logits = Tensor(np.zeros((2, 3), np.float32))
+    with pytest.raises(IndexRangeError, match=r"class must lie in \[0, 3\), got -1"):
+        logits.cross_entropy([0, -1]).numpy()
+    assert logits.cross_entropy([0, -100]).item() == pytest.approx(np.log(3))
+
+
 def test_a_python_number_is_part_of_the_graph_and_a_variable_is_not() -> None:
     n = Variable("n", 1, 8)
     x = Tensor.input("x", (n,))

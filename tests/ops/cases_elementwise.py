@@ -245,7 +245,7 @@ PROMOTIONS: list[tuple[str, Any, str]] = [
     ("float32", "float64", "float64"),
     ("int8", "int32", "int32"),
     ("uint8", "int8", "int16"),
-    ("uint64", "int64", "int64"),
+    ("uint64", "uint8", "uint64"),
     ("bool", "int8", "int8"),
     ("bool", "float32", "float32"),
     ("float16", 1.5, "float16"),

@@ -15,7 +15,7 @@ from tests.plan.test_loops import codes_of
 
 import semel
 from semel import Tensor, Variable
-from semel.errors import GraphError
+from semel.errors import GraphError, IndexRangeError
 from semel.ir.abi import Code
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
@@ -471,6 +471,23 @@ GOOD = operands("lstm")
 def test_what_does_not_fit_is_refused(changed: Options, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         X.lstm(**{**GOOD, **changed})
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("lens", [[6, 1], [2, -1], [5, 2**40]])
+def test_lengths_past_the_steps_are_refused(kind: str, lens: list[int]) -> None:
+    """Where they are written if they are known, else when they are met."""
+    data, place = operands(kind), rf"\[{kind}\] sequence length must lie in \[0, 6\), got"
+    bad = next(n for n in lens if not 0 <= n <= 5)
+    with pytest.raises(IndexRangeError, match=f"{place} {bad}"):
+        apply(kind, X, {**data, "lens": np.array(lens)}, {})
+    t = Variable("t", 1, 9)
+    x, given = Tensor.input("x", (t, 2, 6)), Tensor.input("lens", (2,), "int64")
+    plan = semel.prepare(apply(kind, x, data | {"lens": given}, {}), threads=1)
+    with pytest.raises(IndexRangeError, match=f"{place} {bad}"):
+        plan(x=sequence(5, 2, 6), lens=np.array(lens))
+    found = plan(x=sequence(5, 2, 6), lens=np.array([5, 0]))
+    close(found, reference(kind, {**data, "x": sequence(5, 2, 6), "lens": np.array([5, 0])}, {}))
 
 
 @pytest.mark.parametrize("x", [Tensor.input("x", (5, 6)), Tensor.input("x", (5, 2, 6), "int64")])

@@ -6,6 +6,7 @@ dtype, or a negative zero.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph, run_by_interpreter, run_kernels
 
-from semel import Tensor
+from semel import GraphError, Tensor
 from semel.ir.graph import Graph
 from semel.ir.types import as_dtype
 from semel.ops.evaluate import evaluate
@@ -101,3 +102,67 @@ def test_the_sign_of_zero_has_no_sign(dtype: str) -> None:
         wide = got.astype(np.float64)
         np.testing.assert_array_equal(wide, want, err_msg=way)
         assert not np.signbit(wide[:2]).any(), way
+
+
+# ---------------------------------------------------------------- comparisons by value
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_integers_that_a_dtype_cannot_hold_compare_as_in_numpy(name: str, dtype: str) -> None:
+    compare, a = getattr(operator, name), ends(dtype)
+    x = Tensor.input("x", a.shape, dtype)
+    low, high = int(a.min()), int(a.max())
+    numbers = [low - 1, low, high, high + 1, -(2**70), 2**70]
+    results = [r for n in numbers for r in (compare(x, n), compare(n, x))]
+    want = [w for n in numbers for w in (compare(a, n), compare(n, a))]
+    np.testing.assert_array_equal(Tensor.stack(results).prepare()(x=a), want)
+
+
+@pytest.mark.parametrize("dtype", SIGNED)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_uint64_compares_with_signed_integers_by_value(name: str, dtype: str) -> None:
+    compare = getattr(operator, name)
+    a, b = (m.reshape(-1) for m in np.meshgrid(ends("uint64"), ends(dtype)))
+    x, y = Tensor.input("x", a.shape, "uint64"), Tensor.input("y", a.shape, dtype)
+    pairs_of_ints = [(int(p), int(q)) for p, q in zip(a, b, strict=True)]
+    data = {"x": np.ascontiguousarray(a), "y": np.ascontiguousarray(b)}
+    for way, got in every_way(compare(x, y), data).items():
+        assert got.tolist() == [compare(p, q) for p, q in pairs_of_ints], way
+    assert compare(y, x).prepare()(**data).tolist() == [compare(q, p) for p, q in pairs_of_ints]
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x, y: x + y,
+        lambda x, y: y // x,
+        lambda x, y: x.maximum(y),
+        lambda x, y: x.fmod(y),
+        lambda x, y: x**y,
+        lambda x, y: (x == 0).where(x, y),
+        lambda x, y: Tensor.concat([x, y]),
+        lambda x, y: x - [1, 2],
+    ],
+)
+def test_uint64_does_not_mix_with_signed_integers(mix: Callable[[Any, Any], Any]) -> None:
+    x, y = Tensor.input("x", (2,), "uint64"), Tensor.input("y", (2,), "int8")
+    with pytest.raises(GraphError, match="have no integer dtype in common"):
+        mix(x, y)
+
+
+def test_uint64_divides_with_signed_integers_as_floats() -> None:
+    x, y = Tensor.input("x", (2,), "uint64"), Tensor.input("y", (2,), "int64")
+    a, b = np.array([2**63, 3], np.uint64), np.array([-2, 2])
+    got = (x / y).prepare()(x=a, y=b)
+    assert got.dtype == np.float32
+    assert got.tolist() == [-(2.0**62), 1.5]
+    mixed = Tensor.concat([x, y, Tensor([0.5])])
+    assert mixed.dtype.name == "float32"
+
+
+def test_an_integer_past_every_float_is_refused() -> None:
+    with pytest.raises(GraphError, match="an integer must fit float64, got one of 1329 bits"):
+        _ = Tensor.input("x", (2,)) < 10**400

@@ -258,7 +258,7 @@ def test_check_index_wraps_once_and_names_what_is_wrong() -> None:
             apply("check_index", [array(INT32, 1, value)], attrs)
         error = caught.value
         assert (error.op, error.index, error.size) == ("embedding", value, 4)  # type: ignore[attr-defined]
-        assert str(error) == f"[embedding] indices must lie in [-4, 4), got {value}."
+        assert str(error) == f"[embedding] index must lie in [-4, 4), got {value}."
     with pytest.raises(IndexRangeError, match="got 18446744073709551615"):
         apply("check_index", [np.array([2**64 - 1], np.uint64)], attrs)
 

@@ -51,6 +51,7 @@ def link_program(
             args=tuple(number[n] for n in lowered.args),
             variables=tuple(counters.get((lowered.region, v), v) for v in lowered.kernel.variables),
             origins=_origins(lowered),
+            check_origins=tuple(check.origin for check in lowered.kernel.checks),
             nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
             reason=reasons.get(repr(lowered.group.root), ""),
             choice=lowered.choice,

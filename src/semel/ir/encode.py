@@ -168,13 +168,13 @@ def decode_signature(record: Any, dim: DimReader) -> KernelSignature:
 
 def encode_check(check: CheckInfo, dim: DimWriter) -> list[Any]:
     """What a failed check means, as a list."""
-    return [check.op, check.what, dim(check.size)]
+    return [check.op, check.what, dim(check.size), check.unsigned]
 
 
 def decode_check(entry: Any, dim: DimReader) -> CheckInfo:
     """The check that `encode_check` wrote."""
-    op, what, size = as_list(entry, 3)
-    return CheckInfo(as_text(op), as_text(what), dim(size))
+    op, what, size, unsigned = as_list(entry, 4)
+    return CheckInfo(as_text(op), as_text(what), dim(size), unsigned is True)
 
 
 def encode_type(kind: TensorType, dim: DimWriter) -> list[Any]:

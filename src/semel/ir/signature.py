@@ -9,8 +9,10 @@ expressions over the kernel's variables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from semel.errors import IndexRangeError
 from semel.ir.expr import Dim, Variable
 from semel.ir.types import DType
 
@@ -22,16 +24,32 @@ class CheckInfo:
     """What a failed check means: the op, what the value is, and the size it indexes.
 
     An "index" may count from the end, as in Python: [-size, size) is legal. Anything else
-    must lie in [0, size).
+    must lie in [0, size). Of an `unsigned` value the reported word has no sign. `origin` is
+    the source line of one caller: kernels that differ in it alone are equal.
     """
 
     op: str
     what: str
     size: Dim
+    unsigned: bool = False
+    origin: str = field(default="", compare=False)
 
-    def low(self, size: int) -> int:
-        """The least legal value, if the size is `size`."""
-        return -size if self.what == "index" else 0
+    def refusal(
+        self, size: int, word: int, origin: str, when: str = "", **fields: Any
+    ) -> IndexRangeError:
+        """The error for a value that was found, with the size as it is now."""
+        low = -size if self.what == "index" and not self.unsigned else 0
+        value = word % (1 << 64) if self.unsigned else word
+        place = f" ({origin})" if origin else ""
+        return IndexRangeError(
+            self.op,
+            f"{self.what} must lie in [{low}, {size}), got {value}{when}{place}.",
+            op=self.op,
+            index=value,
+            size=size,
+            origin=origin,
+            **fields,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,10 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The common dtype: within a kind as NumPy; an integer with a float gives the float's."""
+    """The common dtype: within a kind as NumPy; an integer with a float gives the float's.
+
+    uint64 and a signed integer have none (docs/decisions/0020-uint64.md).
+    """
     if a == b:
         return a
     if a.is_float and b.is_float:
@@ -120,13 +123,18 @@ def promote(a: DType, b: DType) -> DType:
         return a if a.bits > b.bits else b
     if a.is_float or b.is_float:
         return a if a.is_float else b
-    return _BY_NUMPY[np.promote_types(a.numpy, b.numpy)] if _mixes(a, b) else INT64
+    if mixes_signs(a, b):
+        raise GraphError(
+            "promote",
+            f"{a} and {b} have no integer dtype in common.",
+            hint="Cast one of them to the dtype you mean.",
+        )
+    return _BY_NUMPY[np.promote_types(a.numpy, b.numpy)]
 
 
-def _mixes(a: DType, b: DType) -> bool:
-    # NumPy sends uint64 with a signed integer to float64; we stay with integers.
-    common = np.promote_types(a.numpy, b.numpy)
-    return common in _BY_NUMPY and common.kind != "f"
+def mixes_signs(a: DType, b: DType) -> bool:
+    """Whether one is uint64 and the other a signed integer: no integer dtype holds both."""
+    return UINT64 in (a, b) and "i" in (a.kind, b.kind)
 
 
 Shape = tuple[Dim, ...]

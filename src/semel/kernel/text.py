@@ -81,7 +81,8 @@ class _Writer:
                 f"{self.buffers[buffer]}: {buffer.dtype.short}[{size}] {buffer.access}"
             )
         for i, check in enumerate(kernel.checks, start=1):
-            self.lines.append(f"check {i}: {check.op} {check.what} < {self.dim(check.size)}")
+            sign = "unsigned " if check.unsigned else ""
+            self.lines.append(f"check {i}: {check.op} {sign}{check.what} < {self.dim(check.size)}")
         self.lines.append(f"tiles {self.define(kernel.tile)} < {self.dim(kernel.tiles)}")
         self.body(kernel.body, 1)
 

@@ -23,6 +23,7 @@ from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, INT64, UINT32, UINT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Statement, Value, walk_values
+from semel.ops.elementwise import index_check
 from semel.ops.index_maps import Indices, concat_offsets, flat_index, operand_index
 
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -142,7 +143,7 @@ class Evaluator:
             # Of unsigned integers only the largest uint64 look negative here: out of range.
             wrapped = ir.select(value < zero, value + size, value)
         ok = (wrapped >= zero) & (wrapped < size)
-        self.checks.append(CheckInfo(node.attrs.where, node.attrs.what, node.attrs.size))
+        self.checks.append(index_check(node))
         must = ok if guard is None else ok | ir.op("not", guard)
         self.prelude.append(ir.Check(must, len(self.checks), value))
         return ir.select(ok, wrapped, zero)

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import GraphError, IndexRangeError
+from semel.errors import GraphError
 from semel.ir.expr import evaluate
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
+from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, INT64, UINT32, DType, TensorType
 from semel.ops import numerics
 from semel.ops.attrs import CastAttrs, CheckIndexAttrs, IotaAttrs, RandomBitsAttrs
@@ -161,22 +162,27 @@ def _infer_check_index(attrs: CheckIndexAttrs, *types: TensorType) -> TensorType
 
 def _reference_check_index(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     indices, size = arrays[0], evaluate(node.attrs.size, env)
-    # A uint64 past int64 must not wrap into the range, so that the comparison comes first.
-    low = -size if node.attrs.what == "index" else 0
-    outside = np.asarray(indices >= size)
-    if indices.dtype.kind == "i":
-        outside |= indices < low
-    if outside.any():
-        index = int(indices[outside].flat[0])
-        raise IndexRangeError(
-            node.attrs.where,
-            f"{'indices' if low else node.attrs.what} must lie in [{low}, {size}), got {index}.",
-            op=node.attrs.where,
-            index=index,
-            size=size,
-        )
+    check = index_check(node)
+    check_indices(indices, size, check)
     found = indices.astype(np.int64)
     return np.where(found < 0, found + size, found)
+
+
+def index_check(node: Node) -> CheckInfo:
+    """What it means that a `check_index` node fails."""
+    unsigned = node.inputs[0].type.dtype.kind == "u"
+    origin = node.origins[0] if node.origins else ""
+    return CheckInfo(node.attrs.where, node.attrs.what, node.attrs.size, unsigned, origin)
+
+
+def check_indices(indices: Array, size: int, check: CheckInfo) -> None:
+    """Raise IndexRangeError for the first index out of range."""
+    # A uint64 past int64 must not wrap into the range: it is compared as what it is.
+    outside = np.asarray(indices >= size)
+    if indices.dtype.kind == "i":
+        outside |= indices < (-size if check.what == "index" else 0)
+    if outside.any():
+        raise check.refusal(size, int(indices[outside].flat[0]), check.origin)
 
 
 def _comparison(function: Function) -> Function:

@@ -700,7 +700,7 @@ class ExecutionPlan:
     def _on_status(self) -> None:
         position = self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]
         op, counted = self._parts.ops[position], self._counters_at(position)
-        raise status_error(op, self._binder, self._state, counted)
+        raise status_error(op, self._binder, self._state, counted, self.program)
 
     def _on_host_call(self) -> None:
         table = self._state.table

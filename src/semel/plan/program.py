@@ -64,7 +64,8 @@ class ProgramOp:
     """Run kernel `kernel` on `values[i] for i in args`, in the order of its signature.
 
     `variables` are this graph's variables in the kernel's positional order: a kernel shared
-    by several ops may use other names inside. For people: the graph `nodes` it computes,
+    by several ops may use other names inside. For people: the source lines of all it
+    computes (`origins`) and of each of its checks, the graph `nodes` it computes,
     the `reason` why its result is not computed inside the kernel that wants it, and the
     `choice` of how the kernel is cut.
     """
@@ -73,6 +74,7 @@ class ProgramOp:
     args: tuple[int, ...]
     variables: tuple[Variable, ...] = ()
     origins: tuple[str, ...] = ()
+    check_origins: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     reason: str = ""
     choice: str = ""

@@ -8,11 +8,10 @@ The runner reports words: which variable, which check, which row. Here they beco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import (
     CustomFunctionError,
-    IndexRangeError,
     InputError,
     InternalError,
     PlanError,
@@ -27,6 +26,9 @@ from semel.plan.link import KernelBinder
 from semel.plan.parts import PlanParts
 from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.state import PlanIO, PlanState
+
+if TYPE_CHECKING:
+    from semel.plan.program import Program
 
 
 def variable_error(variable: Variable, value: int) -> VariableError:
@@ -82,7 +84,11 @@ def written_error(parts: PlanParts, state: PlanState) -> InputError:
 
 
 def status_error(
-    op: PreparedOp, binder: KernelBinder, state: PlanState, counted: Mapping[str, int]
+    op: PreparedOp,
+    binder: KernelBinder,
+    state: PlanState,
+    counted: Mapping[str, int],
+    program: Program | None,
 ) -> SemelError:
     """A kernel or a native function met bad data, perhaps in an iteration of a loop."""
     words = state.table.words
@@ -110,14 +116,9 @@ def status_error(
     check = checks[code - 1]
     values = {**state.current_values(), **counted}
     size = evaluate(substitute(check.size, binder.names(op)), values)
-    return IndexRangeError(
-        check.op,
-        f"{check.what} must lie in [{check.low(size)}, {size}), got {value}{when}.",
-        op=check.op,
-        index=value,
-        size=size,
-        **fields,
-    )
+    lines = () if program is None else program.ops[op.id].check_origins
+    origin = next(iter(lines[code - 1 : code]), "")
+    return check.refusal(size, value, origin, when, **fields)
 
 
 def as_value(name: str, value: Any) -> int:

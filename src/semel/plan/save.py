@@ -305,6 +305,7 @@ def _encode_op(op: ProgramOp, dim: DimWriter) -> dict[str, Any]:
         "args": list(op.args),
         "variables": dim.all(op.variables),
         "origins": list(op.origins),
+        "check_origins": list(op.check_origins),
         "nodes": list(op.nodes),
         "reason": op.reason,
         "choice": op.choice,

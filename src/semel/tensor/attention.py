@@ -16,7 +16,7 @@ from typing import Self
 from semel.errors import GraphError
 from semel.ir.expr import Dim, minimum
 from semel.ir.types import BOOL, INT64
-from semel.ops.attrs import AttentionAttrs, CheckIndexAttrs, GatherAttrs
+from semel.ops.attrs import AttentionAttrs, GatherAttrs
 from semel.tensor.handle import TensorLike
 from semel.tensor.movement import broadcast_shapes
 from semel.tensor.order import Order
@@ -131,18 +131,12 @@ class Attention(Order):
 
     def _lengths(self, keys: Dim, batch: tuple[Dim, ...]) -> Self:
         """Checked lengths, one for every entry of the batch."""
-        checked = self._counted(keys + 1, "key length")
+        checked = self._checked(keys + 1, _WHERE, "key length")
         if self.ndim > len(batch):
             raise GraphError(
                 _WHERE, f"key_lengths must have at most {len(batch)} axes, got {self.type}."
             )
         return checked.reshape(*self.shape, *(1,) * (len(batch) - self.ndim))._stretch(batch)
-
-    def _counted(self, size: Dim, what: str) -> Self:
-        """These integers as int64 in [0, size), checked at run time."""
-        if not self.dtype.is_integer:
-            raise GraphError(_WHERE, f"every {what} must be an integer, got {self.type}.")
-        return self._apply("check_index", self, attrs=CheckIndexAttrs(size, _WHERE, what))
 
     def _paged(
         self, keys: Self, values: Self, table: Self, lengths: Self | None
@@ -162,7 +156,7 @@ class Attention(Order):
         first = self._iota((batch, blocks), 1) * size
         used = first < lengths._cast(INT64).reshape(-1, 1)
         numbers = self._choose(used, table._cast(INT64) if table.dtype.is_integer else table, 0)
-        places = numbers._counted(minimum(keys.shape[0], values.shape[0]), "block number")
+        places = numbers._checked(minimum(keys.shape[0], values.shape[0]), _WHERE, "block number")
 
         def seen(pages: Self) -> Self:
             picked = self._apply("gather", pages, places, attrs=GatherAttrs(0))

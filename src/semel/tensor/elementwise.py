@@ -12,17 +12,22 @@ Two tables say what an op does to dtypes; the methods are their rows' names:
 
 Integer division and remainder round down, as in Python and NumPy; by zero they give 0.
 Integer powers wrap; a negative integer power truncates towards 0.
+
+Comparisons are right whatever the dtypes: a Python integer that the tensor's dtype cannot hold
+lies on one side of all its elements, and uint64 compares with signed integers by value, though
+they have no dtype in common for anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.types import BOOL, FLOAT32, INT64
+from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
 from semel.tensor.handle import Handle, TensorLike, weak_kind
 from semel.tensor.movement import Movement
 
@@ -41,6 +46,11 @@ BINARY: dict[str, str] = {
     **dict.fromkeys(("div", "pow", "atan2", "fmod"), "float"),
     **dict.fromkeys(("and", "or", "xor"), "integer"),
     **dict.fromkeys(("shl", "shr"), "shift"),
+}
+#: Each comparison with its operands in the other order.
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    name: getattr(operator, name) for name in _MIRRORED
 }
 _ON_BOOL = {"add": "or", "mul": "and"}  # as NumPy has it
 _NEEDS = {"number": "a number dtype", "integer": "integers or bool", "shift": "integers"}
@@ -62,6 +72,10 @@ class Elementwise(Movement):
 
     def _binary(self, op: str, other: TensorLike, *, swap: bool = False) -> Self:
         """`op(self, other)`, or `op(other, self)` if swapped."""
+        if op in _MIRRORED:
+            apart = self._compare_apart(op, other)
+            if apart is not None:
+                return apart
         values = (other, self) if swap else (self, other)
         operands = self._promote(values, to_float=BINARY[op] == "float")
         if BINARY[op] == "number" and operands[0].dtype == BOOL and op != "sub":
@@ -70,6 +84,24 @@ class Elementwise(Movement):
         if operands[0].dtype == BOOL:
             op = _ON_BOOL.get(op, op)
         return self._apply(op, *self._broadcast(operands, op))
+
+    def _compare_apart(self, op: str, other: TensorLike) -> Self | None:
+        """A comparison whose operands have no integer dtype in common; None if they have one."""
+        if not self.dtype.is_integer:
+            return None
+        if isinstance(other, (int, np.integer)):
+            if self.dtype.lowest <= int(other) <= self.dtype.highest:
+                return None
+            return self._full_bool(_COMPARE[op](0, int(other)))
+        if weak_kind(other):
+            return None
+        y = self._lift(other)
+        if not mixes_signs(self.dtype, y.dtype):
+            return None
+        if y.dtype == UINT64:
+            return y._binary(_MIRRORED[op], self)
+        below = y < 0  # less than any unsigned element
+        return self._choose(below, _COMPARE[op](0, -1), self._binary(op, y._cast(UINT64)))
 
     # ------------------------------------------------------------ operators
 

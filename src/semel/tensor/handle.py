@@ -42,6 +42,7 @@ DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
 SYMBOLIC = (Variable, Expr, Fn, Index)
 _WEAK_DEFAULT = {"b": BOOL, "i": INT64, "f": FLOAT32}
 _KIND_ORDER = "bif"
+_LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
 
 class Handle:
@@ -100,6 +101,24 @@ class Handle:
         """The number of elements, symbolic if the shape is."""
         return self._node.type.num_elements
 
+    def _known(self) -> Storage | None:
+        """The elements, where no later run can have others: those of constants and scalars."""
+        attrs = self._node.attrs
+        match self._node.op.name:
+            case "constant":
+                storage: Storage = attrs.storage
+                return storage
+            case "scalar":
+                return Storage(np.array(attrs.value, self.dtype.numpy))
+        return None
+
+    def _given(self) -> Storage | None:
+        """The elements a leaf was made with: those of params too, which may be replaced."""
+        if self._node.op.name == "param":
+            storage: Storage = self._node.attrs.storage
+            return storage
+        return self._known()
+
     # ------------------------------------------------------------ values become tensors
 
     @classmethod
@@ -124,6 +143,10 @@ class Handle:
                 "Tensor",
                 f"a {dtype} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
                 hint="Cast the tensor to a wider dtype first.",
+            )
+        if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
+            raise GraphError(
+                "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
             )
         return cls._apply("scalar", attrs=ScalarAttrs(value, dtype))
 
@@ -158,9 +181,9 @@ class Handle:
         """The values as tensors of one dtype; `to_float` sends integers to float32."""
         kinds = [weak_kind(v) for v in values]
         lifted = [v if k else cls._lift(v) for v, k in zip(values, kinds, strict=True)]
-        dtype = common_dtype([t.dtype for t in lifted if isinstance(t, Handle)], kinds)
-        if to_float and not dtype.is_float:
-            dtype = FLOAT32
+        strong = [t.dtype for t in lifted if isinstance(t, Handle)]
+        whole = to_float and "f" not in (*kinds, *(d.kind for d in strong))
+        dtype = FLOAT32 if whole else common_dtype(strong, kinds)
         return [t._cast(dtype) if isinstance(t, cls) else cls._weak(t, dtype) for t in lifted]
 
     def _cast(self, dtype: DType) -> Self:
@@ -201,7 +224,8 @@ def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
     weak = max((k for k in kinds if k), key=_KIND_ORDER.index, default="")
     if not strong:
         return _WEAK_DEFAULT[weak]
-    dtype = reduce(promote, strong)
+    # Floats first: they take any integers along, also those with no dtype in common.
+    dtype = reduce(promote, sorted(strong, key=lambda d: not d.is_float))
     if weak == "f" and not dtype.is_float:
         return FLOAT32
     if weak == "i" and dtype == BOOL:

@@ -16,6 +16,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64, Shape
 from semel.ops.attrs import CheckIndexAttrs, GatherAttrs, IotaAttrs
+from semel.ops.elementwise import check_indices, index_check
 from semel.tensor.contract import Contract
 from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis
 from semel.tensor.key import Cut, Key, parse_key, result_axes
@@ -74,11 +75,19 @@ class Indexing(Contract):
             flat = flat * self.shape[place] + index
         return flat
 
-    def _checked(self, size: Dim, where: str) -> Self:
-        """These indices as int64 in [0, size), checked at run time."""
+    def _checked(self, size: Dim, where: str, what: str = "index") -> Self:
+        """These indices as int64 in [0, size): checked now if they are known, else at run time.
+
+        What is no "index" (a length, a class) does not count from the end.
+        """
         if not self.dtype.is_integer:
-            raise GraphError(where, f"indices must be integers, got {self.type}.")
-        return self._apply("check_index", self, attrs=CheckIndexAttrs(size, where))
+            words = "indices" if what == "index" else f"every {what}"
+            raise GraphError(where, f"{words} must be integers, got {self.type}.")
+        checked = self._apply("check_index", self, attrs=CheckIndexAttrs(size, where, what))
+        known = self._known()
+        if known is not None and isinstance(size, int):
+            check_indices(known.array, size, index_check(checked.node))
+        return checked
 
     # ------------------------------------------------------------ named functions
 

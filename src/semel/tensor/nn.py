@@ -13,7 +13,7 @@ from typing import Self
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
-from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
+from semel.ops.attrs import GatherAttrs, GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.attention import Attention
 from semel.tensor.handle import TensorLike, normalize_axis
 from semel.tensor.reduce import Axis
@@ -187,22 +187,40 @@ class NN(Attention):
 
     # ------------------------------------------------------------ losses
 
-    def cross_entropy(self, target: TensorLike, *, axis: int = -1, reduction: str = "mean") -> Self:
-        """-log_softmax at the target classes; `reduction` is mean, sum or none."""
-        i = normalize_axis(axis, self.ndim, "cross_entropy")
+    def cross_entropy(
+        self,
+        target: TensorLike,
+        *,
+        axis: int = -1,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> Self:
+        """-log_softmax at the target classes; `reduction` is mean, sum or none.
+
+        Targets equal to `ignore_index` give 0 and do not count in the mean (NaN if none is
+        left). Any other class out of range is an IndexRangeError: none counts from the end.
+        """
+        where = "cross_entropy"
+        i = normalize_axis(axis, self.ndim, where)
         classes = self._lift(target)
+        if classes.ndim != self.ndim - 1:
+            raise GraphError(
+                where, f"target must have one class per row of {self.type}, got {classes.type}."
+            )
+        counts = classes.ne(ignore_index)
+        chosen = self._choose(counts, classes, self._scalar(0, classes.dtype))
+        chosen = chosen.unsqueeze(i)._checked(self.shape[i], where, "class")
         logits = self._as_float().log_softmax(i)
-        picked = -logits._take_along(classes.unsqueeze(i), i, "cross_entropy")._drop((i,))
+        found = -self._apply("take_along", logits, chosen, attrs=GatherAttrs(i))._drop((i,))
+        losses = self._choose(counts, found, self._scalar(0, found.dtype))
         match reduction:
             case "none":
-                return picked._back(self.dtype)
+                return losses._back(self.dtype)
             case "sum":
-                return picked.sum()._back(self.dtype)
+                return losses.sum()._back(self.dtype)
             case "mean":
-                return picked.mean()._back(self.dtype)
-        raise GraphError(
-            "cross_entropy", f"reduction must be mean, sum or none, got {reduction!r}."
-        )
+                return (losses.sum() / counts.sum()._cast(losses.dtype))._back(self.dtype)
+        raise GraphError(where, f"reduction must be mean, sum or none, got {reduction!r}.")
 
     def normalize(self, axis: Axis = -1, eps: float = 1e-12) -> Self:
         """Each row divided by its length, at least `eps`."""

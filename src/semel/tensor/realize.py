@@ -140,18 +140,8 @@ class Realize(Recurrent):
     def _array(self, where: str) -> Array:
         """The sealed value; computed at the first call."""
         if self._value is None:
-            self._value = self._known() or Storage(self._compute(where))
+            self._value = self._given() or Storage(self._compute(where))
         return self._value.array
-
-    def _known(self) -> Storage | None:
-        attrs = self._node.attrs
-        match self._node.op.name:
-            case "constant" | "param":
-                storage: Storage = attrs.storage
-                return storage
-            case "scalar":
-                return Storage(np.array(attrs.value, self.dtype.numpy))
-        return None
 
     def _compute(self, where: str) -> Array:
         graph = Graph((self._node,))

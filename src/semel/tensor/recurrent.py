@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim
-from semel.ir.types import INT64, Shape
+from semel.ir.types import Shape
 from semel.tensor.handle import TensorLike
 from semel.tensor.loop import Loops
 
@@ -240,7 +240,8 @@ class _Call:
                 self.where,
                 f"sequence_lens must be integers [{self.batch}], one per row, got {found.type}.",
             )
-        self.lens = found
+        # As int64: lengths may come in a dtype that does not hold all steps.
+        self.lens = found._checked(self.steps + 1, self.where, "sequence length")
 
     def checked(self, name: str, value: TensorLike, shape: Shape) -> list[Any]:
         """An operand of this shape and of x's dtype, by direction."""
@@ -340,8 +341,7 @@ class _Call:
         """Next states and the step's output; rows that have ended stand still and give 0."""
         if self.lens is None:
             return list(after), after[0]
-        # A step as int64: lengths may come in a dtype that does not hold all of them.
-        runs = (self.lens._cast(INT64) > self.x._dim(at)).reshape(1, self.batch, 1)
+        runs = (self.lens > self.x._dim(at)).reshape(1, self.batch, 1)
         kept = [self.x._choose(runs, a, b) for a, b in zip(after, before, strict=True)]
         return kept, self.x._choose(runs, after[0], self.x._scalar(0.0, self.x.dtype))
 

@@ -63,7 +63,7 @@ class Tensor(Realize):
     def __repr__(self) -> str:
         """Type and op; the value too if it is known and small. Never computes."""
         dims = ", ".join(str(d) for d in self.shape)
-        storage = self._value or self._known()
+        storage = self._value or self._given()
         if storage is None or storage.array.size > _SHOWN_ELEMENTS:
             return f"<Tensor {self.dtype}[{dims}] {self._node.op.name}>"
         values = np.array2string(storage.array, separator=", ", prefix="Tensor(")
