@@ -222,7 +222,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "stage_seconds compile_count",
     ),
     ProgramValue: ("name type kind array first last", "node_ids"),
-    ProgramOp: ("kernel args variables origins nodes reason choice", ""),
+    ProgramOp: ("kernel args variables origins check_origins nodes reason choice", ""),
     ProgramLoop: ("counter trip first last", ""),
     CachedKernel: ("signature entry_point code text encoded target", "address"),
     KernelSignature: (
@@ -230,7 +230,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "",
     ),
     BufferSpec: ("name dtype access size tile_stride", ""),
-    CheckInfo: ("op what size", ""),
+    CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
     Snapshot: ("parts storages values shapes", ""),
     Storage: ("size_bytes is_own data", "id"),
     PlanParts: (
