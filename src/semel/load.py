@@ -448,7 +448,7 @@ def _read_op(file: _PlanFile, record: Any, num_kernels: int) -> ProgramOp:
         args=tuple(as_int(a) for a in as_list(record["args"])),
         variables=tuple(file.dim.variable(v) for v in as_list(record["variables"])),
         origins=tuple(as_text(line) for line in as_list(record["origins"])),
-        check_origins=tuple(as_text(line) for line in as_list(record["check_origins"])),
+        check_origins=tuple(as_text(line) for line in as_list(record.get("check_origins", []))),
         nodes=tuple(as_text(node) for node in as_list(record["nodes"])),
         reason=as_text(record["reason"]),
         choice=as_text(record.get("choice", "")),  # plans of format 3 may be without

@@ -173,8 +173,10 @@ def encode_check(check: CheckInfo, dim: DimWriter) -> list[Any]:
 
 def decode_check(entry: Any, dim: DimReader) -> CheckInfo:
     """The check that `encode_check` wrote."""
-    op, what, size, unsigned = as_list(entry, 4)
-    return CheckInfo(as_text(op), as_text(what), dim(size), unsigned is True)
+    fields = list(as_list(entry))
+    unsigned = len(fields) == 4 and fields.pop() is True  # earlier files have three
+    op, what, size = as_list(fields, 3)
+    return CheckInfo(as_text(op), as_text(what), dim(size), unsigned)
 
 
 def encode_type(kind: TensorType, dim: DimWriter) -> list[Any]:
