@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd, inf
 from operator import index
 from typing import Any, TypeAlias
 
@@ -205,7 +206,9 @@ class Fn(_Arithmetic):
         (low_a, high_a), (low_b, high_b) = ranges[0], ranges[1]
         match self.kind:
             case "mod":
-                return 0, None if high_b is None else high_b - 1
+                # The sign is the divisor's, which is never 0.
+                low = None if low_b is None else min(low_b + 1, 0)
+                return low, None if high_b is None else max(high_b - 1, 0)
             case "floordiv":
                 if low_b is None or low_b <= 0:
                     return None, None
@@ -360,18 +363,18 @@ def sum_dims(values: Iterable[Dim]) -> Dim:
 
 def floordiv(a: Dim, b: Dim) -> Dim:
     """a // b, rounding down; simplified where the ranges of the atoms allow it."""
+    if b == 0:
+        raise GraphError("dim", f"division of {a} by zero.")
     if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            raise GraphError("dim", f"division of {a} by zero.")
         return a // b
     return _divmod(a, b)[0]
 
 
 def mod(a: Dim, b: Dim) -> Dim:
     """a % b, with the sign of b."""
+    if b == 0:
+        raise GraphError("dim", f"remainder of {a} by zero.")
     if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            raise GraphError("dim", f"remainder of {a} by zero.")
         return a % b
     return _divmod(a, b)[1]
 
@@ -393,13 +396,42 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     quotient_dim, remainder = _build(divisible), _build(rest)
     if is_nonnegative(remainder) and is_positive(add(b, mul(-1, symbolic_max(remainder)))):
         return quotient_dim, remainder
+    monomial, factor = _common_factor(remainder, b)
+    if monomial or factor > 1:
+        # (a*c) // (b*c) is a // b, and (a*c) % (b*c) is c * (a % b).
+        common = _build({monomial: factor})
+        reduced = _divmod(_divided(remainder, monomial, factor), _divided(b, monomial, factor))
+        return add(quotient_dim, reduced[0]), mul(common, reduced[1])
     return add(quotient_dim, _atom_div(remainder, b)), _atom_mod(remainder, b)
+
+
+def _common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
+    """The largest product of positive atoms and a number that divides every term of a and b."""
+    (first, factor), *others = [*_terms(a).items(), *_terms(b).items()]
+    common = [atom for atom in first if is_positive(atom)]
+    for monomial, coefficient in others:
+        factor = gcd(factor, coefficient)
+        left = list(monomial)
+        kept = []
+        for atom in common:
+            if atom in left:
+                left.remove(atom)
+                kept.append(atom)
+        common = kept
+    return tuple(common), abs(factor)
+
+
+def _divided(value: Dim, monomial: Monomial, factor: int) -> Dim:
+    """The value without a factor that every term has."""
+    by = _build({monomial: factor})
+    parts = (_divide_term(m, c, by) for m, c in _terms(value).items())
+    return _build(dict(part for part in parts if part is not None))
 
 
 def _atom_div(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    if isinstance(b, int) and isinstance(a, Fn) and a.kind == "floordiv":
+    if isinstance(b, int) and b > 0 and isinstance(a, Fn) and a.kind == "floordiv":
         whole, divisor = a.args
         if isinstance(divisor, int):
             return floordiv(whole, divisor * b)
@@ -479,20 +511,27 @@ def _bounds(value: Dim) -> tuple[int | None, int | None]:
 
 
 def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
-    low: int | None = 1
-    high: int | None = 1
+    low: float = 1
+    high: float = 1
     for atom in monomial:
         a_low, a_high = atom.range()
-        if low is None or a_low is None or low < 0 or a_low < 0:
-            corners = [low, high, a_low, a_high]
-            if any(c is None for c in corners):
-                return None, None
-            values = [x * y for x in (low, high) for y in (a_low, a_high)]  # type: ignore[operator]
-            low, high = min(values), max(values)
-        else:
-            low = low * a_low
-            high = None if high is None or a_high is None else high * a_high
-    return low, high
+        ends = (-inf if a_low is None else a_low), (inf if a_high is None else a_high)
+        corners = [_times(x, y) for x in (low, high) for y in ends]
+        low, high = min(corners), max(corners)
+    return _known(low), _known(high)
+
+
+def _times(x: float, y: float) -> float:
+    """x * y for ints and infinities; a value is finite, so 0 times any is 0."""
+    if isinstance(x, int) and isinstance(y, int):
+        return x * y
+    if x == 0 or y == 0:
+        return 0
+    return inf if (x > 0) == (y > 0) else -inf
+
+
+def _known(end: float) -> int | None:
+    return end if isinstance(end, int) else None
 
 
 def lower_bound(value: Dim) -> int | None:
@@ -530,21 +569,37 @@ def symbolic_min(value: Dim) -> Dim:
 def _extreme(value: Dim, *, largest: bool) -> Dim:
     result: Dim = 0
     for monomial, coefficient in _terms(value).items():
-        term: Dim = coefficient
-        want_high = (coefficient > 0) == largest
-        for atom in monomial:
-            if isinstance(atom, Index):
-                term = mul(term, add(atom.extent, -1) if want_high else 0)
-            elif (
-                isinstance(atom, Fn)
-                and atom.kind == "mod"
-                and any(isinstance(a, Index) for a in atoms(atom.args[0]))
-            ):
-                term = mul(term, add(atom.args[1], -1) if want_high else 0)
-            else:
-                term = mul(term, atom)
+        highest = [_highest(atom) for atom in monomial]
+        runs = [h for h in highest if h is not None]
+        others = [a for a, h in zip(monomial, highest, strict=True) if h is None]
+        term = mul(coefficient, product(others))
+        if runs:
+            term = _extreme_product(term, product(runs), largest)
         result = add(result, term)
     return result
+
+
+def _highest(atom: Atom) -> Dim | None:
+    """m, of an atom that runs with loop indices from 0 to m; None for other atoms."""
+    if isinstance(atom, Index):
+        return add(atom.extent, -1)
+    if not isinstance(atom, Fn) or atom.kind != "mod":
+        return None
+    a, b = atom.args
+    low = lower_bound(b)
+    runs = low is not None and low >= 0 and any(isinstance(x, Index) for x in atoms(a))
+    return add(b, -1) if runs else None
+
+
+def _extreme_product(others: Dim, most: Dim, largest: bool) -> Dim:
+    """The largest or smallest value of others * x for x in [0, most]."""
+    end = mul(others, most)
+    low, high = bounds(others)
+    if low is not None and low >= 0:
+        return end if largest else 0
+    if high is not None and high <= 0:
+        return 0 if largest else end
+    return maximum(end, 0) if largest else minimum(end, 0)
 
 
 # ---------------------------------------------------------------- traversal
