@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
+from tests.fuzz.masks import random_mask
 
 from semel import Tensor, Variable
 from semel.errors import GraphError
@@ -844,18 +845,27 @@ def attention(m: Maker) -> bool:
     if x is None:
         return False
     causal = m.rng.random() < 0.5
-    kind = m.rng.choice(("function", "by hand", "permuted"))
+    kind = m.rng.choice(("function", "by hand", "permuted", "masked", "masked"))
+    label, mask = random_mask(m.rng)
+    added = m.rng.random() < 0.5
 
     def build(t: Tensor) -> Tensor:
         q = t.clip(-3, 3)
         if kind == "function":
             return q.scaled_dot_product_attention(q, q.flip(-2), is_causal=causal)
         scores = (q @ q.mT) * 0.25
+        if kind == "masked":
+            shown = mask(t.shape[-2], t.shape[-2])
+            hidden = scores + Tensor.where(shown, 0.0, -np.inf)
+            # Rows that see nothing are NaN, which would hide the rest of the program.
+            weights = (hidden if added else Tensor.where(shown, scores, -np.inf)).softmax(-1)
+            return Tensor.where(weights.isnan(), 0.0, weights) @ q
         if kind == "permuted":
             return scores.softmax(-1) @ q.flip(-1) + q
         return (scores + 0.5).softmax(-1) @ q
 
-    return m.add(f"attention {kind} {causal}", [x], build, noisy=True)
+    shown_as = f"{label}{' added' * added}" if kind == "masked" else causal
+    return m.add(f"attention {kind} {shown_as}", [x], build, noisy=True)
 
 
 def integer_matmul(m: Maker) -> bool:

@@ -191,7 +191,7 @@ class Evaluator:
         return result
 
     def _iota(self, node: Node, at: Indices, guard: Value | None) -> Value:
-        return ir.cast(ir.index(at[node.attrs.axis]), node.type.dtype)
+        return ir.cast(ir.index(node.attrs.start + at[node.attrs.axis]), node.type.dtype)
 
     def _random_bits(self, node: Node, at: Indices, guard: Value | None) -> Value:
         key = [self(node.inputs[0], (k,), guard) for k in (0, 1)]

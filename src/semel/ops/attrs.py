@@ -90,11 +90,15 @@ class CastAttrs:
 
 @dataclass(frozen=True, slots=True)
 class IotaAttrs:
-    """A tensor of `shape` whose elements are their own index along `axis`."""
+    """A tensor of `shape` whose elements are their own index along `axis`, from `start` on.
+
+    With one element it is the number `start`, which may be symbolic and negative.
+    """
 
     shape: Shape
     axis: int
     dtype: DType
+    start: Dim = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ def _reference_iota(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     shape = tuple(evaluate(d, env) for d in node.attrs.shape)
     column = [1] * len(shape)
     column[node.attrs.axis] = shape[node.attrs.axis]
-    values = np.arange(shape[node.attrs.axis], dtype=np.int64).reshape(column)
+    counting = np.arange(shape[node.attrs.axis], dtype=np.int64)
+    values = (evaluate(node.attrs.start, env) + counting).reshape(column)
     return np.broadcast_to(numerics.convert(values, INT64, node.type.dtype), shape)
 
 

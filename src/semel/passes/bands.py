@@ -5,6 +5,10 @@
 A mask made by comparing positions is followed through movement with symbolic indices: the
 comparison says in terms of row and column what the band is. A mask that is a constant is
 looked at. What depends on anything but row and column is no band.
+
+The algebra knows no dtypes: a position counts only if all its values fit the dtype it is
+computed in, so that nothing wraps; a truth value passes only casts that keep it; `and`, `or`
+and `not` are logic for bools alone.
 """
 
 from __future__ import annotations
@@ -15,13 +19,27 @@ from typing import Any
 
 import numpy as np
 
-from semel.ir.expr import Dim, Index, atoms, linear_coefficient, maximum, minimum
+from semel.ir.expr import (
+    Dim,
+    Index,
+    Variable,
+    atoms,
+    bounds,
+    linear_coefficient,
+    maximum,
+    minimum,
+    substitute,
+)
 from semel.ir.graph import Node
+from semel.ir.types import BOOL, DType
+from semel.ops.attrs import IotaAttrs
 from semel.ops.index_maps import Indices, operand_index
 from semel.passes.patterns import uniform
 
 #: Larger constants are not looked at.
 MAX_ELEMENTS = 1 << 22
+#: What a length without a bound can be at most: no memory holds more.
+LONGEST = 1 << 47
 _VIEWS = ("reshape", "permute", "expand", "slice")
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _Table = np.ndarray[Any, np.dtype[Any]]
@@ -99,11 +117,11 @@ class _Walk:
             return self._constant(
                 node, at, lambda x: (x != 0) == wanted, lambda x: (x != 0) != wanted
             )
-        if name == "not":
-            return self._bool(node.inputs[0], at, wanted=not wanted)
-        if name == "cast":
+        if name == "cast" and _keeps_truth(node.inputs[0].type.dtype, node.type.dtype):
             return self._bool(node.inputs[0], at, wanted=wanted)
-        if name == ("and" if wanted else "or"):
+        if name == "not" and node.type.dtype == BOOL:
+            return self._bool(node.inputs[0], at, wanted=not wanted)
+        if name == ("and" if wanted else "or") and node.type.dtype == BOOL:
             parts = [self._bool(n, at, wanted=wanted) for n in node.inputs]
             return None if parts[0] is None or parts[1] is None else parts[0] & parts[1]
         if name == "where":
@@ -157,25 +175,30 @@ class _Walk:
                 return Band(left=1 - rest)
 
     def _position(self, node: Node, at: Indices) -> Dim | None:
-        """An integer node at `at` as an expression of row and column."""
+        """An integer node at `at` as an expression of row and column, if it never wraps."""
         node, at = _below_views(node, at)
-        number = uniform(node)
-        if number is not None:
-            return int(number.value) if isinstance(number.value, int) else None
-        match node.op.name:
-            case "iota":
-                axis: int = node.attrs.axis
-                return at[axis]
-            case "cast" if node.type.dtype.is_integer and node.inputs[0].type.dtype.is_integer:
-                return self._position(node.inputs[0], at)
-            case "add" | "sub" if node.type.dtype.is_integer:
-                a, b = (self._position(n, at) for n in node.inputs)
-                if a is None or b is None:
-                    return None
-                return a + b if node.op.name == "add" else a - b
-            case "neg" if node.type.dtype.is_integer:
-                found = self._position(node.inputs[0], at)
-                return None if found is None else -found
+        if not node.type.dtype.is_integer:
+            return None
+        found = self._unwrapped(node, at)
+        return found if found is not None and _fits(found, node.type.dtype) else None
+
+    def _unwrapped(self, node: Node, at: Indices) -> Dim | None:
+        """The value by the algebra, whatever the dtype holds."""
+        operands = [self._position(n, at) for n in node.inputs]
+        match node.op.name, operands:
+            case "scalar", []:
+                return int(node.attrs.value)
+            case "iota", []:
+                attrs: IotaAttrs = node.attrs
+                return attrs.start + at[attrs.axis]
+            case "cast", [a] if a is not None:
+                return a
+            case "neg", [a] if a is not None:
+                return -a
+            case "add", [a, b] if a is not None and b is not None:
+                return a + b
+            case "sub", [a, b] if a is not None and b is not None:
+                return a - b
             case _:
                 return None
 
@@ -196,6 +219,30 @@ class _Walk:
         if not (inside | outside).all():
             return None
         return _band_of(inside)
+
+
+def _fits(position: Dim, dtype: DType) -> bool:
+    """Whether the dtype holds every value of the position."""
+    low, high = bounds(substitute(position, {a: _limited(a) for a in atoms(position)}))
+    return low is not None and high is not None and dtype.lowest <= low and high <= dtype.highest
+
+
+def _limited(atom: Variable | Index) -> Dim:
+    """The atom with an upper bound, if it has none."""
+    if atom.range()[1] is not None:
+        return atom
+    if isinstance(atom, Index):
+        return Index(atom.name, LONGEST)
+    return Variable(atom.name, atom.min, LONGEST)
+
+
+def _keeps_truth(source: DType, target: DType) -> bool:
+    """Whether a cast keeps zero zero and everything else something else."""
+    if BOOL in (source, target):
+        return True
+    if source.is_integer:
+        return target.is_float or target.bits >= source.bits
+    return target.is_float and target.bits > source.bits
 
 
 def _band_of(inside: _Table) -> Band | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 import semel.ops  # noqa: F401  (registers the op table)
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable, symbolic_max
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 from semel.ir.graph import Node, Storage, make_node
 from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, promote
 from semel.ops.attrs import (
@@ -31,7 +31,6 @@ from semel.ops.attrs import (
     IotaAttrs,
     ReshapeAttrs,
     ScalarAttrs,
-    SliceAttrs,
 )
 from semel.tensor.dlpack import read_dlpack
 from semel.tensor.origin import user_origin
@@ -155,10 +154,9 @@ class Handle:
         """The value of a dim as a 0-d tensor, read at every run."""
         if isinstance(dim, int):
             return cls._scalar(dim, dtype)
-        # Element `dim` of 0, 1, 2, ... is `dim`: index arithmetic, no memory behind it.
-        counting = cls._apply("iota", attrs=IotaAttrs((symbolic_max(dim) + 1,), 0, INT64))
-        last = cls._apply("slice", counting, attrs=SliceAttrs((dim,), (1,), (1,)))
-        return cls._apply("reshape", last, attrs=ReshapeAttrs(()))._cast(dtype)
+        # Counting from `dim` on: index arithmetic, no memory behind it.
+        number = cls._apply("iota", attrs=IotaAttrs((1,), 0, INT64, dim))
+        return cls._apply("reshape", number, attrs=ReshapeAttrs(()))._cast(dtype)
 
     @classmethod
     def _lift(cls, value: Any) -> Self:
