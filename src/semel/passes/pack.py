@@ -116,7 +116,8 @@ def below_batch(node: Node) -> Node:
     matrix = inner.inputs[0]
     ones = inner.type.rank - matrix.type.rank
     is_batch = ones >= 0 and inner.type.shape == (*(1,) * ones, *matrix.type.shape)
-    return matrix if is_batch else inner
+    # A vector, or a number, has that shape too where rows are 1, and is no matrix.
+    return matrix if is_batch and matrix.type.rank >= 2 else inner
 
 
 def constant_chain(node: Node) -> list[Node] | None:
