@@ -6,6 +6,7 @@ import gc
 import mmap
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import semel
 from semel import GraphError, Tensor
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
@@ -179,3 +181,108 @@ def test_what_somebody_may_write_is_copied(tmp_path: Path) -> None:
     turned = Tensor(np.frombuffer(memoryview(writable).toreadonly(), np.float32))
     writable[:4] = b"\0\0\xc0\x7f"  # NaN, behind everybody's back
     assert turned.numpy()[0] == 0
+
+
+# ---------------------------------------------------------------- what cannot be read as it is
+
+MASKED = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False], dtype=np.float32)
+X = Tensor.input("x", (3,))
+
+
+def plan_of_x() -> Any:
+    return (X * 2).prepare(threads=1)
+
+
+ENTRANCES: dict[str, Callable[[Any], Any]] = {
+    "Tensor": Tensor,
+    "param": lambda a: Tensor.param("p", a),
+    "operand": lambda a: X + a,
+    "Buffer": semel.Buffer,
+    "call": lambda a: plan_of_x()(x=a),
+    "copyin": lambda a: plan_of_x().buffer(X).copyin(a),
+    "bind_input": lambda a: plan_of_x().bind_input("x", a),
+    "bind_output": lambda a: plan_of_x().bind_output("output0", a),
+}
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_a_masked_array_is_refused_everywhere(name: str) -> None:
+    """Its mask would be lost, and what it hides be computed with."""
+    with pytest.raises(semel.UserError, match=r"must not be a masked array: call \.filled"):
+        ENTRANCES[name](MASKED)
+
+
+@pytest.mark.parametrize("data", [[MASKED, MASKED], [1.0, np.ma.masked, 2.0], (MASKED,)])
+def test_masked_arrays_in_lists_are_refused(data: Any) -> None:
+    for entrance in (Tensor, lambda a: plan_of_x()(x=a)):
+        with pytest.raises(semel.UserError, match="must not be a masked array"):
+            entrance(data)
+
+
+@pytest.mark.parametrize("key", [np.ma.array([0, 1]), np.ma.array([True, False, True])])
+def test_masked_arrays_are_no_indices(key: Any) -> None:
+    with pytest.raises(semel.GraphError, match="indices must not be a masked array"):
+        X[key]
+
+
+class Guarded:
+    """An array of another library that only its owner may export, as torch has it."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise RuntimeError("needs a gradient, use detach()")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError("needs a gradient, use detach()")
+
+
+READERS = [n for n in ENTRANCES if not n.startswith("bind")]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_another_library_says_is_passed_on(name: str) -> None:
+    with pytest.raises(semel.UserError, match=r"needs a gradient, use detach\(\)"):
+        ENTRANCES[name](Guarded())
+
+
+class HalfInCapsule:
+    """What torch does with bfloat16: NumPy cannot have it, DLPack can."""
+
+    def __init__(self) -> None:
+        self.tensor = Tensor(np.array([1, 2, 3], ml_dtypes.bfloat16))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+
+def test_bfloat16_of_other_libraries_is_read_everywhere() -> None:
+    x = Tensor.input("x", (3,), "bfloat16")
+    plan = (x * 2).prepare(threads=1)
+    assert plan(x=HalfInCapsule()).tolist() == [2, 4, 6]
+    buffer = plan.buffer(x)
+    assert buffer is not None
+    buffer.copyin(HalfInCapsule())
+    assert Tensor(HalfInCapsule()).dtype == semel.Buffer(HalfInCapsule()).dtype == "bfloat16"
+    with pytest.raises(semel.InputError, match="dtype must be float32, got bfloat16"):
+        plan_of_x()(x=HalfInCapsule())
+
+
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    half = torch.tensor([1, 2, 3], dtype=torch.bfloat16)
+    x = Tensor.input("x", (3,), "bfloat16")
+    assert (x * 2).prepare(threads=1)(x=half).tolist() == [2, 4, 6]
+    grad = torch.ones(3, requires_grad=True)
+    for name in READERS:
+        with pytest.raises(semel.UserError, match="detach"):
+            ENTRANCES[name](grad)
+    assert plan_of_x()(x=grad.detach()).tolist() == [2, 2, 2]
+    assert plan_of_x()(x=torch.ones(6)[::2]).tolist() == [2, 2, 2]

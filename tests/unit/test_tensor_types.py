@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
+import pickle
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +15,7 @@ import pytest
 import semel
 from semel import Tensor, Variable
 from semel.ir.graph import Graph
+from semel.ir.types import DTYPES, DType
 from semel.ops.evaluate import evaluate
 
 
@@ -197,3 +200,26 @@ def test_half_uniforms_stay_below_one() -> None:
 def test_a_uniform_float64_has_all_its_digits() -> None:
     drawn = reference(semel.rand(64, key=semel.key(1), dtype="float64"))
     assert any((drawn * 2.0**40) % 1 != 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_dtype_equals_its_names(dtype: DType) -> None:
+    x = Tensor.input("x", (2,), dtype)
+    same = (dtype, dtype.name, dtype.numpy, dtype.numpy.type, pickle.loads(pickle.dumps(dtype)))
+    for name in same:
+        assert x.dtype == name and name == x.dtype
+        assert not operator.ne(x.dtype, name) and not operator.ne(name, x.dtype)
+    for other in DTYPES:
+        if other is not dtype:
+            names = (other, other.name, other.numpy, other.numpy.type)
+            assert all(x.dtype != n and n != x.dtype for n in names), other
+    assert {dtype: 1}[dtype.name] == {dtype.name: 1}[dtype] == 1  # type: ignore[index]
+    assert hash(pickle.loads(pickle.dumps(dtype))) == hash(dtype)
+
+
+def test_a_dtype_equals_what_it_is_made_from_and_nothing_else() -> None:
+    for python in (bool, int, float):
+        assert Tensor.zeros(2, dtype=python).dtype == python
+    assert semel.float64 not in (float, "f64", np.float32)
+    assert semel.float32 not in (None, 32, "f32", ">f4", np.dtype(">f4"), object)
+    assert semel.int32 in (np.int8, np.int32)

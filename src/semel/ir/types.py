@@ -20,9 +20,14 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable, product, upper_bound
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `kind` is b(ool), i(nt), u(int) or f(loat)."""
+    """One element type. `kind` is b(ool), i(nt), u(int) or f(loat).
+
+    It equals its name and what NumPy calls it: `t.dtype == "float32"` and
+    `t.dtype == np.float32` mean what they say. It hashes as its name does; NumPy's dtypes
+    hash in their own way, so that a dict should have keys of one sort.
+    """
 
     name: str
     short: str
@@ -69,6 +74,21 @@ class DType:
             return float("inf")
         return True if self.kind == "b" else int(np.iinfo(self.numpy).max)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.name == other.name
+        if isinstance(other, str):
+            return self.name == other
+        if isinstance(other, np.dtype):
+            return self.numpy == other
+        if isinstance(other, type):
+            meant = _PYTHON.get(other)
+            return self.numpy.type is other if meant is None else self.name == meant.name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -90,6 +110,7 @@ DTYPES: tuple[DType, ...] = (
 _NUMPY: dict[str, np.dtype[Any]] = {
     d.name: np.dtype(ml_dtypes.bfloat16) if d is BFLOAT16 else np.dtype(d.name) for d in DTYPES
 }
+_PYTHON: dict[type, DType] = {bool: BOOL, int: INT64, float: FLOAT32}
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
 _BY_NUMPY = {n: _BY_NAME[name] for name, n in _NUMPY.items()}
 
@@ -100,9 +121,8 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
         return value
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
-    python = {bool: BOOL, int: INT64, float: FLOAT32}
-    if isinstance(value, type) and value in python:
-        return python[value]
+    if isinstance(value, type) and value in _PYTHON:
+        return _PYTHON[value]
     try:
         return _BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError):

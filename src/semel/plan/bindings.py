@@ -27,6 +27,7 @@ from semel.plan.prepared import PreparedOp
 from semel.plan.state import PlanIO, PlanState
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer
+from semel.runtime.interop import check_unmasked
 from semel.runtime.optable import Words
 
 
@@ -173,6 +174,7 @@ def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:
     where = f"{'output' if is_output else 'input'} '{io.name}'"
     if not isinstance(array, np.ndarray):
         raise InputError(where, f"must be a NumPy array to be bound, got {type(array).__name__}.")
+    check_unmasked(array, lambda sentence: InputError(where, sentence))
     if array.dtype != io.type.dtype.numpy:
         raise InputError(where, f"dtype must be {io.type.dtype}, got {array.dtype}.")
     if not array.flags.c_contiguous or not array.flags.aligned:

@@ -24,6 +24,7 @@ from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import Memory, allocate
 from semel.runtime.device import check_device
+from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
@@ -74,7 +75,8 @@ class Buffer:
     _whole: Buffer | None
 
     def __init__(self, array: Any) -> None:
-        source = np.ascontiguousarray(array).reshape(np.shape(array))
+        given = read_array(array, lambda sentence: InputError("Buffer", f"array {sentence}"))
+        source = np.ascontiguousarray(given).reshape(given.shape)
         kind = TensorType(as_shape(source.shape, "Buffer"), as_dtype(source.dtype, "Buffer"))
         self._set(allocate(source.nbytes), 0, source.nbytes, kind, "cpu")
         self.array()[...] = source
@@ -384,12 +386,14 @@ class BorrowedArray:
 
 def as_array(value: Any, dtype: DType, where: str) -> Array:
     """`value` as an array of `dtype`: Python numbers and lists are converted, arrays not."""
-    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        array = np.asarray(value)
-    elif hasattr(value, "__dlpack__"):
-        array = np.from_dlpack(value)
-    else:
+
+    def refuse(sentence: str) -> InputError:
+        return InputError(where, sentence)
+
+    if not any(hasattr(value, protocol) for protocol in (*NUMPY_PROTOCOLS, "__dlpack__")):
+        check_unmasked(value, refuse)
         return _convert(value, dtype, where)
+    array = read_array(value, refuse)
     if array.dtype != dtype.numpy:
         raise InputError(where, f"dtype must be {dtype}, got {array.dtype}.", hint="Cast it first.")
     return array

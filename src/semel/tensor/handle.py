@@ -32,7 +32,7 @@ from semel.ops.attrs import (
     ReshapeAttrs,
     ScalarAttrs,
 )
-from semel.tensor.dlpack import read_dlpack
+from semel.runtime.interop import read_array
 from semel.tensor.origin import user_origin
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -268,14 +268,7 @@ def _read_array(value: Any) -> Array:
         raise GraphError(
             "Tensor", "data must be plain numbers, got a list of tensors.", hint="Use semel.stack."
         )
-    if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic)):
-        return read_dlpack(value)
-    try:
-        return np.asarray(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise GraphError(
-            "Tensor", f"data must be an array or nested lists of one shape: {error}."
-        ) from None
+    return read_array(value, lambda sentence: GraphError("Tensor", f"data {sentence}"))
 
 
 def _default_dtype(value: Any, array: Array) -> DType:

@@ -21,6 +21,7 @@ import numpy as np
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.expr import Dim, add, ceildiv, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.types import BOOL, Shape
+from semel.runtime.interop import read_array
 from semel.tensor.handle import SYMBOLIC, Handle
 from semel.tensor.movement import is_negative, show
 
@@ -84,14 +85,12 @@ def parse_key(key: Any, shape: Shape, where: str) -> Key:
 
 def _as_items(key: Any, where: str) -> list[Any]:
     items = list(key) if isinstance(key, tuple) else [key]
-    return [_index_array(i, where) if isinstance(i, (list, range)) else i for i in items]
+    arrays = (list, range, np.ndarray)
+    return [_index_array(i, where) if isinstance(i, arrays) else i for i in items]
 
 
 def _index_array(item: Any, where: str) -> Any:
-    try:
-        return np.asarray(item)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise GraphError(where, f"a list of indices must be an array: {error}.") from None
+    return read_array(item, lambda sentence: GraphError(where, f"indices {sentence}"))
 
 
 def is_mask(item: Any) -> bool:

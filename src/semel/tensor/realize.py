@@ -21,7 +21,7 @@ from semel.errors import GraphError
 from semel.ir.graph import Graph, Node, Storage
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
-from semel.tensor.dlpack import CPU, VERSION, read_dlpack, write_dlpack
+from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.handle import Array, Handle
 from semel.tensor.loop import check_closed
 from semel.tensor.recurrent import Recurrent

@@ -1,7 +1,11 @@
-"""DLPack in and out: arrays shared with other libraries by a capsule.
+"""Arrays of other libraries, in and out: the array protocols, and DLPack by a capsule.
 
+    anything array-like     --read_array-->  a NumPy array, over the same memory if it can be
     object with __dlpack__  --read_dlpack-->  a fresh NumPy array
     NumPy array             --write_dlpack-->  capsule "dltensor_versioned" (or "dltensor")
+
+What cannot be read is refused with an error of the caller's kind, whatever the other library
+raised: `refuse` makes it of a sentence. A masked array is refused, because its mask would be lost.
 
 NumPy makes the capsules, and owns the memory behind them: its deleter is native code, which
 may run at any moment, even while an exception is on its way. It does not know bfloat16, so
@@ -12,13 +16,17 @@ every dtype alike, by the structures of the specification.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from semel.errors import GraphError
+from semel.errors import GraphError, SemelError, UserError
 from semel.ir.types import BFLOAT16, DTYPES, DType, as_dtype
 
+Refuse = Callable[[str], UserError]
+#: How an object says that NumPy can read it.
+NUMPY_PROTOCOLS = ("__array__", "__array_interface__")
 CPU = (1, 0)
 VERSION = (1, 0)
 _KIND_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -86,27 +94,53 @@ def write_dlpack(array: np.ndarray[Any, Any], *, versioned: bool) -> object:
     known = array.view(np.uint16) if dtype == BFLOAT16 else array
     capsule: object = known.__dlpack__(max_version=VERSION) if versioned else known.__dlpack__()
     if dtype == BFLOAT16:
-        _opened(capsule)[1].tensor.dtype.code = _BFLOAT
+        _opened(capsule, _from_dlpack)[1].tensor.dtype.code = _BFLOAT
     return capsule
 
 
-def _opened(capsule: Any) -> tuple[bytes, Any]:
+def _opened(capsule: Any, refuse: Refuse) -> tuple[bytes, Any]:
     """The form's name of an unused capsule, and its structure."""
     name = next((n for n in _FORMS if _is_valid(capsule, n)), None)
     if name is None:
-        raise GraphError("from_dlpack", f"needs an unused DLPack capsule, got {capsule!r}.")
+        raise refuse(f"must be an unused DLPack capsule, got {capsule!r}.")
     return name, _FORMS[name].from_address(_get_pointer(capsule, name))
 
 
-def read_dlpack(source: Any) -> np.ndarray[Any, Any]:
+def _from_dlpack(sentence: str) -> UserError:
+    return GraphError("from_dlpack", f"data {sentence}")
+
+
+def check_unmasked(value: Any, refuse: Refuse) -> None:
+    """Refuse a masked array, or a list of some: the elements would lose their mask."""
+    found = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(item, np.ma.MaskedArray) for item in found):
+        raise refuse("must not be a masked array: call .filled(value), or pass the mask apart.")
+
+
+def read_array(value: Any, refuse: Refuse) -> np.ndarray[Any, Any]:
+    """What NumPy makes of `value`, or what its DLPack capsule holds if NumPy cannot read it."""
+    check_unmasked(value, refuse)
+    has_capsule = hasattr(value, "__dlpack__")
+    if not has_capsule or any(hasattr(value, name) for name in NUMPY_PROTOCOLS):
+        try:
+            return np.asarray(value)
+        except SemelError:
+            raise
+        except Exception as error:  # other libraries raise what they like
+            if not has_capsule:
+                raise refuse(f"must be an array or nested lists of one shape: {error}.") from error
+    return read_dlpack(value, refuse)
+
+
+def read_dlpack(source: Any, refuse: Refuse = _from_dlpack) -> np.ndarray[Any, Any]:
     """A copy of what `source.__dlpack__()` shows; it must lie in CPU memory."""
     device = tuple(int(v) for v in source.__dlpack_device__())
     if device[0] != CPU[0]:
-        raise GraphError("from_dlpack", f"data must be in CPU memory, got device {device}.")
-    capsule = _capsule_of(source)
-    name, managed = _opened(capsule)
+        raise refuse(f"must be in CPU memory, got device {device}.")
+    capsule = _capsule_of(source, refuse)
+    name, managed = _opened(capsule, refuse)
     try:
-        result = _copy_of(managed.tensor)
+        result = _copy_of(managed.tensor, refuse)
     finally:
         # Renaming tells the capsule's own destructor that its memory is gone.
         _set_name(capsule, _USED[name])
@@ -115,15 +149,21 @@ def read_dlpack(source: Any) -> np.ndarray[Any, Any]:
     return result
 
 
-def _capsule_of(source: Any) -> Any:
+def _capsule_of(source: Any, refuse: Refuse) -> Any:
     try:
-        return source.__dlpack__(max_version=VERSION)
-    except TypeError:  # a producer from before version 1.0 takes no such argument
-        return source.__dlpack__()
+        try:
+            return source.__dlpack__(max_version=VERSION)
+        except TypeError:  # a producer from before version 1.0 takes no such argument
+            return source.__dlpack__()
+    except SemelError:
+        raise
+    except Exception as error:  # other libraries raise what they like
+        kind = type(source).__name__
+        raise refuse(f"must be readable, but a {kind} says: {error}") from error
 
 
-def _copy_of(tensor: _Tensor) -> np.ndarray[Any, Any]:
-    dtype = _dtype_of(tensor.dtype)
+def _copy_of(tensor: _Tensor, refuse: Refuse) -> np.ndarray[Any, Any]:
+    dtype = _dtype_of(tensor.dtype, refuse)
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if 0 in shape:
         return np.empty(shape, dtype.numpy)
@@ -145,11 +185,11 @@ def _code(dtype: DType) -> int:
     return _BFLOAT if dtype == BFLOAT16 else _KIND_CODES[dtype.kind]
 
 
-def _dtype_of(form: _DataType) -> DType:
+def _dtype_of(form: _DataType, refuse: Refuse) -> DType:
     for dtype in DTYPES:
         if (form.code, form.bits, form.lanes) == (_code(dtype), max(dtype.bits, 8), 1):
             return dtype
-    raise GraphError(
-        "from_dlpack",
-        f"type code {form.code} with {form.bits} bits and {form.lanes} lanes has no dtype here.",
+    raise refuse(
+        f"must have a dtype that is known here, got type code {form.code} with {form.bits} bits "
+        f"and {form.lanes} lanes."
     )
