@@ -10,7 +10,8 @@ the kernel cache it steers are process-wide too.
 
     SEMEL_THREADS      participants of an execute, the caller included; default: all our cores
     SEMEL_CACHE        0 turns the on-disk kernel cache off; default 1
-    SEMEL_CACHE_DIR    where it lies; default $XDG_CACHE_HOME/semel or ~/.cache/semel
+    SEMEL_CACHE_DIR    where it lies; default $XDG_CACHE_HOME/semel or ~/.cache/semel; nobody else
+                       may be able to write to it, or to a folder above it
     SEMEL_CACHE_BYTES  how large it may grow (512M, 2G, plain bytes); default 512M
     SEMEL_DEBUG        comma list: poison (stale memory becomes NaN), jitter (random worker delays)
     SEMEL_DUMP         directory that receives the product of every compiler stage; default none
@@ -44,7 +45,11 @@ def _default_cache_dir() -> Path:
     # The XDG specification says that a relative path there is to be ignored.
     if os.path.isabs(base):
         return Path(base) / "semel"
-    return Path(os.path.expanduser("~")) / ".cache" / "semel"
+    home = os.path.expanduser("~")
+    if os.path.isabs(home):
+        return Path(home) / ".cache" / "semel"
+    # A user without a home, as containers have them; others can make no folder of this name ours.
+    return Path("/tmp") / f"semel-{os.getuid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("a path below a home that exists") from None
 
 
 # A parser raises ValueError(what must hold).

@@ -79,6 +79,12 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().cache_dir == Path("/home/me/.cache/semel")
 
 
+def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert Settings().cache_dir == Path(f"/tmp/semel-{os.getuid()}")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "must"),
     [
@@ -90,6 +96,8 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SEMEL_DEBUG", "posion", "jitter, poison"),
         ("SEMEL_VERIFY", "2", "0 or 1"),
         ("SEMEL_SPIN_US", "-5", "an integer in"),
+        ("SEMEL_DUMP", "~no-such-user/dump", "a path below a home that exists"),
+        ("SEMEL_CACHE_DIR", "~no-such-user", "a path below a home that exists"),
     ],
 )
 def test_a_bad_value_names_variable_and_value(name: str, value: str, must: str) -> None:

@@ -251,6 +251,46 @@ def test_a_section_larger_than_memory_is_refused(code: bytes) -> None:
         load_object(bytes(damaged))
 
 
+def _first_relocation(code: bytes, kind: int) -> tuple[int, int, int]:
+    """Where the first relocation of a type lies in the file, its section's size and its width."""
+    obj = elf._parse(code)
+    sizes = {section.index: section.size for section in obj.sections}
+    at = 0
+    for relocation in obj.relocations:
+        entry = elf._RELA.pack(
+            relocation.offset, relocation.symbol << 32 | relocation.kind, relocation.addend
+        )
+        at = code.index(entry)
+        if relocation.kind == kind:
+            break
+    assert relocation.kind == kind
+    return at, sizes[relocation.section], elf._RULES[obj.machine][kind].width
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_relocation_patches_its_section_and_not_a_byte_more(machine: str) -> None:
+    code = compile_ir(PROGRAM, target_for(machine, ()))
+    (absolute,) = {"x86_64": [1], "aarch64": [257]}[machine]
+    at, size, width = _first_relocation(code, absolute)
+    assert (width, size >= 8) == (8, True)
+    for offset in (0, size - width):
+        _relocate(_with_offset(code, at, offset))
+    for offset in (size - width + 1, size - 1, size, size + 1, 1 << 32, (1 << 64) - 1):
+        with pytest.raises(CompileError, match=rf"must patch its section of {size} bytes, got off"):
+            _relocate(_with_offset(code, at, offset))
+
+
+def _with_offset(code: bytes, at: int, offset: int) -> bytes:
+    patched = bytearray(code)
+    struct.pack_into("<Q", patched, at, offset)
+    return bytes(patched)
+
+
+def _relocate(code: bytes) -> None:
+    """All of loading but for the right to execute, for any machine's code."""
+    elf._Linker(elf._parse(code), {"memcpy": 0x1000, "memset": 0x2000}).relocate()
+
+
 class TestArmRelocations:
     """Checked on the patched instruction words: they need no such machine."""
 

@@ -28,7 +28,7 @@ from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
-from semel.errors import GraphError
+from semel.errors import GraphError, UserError
 from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.ir.text import format_graph
@@ -133,7 +133,15 @@ class Trace:
     def dump(self, name: str, product: Any, write: Callable[[Any], str]) -> None:
         if self._directory is None:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{self._count:02d}-{name}.txt"
-        path.write_text(write(product) + "\n")
+        text = write(product) + "\n"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            raise UserError(
+                "config",
+                f"SEMEL_DUMP must be a directory that we may write, got {str(self._directory)!r}: "
+                f"{error}.",
+            ) from error
         self._count += 1

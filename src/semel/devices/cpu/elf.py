@@ -371,7 +371,7 @@ class _Linker:
             rule = rules.get(relocation.kind)
             if rule is None:
                 raise _refuse(f"relocation of type {relocation.kind} is not supported.")
-            if not 0 <= relocation.offset <= self.sizes[relocation.section] - rule.width:
+            if relocation.offset > self.sizes[relocation.section] - rule.width:
                 raise _refuse(
                     f"a relocation must patch its section of {self.sizes[relocation.section]} "
                     f"bytes, got offset {relocation.offset}."

@@ -293,13 +293,17 @@ def _optimised(ir_text: str, target: Target, passes: str) -> Iterator[tuple[Any,
 
 
 def _refused(ir_text: str, reason: str) -> CompileError:
-    path = Path(tempfile.mkdtemp(prefix="semel-")) / "refused.ll"
-    path.write_text(ir_text)
+    try:
+        path = Path(tempfile.mkdtemp(prefix="semel-")) / "refused.ll"
+        path.write_text(ir_text)
+        hint, where = f"The code is in {path}.", str(path)
+    except OSError as error:  # the error that we report is another one
+        hint, where = f"The code could not be written to a file: {error}.", ""
     return CompileError(
         "llvm",
         f"generated code must be valid, LLVM says: {reason.strip()}",
-        hint=f"The code is in {path}.",
-        path=str(path),
+        hint=hint,
+        path=where,
     )
 
 
