@@ -28,6 +28,7 @@ from semel.errors import (
 from semel.ir.expr import Dim, Index, Variable, substitute, upper_bound, variables
 from semel.ir.fields import take, take_dim, take_int, take_ints, take_value
 from semel.ir.types import TensorType
+from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.link import KernelBinder
 from semel.plan.loops import PlanLoop, check_counters, counters, fence_dependencies, find_loops
 from semel.plan.parts import PlanParts
@@ -63,7 +64,7 @@ class ExecutionPlanBuilder:
         self._ops: list[PreparedOp] = []
         self._instance_deps: list[tuple[int, ...]] = []
         self._variables: dict[str, PlanVariable] = {}
-        self._guards: list[tuple[Dim, str]] = []
+        self._guards: list[Guard] = []
         self._io: dict[str, list[PlanIO]] = {"input": [], "output": []}
         self._is_built = False
 
@@ -231,6 +232,7 @@ class ExecutionPlanBuilder:
         bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
         self._check_sizes(ops, KernelBinder({**bounded, **counters(loops)}), counters(loops))
         self._check_io(bounded)
+        guards = self._all_guards(ops, loops, plan_variables)
         schedule = tuple(topological_order(ops, after))
         plan = ExecutionPlan(
             PlanParts(
@@ -243,7 +245,7 @@ class ExecutionPlanBuilder:
                 order=schedule,
                 outputs=tuple(outputs),
                 variables=plan_variables,
-                guards=tuple(self._guards),
+                guards=guards,
                 input_io=tuple(self._io["input"]),
                 output_io=tuple(self._io["output"]),
                 threads=threads,
@@ -458,6 +460,38 @@ class ExecutionPlanBuilder:
                             f"variables' maxima), it has {held} bytes.",
                         )
 
+    def _all_guards(
+        self,
+        ops: Sequence[PreparedOp],
+        loops: Sequence[PlanLoop],
+        plan_variables: Sequence[PlanVariable],
+    ) -> tuple[Guard, ...]:
+        """The guards that were added, and those without which an amount could not be used."""
+        # A maximum that is only a capacity may grow: it proves nothing.
+        exact = {v.variable.name: v.variable for v in plan_variables}
+        binder = KernelBinder({**exact, **counters(loops)})
+        amounts = [Amount("guard", message, expr, is_count=False) for expr, message in self._guards]
+        amounts += [
+            Amount(f"{kind} '{io.name}'", f"axis {axis}", dim)
+            for kind, ios in self._io.items()
+            for io in ios
+            for axis, dim in enumerate(io.type.shape)
+        ]
+        amounts += [Amount(f"op {ops[loop.begin].id}", "trip", loop.trip) for loop in loops]
+        amounts = [replace(a, value=_in_terms_of(exact, a.value)) for a in amounts]
+        for op in ops:
+            if isinstance(op, PreparedKernel):
+                where, bound = f"op {op.id} ({op.kernel.name})", binder.bind(op)
+                amounts.append(Amount(where, "tiles", bound.tiles, most=MOST_TILES))
+                amounts += [Amount(where, "size", size) for size in bound.sizes_bytes]
+        divisions, counts = settle(amounts, {v.variable.name: v.top for v in plan_variables})
+        own = {expr for expr, _ in self._guards}  # a plan from a file has them already
+        return (
+            *(guard for guard in divisions if guard[0] not in own),
+            *self._guards,
+            *(guard for guard in counts if guard[0] not in own),
+        )
+
     def _check_io(self, bounded: Mapping[str, Variable]) -> None:
         """Declared inputs and outputs must fit their buffers at every value."""
         for kind, ios in self._io.items():
@@ -465,8 +499,7 @@ class ExecutionPlanBuilder:
                 where, buffer = f"{kind} '{io.name}'", self._buffers[io.index]
                 if io.type.dtype != buffer.dtype:
                     raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
-                names = {v: bounded[v.name] for v in variables(io.type.num_bytes)}
-                most = upper_bound(substitute(io.type.num_bytes, names))
+                most = upper_bound(_in_terms_of(bounded, io.type.num_bytes))
                 if most is None or most > buffer.capacity_bytes:
                     raise PlanError(
                         where,
@@ -474,6 +507,11 @@ class ExecutionPlanBuilder:
                         f"{'any number' if most is None else most}.",
                     )
             _check_shared(kind, ios)
+
+
+def _in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
+    """The expression over the plan's variables, whose bounds are what all its users allow."""
+    return substitute(value, {v: known[v.name] for v in variables(value)})
 
 
 def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:

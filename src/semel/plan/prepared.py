@@ -163,7 +163,7 @@ class PreparedCustomFunction:
 class PreparedLoop:
     """The operations up to the next PreparedEnd run `trip` times, for counter = 0, 1, ...
 
-    `trip` is an expression over the plan's variables; below 1, nothing runs. `counter` is a
+    `trip` is an expression over the plan's variables; at 0, nothing runs. `counter` is a
     variable that kernels inside see by its name and that nobody binds: the runner writes it.
     """
 
