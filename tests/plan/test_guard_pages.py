@@ -48,6 +48,10 @@ GRAPHS = {
     "conv": lambda x, y, w: x.reshape(1, 1, *x.shape).conv2d(y.reshape(1, 1, *y.shape)),
     "cumsum": lambda x, y, w: x.cumsum(1),
     "concat": lambda x, y, w: semel.concat([x, y], 1),
+    "padded": lambda x, y, w: x[:, :1].pad(((40, 40), (0, 0))) + w.sum(0),
+    "rolled": lambda x, y, w: x[:, :1].roll(2, 0) + w.sum(0),
+    "edge": lambda x, y, w: x[:, 0].pad(((9, 9),)).reshape(-1, 1) * w[:1, :],
+    "scalars": lambda x, y, w: x[:, 0].pad(((9, 9),)).cumsum(0),
     "halves": lambda x, y, w: x.cast("float16").cast("float32") + y.cast("bfloat16"),
 }
 for rows, cols in {shapes}:
