@@ -57,6 +57,7 @@ from semel.plan.refusals import (
     variable_error,
     written_error,
 )
+from semel.plan.release import passing_ranges
 from semel.plan.save import save_plan
 from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
@@ -822,6 +823,8 @@ class ExecutionPlan:
         self._binder = KernelBinder({**bounded, **counters(find_loops(parts.ops))})
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
         self._pins = [buffer.memory.bytes for buffer in parts.buffers]
+        for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
+            memory.hold(self)
         self._linked = link_ops(
             parts.ops,
             parts.after,
@@ -943,13 +946,16 @@ class ExecutionPlan:
     def release_intermediate_buffers(self, f: Callable[[int], object] | None = None) -> None:
         """Give the memory of intermediates and scratch back; a later execute takes it again.
 
-        `f` is called with the id of every node whose buffer is no output.
+        `f` is called with the id of every node whose buffer is no output. In a plan built by
+        hand, an intermediate is what each run writes before it reads it and no other plan holds.
         """
         with self._lock:
             self._check_idle()
             kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
             for memory in (*self._arena, *self._scratch):
                 memory.discard()
+            if self.program is None:
+                self._discard_passing()
             if f is not None:
                 for ast_id, index in self._parts.ast_to_buffer.items():
                     if self._parts.buffers[index].byte_range not in kept:
@@ -963,8 +969,17 @@ class ExecutionPlan:
                     if ast_id not in outputs:
                         f(ast_id)
 
+    def _discard_passing(self) -> None:
+        held = {buffer.memory.id: buffer.memory for buffer in self._parts.buffers}
+        for storage, start, end in passing_ranges(self._parts, self._binder):
+            if not held[storage].is_held_beside(self):
+                held[storage].discard(start, end)
+
     def release_all_buffers(self, f: Callable[[int], object] | None = None) -> None:
-        """Give all memory back; the plan and its buffers cannot be used any more."""
+        """Give all memory back; the plan and its buffers cannot be used any more.
+
+        Buffers whose memory another plan uses stay as they are, for that plan.
+        """
         with self._lock:
             self._check_idle()
             self._bindings.detach()
@@ -976,11 +991,17 @@ class ExecutionPlan:
             self._fast = None
             gone = allocate(0)
             for buffer in self._parts.buffers:
-                if buffer.memory.id not in self._shared:
+                is_last = buffer.memory.let_go(self)
+                if buffer.memory.id in self._shared:
+                    buffer.move(gone, 0, 0)
+                elif is_last:
                     buffer.memory.release()
-                buffer.move(gone, 0, 0)
+                    buffer.move(gone, 0, 0)
+                elif getattr(buffer.keeper, "state", None) is self._state:
+                    buffer.keep(None)
             for memory in (gone, *self._arena, *self._scratch):
-                memory.release()
+                if memory.let_go(self):
+                    memory.release()
             self._pins = []
             for ast_id in (*self._parts.ast_to_buffer, *self._parts.alias_ids):
                 if f is not None:

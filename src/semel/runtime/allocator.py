@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import mmap
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +80,13 @@ def advise_huge_pages(memory: mmap.mmap) -> None:
 class Memory:
     """One block: `id` names the storage, `bytes` is the whole of it as uint8."""
 
-    __slots__ = ("__weakref__", "_counted_bytes", "_map", "bytes", "id", "size_bytes")
+    __slots__ = ("__weakref__", "_counted_bytes", "_holders", "_map", "bytes", "id", "size_bytes")
 
     def __init__(self, size_bytes: int, *, mapped: bool = False) -> None:
         self.id = next(_ids)
         self.size_bytes = size_bytes
         self._counted_bytes = 0
+        self._holders: dict[int, weakref.ref[Any]] = {}
         self._map: mmap.mmap | None = None
         whole = max(size_bytes, ALIGNMENT_BYTES) + SLACK_BYTES
         try:
@@ -111,7 +113,7 @@ class Memory:
         """
         memory = Memory.__new__(Memory)
         memory.id, memory.size_bytes, memory._map = next(_ids), array.size, None
-        memory._counted_bytes = 0
+        memory._counted_bytes, memory._holders = 0, {}
         memory.bytes = array
         return memory
 
@@ -123,10 +125,30 @@ class Memory:
     def is_alive(self) -> bool:
         return self.bytes.size > 0
 
-    def discard(self) -> None:
-        """Give the pages back; the contents become zeros, the address stays valid."""
+    def hold(self, owner: Any) -> None:
+        """Note that `owner` uses the block; an owner that is dropped holds nothing."""
+        holders, key = self._holders, id(owner)
+        holders[key] = weakref.ref(owner, lambda _: holders.pop(key, None))
+
+    def let_go(self, owner: Any) -> bool:
+        """Whether nobody else holds it now that `owner` does not."""
+        self._holders.pop(id(owner), None)
+        return not self._holders
+
+    def is_held_beside(self, owner: Any) -> bool:
+        """Whether somebody else holds it."""
+        return any(key != id(owner) for key in list(self._holders))
+
+    def discard(self, start: int = 0, end: int | None = None) -> None:
+        """Give the pages inside [start, end) back: they become zeros, addresses stay valid.
+
+        Only blocks that are mappings of their own can do that.
+        """
         if self._map is not None:
-            self._map.madvise(mmap.MADV_DONTNEED)
+            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = len(self._map) if end is None else end // mmap.PAGESIZE * mmap.PAGESIZE
+            if first < last:
+                self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def release(self) -> None:
         """Drop the block; its pages go back once no array views them."""

@@ -106,8 +106,8 @@ class Buffer:
         buffer._set(memory, offset, capacity_bytes, type_, device)
         return buffer
 
-    def keep(self, keeper: Keeper) -> None:
-        """Let a plan answer for shape and validity from now on."""
+    def keep(self, keeper: Keeper | None) -> None:
+        """Let a plan answer for shape and validity from now on, or nobody."""
         self._keeper = keeper
 
     def move(self, memory: Memory, offset: int, capacity_bytes: int) -> None:

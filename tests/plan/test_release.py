@@ -1,0 +1,200 @@
+"""Memory of plans built by hand: what goes back, what stays because it is seen or shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.plan.build import Sketch
+
+import semel
+from semel import Variable
+from semel.errors import ReleasedError
+from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import PreparedCopy, PreparedCustomFunction, PreparedEnd, PreparedLoop
+from semel.plan.release import passing_ranges
+from semel.runtime.allocator import counters
+from semel.runtime.buffer import Buffer
+
+BIG = 1 << 18  #: elements of a buffer whose memory is a mapping of its own
+
+
+def _passing(s: Sketch, plan: ExecutionPlan) -> set[str]:
+    found = passing_ranges(plan._parts, plan._binder)
+    return {name for name, buffer in s.buffers.items() if buffer.byte_range in found}
+
+
+def _resident_bytes(buffer: Buffer) -> int:
+    """How much of a buffer's memory is in pages that are there, as the system says."""
+    start, found, inside = buffer.memory.address, 0, False
+    with open("/proc/self/smaps", encoding="ascii") as lines:
+        for line in lines:
+            head = line.split()[0]
+            if "-" in head and not head.endswith(":"):
+                low, high = (int(part, 16) for part in head.split("-"))
+                inside = low < start + buffer.memory.size_bytes and start < high
+            elif inside and head in ("Private_Dirty:", "Shared_Dirty:"):
+                found += int(line.split()[1]) * 1024
+    return found
+
+
+# ---------------------------------------------------------------- intermediates
+
+
+def test_intermediates_of_a_plan_made_by_hand_are_given_back() -> None:
+    s = Sketch(BIG * 16)
+    s.op("increment", "x", "between")
+    s.op("double", "between", "out")
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.ones(BIG * 16, np.float32))
+    plan.execute()
+    before = _resident_bytes(s.buffers["between"])
+    plan.release_intermediate_buffers()
+    assert before - _resident_bytes(s.buffers["between"]) >= 15 * BIG * 4
+    assert not s.buffers["between"].numpy().any()
+    assert (s.buffers["out"].numpy() == 4).all()  # results stay, and inputs
+    plan.execute()
+    assert (s.buffers["out"].numpy() == 4).all()
+
+
+def test_what_a_run_hands_on_to_the_next_is_no_intermediate() -> None:
+    s = Sketch(16)
+    s.op("add", "x", "state", "next")
+    s.builder.add_op(PreparedCopy(7, (s.buffer("state"), s.buffer("next"))))
+    s.op("double", "next", "out")
+    assert _passing(s, s.build("out")) == {"next"}
+
+
+def test_what_is_written_in_part_is_an_intermediate_if_no_more_is_read() -> None:
+    for sizes, expected in (((8, 8), {"between"}), ((8, 4), {"between"}), ((8, 16), set[str]())):
+        s = Sketch(16, fixed=False)
+        s.op("increment", "x", "between", fixedvars={"n": sizes[0]})
+        s.op("double", "between", "out", fixedvars={"n": sizes[1]})
+        assert _passing(s, s.build("out")) == expected
+    s = Sketch(16, fixed=False)
+    s.op("increment", "x", "between")
+    s.op("double", "between", "out")
+    assert _passing(s, s.build("out")) == {"between"}  # both at the same n
+
+
+@pytest.mark.parametrize("reads_across", [False, True])
+def test_what_overlaps_bytes_that_are_seen_stays(reads_across: bool) -> None:
+    whole = Buffer.empty((32,), "float32")
+    s = Sketch(16)
+    s.buffer("left", whole.view(0, 64))
+    s.buffer("right", whole.view(64, 64))
+    s.buffer("middle", whole.view(32, 64))
+    s.op("increment", "x", "left")
+    s.op("increment", "x", "right")
+    if reads_across:  # no one write covers it
+        s.op("double", "middle", "more")
+    s.op("add", "left", "right", "out")
+    plan = s.build("out")
+    assert _passing(s, plan) == ({"more"} if reads_across else {"left", "right"})
+
+
+def test_a_loop_that_may_not_run_writes_nothing_for_sure() -> None:
+    for is_inside, expected in ((True, {"between"}), (False, set[str]())):
+        s = Sketch(16)
+        s.builder.add_op(PreparedLoop(1, "step", Variable("t", 0, 4)))
+        s.op("increment", "x", "between")
+        if is_inside:
+            s.op("double", "between", "out")
+        s.builder.add_op(PreparedEnd(2))
+        if not is_inside:
+            s.op("double", "between", "out")
+        assert _passing(s, s.build("out")) == expected
+
+
+def test_a_custom_function_may_leave_what_was_there() -> None:
+    semel.custom_function("release.part", reads=(0,), writes=(1,))(lambda *arguments: None)
+    try:
+        s = Sketch(16)
+        indices = (s.buffer("x"), s.buffer("between"))
+        s.builder.add_op(PreparedCustomFunction(1, "release.part", None, indices))
+        s.op("double", "between", "out")
+        assert _passing(s, s.build("out")) == set()
+    finally:
+        semel.unregister_custom_function("release.part")
+
+
+def test_an_intermediate_that_another_plan_holds_stays() -> None:
+    s = Sketch(BIG)
+    s.op("increment", "x", "between")
+    s.op("double", "between", "out")
+    plan = s.build("out")
+    other = Sketch(BIG)
+    other.buffer("between", s.buffers["between"])
+    other.op("double", "between", "out")
+    reader = other.build("out")
+    plan.execute()
+    plan.release_intermediate_buffers()
+    reader.execute()
+    assert (reader.output_buffer.numpy() == 2).all()
+    del reader, other  # now nobody else does
+    plan.release_intermediate_buffers()
+    assert not s.buffers["between"].numpy().any()
+
+
+def test_pages_around_an_intermediate_stay() -> None:
+    whole = Buffer(np.ones(3 * BIG, np.float32))
+    s = Sketch(BIG)
+    s.buffer("between", whole.view(4 * BIG - 8, 4 * BIG))  # neither end on a page
+    s.op("increment", "x", "between")
+    s.op("double", "between", "out")
+    plan = s.build("out")
+    plan.execute()
+    plan.release_intermediate_buffers()
+    found = whole.numpy()
+    assert (found[: BIG - 2] == 1).all()
+    assert (found[2 * BIG - 2 :] == 1).all()
+    assert not found[BIG + 1024 : 2 * BIG - 1024].any()
+
+
+# ---------------------------------------------------------------- everything
+
+
+def _pair() -> tuple[Sketch, ExecutionPlan, ExecutionPlan]:
+    """Two plans: the output of the first is the input of the second."""
+    first, second = Sketch(BIG), Sketch(BIG)
+    first.op("increment", "x", "out")
+    second.buffer("x", first.buffers["out"])
+    second.op("double", "x", "out")
+    return first, first.build("out"), second.build("out")
+
+
+def test_the_last_plan_that_shares_a_buffer_gives_it_back() -> None:
+    before = counters().live_bytes
+    first, maker, reader = _pair()
+    maker.execute()
+    maker.release_all_buffers()
+    shared = first.buffers["out"]
+    assert (shared.numpy() == 1).all()  # in use: the other plan answers for it now
+    shared.copyin(np.full(BIG, 3, np.float32))
+    reader.execute()
+    assert (reader.output_buffer.numpy() == 6).all()
+    with pytest.raises(ReleasedError, match="released"):
+        first.buffers["x"].numpy()
+    with pytest.raises(ReleasedError, match="released"):
+        maker.execute()
+    reader.release_all_buffers()
+    with pytest.raises(ReleasedError, match="released"):
+        shared.numpy()
+    assert counters().live_bytes - before < BIG
+
+
+def test_a_dropped_plan_holds_nothing() -> None:
+    first, maker, reader = _pair()
+    del reader
+    maker.release_all_buffers()
+    with pytest.raises(ReleasedError, match="released"):
+        first.buffers["out"].numpy()
+
+
+def test_a_clone_leaves_the_constants_to_the_plan_it_was_made_of() -> None:
+    s = Sketch(BIG)
+    s.op("increment", "x", "out")
+    plan = s.build("out")
+    plan.clone().release_all_buffers()
+    plan.execute()
+    assert (plan.output_buffer.numpy() == 1).all()
+    plan.clone().execute()
