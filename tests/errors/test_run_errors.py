@@ -100,9 +100,36 @@ def test_a_guard_that_breaks_names_the_op_and_the_values() -> None:
     n, m = Variable("n", 1, 9), Variable("m", 1, 9)
     plan = (Tensor.input("x", (n,)) + Tensor.input("y", (m,))).prepare()
     assert plan(x=of(3), y=of(3)).tolist() == [2, 2, 2]
-    with pytest.raises(VariableError, match=r"n=3.*m=4|m=4.*n=3|3.*4"):
+    sentence = (
+        r"add: dims 0 must agree, got n in f32\[n\] and m in f32\[m\] \(.*\)\. Found m=4, n=3\."
+    )
+    with pytest.raises(VariableError, match=sentence):
         plan(x=of(3), y=of(4))
     assert plan(x=of(2), y=of(2)).tolist() == [2, 2]
+
+
+#: What the user wrote and ran -> what the guard says, in the words of the op.
+n8 = Variable("n", 1, 24)
+BROKEN_GUARDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "matmul": (lambda x: x @ x, r"matmul: inner dims must agree, got 4, the last of f32\[n,4\], "
+               r"and n, the last but one of f32\[n,4\]: did you mean x @ y\.mT\?"),
+    "slice": (lambda x: x.narrow(0, 6, 2), r"slice: indices of axis 0 of f32\[n,4\] must lie in"),
+    "reshape": (lambda x: x.reshape(n8 // 8, 32), "reshape: the number of elements must stay"),
+    "expand": (lambda x: x.broadcast_to(7, 4), "expand: dim 0 must be 1 or stay, got n in"),
+    "add": (lambda x: x + np.ones((7, 4), np.float32), "add: dims 0 must agree, got n in"),
+    "pool": (lambda x: x.reshape(1, 1, n8, 4).max_pool((6, 1), 1), "a window of 6 must fit axis"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN_GUARDS)
+def test_a_guard_speaks_of_the_dims_of_the_op_that_was_written(name: str) -> None:
+    run, sentence = BROKEN_GUARDS[name]
+    plan = run(Tensor.input("x", (n8, 4))).prepare()
+    with pytest.raises(VariableError, match=sentence) as caught:
+        plan(x=np.zeros((5, 4), np.float32))
+    said = str(caught.value)
+    assert "Found n=5." in said and "test_run_errors.py:" in said
+    assert "must be 0" not in said
 
 
 def test_a_reshape_that_stops_dividing_is_refused() -> None:

@@ -92,7 +92,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
     # products
     ("matmul", lambda: A @ A, GraphError,
-     "[matmul] inner dimensions must agree, got f32[3,4] @ f32[3,4]. Did you mean x @ y.mT?"),
+     "[matmul] inner dims must agree, got 4 and 3 in f32[3,4] @ f32[3,4]. Did you mean x @ y.mT?"),
     ("matmul 0-d", lambda: A @ Tensor(1.0), GraphError,
      "[matmul] needs at least 1 axis, got f32[3,4] @ f32[]. Use * instead."),
     ("matmul batch", lambda: Tensor.ones(2, 3, 4) @ Tensor.ones(5, 4, 2), GraphError,

@@ -248,7 +248,7 @@ REFUSED = [
      "needs one id per row of f32[6,4], or a fixed number of them in one more axis, "
      "got i64[6,1,1]."),
     (lambda: X[:, :3].grouped_matmul(W, IDS),
-     "inner dims must agree, got 3 in f32[6,3] and 4 in f32[3,4,5]."),
+     "inner dims must agree, got 3, the last of f32[6,3], and 4, the last but one of f32[3,4,5]."),
 ]  # fmt: skip
 
 

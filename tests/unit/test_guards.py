@@ -60,7 +60,7 @@ def test_guard_is_zero_exactly_where_the_op_is_legal(
     op: str, operands: list[Node], attrs: Any, legal: dict[str, int], illegal: dict[str, int]
 ) -> None:
     found = guard_of(op, operands, attrs)
-    assert found and all(text.startswith(f"[{op}] ") for _, text in found)
+    assert found and all(text.startswith(f"{op}: ") for _, text in found)
     assert all(evaluate(dim, legal) == 0 for dim, _ in found)
     assert any(evaluate(dim, illegal) != 0 for dim, _ in found)
 
@@ -93,7 +93,7 @@ def test_max_over_a_variable_axis_is_legal_while_there_is_nothing_to_fill() -> N
 def test_sentence_names_both_dims_and_the_origin() -> None:
     node = make_node("add", [f32("x", N, 2), f32("y", M, 2)], origin="model.py:7")
     ((_, text),) = guards(Graph((node,)))
-    assert text == ("[add] dims 0 must agree, got n in f32[n,2] and m in f32[m,2]. (model.py:7)")
+    assert text == ("add: dims 0 must agree, got n in f32[n,2] and m in f32[m,2] (model.py:7).")
 
 
 def test_the_same_guard_is_kept_once() -> None:

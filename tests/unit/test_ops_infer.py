@@ -127,7 +127,12 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("reduce_argmin", [f32(4, 0)], ReduceAttrs((1,)), "no elements"),
     ("reduce_partial", [f32(4)], ReducePartialAttrs(0, 0, "sum"), "chunk must be >= 1, got 0"),
     ("reduce_partial", [f32(4)], ReducePartialAttrs(0, 2, "xor"), "got 'xor'"),
-    ("matmul", [f32(4, 3), f32(4, 3)], None, "inner dims must agree, got 3 in f32[4,3] and 4"),
+    (
+        "matmul",
+        [f32(4, 3), f32(4, 3)],
+        None,
+        "inner dims must agree, got 3, the last of f32[4,3], and 4",
+    ),
     ("matmul", [f32(2, 4, 3), f32(3, 3, 4)], None, "batch dims 0 must agree, got 2"),
     ("matmul", [f32(3), f32(3)], None, "rank >= 2, got f32[3] and f32[3]"),
     ("matmul", [f32(4, 3), tensor(INT8, 3, 4)], None, "one dtype, got f32[4,3], i8[3,4]"),
@@ -135,7 +140,7 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
         "softmax_matmul",
         [f32(4, 3), f32(4, 3)],
         AttentionAttrs(),
-        "inner dims must agree, got 3 in f32[4,3]",
+        "inner dims must agree, got 3, the last of f32[4,3]",
     ),
     (
         "softmax_matmul",

@@ -47,7 +47,13 @@ def require_product(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requi
             yield equal(m, n, f"batch dims {axis} must agree, got {m} in {a} and {n} in {b}.")
     k_a, k_b = a.shape[-1], b.shape[-2]
     if k_a != k_b:
-        yield equal(k_a, k_b, f"inner dims must agree, got {k_a} in {a} and {k_b} in {b}.")
+        yield equal(k_a, k_b, _inner_dims(a, b))
+
+
+def _inner_dims(a: TensorType, b: TensorType) -> str:
+    found = f"got {a.shape[-1]}, the last of {a}, and {b.shape[-2]}, the last but one of {b}"
+    meant = ": did you mean x @ y.mT?" if a.shape[-1] == b.shape[-1] else "."
+    return f"inner dims must agree, {found}{meant}"
 
 
 def infer_product(op: str, attrs: None, *types: TensorType) -> TensorType:

@@ -74,7 +74,8 @@ def _require_product(
 ) -> Iterator[Requirement]:
     yield equal(
         x.shape[1], w.shape[1],
-        f"inner dims must agree, got {x.shape[1]} in {x} and {w.shape[1]} in {w}.",
+        f"inner dims must agree, got {x.shape[1]}, the last of {x}, and {w.shape[1]}, the last "
+        f"but one of {w}.",
     )  # fmt: skip
     count = x.shape[0] * attrs.repeat
     yield equal(

@@ -38,4 +38,4 @@ def _node_requirements(node: Node) -> Iterator[Requirement]:
 
 def _sentence(node: Node, requirement: Requirement) -> str:
     origin = f" ({node.origins[0]})" if node.origins else ""
-    return f"[{node.op.name}] {requirement.text}{origin}"
+    return f"{node.op.name}: {requirement.text.removesuffix('.')}{origin}."

@@ -20,7 +20,7 @@ from semel.errors import (
 )
 from semel.ir import abi
 from semel.ir.abi import Header
-from semel.ir.expr import Variable, evaluate, substitute
+from semel.ir.expr import Variable, evaluate, substitute, variables
 from semel.ir.fields import take_value
 from semel.plan.link import KernelBinder
 from semel.plan.parts import PlanParts
@@ -56,12 +56,8 @@ def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
     """A guard does not hold at the pending values."""
     expr, message = parts.guards[state.table.words[Header.ERROR_INDEX]]
     values = state.pending_values()
-    used = ", ".join(f"{n}={v}" for n, v in values.items())
-    return VariableError(
-        "guard",
-        f"{message} ({expr} must be 0, got {evaluate(expr, values)} with {used}).",
-        values=values,
-    )
+    found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
+    return VariableError("guard", f"{message} Found {found}.", values=values)
 
 
 def written_error(parts: PlanParts, state: PlanState) -> InputError:

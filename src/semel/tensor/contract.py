@@ -196,6 +196,6 @@ def _check_inner(a: Reduce, b: Reduce, left: Dim, right: Dim) -> None:
         fits = a.shape[-1] == b.shape[-1]
         raise GraphError(
             "matmul",
-            f"inner dimensions must agree, got {a.type} @ {b.type}.",
+            f"inner dims must agree, got {left} and {right} in {a.type} @ {b.type}.",
             hint="Did you mean x @ y.mT?" if fits and b.ndim > 1 else "",
         )
