@@ -83,11 +83,12 @@ class Settings:
 
 
 def _check_range(name: str, value: Any, low: int, high: int) -> None:
+    _check_integer("config", _variable(name), value, low, high)
+
+
+def _check_integer(where: str, what: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(
-            "config",
-            f"{_variable(name)} must be an integer in [{low}, {high}], got {value!r}.",
-        )
+        raise UserError(where, f"{what} must be an integer in [{low}, {high}], got {value!r}.")
 
 
 def _variable(name: str) -> str:
@@ -188,6 +189,7 @@ def _swap(new: Settings) -> Settings:
 
 def set_num_threads(n: int) -> None:
     """Let later plans use `n` participants, the calling thread included."""
+    _check_integer("set_num_threads", "n", n, 1, MAX_THREADS)
     with _lock:
         _swap(replace(settings(), threads=n))
 

@@ -47,6 +47,7 @@ from semel.ir.encode import (
     decode_signature,
     decode_type,
 )
+from semel.ir.fields import take_memory_limit, take_threads
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.kernel.encode import decode_kernel
@@ -91,6 +92,8 @@ def load_plan(
     code from the file. `verify=False` skips the checksum of the constants, and with it
     the reading of them. Raises PlanFileError for a file that is damaged or does not fit here.
     """
+    threads = take_threads("load_plan", threads)
+    memory_limit = take_memory_limit("load_plan", memory_limit)
     data, private = _map(Path(path))
     file = _parse(data, private, str(path), verify=verify)
     return _make_plan(file, recompile or not trust, threads, memory_limit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import semel
 from semel import (
+    GraphError,
     InputError,
     OutOfMemoryError,
     PlanError,
@@ -157,16 +160,63 @@ def test_a_dimension_product_past_64_bits_is_refused() -> None:
         (Tensor.input("x", (1 << 40, 1 << 40)) + 1).prepare()
 
 
-@pytest.mark.parametrize("outputs", [[], [1.0], ["x"], [np.ones(3)], {"a": None}])
+@pytest.mark.parametrize("outputs", [[], [1.0], ["x"], [np.ones(3)], {"a": None}, 5, None, "x"])
 def test_outputs_must_be_tensors(outputs: Any) -> None:
     with pytest.raises(SemelError, match=r"^\[(graph|prepare)\]"):
         semel.prepare(outputs)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
-def test_threads_must_be_a_sensible_number(threads: Any) -> None:
-    with pytest.raises((SemelError, TypeError)):
-        (Tensor.input("x", (3,)) + 1).prepare(threads=threads)
+BAD_OPTIONS: list[tuple[str, Any, str]] = [
+    ("threads", 0, r"threads must be an int in \[1, 1024\], got 0"),
+    ("threads", -1, "threads must be an int in"),
+    ("threads", 1.5, r"threads must be an int in \[1, 1024\], got 1\.5"),
+    ("threads", "2", "threads must be an int in"),
+    ("threads", True, "threads must be an int in"),
+    ("threads", 5000, "threads must be an int in"),
+    ("memory_limit", "1G", "memory_limit must be a number of bytes, an int in .*, got '1G'"),
+    ("memory_limit", 1e9, "memory_limit must be a number of bytes, an int"),
+    ("memory_limit", -1, "memory_limit must be a number of bytes, an int"),
+    ("fusion", "no", "fusion must be True, False or None, got 'no'"),
+    ("fusion", 1, "fusion must be True, False or None, got 1"),
+    ("tune", "yes", "tune must be True, False or None, got 'yes'"),
+    ("tune", {"n": 2.5}, r"tune\['n'\] must be an int, got 2\.5"),
+    ("tune", {3: 2}, "tune must map names to ints"),
+    ("bindings", 5, "prepare|variable"),
+    ("keep", 5, "keep must be Tensors, got int"),
+    ("keep", {5: Tensor([1.0])}, "names of keep must be non-empty strings, got 5"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD_OPTIONS)
+def test_an_option_that_makes_no_sense_is_named(name: str, value: Any, message: str) -> None:
+    y = Tensor.input("x", (3,)) + 1
+    for prepare in (y.prepare, partial(semel.prepare, [y])):
+        with pytest.raises(UserError, match=message):
+            prepare(**{name: value})
+
+
+@pytest.mark.parametrize("threads", [0, 1.5, "2"])
+def test_threads_are_checked_by_clones_and_files_too(threads: Any, tmp_path: Path) -> None:
+    plan = make()
+    plan.save(tmp_path / "a.plan")
+    with pytest.raises(PlanError, match=r"\[clone\] threads must be an int in"):
+        plan.clone(threads=threads)
+    with pytest.raises(PlanError, match=r"\[load_plan\] threads must be an int in"):
+        semel.load_plan(tmp_path / "a.plan", threads=threads)
+    with pytest.raises(PlanError, match=r"\[load_plan\] memory_limit must be a number of bytes"):
+        semel.load_plan(tmp_path / "a.plan", memory_limit=str(threads))  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_options() -> None:
+    options: dict[str, Any] = {"threads": np.int64(1), "memory_limit": np.int64(1 << 20)}
+    plan = (Tensor.input("x", (3,)) + 1).prepare(**options)
+    assert plan.threads == 1 and type(plan.threads) is int
+
+
+@pytest.mark.parametrize("name", [5, "", None, ("a",)])
+def test_names_of_outputs_are_strings(name: Any) -> None:
+    with pytest.raises(GraphError, match="names of outputs must be non-empty strings, got"):
+        semel.prepare({name: Tensor.input("x", (3,)) + 1})
 
 
 def test_two_inputs_of_one_name_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -90,6 +90,11 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("split sizes", lambda: A.split([1, 1]), GraphError,
      "[split] sizes must add up to 3, got [1, 1]."),
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
+    # variables
+    ("no minimum", lambda: Variable("n", cast(Any, None), 4), GraphError,
+     "[Variable] min of 'n' must be an int, got None."),
+    ("half a maximum", lambda: Variable("n", 1, cast(Any, 4.5)), GraphError,
+     "[Variable] max of 'n' must be an int, got 4.5."),
     # products
     ("matmul", lambda: A @ A, GraphError,
      "[matmul] inner dims must agree, got 4 and 3 in f32[3,4] @ f32[3,4]. Did you mean x @ y.mT?"),

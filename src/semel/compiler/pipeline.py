@@ -29,6 +29,7 @@ from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import GraphError, UserError
+from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.ir.text import format_graph
@@ -58,6 +59,13 @@ def prepare_graph(
     keep: Mapping[str, Node] = NOTHING,
 ) -> ExecutionPlan:
     """Compile `graph` for this machine and give it buffers: a plan that is ready to run."""
+    threads = take_threads("prepare", threads)
+    memory_limit = take_memory_limit("prepare", memory_limit)
+    fusion = take_switch("prepare", "fusion", fusion)
+    if isinstance(tune, Mapping):
+        tune = take_values("prepare", "tune", tune)
+    else:
+        tune = take_switch("prepare", "tune", tune)
     target = host_target()
     tuning = tuning_for(target, threads, tune)
     program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)

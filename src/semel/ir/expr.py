@@ -120,9 +120,9 @@ class Variable(_Arithmetic):
             raise GraphError("Variable", f"name must be an identifier, got {self.name!r}.")
         if self.name == "core_id":
             raise GraphError("Variable", "the name 'core_id' is reserved.")
-        for bound in (self.min, self.max):
-            if bound is not None and type(bound) is not int:
-                found = f"bounds of '{self.name}' must be ints, got {bound!r}."
+        for name, bound in (("min", self.min), ("max", self.max)):
+            if type(bound) is not int and not (bound is None and name == "max"):
+                found = f"{name} of '{self.name}' must be an int, got {bound!r}."
                 raise GraphError("Variable", found)
         if self.min < 0 or (self.max is not None and self.max < self.min):
             raise GraphError(

@@ -13,6 +13,7 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from semel.config import MAX_THREADS
 from semel.errors import PlanError, VariableError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 
@@ -89,6 +90,35 @@ def take_values(where: str, what: str, values: Any) -> Mapping[str, int]:
     return MappingProxyType(
         {name: take_value(where, f"{what}['{name}']", value) for name, value in values.items()}
     )
+
+
+# ---------------------------------------------------------------- options: None if not given
+
+
+def take_threads(where: str, value: Any) -> int | None:
+    """A number of participants."""
+    return _take_option(where, "threads", value, 1, MAX_THREADS, "an int")
+
+
+def take_memory_limit(where: str, value: Any) -> int | None:
+    """A number of bytes."""
+    return _take_option(where, "memory_limit", value, 0, NO_LIMIT, "a number of bytes, an int")
+
+
+def take_switch(where: str, what: str, value: Any) -> bool | None:
+    """On or off."""
+    if value is None or isinstance(value, bool):
+        return value
+    raise PlanError(where, f"{what} must be True, False or None, got {_show(value)}.")
+
+
+def _take_option(where: str, name: str, value: Any, low: int, high: int, kind: str) -> int | None:
+    if value is None:
+        return None
+    found = _as_index(value)
+    if found is None or not low <= found <= high:
+        raise PlanError(where, f"{name} must be {kind} in [{low}, {high}], got {_show(value)}.")
+    return found
 
 
 def set_fields(record: Any, **fields: Any) -> None:

@@ -26,7 +26,7 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import Dim, Index, Variable, substitute, upper_bound, variables
-from semel.ir.fields import take, take_dim, take_int, take_ints, take_value
+from semel.ir.fields import take, take_dim, take_int, take_ints, take_threads, take_value
 from semel.ir.types import TensorType
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.link import KernelBinder
@@ -209,11 +209,8 @@ class ExecutionPlanBuilder:
         """
         self._check_open("builder")
         device = find_device(self.device)
-        threads = (
-            device.default_threads() if threads is None else take_int("build", "threads", threads)
-        )
-        if threads < 1:
-            raise PlanError("builder", f"threads must be >= 1, got {threads}.")
+        given = take_threads("build", threads)
+        threads = device.default_threads() if given is None else given
         for index, buffer in enumerate(self._buffers):
             self._check_buffer(f"buffer {index}", buffer)
         ops = [self._complete(op) for op in self._ops]

@@ -37,7 +37,7 @@ from semel.errors import (
 )
 from semel.ir import abi
 from semel.ir.abi import Code, Header
-from semel.ir.fields import NO_LIMIT
+from semel.ir.fields import NO_LIMIT, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.describe import describe_arena, describe_ops, describe_plan
@@ -623,9 +623,10 @@ class ExecutionPlan:
         until it runs. In a plan built by hand, buffers that are neither written nor declared
         as inputs count as constants and are shared.
         """
+        given = take_threads("clone", threads)
         with self._lock:
             self._check_idle()
-            wanted = self._parts.threads if threads is None else threads
+            wanted = self._parts.threads if given is None else given
             made = self._fork(wanted) if self._again is None else self._again(wanted)
             made._take_over(self)
             return made

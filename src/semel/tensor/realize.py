@@ -11,7 +11,7 @@ says to prepare it. What leaves this module is a copy, or a read-only view.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -65,8 +65,9 @@ def prepare(
 
 def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Graph:
     """The graph of these tensors, named if a mapping names them."""
-    names = tuple(outputs) if isinstance(outputs, Mapping) else ()
-    graph = Graph(tuple(h.node for h in _handles(outputs, "outputs")), names)
+    handles = _handles(outputs, "outputs")
+    names = _names(outputs, "outputs") if isinstance(outputs, Mapping) else ()
+    graph = Graph(tuple(h.node for h in handles), names)
     check_closed(graph, "prepare")
     return graph
 
@@ -75,6 +76,8 @@ def _handles(given: Handle | Sequence[Handle] | Mapping[str, Handle], what: str)
     """One tensor, several, or those of a mapping, as a list."""
     if isinstance(given, Handle):
         return [given]
+    if not isinstance(given, Iterable):
+        raise GraphError("prepare", f"{what} must be Tensors, got {type(given).__name__}.")
     handles = list(given.values()) if isinstance(given, Mapping) else list(given)
     for handle in handles:
         if not isinstance(handle, Handle):
@@ -82,12 +85,20 @@ def _handles(given: Handle | Sequence[Handle] | Mapping[str, Handle], what: str)
     return handles
 
 
+def _names(given: Mapping[Any, Handle], what: str) -> tuple[str, ...]:
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise GraphError("prepare", f"names of {what} must be non-empty strings, got {name!r}.")
+    return tuple(given)
+
+
 def _nodes_to_keep(
     graph: Graph, keep: Handle | Sequence[Handle] | Mapping[str, Handle]
 ) -> dict[str, Node]:
     """The nodes to keep by name; each must be part of the graph."""
     handles = _handles(keep, "keep")
-    names = tuple(keep) if isinstance(keep, Mapping) else [f"kept{i}" for i in range(len(handles))]
+    names = [f"kept{i}" for i in range(len(handles))]
+    names = list(_names(keep, "keep")) if isinstance(keep, Mapping) else names
     nodes = {name: handle.node for name, handle in zip(names, handles, strict=True)}
     inside = set(graph.nodes)
     for name, node in nodes.items():
