@@ -181,7 +181,7 @@ BAD_OPTIONS: list[tuple[str, Any, str]] = [
     ("tune", "yes", "tune must be True, False or None, got 'yes'"),
     ("tune", {"n": 2.5}, r"tune\['n'\] must be an int, got 2\.5"),
     ("tune", {3: 2}, "tune must map names to ints"),
-    ("bindings", 5, "prepare|variable"),
+    ("bindings", 5, "variables must be a mapping or pairs of name and value, got 5"),
     ("keep", 5, "keep must be Tensors, got int"),
     ("keep", {5: Tensor([1.0])}, "names of keep must be non-empty strings, got 5"),
 ]
