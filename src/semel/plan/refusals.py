@@ -57,7 +57,7 @@ def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
     expr, message = parts.guards[state.table.words[Header.ERROR_INDEX]]
     values = state.pending_values()
     found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
-    return VariableError("guard", f"{message} Found {found}.", values=values)
+    return VariableError("guard", f"{message.removesuffix('.')}. Found {found}.", values=values)
 
 
 def written_error(parts: PlanParts, state: PlanState) -> InputError:
