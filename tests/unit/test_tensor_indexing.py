@@ -68,6 +68,10 @@ def random_value(rng: random.Random, shape: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_keys_read_and_write_as_in_numpy(seed: int) -> None:
+    check_random_keys(seed)
+
+
+def check_random_keys(seed: int) -> None:
     rng = random.Random(seed)
     tried = 0
     while tried < 20:
