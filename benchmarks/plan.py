@@ -18,7 +18,7 @@ from functools import cache, partial
 
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
-from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.expr import Variable, evaluate
 from semel.ir.signature import BufferSpec, KernelSignature
@@ -100,8 +100,8 @@ def plan_lines(measured: list[PlanRow]) -> list[list[str]]:
 
 
 @cache
-def _symbols() -> dict[str, int]:
-    return load_object(compile_ir(_SOURCE, host_target())).symbols
+def _code() -> LoadedCode:
+    return load_object(compile_ir(_SOURCE, host_target()))
 
 
 def _kernel(name: str, *, tiles: int = 1, nanoseconds: int = 0) -> CachedKernel:
@@ -109,7 +109,7 @@ def _kernel(name: str, *, tiles: int = 1, nanoseconds: int = 0) -> CachedKernel:
     turns = Variable("turns", 0, 1 << 40)
     specs = (BufferSpec("x", FLOAT32, "r", 8), BufferSpec("y", FLOAT32, "w", 8))
     signature = KernelSignature(name, specs, (turns,), tiles, bytes=15 * nanoseconds)
-    return CachedKernel(signature, _symbols()[name], name)
+    return CachedKernel(signature, _code().address(name), name, owner=_code())
 
 
 def _plan(

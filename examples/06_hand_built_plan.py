@@ -41,8 +41,9 @@ done:
 """
 n = Variable("n", 1, 8)
 vector = TensorType((n,), FLOAT32)
-address = load_object(compile_ir(DOUBLE, host_target())).address("double")
-double = CachedKernel.from_pointer(address, [vector], [vector], [n])
+code = load_object(compile_ir(DOUBLE, host_target()))
+# The kernel owns the code: the address is good as long as somebody holds it.
+double = CachedKernel.from_pointer(code.address("double"), [vector], [vector], [n], owner=code)
 
 builder = ExecutionPlanBuilder("cpu")
 a, b, c = (builder.add_buffer(i, Buffer.empty((8,), "float32")) for i in range(3))

@@ -29,12 +29,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from semel.compiler.artefacts import compile_kernel
 from semel.compiler.recompiles import check_may_compile
-from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.runtime import offer_runner
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import CompileError, GraphError, PlanFileError
@@ -311,7 +312,7 @@ def _checksum(constants: Bytes, version: int) -> int:
 
 # ---------------------------------------------------------------- kernels
 
-_loaded: dict[tuple[bytes, str], int] = {}
+_loaded: WeakValueDictionary[bytes, LoadedCode] = WeakValueDictionary()
 _lock = make_lock()
 
 
@@ -351,27 +352,29 @@ def _missing_features(target: Target, host: Target) -> tuple[str, ...]:
 
 def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
     code, entry = file.blob(record["code"]), as_text(record["entry"])
+    try:
+        loaded = _load_code(code)
+        address = loaded.address(entry)
+    except CompileError as error:
+        raise file.refuse(f"its code cannot be loaded: {error}", _REBUILD) from error
     return CachedKernel(
         signature=decode_signature(record["signature"], file.dim),
-        address=_load_code(file, code, entry),
+        address=address,
         entry_point=entry,
         code=code,
         text=file.blob(record["text"]).decode(),
         encoded=file.blob(record["form"]),
         target=file.target(record["target"]),
+        owner=loaded,
     )
 
 
-def _load_code(file: _PlanFile, code: bytes, entry: str) -> int:
-    """The address of the code; loaded once per process, since loaded code is never freed."""
-    key = (hashlib.blake2b(code).digest(), entry)
+def _load_code(code: bytes) -> LoadedCode:
+    """The code in memory, once for all plans that hold it now."""
+    key = hashlib.blake2b(code).digest()
+    found = _loaded.get(key) or load_object(code)
     with _lock:
-        if key not in _loaded:
-            try:
-                _loaded[key] = load_object(code).address(entry)
-            except CompileError as error:
-                raise file.refuse(f"its code cannot be loaded: {error}", _REBUILD) from error
-        return _loaded[key]
+        return _loaded.setdefault(key, found)
 
 
 def _rebuild_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.expr import Dim, Variable, ceildiv
 from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
@@ -122,13 +122,13 @@ _BODIES = {
 
 
 @cache
-def _symbols() -> dict[str, int]:
+def _code() -> LoadedCode:
     text = ""
     for name, (body, arity, _) in _BODIES.items():
         third = _THIRD if arity == 3 else ""
         text += _LOOP.format(name=name, tile=TILE, third=third, body=body)
     # `check` and `slow` have blocks of their own before %next: the loop's phi is on %next only.
-    return load_object(compile_ir(text, host_target())).symbols
+    return load_object(compile_ir(text, host_target()))
 
 
 def kernel(name: str, variable: Variable, *, bytes_per_element: int = 12) -> CachedKernel:
@@ -146,4 +146,4 @@ def kernel(name: str, variable: Variable, *, bytes_per_element: int = 12) -> Cac
         flops=variable * (50_000 if name in ("slow", "who") else 1),
         bytes=variable * bytes_per_element,
     )
-    return CachedKernel(signature, _symbols()[name], name)
+    return CachedKernel(signature, _code().address(name), name, owner=_code())

@@ -15,7 +15,7 @@ from tests.plan.build import Sketch, typed
 from tests.plan.kernels import TILE
 
 import semel
-from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.errors import (
     BusyError,
@@ -243,12 +243,12 @@ exit:
 
 
 @cache
-def _native() -> dict[str, int]:
-    return load_object(compile_ir(_NATIVE, host_target())).symbols
+def _native() -> LoadedCode:
+    return load_object(compile_ir(_NATIVE, host_target()))
 
 
 def test_a_c_function_gets_pointers_sizes_and_variables() -> None:
-    semel.register_native_function("test_c", _native()["c_scale"], reads=(0,), writes=(1,))
+    semel.register_native_function("test_c", _native().address("c_scale"), reads=(0,), writes=(1,))
     x = np.arange(5)
     by = RuntimeVar("by", 0, 100)
     plan = _plan("test_c", None, x, np.zeros_like(x), runtime_vars=(by,))
@@ -259,7 +259,7 @@ def test_a_c_function_gets_pointers_sizes_and_variables() -> None:
 
 def test_a_kernel_function_is_a_row_of_the_runner_and_may_fail() -> None:
     semel.register_native_function(
-        "test_k", _native()["k_store"], convention="kernel", reads=(), writes=(0,)
+        "test_k", _native().address("k_store"), convention="kernel", reads=(), writes=(0,)
     )
     value = RuntimeVar("v", 0, 100)
     plan = _plan("test_k", None, np.zeros(1, np.int64), runtime_vars=(value,))

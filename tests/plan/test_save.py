@@ -224,7 +224,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ProgramValue: ("name type kind array first last", "node_ids"),
     ProgramOp: ("kernel args variables origins check_origins nodes reason choice", ""),
     ProgramLoop: ("counter trip first last", ""),
-    CachedKernel: ("signature entry_point code text encoded target", "address"),
+    CachedKernel: ("signature entry_point code text encoded target", "address owner"),
     KernelSignature: (
         "name buffers variables tiles scratch_bytes checks flops bytes host_parallel_safe",
         "",

@@ -621,7 +621,7 @@ def test_built_in_functions_are_always_there(tmp_path: Path) -> None:
 def test_native_functions_go_by_their_names(
     tmp_path: Path, convention: str, name: str, result: list[int]
 ) -> None:
-    register_native_function("native", _native()[name], convention=convention)
+    register_native_function("native", _native().address(name), convention=convention)
     arrays = [np.arange(len(result)), np.zeros(len(result), np.int64)]
     plan = function_plan("native", None, *arrays, runtime_vars=(RuntimeVar("k", 0, 9),))
     place = tmp_path / "native.plan"

@@ -5,12 +5,17 @@
 The text of a kernel, without its name, is its identity: six identical layers
 share one compilation, and the cache on disk knows it in the next process. A
 warm start loads object code by our own loader and never imports llvmlite.
+
+Loaded kernels are found again while somebody holds them; the latest are held here for a
+while, so that a plan made, run once and dropped, again and again, loads its code once.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.compiler.cache import default_cache
@@ -31,8 +36,44 @@ from semel.runtime.kernel import CachedKernel
 
 T = TypeVar("T")
 
-_loaded: dict[str, CachedKernel] = {}
-_lock = make_lock()
+KEPT_KERNELS = 256
+
+
+class LoadedKernels:
+    """Kernels by key, as long as somebody holds them, or they are among the latest used."""
+
+    def __init__(self, kept: int = KEPT_KERNELS) -> None:
+        self._known: WeakValueDictionary[str, CachedKernel] = WeakValueDictionary()
+        self._latest: OrderedDict[str, CachedKernel] = OrderedDict()
+        self._kept = kept
+        self._lock = make_lock()
+
+    def find(self, key: str) -> CachedKernel | None:
+        """The kernel, if it is loaded."""
+        with self._lock:
+            found = self._known.get(key)
+        return None if found is None else self.add(key, found)
+
+    def add(self, key: str, kernel: CachedKernel) -> CachedKernel:
+        """Remember a kernel; the one to use, which another thread may have added before."""
+        evicted = None
+        with self._lock:
+            kernel = self._known.setdefault(key, kernel)
+            self._latest[key] = kernel
+            self._latest.move_to_end(key)
+            if len(self._latest) > self._kept:
+                evicted = self._latest.popitem(last=False)
+        del evicted  # outside of the lock: it may be the last reference
+        return kernel
+
+    def forget(self) -> None:
+        """Hold nothing any more: code that no plan needs goes."""
+        with self._lock:
+            latest, self._latest = self._latest, OrderedDict()
+        latest.clear()
+
+
+loaded_kernels = LoadedKernels()
 
 
 def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:
@@ -49,17 +90,16 @@ def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKern
     """
     text = text or format_kernel(kernel)
     key = cache_key(text, target)
-    with _lock:
-        found = _loaded.get(key)
+    found = loaded_kernels.find(key)
     if found is not None:
         return found
     symbol = f"k{key[:24]}"
-    code, address = load_cached(
+    code, (loaded, address) = load_cached(
         key,
         lambda: compile_ir(emit_kernel(kernel, target, symbol), target),
-        lambda code: load_object(code).address(symbol),
+        lambda code: _load(code, symbol),
     )
-    loaded = CachedKernel(
+    native = CachedKernel(
         signature=signature_of(kernel),
         address=address,
         entry_point=symbol,
@@ -67,9 +107,14 @@ def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKern
         text=text,
         encoded=encode_kernel(kernel),
         target=target,
+        owner=loaded,
     )
-    with _lock:
-        return _loaded.setdefault(key, loaded)
+    return loaded_kernels.add(key, native)
+
+
+def _load(code: bytes, symbol: str) -> tuple[LoadedCode, int]:
+    loaded = load_object(code)
+    return loaded, loaded.address(symbol)
 
 
 def load_cached(

@@ -3,7 +3,11 @@
     CachedKernel  --PreparedKernel-->  a row of a plan
 
 Kernels are shared: identical kernels of one model, and of several plans, are one object.
-The code stays loaded for the life of the process.
+
+Code lives as long as a kernel holds it, and a kernel as long as a plan, a program or a report
+holds that. No more is needed to free code safely: whoever runs a plan holds it, and a run ends
+only after every worker has left it (`semel.codegen.runner`), so that no thread can be inside
+code, or on its way there, that no kernel holds.
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from semel.ir.target import Target
 from semel.ir.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class CachedKernel:
     """A native function with our ABI.
 
     `code` is its object file for `target`, `text` what it was made from, and `encoded` the
     same in a form that can be compiled again. Without them a plan runs but cannot be saved.
+    `owner` keeps the memory at `address`: the address is good while the kernel is held.
     """
 
     signature: KernelSignature
@@ -34,6 +39,7 @@ class CachedKernel:
     text: str = field(default="", repr=False)
     encoded: bytes = field(default=b"", repr=False)
     target: Target | None = field(default=None, repr=False)
+    owner: object = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         take("kernel", "signature", KernelSignature, self.signature)
@@ -67,13 +73,15 @@ class CachedKernel:
         flops: Dim = 0,
         bytes: Dim | None = None,
         host_parallel_safe: bool = True,
+        owner: object = None,
     ) -> CachedKernel:
         """A kernel of any function with our ABI; its buffers are the inputs, then the outputs.
 
         `flops` and `bytes` say how much one call computes and moves, all tiles together;
         `bytes` is that of all buffers unless given. Work is shared among threads where it is
         worth it by these numbers: a kernel that does much with few bytes should say so. One
-        that is not `host_parallel_safe` runs on the calling thread alone.
+        that is not `host_parallel_safe` runs on the calling thread alone. `owner` is whatever
+        must be held while the function may be called: loaded code, a library.
         """
         buffers = [_spec(b, f"in{i}", "r") for i, b in enumerate(inputs)]
         buffers += [_spec(b, f"out{i}", "w") for i, b in enumerate(outputs)]
@@ -89,7 +97,7 @@ class CachedKernel:
             bytes=traffic if bytes is None else _work("bytes", bytes),
             host_parallel_safe=host_parallel_safe,
         )
-        return CachedKernel(signature, address, signature.name)
+        return CachedKernel(signature, address, signature.name, owner=owner)
 
 
 def _work(what: str, amount: Dim) -> Dim:

@@ -5,12 +5,13 @@
 An object is either refused with a `CompileError` or loaded whole: every offset, size and
 index in it is checked before use, so a truncated or corrupted file cannot crash the
 process at load. Code pages are never writable and executable at once; data has its own
-pages. Loaded memory lives as long as the process, because workers may be running it.
+pages. The memory lives as long as its `LoadedCode`: whoever keeps an address keeps that too.
 
-One anonymous mapping holds three page groups: code and call stubs (RX), constants and the
-table of far addresses (R), data (RW). They lie within 2 GiB of each other, so the small
-code model always reaches; functions of libc may lie anywhere and are called through a
-stub. Only names on an allow-list may be left for us to resolve.
+An image has two page groups: code, call stubs, constants and the table of far addresses
+(RX), then data (RW). They lie side by side, so the small code model always reaches; functions
+of libc may lie anywhere and are called through a stub. Only names on an allow-list may be left
+for us to resolve. Constants share the pages of code so that neighbours in a slab are one
+mapping (`semel.devices.cpu.codespace`).
 
 Importing llvmlite takes longer than everything here together, so a warm start loads its
 kernels from the cache through this file alone.
@@ -25,11 +26,13 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NoReturn
 
-from semel.errors import CompileError, DeviceError
+from semel.devices.cpu.codespace import CodeRange, code_space, round_to_pages
+from semel.errors import CompileError
 
 ALLOWED_SYMBOLS = ("memcpy", "memmove", "memset")
-MAX_IMAGE_BYTES = 1 << 30
+MAX_IMAGE_BYTES = 64 << 20
 
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -44,24 +47,32 @@ _SHN_UNDEF = 0
 _STB_LOCAL = 0
 
 _PAGE = mmap.PAGESIZE
-_CODE, _CONST, _DATA = 0, 1, 2
-_PROTECTION = {
-    _CODE: mmap.PROT_READ | mmap.PROT_EXEC,
-    _CONST: mmap.PROT_READ,
-    _DATA: mmap.PROT_READ | mmap.PROT_WRITE,
-}
+_LINE = 64  # code and constants share pages, not cache lines
 # Nothing unwinds through generated code: it raises no exceptions.
 _IGNORED_SECTIONS = frozenset({".eh_frame"})
 _STUB_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedCode:
-    """Addresses of the global symbols of one object, functions and data alike."""
+    """One object in memory: addresses of its global symbols, functions and data alike.
+
+    They are valid while this is held. Then the memory is used for other code.
+    """
 
     symbols: dict[str, int]
-    base: int
-    nbytes: int
+    _place: CodeRange
+
+    @property
+    def base(self) -> int:
+        return self._place.address
+
+    @property
+    def nbytes(self) -> int:
+        return self._place.nbytes
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("loaded code is an address in this process; pickle the object code")
 
     def address(self, name: str) -> int:
         """The address of `name`; a name that the object lacks is a `CompileError`."""
@@ -87,9 +98,10 @@ class _Section:
 
     @property
     def group(self) -> int:
+        """0: code, 1: constants, 2: data; the order in memory."""
         if self.flags & _SHF_EXEC:
-            return _CODE
-        return _DATA if self.flags & _SHF_WRITE else _CONST
+            return 0
+        return 2 if self.flags & _SHF_WRITE else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +253,24 @@ def undefined_symbols(code: bytes) -> list[str]:
 # ---------------------------------------------------------------------------- placing
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where everything lies in the image of one object; from the object alone."""
+
+    places: dict[int, int]  # section -> offset
+    stubs_at: int
+    slots_at: int
+    code_bytes: int  # whole pages; data follows
+    nbytes: int
+
+
 @dataclass(slots=True)
 class _Image:
-    """The memory of one object while it is being filled."""
+    """The bytes of one object while they are being filled, and where they will lie."""
 
-    memory: mmap.mmap
+    memory: bytearray
     base: int
-    places: dict[int, int]  # section -> offset in memory
-    groups: dict[int, tuple[int, int]]  # page group -> offset, size
+    places: dict[int, int]
     stubs: dict[str, int] = field(default_factory=dict)  # external -> offset of its call stub
     slots: dict[int, int] = field(default_factory=dict)  # symbol -> offset of its address
 
@@ -260,46 +282,39 @@ def _align(offset: int, to: int) -> int:
     return -(-offset // to) * to
 
 
-def _lay_out(obj: _Object) -> tuple[dict[int, int], dict[int, tuple[int, int]], int, int]:
-    """Offsets of sections, page groups, stubs and address slots; all from the object alone."""
+def _lay_out(obj: _Object) -> _Layout:
     # One stub and one slot per symbol used is an upper bound, and small.
     extra = len({relocation.symbol for relocation in obj.relocations})
     places: dict[int, int] = {}
-    groups: dict[int, tuple[int, int]] = {}
-    extras = {_CODE: extra * _STUB_BYTES, _CONST: extra * 8, _DATA: 0}
-    extra_at = {}
-    end = 0
-    for group in (_CODE, _CONST, _DATA):
-        start = end
-        for section in obj.sections:
-            if section.group == group:
-                end = _align(end, max(section.align, 16))
-                places[section.index] = end
-                end += section.size
-        extra_at[group] = _align(end, 16)
-        end = _align(extra_at[group] + extras[group], _PAGE)
-        groups[group] = (start, end - start)
-        if end > MAX_IMAGE_BYTES:
-            raise _refuse(f"sections must fit in {MAX_IMAGE_BYTES} bytes, got {end}.")
-    return places, groups, extra_at[_CODE], extra_at[_CONST]
+    stubs_at = _place(obj, 0, 0, places)
+    slots_at = _place(obj, 1, stubs_at + extra * _STUB_BYTES, places)
+    code_bytes = round_to_pages(slots_at + extra * 8)
+    end = _place(obj, 2, code_bytes, places)
+    if end > MAX_IMAGE_BYTES:
+        raise _refuse(f"sections must fit in {MAX_IMAGE_BYTES} bytes, got {end}.")
+    return _Layout(places, stubs_at, slots_at, code_bytes, end)
 
 
-def _map(obj: _Object) -> tuple[_Image, int, int]:
-    places, groups, stubs_at, slots_at = _lay_out(obj)
-    size = max(sum(size for _, size in groups.values()), _PAGE)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    try:
-        memory = mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    except OSError as error:
-        raise DeviceError("mmap", f"{size} bytes for code: {error}.") from error
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def _place(obj: _Object, group: int, start: int, places: dict[int, int]) -> int:
+    """Give the sections of one group their offsets from `start` on; the offset after them."""
+    end = _align(start, _LINE)
+    for section in obj.sections:
+        if section.group == group:
+            end = _align(end, max(section.align, 16))
+            places[section.index] = end
+            end += section.size
+    return _align(end, 16)
+
+
+def _copy_sections(obj: _Object, layout: _Layout) -> bytearray:
+    memory = bytearray(layout.nbytes)
     for section in obj.sections:
         if section.kind != _SHT_NOBITS:
-            at = places[section.index]
+            at = layout.places[section.index]
             memory[at : at + section.size] = obj.data[
                 section.offset : section.offset + section.size
             ]
-    return _Image(memory, base, places, groups), stubs_at, slots_at
+    return memory
 
 
 @cache
@@ -311,26 +326,19 @@ def _libc_address(name: str) -> int:
     return ctypes.cast(getattr(_libc(), name), ctypes.c_void_p).value or 0
 
 
-def _protect(image: _Image) -> None:
-    mprotect = _libc().mprotect
-    mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for group, (offset, size) in image.groups.items():
-        if size and mprotect(image.base + offset, size, _PROTECTION[group]) != 0:
-            raise DeviceError(
-                "mprotect", f"protecting {size} bytes of code failed, errno {ctypes.get_errno()}."
-            )
-
-
 # ------------------------------------------------------------------------- relocating
 
 
 class _Linker:
     """Resolves symbols and applies the relocations of one object to its image."""
 
-    def __init__(self, obj: _Object, externals: Mapping[str, int]) -> None:
+    def __init__(
+        self, obj: _Object, layout: _Layout, base: int, externals: Mapping[str, int]
+    ) -> None:
         self.obj = obj
         self.externals = externals
-        self.image, self._next_stub, self._next_slot = _map(obj)
+        self.image = _Image(_copy_sections(obj, layout), base, layout.places)
+        self._next_stub, self._next_slot = layout.stubs_at, layout.slots_at
         self.sizes = {section.index: section.size for section in obj.sections}
 
     def target(self, index: int) -> int:
@@ -387,7 +395,7 @@ def _fit(value: int, bits: int, what: str) -> int:
     return value
 
 
-_Patch = Callable[[mmap.mmap, int, int, int], None]
+_Patch = Callable[[bytearray, int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,41 +411,41 @@ class _Rule:
     resolve: str = "target"
 
 
-def _abs64(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _abs64(memory: bytearray, at: int, value: int, here: int) -> None:
     struct.pack_into("<Q", memory, at, value & (1 << 64) - 1)
 
 
-def _abs32s(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _abs32s(memory: bytearray, at: int, value: int, here: int) -> None:
     struct.pack_into("<i", memory, at, _fit(value, 32, "an absolute address"))
 
 
-def _abs32u(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _abs32u(memory: bytearray, at: int, value: int, here: int) -> None:
     if not 0 <= value < 1 << 32:
         raise _refuse(f"an absolute address must fit in 32 bits, got {value:#x}.")
     struct.pack_into("<I", memory, at, value)
 
 
-def _rel64(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _rel64(memory: bytearray, at: int, value: int, here: int) -> None:
     struct.pack_into("<q", memory, at, _fit(value - here, 64, "a distance"))
 
 
-def _rel32(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _rel32(memory: bytearray, at: int, value: int, here: int) -> None:
     struct.pack_into("<i", memory, at, _fit(value - here, 32, "a distance"))
 
 
-def _set_bits(memory: mmap.mmap, at: int, mask: int, bits: int) -> None:
+def _set_bits(memory: bytearray, at: int, mask: int, bits: int) -> None:
     (word,) = struct.unpack_from("<I", memory, at)
     struct.pack_into("<I", memory, at, word & ~mask | bits & mask)
 
 
-def _branch26(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _branch26(memory: bytearray, at: int, value: int, here: int) -> None:
     distance = _fit(value - here, 28, "a branch distance")
     if distance % 4:
         raise _refuse(f"a branch distance must be a multiple of 4, got {distance}.")
     _set_bits(memory, at, 0x03FFFFFF, distance >> 2)
 
 
-def _page21(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+def _page21(memory: bytearray, at: int, value: int, here: int) -> None:
     pages = _fit((value >> 12) - (here >> 12), 21, "a page distance")
     _set_bits(memory, at, 0x60FFFFE0, (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5)
 
@@ -445,7 +453,7 @@ def _page21(memory: mmap.mmap, at: int, value: int, here: int) -> None:
 def _low12(shift: int) -> _Patch:
     """The low 12 bits of an address, in units of the access size 1 << shift."""
 
-    def patch(memory: mmap.mmap, at: int, value: int, here: int) -> None:
+    def patch(memory: bytearray, at: int, value: int, here: int) -> None:
         low = value & 0xFFF
         if low & (1 << shift) - 1:
             raise _refuse(f"address {value:#x} must be aligned to {1 << shift} bytes.")
@@ -495,11 +503,9 @@ def _stub_aarch64(address: int) -> bytes:
 
 _STUBS = {_MACHINES["x86_64"]: _stub_x86_64, _MACHINES["aarch64"]: _stub_aarch64}
 
-_alive: list[mmap.mmap] = []
-
 
 def load_object(code: bytes, externals: Mapping[str, int] | None = None) -> LoadedCode:
-    """Map and relocate `code`; the addresses stay valid until the process ends.
+    """Map and relocate `code`; the addresses are valid as long as the result is held.
 
     `externals` adds names and addresses to the allow-list of libc functions.
     """
@@ -507,12 +513,13 @@ def load_object(code: bytes, externals: Mapping[str, int] | None = None) -> Load
     host = platform.machine()
     if obj.machine != _MACHINES.get(host):
         raise _refuse(f"object must be for this {host} machine, got ELF machine {obj.machine}.")
-    linker = _Linker(obj, _resolve_externals(obj, externals or {}))
+    layout, addresses = _lay_out(obj), _resolve_externals(obj, externals or {})
+    place = code_space.take(layout.nbytes)
+    linker = _Linker(obj, layout, place.address, addresses)
     linker.relocate()
-    image = linker.image
-    _protect(image)
-    _alive.append(image.memory)
-    return LoadedCode(_exports(obj, image), image.base, len(image.memory))
+    exports = _exports(obj, linker.image)
+    place.fill(bytes(linker.image.memory), layout.code_bytes)
+    return LoadedCode(exports, place)
 
 
 def _resolve_externals(obj: _Object, externals: Mapping[str, int]) -> dict[str, int]:

@@ -1,0 +1,234 @@
+"""Memory for machine code: many objects in few mappings, given back when nobody holds it.
+
+    CodeSpace.take(nbytes)  -->  CodeRange  --fill(image, code_bytes)-->  code that can run
+
+A process may have some 65,000 mappings, so code lies in slabs: one mapping each, of which an
+object takes whole pages. What is executable is never writable, page by page: the pages of a
+new object are written first and made executable then, and those of its neighbours, which may
+be running, are not touched. Pages of nobody can be neither read nor executed, so that a jump
+to code that is gone fails at once.
+
+A range goes back when its `CodeRange` is dropped, and its slab with the last of them. Who may
+drop it, and when, is the holder's affair: see `semel.runtime.kernel`. Invariants: a destructor
+never waits, since it may run on any thread at any moment, even inside `take`; it leaves the
+range in a queue, which whoever holds the lock empties before and after. And nothing goes back
+once the interpreter ends: daemon threads and workers may still be running what they run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections import deque
+from functools import cache
+
+from semel.errors import DeviceError
+from semel.locks import make_lock
+
+SLAB_BYTES = 2 << 20
+
+_PAGE = mmap.PAGESIZE
+_PROT_NONE = 0
+_WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
+_EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
+_MAP_FIXED = 0x10  # the same on every architecture that we have; `mmap` does not name it
+_RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_FAILED = ctypes.c_void_p(-1).value
+_HINT = "Drop plans that are not needed, or raise the limit vm.max_map_count."
+
+
+def round_to_pages(nbytes: int) -> int:
+    """The bytes of the pages that hold `nbytes`."""
+    return -(-nbytes // _PAGE) * _PAGE
+
+
+class CodeRange:
+    """Whole pages for one object, until this is dropped."""
+
+    __slots__ = ("__weakref__", "_space", "address", "nbytes")
+
+    def __init__(self, space: CodeSpace, address: int, nbytes: int) -> None:
+        self._space, self.address, self.nbytes = space, address, nbytes
+
+    def fill(self, image: bytes, code_bytes: int) -> None:
+        """Put `image` there: its first `code_bytes`, whole pages, can then run; the rest is data.
+
+        What `image` does not reach is zero.
+        """
+        _protect(self.address, self.nbytes, _WRITABLE)
+        ctypes.memmove(self.address, image, len(image))
+        if code_bytes:
+            _protect(self.address, code_bytes, _EXECUTABLE)
+
+    def __del__(self) -> None:
+        self._space.drop(self.address, self.nbytes)
+
+
+class CodeSpace:
+    """Slabs, and what lies in them."""
+
+    # Bound here: a destructor may run after the globals of this module are gone.
+    _is_ending = staticmethod(sys.is_finalizing)
+
+    def __init__(self, slab_bytes: int = SLAB_BYTES) -> None:
+        self._slab_bytes = slab_bytes
+        self._slabs: list[_Slab] = []
+        self._dropped: deque[tuple[int, int]] = deque()
+        self._refused: list[tuple[int, int]] = []  # what the system would not take back yet
+        # Reentrant, so that a signal handler may fork or compile in the middle of anything;
+        # `_is_inside` tells it that the lists are being changed further up its own stack.
+        self._lock = make_lock()
+        self._is_inside = False
+
+    @property
+    def num_slabs(self) -> int:
+        return len(self._slabs)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in the pages that objects hold."""
+        return sum(slab.used_bytes for slab in self._slabs)
+
+    def take(self, nbytes: int) -> CodeRange:
+        """Pages for an object of `nbytes`, which nobody can touch before they are filled."""
+        size = max(round_to_pages(nbytes), _PAGE)
+        try:
+            with self._lock:
+                return CodeRange(self, self._take(size), size)
+        finally:
+            self._tidy()
+
+    def drop(self, address: int, nbytes: int) -> None:
+        """For destructors: nobody holds this range any more."""
+        if not self._is_ending():
+            self._dropped.append((address, nbytes))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Give back what was dropped, unless somebody is at it, who will look again afterwards."""
+        while self._dropped and not self._is_inside and self._lock.acquire(blocking=False):
+            try:
+                self._is_inside = True
+                self._reclaim()
+            finally:
+                self._is_inside = False
+                self._lock.release()
+
+    def _reclaim(self) -> None:
+        waiting, self._refused = self._refused, []
+        while self._dropped:
+            waiting.append(self._dropped.popleft())
+        for address, nbytes in waiting:
+            slab = next(slab for slab in self._slabs if slab.holds(address))
+            try:
+                slab.give_back(address, nbytes)
+            except DeviceError:  # no room for one more mapping: later
+                self._refused.append((address, nbytes))
+            if slab.is_empty:
+                self._slabs.remove(slab)
+                slab.unmap()
+
+    def _take(self, size: int) -> int:
+        if self._is_inside:
+            return self._grow(size).take(size)
+        self._is_inside = True
+        try:
+            self._reclaim()
+            return self._find(size)
+        finally:
+            self._is_inside = False
+
+    def _find(self, size: int) -> int:
+        for slab in self._slabs:
+            address = slab.take(size)
+            if address:
+                return address
+        return self._grow(size).take(size)
+
+    def _grow(self, size: int) -> _Slab:
+        slab = _Slab(max(size, self._slab_bytes))
+        self._slabs.append(slab)
+        return slab
+
+
+class _Slab:
+    """One mapping, and which of its pages are free: runs of them in order of address."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.base = _map(0, size)
+        self._free = [(self.base, self.base + size)]
+
+    @property
+    def used_bytes(self) -> int:
+        return self.size - sum(end - start for start, end in self._free)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.used_bytes == 0
+
+    def holds(self, address: int) -> bool:
+        return self.base <= address < self.base + self.size
+
+    def take(self, size: int) -> int:
+        """The address of the first free run of `size` bytes; 0 if there is none."""
+        for i, (start, end) in enumerate(self._free):
+            if end - start >= size:
+                self._free[i : i + 1] = [(start + size, end)] if end - start > size else []
+                return start
+        return 0
+
+    def give_back(self, address: int, nbytes: int) -> None:
+        """Free a range. Fresh pages take its place: the old ones go back to the system."""
+        _map(address, nbytes)
+        runs = sorted([*self._free, (address, address + nbytes)])
+        self._free = []
+        for start, end in runs:
+            if self._free and self._free[-1][1] == start:
+                self._free[-1] = (self._free[-1][0], end)
+            else:
+                self._free.append((start, end))
+
+    def unmap(self) -> None:
+        _libc().munmap(self.base, self.size)
+
+
+# ---------------------------------------------------------------------- system calls
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = pointer
+    libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_long]
+    libc.mprotect.argtypes = [pointer, size, number]
+    libc.munmap.argtypes = [pointer, size]
+    return libc
+
+
+def _map(address: int, nbytes: int) -> int:
+    """Pages that nobody can touch: at `address`, in place of what is there, or anywhere if 0."""
+    flags = _RESERVED | (_MAP_FIXED if address else 0)
+    found = _libc().mmap(address or None, nbytes, _PROT_NONE, flags, -1, 0)
+    if found == _FAILED:
+        raise _refused("mmap", nbytes)
+    return int(found)
+
+
+def _protect(address: int, nbytes: int, how: int) -> None:
+    if _libc().mprotect(address, nbytes, how) != 0:
+        raise _refused("mprotect", nbytes)
+
+
+def _refused(call: str, nbytes: int) -> DeviceError:
+    error = ctypes.get_errno()
+    return DeviceError(
+        call, f"{nbytes} bytes for code were refused: {os.strerror(error)}.", hint=_HINT
+    )
+
+
+#: All code of the process.
+code_space = CodeSpace()
