@@ -352,13 +352,14 @@ def _missing_features(target: Target, host: Target) -> tuple[str, ...]:
 
 def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
     code, entry = file.blob(record["code"]), as_text(record["entry"])
+    signature = decode_signature(record["signature"], file.dim)
     try:
         loaded = _load_code(code)
         address = loaded.address(entry)
     except CompileError as error:
         raise file.refuse(f"its code cannot be loaded: {error}", _REBUILD) from error
     return CachedKernel(
-        signature=decode_signature(record["signature"], file.dim),
+        signature=signature,
         address=address,
         entry_point=entry,
         code=code,
