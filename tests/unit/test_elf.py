@@ -288,7 +288,9 @@ def _with_offset(code: bytes, at: int, offset: int) -> bytes:
 
 def _relocate(code: bytes) -> None:
     """All of loading but for the right to execute, for any machine's code."""
-    elf._Linker(elf._parse(code), {"memcpy": 0x1000, "memset": 0x2000}).relocate()
+    obj = elf._parse(code)
+    externals = {"memcpy": 0x1000, "memset": 0x2000}
+    elf._Linker(obj, elf._lay_out(obj), 0x10000, externals).relocate()
 
 
 class TestArmRelocations:
