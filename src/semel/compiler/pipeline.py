@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
 from semel.compiler.link import all_variables, link_program
+from semel.compiler.programs import find_program, keep_program, make_request
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
@@ -58,7 +59,10 @@ def prepare_graph(
     bindings: Mapping[str, int] | None = None,
     keep: Mapping[str, Node] = NOTHING,
 ) -> ExecutionPlan:
-    """Compile `graph` for this machine and give it buffers: a plan that is ready to run."""
+    """Compile `graph` for this machine and give it buffers: a plan that is ready to run.
+
+    A graph that was compiled before in this process, for the same options, is not compiled again.
+    """
     threads = take_threads("prepare", threads)
     memory_limit = take_memory_limit("prepare", memory_limit)
     fusion = take_switch("prepare", "fusion", fusion)
@@ -68,8 +72,15 @@ def prepare_graph(
         tune = take_switch("prepare", "tune", tune)
     target = host_target()
     tuning = tuning_for(target, threads, tune)
-    program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
-    return instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
+    request = make_request(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+    program = find_program(request)
+    is_new = program is None
+    if program is None:
+        program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+        keep_program(request, program)
+    plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
+    plan.compile_count = int(is_new)
+    return plan
 
 
 def compile_graph(

@@ -155,6 +155,7 @@ def explain_plan(
     program: Program | None,
     memory: PlanMemory,
     values: Mapping[str, int],
+    compile_count: int,
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
     kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
@@ -162,7 +163,7 @@ def explain_plan(
     return Explanation(
         device=parts.device.name,
         threads=parts.threads,
-        compile_count=0 if program is None else program.compile_count,
+        compile_count=compile_count,
         num_steps=len(linked.steps),
         num_kernels=len(kernels),
         num_distinct_kernels=len(set(kernels)),

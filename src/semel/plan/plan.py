@@ -395,6 +395,7 @@ class ExecutionPlan:
             self.program,
             self.memory,
             self._state.current_values(),
+            self.compile_count,
         )
 
     def __call__(self, /, **inputs: Any) -> Any:

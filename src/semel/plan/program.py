@@ -372,6 +372,11 @@ def _constants(program: Program) -> dict[int, Memory]:
     return found
 
 
+def share_constants(program: Program, other: Program) -> None:
+    """Let the plans of `other`, which has the same constants, read them where `program`'s do."""
+    adopt_constants(other, _constants(program))
+
+
 def adopt_constants(program: Program, memory: dict[int, Memory]) -> None:
     """Let the plans of `program` read its constants where they lie: memory by value."""
     _constant_memory[program] = memory
