@@ -27,6 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -64,9 +65,8 @@ from semel.plan.program import (
     instantiate,
 )
 from semel.plan.restore import Source, missing_functions, read_snapshot
-from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
+from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
-from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
 
 _REBUILD = "Load it with recompile=True."
@@ -104,19 +104,30 @@ def plan_from_bytes(
     data: bytes, threads: int | None = None, memory_limit: int | None = None
 ) -> ExecutionPlan:
     """The plan whose file has these contents; the constants are copied."""
+    return _make_plan(_file_of_bytes(data, "bytes"), False, threads, memory_limit)
+
+
+def _file_of_bytes(data: bytes, name: str) -> _PlanFile:
     memory = allocate(len(data))
     memory.bytes[: len(data)] = np.frombuffer(data, np.uint8)
     private = memory.bytes[: len(data)]
     sealed = private.view()
     sealed.flags.writeable = False
-    file = _parse(sealed, private, "bytes", verify=True)
-    return _make_plan(file, False, threads, memory_limit)
+    return _parse(sealed, private, name, verify=True)
+
+
+def _plan_inside(
+    file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None, data: Any
+) -> ExecutionPlan:
+    """A plan that is an operation of the one in the file; trusted as much as that one."""
+    if not isinstance(data, bytes):
+        raise file.refuse(f"a plan inside must be bytes, got {type(data).__name__}.")
+    inner = _file_of_bytes(data, f"{file.name}: a plan inside")
+    return _make_plan(inner, rebuild, threads, memory_limit)
 
 
 def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tuple[Any, ...]]:
-    with plan.saving() as source:
-        data = pack_plan(source, find_device(plan.device).device_code())
-    return plan_from_bytes, (data, plan.threads, plan.memory_limit)
+    return plan_from_bytes, (plan.pack(), plan.threads, plan.memory_limit)
 
 
 copyreg.pickle(ExecutionPlan, _reduce_plan)
@@ -131,7 +142,8 @@ def _make_plan(
             _check_functions(file)
         kernels = _rebuild_kernels(file) if rebuild else _load_kernels(file)
         if is_by_hand:
-            source = Source(file.dim, file.blob, file.contents)
+            inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
+            source = Source(file.dim, file.blob, file.contents, inside)
             saved = read_snapshot(file.header, source, kernels, memory_limit)
             plan = saved.build(threads, memory_limit)
             plan.compile_count = int(rebuild)

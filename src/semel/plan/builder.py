@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import semel.runtime.functions  # noqa: F401 - registers the functions that every process has
+import semel.plan.nested
+import semel.runtime.functions  # noqa: F401 - both register the functions that every process has
 from semel.errors import (
     CustomFunctionError,
     CycleError,
@@ -288,7 +289,7 @@ class ExecutionPlanBuilder:
         names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
         types = [self._buffers[i].type for i in op.buffer_indices]
         try:
-            function.access(len(op.buffer_indices))
+            function.access(len(op.buffer_indices), op.attrs)
             if function.check is not None:
                 function.check(op.attrs, types, list(dict.fromkeys(names)))
         except CustomFunctionError as error:

@@ -53,7 +53,7 @@ def written_positions(parts: PlanParts, op: PreparedOp) -> set[int]:
         case PreparedKernel():
             return set(op.output_indices)
         case PreparedCustomFunction():
-            access = _function(parts, op).access(len(op.buffer_indices))
+            access = _function(parts, op).access(len(op.buffer_indices), op.attrs)
             return {position for position, how in enumerate(access) if "w" in how}
         case _:
             return {0}

@@ -35,7 +35,7 @@ def written_buffers(ops: Iterable[PreparedOp], functions: Mapping[str, CustomFun
             case PreparedCopy():
                 found.add(op.buffer_indices[0])
             case PreparedCustomFunction():
-                access = functions[op.kind].access(len(op.buffer_indices))
+                access = functions[op.kind].access(len(op.buffer_indices), op.attrs)
                 pairs = zip(op.buffer_indices, access, strict=True)
                 found |= {index for index, how in pairs if "w" in how}
             case PreparedBufferView() | PreparedLoop() | PreparedEnd():

@@ -278,7 +278,7 @@ def _access(
             tiles = _copy_tiles(dst, src)
             return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
         case PreparedCustomFunction():
-            declared = functions[op.kind].access(len(ranges))
+            declared = functions[op.kind].access(len(ranges), op.attrs)
             touched = tuple(
                 Access(*where, "w" in how)
                 for where, how in zip(ranges, declared, strict=True)

@@ -37,6 +37,7 @@ from semel.errors import (
 )
 from semel.ir import abi
 from semel.ir.abi import Code, Header
+from semel.ir.expr import evaluate
 from semel.ir.fields import NO_LIMIT, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
@@ -58,7 +59,7 @@ from semel.plan.refusals import (
     written_error,
 )
 from semel.plan.release import passing_ranges
-from semel.plan.save import save_plan
+from semel.plan.save import pack_plan, save_plan
 from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
     ConstantKeeper,
@@ -641,7 +642,8 @@ class ExecutionPlan:
             buffers = fork_buffers(parts.buffers, sorted(self._own_buffers()))
         finally:
             self._attach()
-        return ExecutionPlan(replace(parts, buffers=buffers, threads=threads))
+        ops = tuple(_cloned(op) for op in parts.ops)
+        return ExecutionPlan(replace(parts, buffers=buffers, ops=ops, threads=threads))
 
     def _take_over(self, source: ExecutionPlan) -> None:
         """Start with the variables and inputs of another plan of the same program."""
@@ -656,6 +658,38 @@ class ExecutionPlan:
                 self._state.inputs[name].record(shape)
         self._set_values(values)
         self.compile_count = source.compile_count
+
+    # ------------------------------------------------------------ inside another plan
+
+    @property
+    def signature(self) -> dict[str, TensorType]:
+        """What goes in and comes out, in order: "input 'x'" or "output 0", and its type."""
+        parts = self._parts
+        declared = {io.index: io.type for io in parts.output_io}
+        outputs = (declared.get(i, parts.buffers[i].type) for i in parts.outputs)
+        return {f"input '{io.name}'": io.type for io in parts.input_io} | {
+            f"output {i}": kind for i, kind in enumerate(outputs)
+        }
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nobody else run or change the plan."""
+        with self._lock:
+            self._check_idle()
+            yield
+
+    def input_buffer(self, name: str) -> Buffer:
+        """The buffer of an input."""
+        return self._parts.buffers[find_io("input", self._parts.input_io, name).index]
+
+    def input_shape(self, name: str, values: Mapping[str, int | None]) -> tuple[int, ...]:
+        """The shape of an input at these values of variables."""
+        shape = find_io("input", self._parts.input_io, name).type.shape
+        known = {n: value for n, value in values.items() if value is not None}
+        try:
+            return tuple(evaluate(dim, known) for dim in shape)
+        except KeyError as error:
+            raise VariableError("plan", f"input '{name}' needs {error}, never bound.") from None
 
     # ------------------------------------------------------------ the slow path
 
@@ -903,6 +937,11 @@ class ExecutionPlan:
         with self.saving() as source:
             save_plan(source, self._parts.device.device_code(), path)
 
+    def pack(self) -> bytes:
+        """The contents of a file of this plan."""
+        with self.saving() as source:
+            return pack_plan(source, self._parts.device.device_code())
+
     @contextmanager
     def saving(self) -> Iterator[Program | Snapshot]:
         """What a file of this plan is made from; the plan cannot run or change meanwhile."""
@@ -920,8 +959,9 @@ class ExecutionPlan:
     def _snapshot(self) -> Snapshot:
         inputs = self._state.inputs
         arrays = {name: self._bindings.input_array(name) for name in inputs}
+        ops = tuple(_packed(op) for op in self._parts.ops)
         return take_snapshot(
-            self._parts,
+            replace(self._parts, ops=ops),
             self._own_buffers(),
             self._state.current_values(),
             {name: keeper.recorded_shape() for name, keeper in inputs.items()},
@@ -1017,6 +1057,20 @@ class ExecutionPlan:
                 self._state.void("the process was forked")
             self._state.table.reset()
             self._state.table.words[Header.POOL_READY] = 0
+
+
+def _cloned(op: PreparedOp) -> PreparedOp:
+    """An operation for a clone of its plan: a plan inside is cloned too."""
+    if isinstance(op, PreparedCustomFunction) and isinstance(op.attrs, ExecutionPlan):
+        return replace(op, attrs=op.attrs.clone())
+    return op
+
+
+def _packed(op: PreparedOp) -> PreparedOp:
+    """An operation for a file: a plan inside as the contents of its own file."""
+    if isinstance(op, PreparedCustomFunction) and isinstance(op.attrs, ExecutionPlan):
+        return replace(op, attrs=op.attrs.pack())
+    return op
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from semel.errors import GraphError, OutOfMemoryError
 from semel.ir.encode import DimReader, as_index, as_int, as_list, as_text, decode_type
 from semel.ir.plain import decode_plain
 from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.nested import GRAPH
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
     PreparedBufferView,
@@ -38,11 +39,15 @@ from semel.runtime.kernel import CachedKernel
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the records refer to. `contents(offset, size)` is memory that may be written."""
+    """What the records refer to. `contents(offset, size)` is memory that may be written.
+
+    `plan` makes a plan of the contents of its file.
+    """
 
     dim: DimReader
     blob: Callable[[Any], bytes]
     contents: Callable[[int, int], Memory]
+    plan: Callable[[bytes], ExecutionPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +243,12 @@ class _OpReader:
                 offset, size = _ints(as_list(record["bytes"], 2))
                 return PreparedBufferView(id_, buffers, offset, size, after)
             case "function":
+                kind = as_text(record["function"])
+                attrs = decode_plain(record["attrs"], self._source.blob)
                 return PreparedCustomFunction(
                     id=id_,
-                    kind=as_text(record["function"]),
-                    attrs=decode_plain(record["attrs"], self._source.blob),
+                    kind=kind,
+                    attrs=self._source.plan(attrs) if kind == GRAPH else attrs,
                     buffer_indices=buffers,
                     fixedvars=_read_fixed(record["fixed"]),
                     dependencies=after,
@@ -252,8 +259,8 @@ class _OpReader:
                 return PreparedLoop(id_, counter, trip, after, buffers)
             case "end":
                 return PreparedEnd(id_, after, buffers)
-            case kind:
-                raise GraphError("decode", f"an op must be of a known kind, got {kind!r:.40}.")
+            case other:
+                raise GraphError("decode", f"an op must be of a known kind, got {other!r:.40}.")
 
     def _kernel(
         self, record: Any, id_: int, buffers: tuple[int, ...], after: tuple[int, ...]

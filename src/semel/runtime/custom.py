@@ -33,6 +33,7 @@ from semel.runtime.buffer import Array, Buffer, ConcreteShape
 
 PythonFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
 CheckFunction: TypeAlias = "Callable[[Any, Sequence[TensorType], Sequence[str]], None]"
+Positions: TypeAlias = "tuple[int, ...] | Callable[[Any], tuple[int, ...]] | None"
 
 _C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -41,7 +42,8 @@ _C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
 class CustomFunction:
     """A registered function. `reads` and `writes` are positions; None means all of them.
 
-    Negative positions count from the end. `check(attrs, types, variable_names)` raises at
+    They may depend on the attributes: then they are functions of these. Negative positions
+    count from the end. `check(attrs, types, variable_names)` raises at
     build what can be known then.
     """
 
@@ -49,14 +51,15 @@ class CustomFunction:
     convention: str  # python, kernel or c
     function: PythonFunction | None
     address: int
-    reads: tuple[int, ...] | None
-    writes: tuple[int, ...] | None
+    reads: Positions
+    writes: Positions
     check: CheckFunction | None = None
 
-    def access(self, num_buffers: int) -> list[str]:
+    def access(self, num_buffers: int, attrs: Any) -> list[str]:
         """r, w, rw or nothing for each of so many buffers; raises if a position is not there."""
         found = [""] * num_buffers
-        for letter, positions in (("r", self.reads), ("w", self.writes)):
+        for letter, declared in (("r", self.reads), ("w", self.writes)):
+            positions = declared(attrs) if callable(declared) else declared
             for position in range(num_buffers) if positions is None else positions:
                 if not -num_buffers <= position < num_buffers:
                     raise CustomFunctionError(
@@ -87,8 +90,8 @@ def custom_function_names() -> list[str]:
 def custom_function(
     name: str,
     *,
-    reads: Sequence[int] | None = None,
-    writes: Sequence[int] | None = None,
+    reads: Sequence[int] | Callable[[Any], tuple[int, ...]] | None = None,
+    writes: Sequence[int] | Callable[[Any], tuple[int, ...]] | None = None,
     check: CheckFunction | None = None,
 ) -> Callable[[PythonFunction], PythonFunction]:
     """Register the decorated function under `name`; it stays callable as it is.
@@ -114,8 +117,8 @@ def register_native_function(
     address: int,
     *,
     convention: str = "c",
-    reads: Sequence[int] | None = None,
-    writes: Sequence[int] | None = None,
+    reads: Sequence[int] | Callable[[Any], tuple[int, ...]] | None = None,
+    writes: Sequence[int] | Callable[[Any], tuple[int, ...]] | None = None,
     check: CheckFunction | None = None,
 ) -> None:
     """Register a native function by address; it must stay loaded as long as plans call it."""
@@ -133,8 +136,10 @@ def register_native_function(
     _add(CustomFunction(name, convention, None, number, read, written, check))
 
 
-def _positions(name: str, what: str, positions: Any) -> tuple[int, ...] | None:
-    return None if positions is None else take_ints(f"custom function '{name}'", what, positions)
+def _positions(name: str, what: str, positions: Any) -> Positions:
+    if positions is None or callable(positions):
+        return positions  # type: ignore[no-any-return]
+    return take_ints(f"custom function '{name}'", what, positions)
 
 
 def _add(function: CustomFunction) -> None:
@@ -198,7 +203,7 @@ def call_on_host(
     order: Sequence[str],
 ) -> None:
     """Call a Python or `c` function on this thread; `order` are the names behind `vars`."""
-    access = function.access(len(buffers))
+    access = function.access(len(buffers), attrs)
     windows = [HostBuffer(b, s, a) for b, s, a in zip(buffers, shapes, access, strict=True)]
     try:
         if function.function is not None:
