@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.plan.build import Sketch, symbolic_add
+from tests.plan.kernels import kernel
 
 import semel
 from semel import GraphError, PlanError, StaleError, Tensor, Variable, VariableError, config
 from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import PreparedKernel, RuntimeVar
 
 N = Variable("n", 1, 64)
 X = Tensor.input("x", (N, 4), "float32")
@@ -239,3 +241,70 @@ def test_a_plan_built_by_hand_says_what_it_is() -> None:
     assert repr(plan) == "ExecutionPlan(cpu; nothing -> f32[16]; 1 ops; " + (
         f"{plan.memory.peak_bytes:,} bytes)"
     )
+
+
+# ---------------------------------------------------------------- variables below zero
+
+
+def test_a_variable_that_is_no_dim_may_be_negative() -> None:
+    shift = Variable("shift", -4, 4)
+    x = Tensor.input("x", (16,), "float32")
+    plan = x[shift + 4 : shift + 12].prepare()
+    data = np.arange(16, dtype=np.float32)
+    for value in (-4, -1, 0, 4):
+        plan.buffer(x).copyin(data)  # type: ignore[union-attr]
+        plan.execute_with_vars([shift.bind(value)])
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), data[value + 4 : value + 12])
+    with pytest.raises(VariableError, match=r"'shift' must lie in \[-4, 4\], got -5"):
+        plan.execute_with_vars(shift=-5)
+
+
+def test_a_kernel_takes_a_negative_value() -> None:
+    low = Variable("n", -8, 16)
+    s = Sketch(16, fixed=False)
+    made = kernel("double", low)
+    s.builder.add_kernel(
+        PreparedKernel(
+            1,
+            None,
+            made,
+            "cpu",
+            (s.buffer("x"), s.buffer("y")),
+            (1,),
+            vals=(-8,),
+            runtime_vars=(RuntimeVar("n", -8, 16),),
+        )
+    )
+    plan = s.build("y")
+    assert plan.variables == {"n": -8}
+    assert plan.prepared_kernels[0].vals == (-8,)
+
+
+def test_where_it_is_a_dim_a_negative_value_is_refused() -> None:
+    k = Variable("k", -3, 3)
+    x = Tensor.input("x", (k + 3, 2), "float32")
+    plan = (x * 2).prepare()
+    for rows in (0, 1, 6):
+        assert plan(x=np.ones((rows, 2), np.float32)).shape == (rows, 2)
+        assert plan.variables == {"k": rows - 3}
+    with pytest.raises(semel.InputError, match=r"gives k=4, which must lie in \[-3, 3\]"):
+        plan(x=np.ones((7, 2), np.float32))
+    bare = (Tensor.input("y", (k,), "float32") * 2).prepare()
+    assert bare(y=np.ones(3, np.float32)).shape == (3,)
+    with pytest.raises(VariableError, match=r"dims must be >= 0, got k"):
+        bare.execute_with_vars(k=-1)
+
+
+def test_expressions_of_negative_variables_round_down(tmp_path: Path) -> None:
+    k = Variable("k", -7, 7)
+    x = Tensor.input("x", (8,), "int64")
+    plan = (x + k // 2 + k % 4).prepare()
+    data = np.zeros(8, np.int64)
+    plan.save(tmp_path / "negative.plan")
+    for p in (plan, semel.load_plan(tmp_path / "negative.plan")):
+        p.buffers[0].copyin(data)
+        for value in (-7, -4, -1, 0, 3):
+            p.execute_with_vars(k=value)
+            assert p.output_buffer.numpy().tolist() == [value // 2 + value % 4] * 8
+    with pytest.raises(GraphError, match=r"'k' needs min <= max, got \[-1, -2\]"):
+        Variable("k", -1, -2)

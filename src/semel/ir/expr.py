@@ -108,7 +108,8 @@ class Variable(_Arithmetic):
     """A named size that may change from run to run, within [min, max].
 
     `max=None` means no upper bound is known: memory then grows when a larger
-    value is bound. Two variables are the same if name and bounds are.
+    value is bound. A value may be negative if `min` allows; where it is a dim, a
+    guard refuses it. Two variables are the same if name and bounds are.
     """
 
     name: str
@@ -124,9 +125,9 @@ class Variable(_Arithmetic):
             if type(bound) is not int and not (bound is None and name == "max"):
                 found = f"{name} of '{self.name}' must be an int, got {bound!r}."
                 raise GraphError("Variable", found)
-        if self.min < 0 or (self.max is not None and self.max < self.min):
+        if self.max is not None and self.max < self.min:
             raise GraphError(
-                "Variable", f"'{self.name}' needs 0 <= min <= max, got [{self.min}, {self.max}]."
+                "Variable", f"'{self.name}' needs min <= max, got [{self.min}, {self.max}]."
             )
 
     __hash__ = _Arithmetic.__hash__
@@ -135,7 +136,7 @@ class Variable(_Arithmetic):
         return self.name, self.min, self.max
 
     def _make_key(self) -> tuple[Any, ...]:
-        return (0, self.name, self.min, -1 if self.max is None else self.max)
+        return (0, self.name, self.min, self.max is not None, self.max or 0)
 
     def range(self) -> tuple[int | None, int | None]:
         return self.min, self.max

@@ -111,6 +111,10 @@ class PlanState:
         is_voided = attempts == words[Header.ATTEMPTS]
         return f"{why} after the last execute" if is_voided else "the last execute failed"
 
+    def least(self, name: str) -> int:
+        """The smallest value that can be asked about: 0, or less for a variable below that."""
+        return min(self._bounds[name].min, 0)
+
     def check_alive(self) -> None:
         """Raise if the plan's memory was given back."""
         if self.is_released:
@@ -185,7 +189,7 @@ class InputKeeper:
             if name is None:
                 if size != offset:
                     raise self._misfit(shape, f"{offset} on axis {axis}")
-            elif (size - offset) % scale or (size - offset) // scale < 0:
+            elif (size - offset) % scale or (size - offset) // scale < self.state.least(name):
                 raise self._misfit(shape, f"{self.type.shape[axis]} on axis {axis}")
             else:
                 source = f"input '{self.name}' axis {axis}"
