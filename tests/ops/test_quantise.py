@@ -76,7 +76,7 @@ def test_one_plan_serves_all_rows_with_one_or_two_threads(a_dtype: str, depth: i
         a = random_bytes(rng, a_dtype, (rows, depth))
         for plan in plans:
             np.testing.assert_array_equal(plan(a=a), exact(a, b, 3, -4), str(rows))
-    assert [plan.compile_count for plan in plans] == [1, 0]
+    assert [plan.compile_count for plan in plans] == [1, 1]  # each has constants of its own
 
 
 @pytest.mark.parametrize("b_dtype", BYTES)
