@@ -16,21 +16,29 @@ import pytest
 
 import semel
 from semel import Tensor
+from semel.compiler import programs
 from semel.compiler.artefacts import loaded_kernels
+from semel.compiler.programs import forget_programs
 from semel.devices.cpu.codespace import SLAB_BYTES, code_space
 from semel.plan.plan import ExecutionPlan
 
 X = np.arange(4, dtype=np.float32)
 
 
+def forget_code() -> None:
+    """Let go of the code that is held for whoever may want it again."""
+    forget_programs()
+    loaded_kernels.forget()
+
+
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """The runner is there, and what other tests dropped is not, so that bytes can be counted."""
     _plan(0)
-    loaded_kernels.forget()
+    forget_code()
     gc.collect()
     yield
-    loaded_kernels.forget()
+    forget_code()
 
 
 def _plan(number: int, threads: int = 1) -> ExecutionPlan:
@@ -48,7 +56,7 @@ def test_code_goes_with_the_last_plan_that_needs_it() -> None:
     clone = plan.clone()
     held = code_space.used_bytes
     assert held > before
-    loaded_kernels.forget()
+    forget_code()
     del plan
     assert code_space.used_bytes == held
     np.testing.assert_array_equal(clone(x=X), X + 1)
@@ -71,6 +79,7 @@ def test_kernels_that_nobody_needs_take_bounded_memory_and_few_mappings(
 ) -> None:
     before = code_space.used_bytes, code_space.num_slabs
     monkeypatch.setattr(loaded_kernels, "_kept", 8)
+    monkeypatch.setattr(programs, "MAX_PROGRAMS", 8)
     for number in range(8):
         _plan(number)
     held, mappings = code_space.used_bytes, _num_mappings()
@@ -80,7 +89,7 @@ def test_kernels_that_nobody_needs_take_bounded_memory_and_few_mappings(
         del plan
     assert code_space.used_bytes == held
     assert _num_mappings() <= mappings + 8
-    loaded_kernels.forget()
+    forget_code()
     assert (code_space.used_bytes, code_space.num_slabs) == before
 
 
@@ -105,7 +114,7 @@ def test_the_latest_kernels_are_found_again_without_a_load() -> None:
 
 def test_code_of_a_plan_file_goes_with_its_plans(tmp_path: Path) -> None:
     _plan(1).save(tmp_path / "a.plan")
-    loaded_kernels.forget()
+    forget_code()
     before = code_space.used_bytes
     first, second = (semel.load_plan(tmp_path / "a.plan") for _ in range(2))
     assert first.kernels[0].address == second.kernels[0].address
@@ -121,7 +130,7 @@ def test_a_report_shows_the_kernels_of_a_plan_that_is_gone() -> None:
     report, explained = plan.execute_profiled(limits=False), plan.explain()
     text = plan.kernels[0].text
     del plan
-    loaded_kernels.forget()
+    forget_code()
     gc.collect()
     _plan(2)
     assert [op.kernel.text for op in report if op.kernel is not None] == [text]
@@ -141,7 +150,7 @@ def test_code_is_freed_while_other_plans_run_on_workers() -> None:
         for _ in range(25):
             if len(held) > 2:
                 held.pop(rng.randrange(len(held)))
-                loaded_kernels.forget()
+                forget_code()
             number = rng.randrange(12)
             made = (Tensor.input("x", (rows, rows), "float32") + float(number)).exp().sum()
             held.append((number, made.prepare(threads=3)))
@@ -162,7 +171,7 @@ def test_a_child_frees_code_of_its_own() -> None:
     plans = [_plan(number) for number in range(3)]
     child = os.fork()
     if not child:
-        loaded_kernels.forget()
+        forget_code()
         before = code_space.used_bytes
         plans.pop()
         good = code_space.used_bytes < before and plans[1](x=X)[0] == 1 and _plan(9)(x=X)[0] == 9

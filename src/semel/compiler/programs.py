@@ -29,7 +29,7 @@ from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.plan.program import Program, share_constants
 
-MAX_PROGRAMS = 256
+MAX_PROGRAMS = 256  #: known at most; the latest used ones
 SMALL_BYTES = 256 << 10
 
 
@@ -89,9 +89,10 @@ _gone: deque[Hashable] = deque()
 def find_program(request: Request) -> Program | None:
     """The program that compiling would give, for the nodes of this graph."""
     with _lock:
-        _drop_gone()
+        gone = _take_gone()
         entry = None if request.key is None else _known.get(request.key)
         found = None if entry is None else entry.program()
+    del gone
     if entry is None or found is None:
         return None
     if entry.ids != request.form.ids:
@@ -112,23 +113,28 @@ def keep_program(request: Request, program: Program) -> None:
         tuple(weakref.ref(s, lambda _: _gone.append(key)) for s in request.form.storages),
     )
     with _lock:
-        _drop_gone()
+        gone = [*_take_gone(), _known.pop(key, None)]
         _known[key] = entry
-        _known.move_to_end(key)
         while len(_known) > MAX_PROGRAMS:
-            _known.popitem(last=False)
+            gone.append(_known.popitem(last=False)[1])
+    del gone
 
 
 def forget_programs() -> None:
     """Know nothing, as at the start of the process."""
     with _lock:
+        gone = list(_known.values())
         _known.clear()
         _gone.clear()
+    del gone
 
 
-def _drop_gone() -> None:
+def _take_gone() -> list[_Known | None]:
+    """Entries that nobody can ask for; let go of them outside of the lock, they may be the last."""
+    found: list[_Known | None] = []
     while _gone:
-        _known.pop(_gone.popleft(), None)
+        found.append(_known.pop(_gone.popleft(), None))
+    return found
 
 
 def _for_nodes(program: Program, ids: Mapping[int, int]) -> Program:

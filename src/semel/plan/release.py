@@ -77,7 +77,7 @@ def _accesses(
             found = [(source, "r", size), (target, "w", size)]
         case PreparedCustomFunction():
             # It writes what it likes of what it may write: nothing is sure.
-            how = functions[op.kind].access(len(op.buffer_indices))
+            how = functions[op.kind].access(len(op.buffer_indices), op.attrs)
             found = [
                 (index, "rw" if "w" in letters else letters, buffers[index].capacity_bytes)
                 for index, letters in zip(op.buffer_indices, how, strict=True)
