@@ -90,6 +90,14 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("split sizes", lambda: A.split([1, 1]), GraphError,
      "[split] sizes must add up to 3, got [1, 1]."),
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
+    # shapes and dtypes
+    ("no shape", lambda: Tensor.input("x", None), GraphError,
+     "[input] a shape must be ints or Variables, got None."),
+    ("no dtype", lambda: Tensor.input("x", (2,), cast(Any, None)), GraphError,
+     "[input] dtype must be one of"),
+    ("cast to nothing", lambda: A.cast(cast(Any, None)), GraphError, "[cast] dtype must be one of"),
+    ("ignore half a class", lambda: A.cross_entropy([0, 0, 0], ignore_index=cast(Any, 0.5)),
+     GraphError, "[cross_entropy] ignore_index must be an int, got 0.5."),
     # variables
     ("no minimum", lambda: Variable("n", cast(Any, None), 4), GraphError,
      "[Variable] min of 'n' must be an int, got None."),

@@ -247,6 +247,19 @@ def test_what_another_library_says_is_passed_on(name: str) -> None:
         ENTRANCES[name](Guarded())
 
 
+class Nowhere(Guarded):
+    """Data without a place, as torch's meta tensors are."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise ValueError("Unknown device type meta")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_data_that_is_nowhere_is_refused(name: str) -> None:
+    with pytest.raises(semel.UserError, match="Unknown device type meta"):
+        ENTRANCES[name](Nowhere())
+
+
 class HalfInCapsule:
     """What torch does with bfloat16: NumPy cannot have it, DLPack can."""
 

@@ -9,7 +9,7 @@ float32 and rounds once, so that a fused kernel gives the bits of an unfused one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +124,12 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
     if isinstance(value, type) and value in _PYTHON:
         return _PYTHON[value]
     try:
-        return _BY_NUMPY[np.dtype(value)]
+        if value is not None:  # to NumPy, None is float64
+            return _BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError):
-        names = ", ".join(d.name for d in DTYPES)
-        raise GraphError(where, f"dtype must be one of {names}, got {value!r}.") from None
+        pass
+    names = ", ".join(d.name for d in DTYPES)
+    raise GraphError(where, f"dtype must be one of {names}, got {value!r}.")
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -194,6 +196,8 @@ def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
     """Check the dims of a shape: non-negative ints or expressions over variables."""
     if isinstance(dims, (int, np.integer, Variable, Expr, Fn, Index)):
         dims = (dims,)
+    if not isinstance(dims, Iterable):
+        raise GraphError(where, f"a shape must be ints or Variables, got {dims!r}.")
     result: list[Dim] = []
     for dim in dims:
         if isinstance(dim, (bool, np.bool_)) or not isinstance(

@@ -134,9 +134,6 @@ def read_array(value: Any, refuse: Refuse) -> np.ndarray[Any, Any]:
 
 def read_dlpack(source: Any, refuse: Refuse = _from_dlpack) -> np.ndarray[Any, Any]:
     """A copy of what `source.__dlpack__()` shows; it must lie in CPU memory."""
-    device = tuple(int(v) for v in source.__dlpack_device__())
-    if device[0] != CPU[0]:
-        raise refuse(f"must be in CPU memory, got device {device}.")
     capsule = _capsule_of(source, refuse)
     name, managed = _opened(capsule, refuse)
     try:
@@ -151,6 +148,9 @@ def read_dlpack(source: Any, refuse: Refuse = _from_dlpack) -> np.ndarray[Any, A
 
 def _capsule_of(source: Any, refuse: Refuse) -> Any:
     try:
+        device = tuple(int(v) for v in source.__dlpack_device__())
+        if device[0] != CPU[0]:
+            raise refuse(f"must be in CPU memory, got device {device}.")
         try:
             return source.__dlpack__(max_version=VERSION)
         except TypeError:  # a producer from before version 1.0 takes no such argument

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Self
 
+import numpy as np
+
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
 from semel.ops.attrs import GatherAttrs, GroupedMatmulAttrs, GroupRowsAttrs
@@ -207,6 +209,8 @@ class NN(Attention):
             raise GraphError(
                 where, f"target must have one class per row of {self.type}, got {classes.type}."
             )
+        if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, np.integer)):
+            raise GraphError(where, f"ignore_index must be an int, got {ignore_index!r}.")
         counts = classes.ne(ignore_index)
         chosen = self._choose(counts, classes, self._scalar(0, classes.dtype))
         chosen = chosen.unsqueeze(i)._checked(self.shape[i], where, "class")
