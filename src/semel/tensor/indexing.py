@@ -81,8 +81,9 @@ class Indexing(Contract):
         What is no "index" (a length, a class) does not count from the end.
         """
         if not self.dtype.is_integer:
-            words = "indices" if what == "index" else f"every {what}"
-            raise GraphError(where, f"{words} must be integers, got {self.type}.")
+            rule = f"every {what} must be an integer"
+            rule = "indices must be integers" if what == "index" else rule
+            raise GraphError(where, f"{rule}, got {self.type}.")
         checked = self._apply("check_index", self, attrs=CheckIndexAttrs(size, where, what))
         known = self._known()
         if known is not None and isinstance(size, int):
