@@ -45,6 +45,8 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
         fused = semel.prepare(program.build(), threads=1)
         with config.override(debug=frozenset({"poison", "jitter"})):
             shared = semel.prepare(program.build(), threads=2)
+        with config.override(arena=False):
+            apart = semel.prepare(program.build(), threads=1)
         single = semel.prepare(program.build(), threads=1, fusion=False)
         compiled = fused.compile_count  # 0 for a program that was drawn before
         bindings = program.bindings(rng)
@@ -57,6 +59,7 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
             _compare("not fused", _run(single, data, bound), want, noise, program.slack)
             _same_bits("the second run", _run(fused, data, bound), got)
             _same_bits("two threads", _run(shared, data, bound), got)
+            _same_bits("no shared bytes", _run(apart, data, bound), got)
             if program.variables:
                 fixed_graph = program.build(values)
                 fixed = _run(semel.prepare(fixed_graph, threads=1), data, {})
