@@ -21,7 +21,7 @@ import struct
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from semel.compiler.folder import PrivateFolder, is_doubtful
@@ -129,12 +129,12 @@ class KernelCache:
 
 
 def default_cache() -> KernelCache:
-    """The cache that the settings ask for; one per directory and process."""
+    """The cache that the settings ask for; one per directory and process, of those used last."""
     now = settings()
     return _cache_at(now.cache_dir if now.cache else None, now.cache_bytes)
 
 
-@cache
+@lru_cache(maxsize=16)  # each holds a descriptor
 def _cache_at(directory: Path | None, max_bytes: int) -> KernelCache:
     return KernelCache(directory, max_bytes)
 
