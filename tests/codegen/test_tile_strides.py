@@ -14,10 +14,12 @@ from tests.fuzz.checking import _used
 from tests.fuzz.programs import make_program
 
 from semel import Tensor, Variable
-from semel.ir.expr import Dim, evaluate
+from semel.ir.expr import Dim, Index, evaluate
 from semel.ir.graph import Graph
+from semel.ir.types import FLOAT32
+from semel.kernel import ir
 from semel.kernel.interpret import _Machine, _Memory
-from semel.kernel.ir import Buffer, Kernel
+from semel.kernel.ir import Buffer, Kernel, Loop, Store
 from semel.lower.tiles import tile_strides
 
 
@@ -102,6 +104,7 @@ SHAPED = {
     "padded": lambda x: x.pad(((1, 1), (0, 0))) + 1,
     "row sums": lambda x: x.sum(1) + 1,
     "product": lambda x: x @ x.T,
+    "pool": lambda x: x.reshape(1, 1, *x.shape).max_pool((3, 1), stride=(2, 1)),
     "running sum": lambda x: x.cumsum(0) + 1,
 }
 
@@ -120,3 +123,18 @@ def test_row_wise_chains_are_recognised() -> None:
     x = np.ones((200, 9), np.float32)
     tally = check([(t * 2).softmax(1)], {"x": x}, {})
     assert tally.claimed >= 4 and tally.tiles > 3
+
+
+def reading(step: int, count: int) -> Kernel:
+    """Tile t reads `count` elements from t * step on."""
+    tile, j = Index("tile", 4), Index("j", count)
+    source, out = Buffer("in", FLOAT32, 4 * step + count, "r"), Buffer("out", FLOAT32, 4, "w")
+    body = Loop(j, 0, count, (Store(out, tile, ir.load(source, tile * step + j)),))
+    return Kernel("k", (source, out), (), (), tile, 4, (body,))
+
+
+def test_tiles_that_overlap_by_one_element_have_no_stride() -> None:
+    for step in (1, 2, 3):
+        assert tile_strides(reading(step, step)) == {"in": step, "out": 1}
+        assert tile_strides(reading(step, step + 1))["in"] is None
+        assert tile_strides(reading(step + 1, step))["in"] == step + 1

@@ -62,6 +62,11 @@ def scaled_key(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ (k * D**-0.5).mT).softmax(-1) @ v
 
 
+def scaled_by_a_third(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A divisor whose reciprocal is not exact, so that it stays a division."""
+    return ((q / 3.0) @ (0.75 * k).mT).softmax(-1) @ v
+
+
 def softmax_as_quotient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = (q @ k.mT) / math.sqrt(D)
     weights = (scores - scores.max(-1, keepdims=True)).exp()
@@ -85,8 +90,8 @@ def transposed_storage(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 PLAIN: dict[str, Callable[..., Tensor]] = {
     f.__name__: f
     for f in (
-        divided, scaled_both, scaled_query, scaled_key, softmax_as_quotient, merged_heads,
-        transposed_storage,
+        divided, scaled_both, scaled_query, scaled_key, scaled_by_a_third, softmax_as_quotient,
+        merged_heads, transposed_storage,
     )
 }  # fmt: skip
 
@@ -258,3 +263,18 @@ def test_a_softmax_over_another_axis_stays() -> None:
     tensor = scores_of(*tensors[:2]).softmax(-2) @ tensors[2]
     graph = run_passes(Graph((tensor.node,)))
     assert not [n for n in graph.nodes if n.op.name == "softmax_matmul"]
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("shared", ["sum", "max"])
+def test_a_sum_or_maximum_over_other_axes_stays(axes: tuple[int, ...], shared: str) -> None:
+    s, v = data(1, 3, 4, 4), data(2, 3, 4, 5)
+    scores = Tensor.input("s", s.shape)
+    over = {"sum": (-1,), "max": (-1,)} | {shared: axes}
+    weights = (scores - scores.max(over["max"], keepdims=True)).exp()
+    tensor = weights / weights.sum(over["sum"], keepdims=True) @ Tensor.input("v", v.shape)
+    nodes = run_passes(Graph((tensor.node,))).nodes
+    assert not [n for n in nodes if n.op.name == "softmax_matmul"]
+    e = np.exp(s - s.max(over["max"], keepdims=True))
+    want = e / e.sum(over["sum"], keepdims=True) @ v
+    np.testing.assert_allclose(tensor.prepare(threads=1)(s=s, v=v), want, atol=2e-6)

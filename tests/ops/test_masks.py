@@ -208,3 +208,25 @@ def test_a_symbolic_shift_of_either_sign_is_a_band() -> None:
     assert ends(lambda r, c: c <= r + (t - s), s, t) == (None, t - s)
     assert ends(lambda r, c: c.cast("int16") + (s - t) >= r, s, t) == (t - s, None)
     assert ends(lambda r, c: c.cast("uint8") <= r.cast("uint8") + (t - s), s, t) is None
+
+
+@pytest.mark.parametrize("low", [-9, -5, -4, -3, 0, 2])
+@pytest.mark.parametrize("high", [2, 3, 5, 6, 9])
+def test_a_constant_is_a_band_with_the_ends_that_hide_something(low: int, high: int) -> None:
+    distance = np.arange(7) - np.arange(5)[:, None]
+    inside = (distance >= low) & (distance <= high)
+    found = ends(lambda r, c: Tensor(inside), 5, 7)
+    left, right = low if low > -4 else None, high if high < 6 else None
+    assert found == (None if left is None and right is None else (left, right))
+
+
+def test_a_shift_that_differs_from_batch_to_batch_is_no_band() -> None:
+    row, column = positions(5, 6)
+    shown = column <= row + Tensor.arange(3).reshape(3, 1, 1)
+    s, v = (np.random.default_rng(n).standard_normal((3, 5 + n, 6), np.float32) for n in (0, 1))
+    scores, values = Tensor.input("s", s.shape), Tensor.input("v", v.shape)
+    tensor = Tensor.where(shown, scores, -np.inf).softmax(-1) @ values
+    hidden = np.where([np.tri(5, 6, n, dtype=bool) for n in range(3)], s, -np.inf)
+    weights = np.exp(hidden - hidden.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(semel.prepare(tensor, threads=1)(s=s, v=v), want, atol=2e-6)

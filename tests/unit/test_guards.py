@@ -19,6 +19,7 @@ from semel.ops.attrs import (
     SliceAttrs,
 )
 from semel.ops.guards import guards
+from semel.ops.shapes import at_most
 
 N = Variable("n", 0, 100)
 M = Variable("m", 1, 100)
@@ -100,3 +101,18 @@ def test_the_same_guard_is_kept_once() -> None:
     x, y = f32("x", N), f32("y", M)
     graph = Graph((make_node("add", [x, y]), make_node("mul", [x, y])))
     assert len(guards(graph)) == 1
+
+
+@pytest.mark.parametrize("low", range(1, 9))
+def test_quotients_are_bounded_as_closely_as_can_be(low: int) -> None:
+    """c * (e // d) lies between c/d * (e - d + 1) and c/d * e, and both ends are reached."""
+    n = Variable("n", low)
+    for divisor in (2, 3, 5):
+        for factor in (1, 2):
+            up = factor * divisor * ((n + 1) // divisor)
+            most = factor * (n + 1)
+            assert at_most(up, most, "").always_holds
+            assert not at_most(up, most - 1, "").always_holds
+            rest = n - factor * divisor * (n // divisor) + (factor - 1) * n
+            assert at_most(rest, factor * (divisor - 1), "").always_holds
+            assert not at_most(rest, factor * (divisor - 1) - 1, "").always_holds

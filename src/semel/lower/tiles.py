@@ -93,7 +93,7 @@ def _stride(ranges: list[_Range], tile: Index) -> Dim | None:
         stride = linear_coefficient(low, tile)
         if stride is None or stride == 0 or substitute(low, {tile: 0}) != 0:
             return None
-        if not is_nonnegative(stride - 1 - substitute(high - stride * tile, {})):
+        if not is_nonnegative(stride - 1 - (high - stride * tile)):
             return None
         strides.add(stride)
     return strides.pop() if len(strides) == 1 else None

@@ -207,13 +207,18 @@ def _unscaled(node: Node) -> tuple[Node, float]:
         moved = node if factor == 1.0 else make_node(node.op.name, (inner,), node.attrs)
         return moved, factor
     if node.op.name in ("mul", "div"):
-        number = uniform(node.inputs[1])
-        if number is not None and number.value != 0:
+        own = _factor(node.inputs[1])
+        if own is not None:
             inner, factor = _unscaled(node.inputs[0])
-            own = float(number.value)
             return inner, factor * own if node.op.name == "mul" else factor / own
-        number = uniform(node.inputs[0]) if node.op.name == "mul" else None
-        if number is not None:
+        own = _factor(node.inputs[0]) if node.op.name == "mul" else None
+        if own is not None:
             inner, factor = _unscaled(node.inputs[1])
-            return inner, factor * float(number.value)
+            return inner, factor * own
     return node, 1.0
+
+
+def _factor(node: Node) -> float | None:
+    """The number that `node` repeats, if it is one and not 0, by which nothing is divided."""
+    number = uniform(node)
+    return None if number is None or number.value == 0 else float(number.value)

@@ -52,6 +52,7 @@ from semel.schedule.group import (
     LoopBody,
     Schedule,
 )
+from semel.schedule.order import order_groups
 from semel.schedule.siblings import merge_siblings
 
 #: Columns up to which a matmul computes its left operand itself, row by row: two tiles.
@@ -625,23 +626,7 @@ class _Scheduler:
         """Groups after the groups they read from; ties by the root's place in the graph."""
         place = {n: i for i, n in enumerate(self.graph.nodes)}
         rank = {g: place[g.root] for g in self.groups}
-        done: dict[Group, None] = {}
-        for group in sorted(self.groups, key=lambda g: rank[g]):
-            self._emit(group, done, rank)
-        return tuple(done)
-
-    def _emit(self, group: Group, done: dict[Group, None], rank: dict[Group, int]) -> None:
-        stack: list[tuple[Group, bool]] = [(group, False)]
-        while stack:
-            current, ready = stack.pop()
-            if current in done:
-                continue
-            if ready:
-                done[current] = None
-                continue
-            stack.append((current, True))
-            needed = sorted(self.depends[current], key=lambda g: -rank[g])
-            stack.extend((g, False) for g in needed if g not in done)
+        return tuple(order_groups(self.depends, rank))
 
 
 def _no_gather(node: Node, at: Indices) -> Dim:
