@@ -53,6 +53,19 @@ def carried_by_a_loop(lanes: int) -> tuple[Statement, ...]:
     )
 
 
+def known_before_a_loop(lanes: int) -> tuple[Statement, ...]:
+    """Nothing is stored between the first use of the value and the loop that changes it."""
+    first = loaded(OUT, 0)
+    return (
+        Store(OUT, 0, ir.load(IN, 3)),
+        Store(ROW, 0, first),
+        Loop(J, 0, 3, (Store(ROW, J + 1, first), Store(OUT, 0, first))),
+        Store(OUT, 1, first),
+        Loop(K, 4, 40, (Store(ROW, K, ir.load(IN, K)),), lanes),
+        Loop(K, 2, 40, (Store(OUT, K, ir.load(ROW, K - 2)),), lanes),
+    )
+
+
 def under_a_condition(lanes: int) -> tuple[Statement, ...]:
     first = loaded(OUT, 0)
     seven = ir.load(IN, 7) > ir.const(FLOAT32, 0)
@@ -66,7 +79,10 @@ def under_a_condition(lanes: int) -> tuple[Statement, ...]:
 
 @pytest.mark.parametrize("target_name", runnable_targets())
 @pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.parametrize("body", [twice, reduced_after_store, carried_by_a_loop, under_a_condition])
+@pytest.mark.parametrize(
+    "body",
+    [twice, reduced_after_store, carried_by_a_loop, known_before_a_loop, under_a_condition],
+)
 def test_stores_are_seen_by_later_statements(
     body: Callable[[int], tuple[Statement, ...]], lanes: int, target_name: str
 ) -> None:

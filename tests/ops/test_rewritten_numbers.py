@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.lowering import lower_graph
 
 import semel
-from semel import Tensor
+from semel import Tensor, config
 from semel.ir.graph import Graph
+from semel.kernel import ir
 from semel.passes import run_passes
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -64,3 +67,66 @@ def test_rows_of_sums_that_meet_other_rows(stored: bool) -> None:
     got = semel.prepare([turned, w] if stored else [turned], threads=1)(x=x)
     e = np.exp(x)
     np.testing.assert_allclose(got[0] if stored else got, e.sum(1).reshape(1, 16) + e, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- indices read from memory
+
+
+def gathered(kind: str) -> tuple[Tensor, Array]:
+    """Rows or elements of t, chosen by an input or by what a reduction finds; and the truth."""
+    x, t = ARRAYS["x"], ARRAYS["t"]
+    xs, ts = Tensor.input("x", x.shape), Tensor.input("t", t.shape)
+    rows, places = Tensor.input("i", (12,), "int64"), Tensor.input("j", (12, 9), "int64")
+    match kind:
+        case "rows by an input":
+            e = np.exp(t[ARRAYS["i"]])
+            return ts[rows].softmax(1) + xs, e / e.sum(1, keepdims=True) + x
+        case "elements by an input":
+            e = np.exp(np.take_along_axis(t, ARRAYS["j"], 1))
+            want = e / e.sum(1, keepdims=True) + x
+            return ts.take_along_axis(places, 1).softmax(1) + xs, want
+        case "rows by a reduction":
+            return xs - ts[xs.argmax(1)], x - t[x.argmax(1)]
+        case _:
+            best = x.argmax(1, keepdims=True)
+            want = x - np.take_along_axis(t, best, 1)
+            return xs - ts.take_along_axis(xs.argmax(1, keepdims=True), 1), want
+
+
+ARRAYS: dict[str, Array] = {
+    "x": data(2, 12, 9),
+    "t": data(3, 12, 9),
+    "i": np.random.default_rng(4).integers(0, 12, 12),
+    "j": np.random.default_rng(5).integers(0, 9, (12, 9)),
+}
+#: Kind -> whether the index is read before all phases: what a reduction finds is not known there.
+GATHERS = {
+    "rows by an input": True,
+    "elements by an input": False,
+    "rows by a reduction": False,
+    "elements by a reduction": False,
+}
+
+
+@pytest.mark.parametrize("kind", GATHERS)
+def test_indices_are_read_where_they_are_known(kind: str) -> None:
+    tensor, want = gathered(kind)
+    graph, kernels = lower_graph([tensor])
+    used = {n.attrs.name: ARRAYS[n.attrs.name] for n in graph.inputs}
+    (kernel,) = [lowered.kernel for lowered in kernels]
+    with config.override(verify=True):
+        plan = semel.prepare(tensor, threads=1)
+    np.testing.assert_allclose(plan(**used), want, rtol=1e-5, atol=1e-6)
+    binds, stores = (depths(kernel.body, kind) for kind in (ir.Bind, ir.Store))
+    assert binds and (max(binds) < max(stores)) == GATHERS[kind]
+
+
+def depths(body: Sequence[ir.Statement], kind: type, depth: int = 0) -> list[int]:
+    """How many loops are around each statement of a kind."""
+    found: list[int] = []
+    for statement in body:
+        if isinstance(statement, kind):
+            found.append(depth)
+        if isinstance(statement, (ir.Loop, ir.If)):
+            found += depths(statement.body, kind, depth + isinstance(statement, ir.Loop))
+    return found
