@@ -1,4 +1,4 @@
-"""Run a kernel as machine code, on arrays, without a plan.
+"""Run a kernel as machine code, on arrays, without a plan: here, or under an emulator.
 
 Kernel x Target --Native--> arrays written in place, the failed check if any
 """
@@ -6,11 +6,13 @@ Kernel x Target --Native--> arrays written in place, the failed check if any
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
+from tests.codegen.emulate import Emulated, can_emulate, emulator
 
 from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.devices.cpu.elf import load_object
@@ -20,6 +22,9 @@ from semel.ir.target import Target, target_for
 from semel.kernel.ir import Kernel
 
 Array = np.ndarray[Any, Any]
+
+#: (lane's record, bytes of scratch, buffers, vals, first and last tile)
+Call = Callable[[Array, int, Sequence[Array], Array, tuple[int, int]], None]
 
 _AVX = ("avx", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
         "sse4.2", "ssse3", "xsave")  # fmt: skip
@@ -40,15 +45,46 @@ def runnable_targets() -> dict[str, Target]:
     return found
 
 
+@cache
+def every_target() -> dict[str, Target]:
+    """What this host can run, and another machine, which takes an emulator."""
+    return {**runnable_targets(), "neon128": target_for("aarch64", ("fp-armv8", "neon"))}
+
+
+def runs_here(target: Target) -> bool:
+    host = host_target()
+    return target.arch == host.arch and set(target.features) <= set(host.features)
+
+
 class Native:
-    """The machine code of one kernel."""
+    """The machine code of one kernel; skips the test where nothing runs it."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel = kernel
-        self.code = compile_ir(emit_kernel(kernel, target, "kernel_under_test"), target)
-        self._loaded = load_object(self.code)
+        self._call = self._here(target) if runs_here(target) else self._emulated(target)
+
+    def _emulated(self, target: Target) -> Call:
+        if not can_emulate(target):
+            pytest.skip(emulator(target))
+        return Emulated(self.kernel, target).call
+
+    def _here(self, target: Target) -> Call:
+        loaded = load_object(
+            compile_ir(emit_kernel(self.kernel, target, "kernel_under_test"), target)
+        )
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)
-        self._call = kind(self._loaded.address("kernel_under_test"))
+        function = kind(loaded.address("kernel_under_test"))
+
+        def call(
+            lane: Array, size: int, buffers: Sequence[Array], vals: Array, tiles: tuple[int, int]
+        ) -> None:
+            scratch = np.full(size + 64, 0xFF, np.uint8)
+            lane[_SCRATCH_AT] = (scratch.ctypes.data + 63) // 64 * 64
+            pointers = np.array([b.ctypes.data for b in buffers], np.uint64)
+            function(lane.ctypes.data, pointers.ctypes.data, vals.ctypes.data, *tiles)
+            assert loaded.symbols  # the code is there until now
+
+        return call
 
     def run(
         self,
@@ -61,12 +97,10 @@ class Native:
         values = dict(variables or {})
         words: dict[Any, int] = {v: values[v.name] for v in self.kernel.variables}
         env: dict[str, int] = {v.name: n for v, n in words.items() if isinstance(v, Variable)}
-        scratch = np.full(evaluate(scratch_bytes(self.kernel), env) + 64, 0xFF, np.uint8)
         lane = np.zeros(_LANE_BYTES // 8, np.int64)
-        lane[_SCRATCH_AT] = (scratch.ctypes.data + 63) // 64 * 64
-        pointers = np.array([b.ctypes.data for b in buffers], np.uint64)
         vals = np.array([words[v] for v in self.kernel.variables] or [0], np.int64)
         tiles = evaluate(self.kernel.tiles, env)
         first = 0 if last_tiles is None else max(tiles - last_tiles, 0)
-        self._call(lane.ctypes.data, pointers.ctypes.data, vals.ctypes.data, first, tiles)
+        size = evaluate(scratch_bytes(self.kernel), env)
+        self._call(lane, size, buffers, vals, (first, tiles))
         return (int(lane[_CODE_AT]), int(lane[_VALUE_AT])) if lane[_CODE_AT] else None

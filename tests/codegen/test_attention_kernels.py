@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
-from tests.codegen.machine import Array, runnable_targets
+from tests.codegen.machine import Array, every_target, runnable_targets
 from tests.codegen.test_stray_accesses import run
 
 from semel import Tensor, Variable
@@ -84,10 +84,10 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("width", runnable_targets())
+@pytest.mark.parametrize("width", every_target())
 def test_the_machine_does_what_the_interpreter_says(name: str, width: str) -> None:
     tensor, arrays, values = CASES[name]()
-    target = runnable_targets()[width]
+    target = every_target()[width]
     graph, kernels = lower_graph([tensor], target)
     assert [found for k in kernels for found in verify_kernel(k.kernel)] == []
     (said,) = run_kernels(graph, kernels, arrays, values, run_by_interpreter)

@@ -10,7 +10,7 @@ from tests.codegen.lowering import run_by_interpreter, run_by_machine, run_kerne
 
 from semel import Tensor
 from semel.codegen.emit import emit_kernel
-from semel.devices.cpu.toolchain import assembly, host_target
+from semel.devices.cpu.toolchain import assembly
 from semel.errors import InternalError
 from semel.ir.expr import Index
 from semel.ir.graph import Graph
@@ -101,9 +101,7 @@ def test_kernels_are_sound_and_mean_the_exact_product(name: str, a_dtype: str) -
 def test_the_machine_computes_the_exact_product(
     name: str, a_dtype: str, shape: tuple[int, int, int]
 ) -> None:
-    target, host = TARGETS[name], host_target()
-    if target.arch != host.arch or not set(target.features) <= set(host.features):
-        pytest.skip(f"this host is no {name}")
+    target = TARGETS[name]
     output, a, expected = product(a_dtype, *shape)
     graph, kernels = kernels_for(output, target)
     (got,) = run_kernels(graph, kernels, {"a": a}, {}, run_by_machine(target))

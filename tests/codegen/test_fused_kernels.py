@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
-from tests.codegen.machine import Array, runnable_targets
+from tests.codegen.machine import Array, every_target
 from tests.fuzz.checking import _compare, _compare_closely, _used
 from tests.fuzz.programs import make_program
 
@@ -21,7 +21,7 @@ from semel import Tensor
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
 
-TARGETS = runnable_targets()
+TARGETS = every_target()
 Build = Callable[..., Any]
 
 

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.codegen.machine import Array, Native, runnable_targets
+from tests.codegen.machine import Array, Native, every_target
 
 from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import compile_ir
@@ -52,7 +52,7 @@ from semel.kernel.ir import (
 INTEGERS = (INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64)
 FLOATS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 DTYPES = (BOOL, *INTEGERS, *FLOATS)
-TARGETS = runnable_targets()
+TARGETS = every_target()
 SIZES = (0, 1, 7, 16, 33, 100)
 N = Variable("n", 0, None)
 

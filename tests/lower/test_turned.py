@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
-from tests.codegen.machine import runnable_targets
+from tests.codegen.machine import every_target
 
 import semel
 from semel import Tensor, Variable
@@ -21,7 +21,7 @@ from semel.ir.types import as_dtype
 from semel.lower import lower_schedule
 from semel.schedule.groups import build_schedule
 
-TARGETS = runnable_targets()
+TARGETS = every_target()
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint16", "int64", "bool")
 RARELY = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

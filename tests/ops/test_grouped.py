@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.lowering import lower_graph, run_kernels
-from tests.codegen.machine import Native, runnable_targets
+from tests.codegen.machine import Native, every_target
 
 from semel import GraphError, IndexRangeError, Tensor, Variable
 from semel.errors import VariableError
@@ -178,10 +178,10 @@ def test_layers_with_the_same_ids_list_their_rows_once() -> None:
     assert sum("group_rows" in name for name in kernel_names(y.prepare())) == 1
 
 
-@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("target", every_target())
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_interpreter_and_every_vector_width_agree(target: str, dtype: str) -> None:
-    machine = runnable_targets()[target]
+    machine = every_target()[target]
     t = Variable("t", 0, 40)
     x = Tensor.input("x", (t, 5), dtype)
     y = x.grouped_matmul(Tensor.input("w", (3, 5, 35), dtype), Tensor.input("ids", (t,), "int64"))

@@ -515,11 +515,26 @@ def load_object(code: bytes, externals: Mapping[str, int] | None = None) -> Load
         raise _refuse(f"object must be for this {host} machine, got ELF machine {obj.machine}.")
     layout, addresses = _lay_out(obj), _resolve_externals(obj, externals or {})
     place = code_space.take(layout.nbytes)
-    linker = _Linker(obj, layout, place.address, addresses)
-    linker.relocate()
-    exports = _exports(obj, linker.image)
-    place.fill(bytes(linker.image.memory), layout.code_bytes)
+    image, exports = _link(obj, layout, place.address, addresses)
+    place.fill(image, layout.code_bytes)
     return LoadedCode(exports, place)
+
+
+def link_image(code: bytes, base: int) -> tuple[bytes, dict[str, int]]:
+    """What `code` would be in memory at `base`, and where its symbols would lie.
+
+    For any machine; nothing may be left undefined.
+    """
+    obj = _parse(code)
+    return _link(obj, _lay_out(obj), base, {})
+
+
+def _link(
+    obj: _Object, layout: _Layout, base: int, externals: Mapping[str, int]
+) -> tuple[bytes, dict[str, int]]:
+    linker = _Linker(obj, layout, base, externals)
+    linker.relocate()
+    return bytes(linker.image.memory), _exports(obj, linker.image)
 
 
 def _resolve_externals(obj: _Object, externals: Mapping[str, int]) -> dict[str, int]:
