@@ -6,8 +6,20 @@ architecture --> LLVM IR text that the other parts of the runner call
 from __future__ import annotations
 
 SYSTEM_CALLS = {
-    "x86_64": {"FUTEX": 202, "GETTID": 186, "GETCPU": 309, "SET_AFFINITY": 203},
-    "aarch64": {"FUTEX": 98, "GETTID": 178, "GETCPU": 168, "SET_AFFINITY": 122},
+    "x86_64": {
+        "FUTEX": 202,
+        "GETTID": 186,
+        "GETCPU": 309,
+        "SET_AFFINITY": 203,
+        "GET_AFFINITY": 204,
+    },
+    "aarch64": {
+        "FUTEX": 98,
+        "GETTID": 178,
+        "GETCPU": 168,
+        "SET_AFFINITY": 122,
+        "GET_AFFINITY": 123,
+    },
 }
 
 # What the architectures do differently: a pause, a clock, a system call, and the
@@ -91,11 +103,12 @@ define internal void @restore_float_mode(i64 %was) noinline {
 """,
 }  # fmt: skip
 
-# The operating system likes to wake a thread on the CPU of the one that wakes it, above all in
-# a virtual machine, where idle CPUs do not look idle; the two then share that CPU for
-# milliseconds. So a sleeper is told to stay off the caller's CPU before it is woken.
+# A worker may run where the thread that it works for may run, asked anew each time, so that a
+# `taskset` is followed, and where that thread is not: the operating system likes to wake a thread
+# on the CPU of the one that wakes it, above all in a virtual machine, where idle CPUs do not look
+# idle, and the two then share that CPU for milliseconds. A caller with one CPU shares it.
 SYSTEM = """
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
   %number = inttoptr i64 %value to ptr
@@ -103,23 +116,25 @@ define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinlin
   ret i64 %r
 }
 
-define internal void @keep_apart(ptr %worker) noinline {
+define internal void @place(ptr %worker, i64 %now) noinline {
   %mask = alloca [@MASK_BYTES x i8], align 8
   %cpu = alloca i64, align 8
   store i64 0, ptr %cpu, align 8
-  %allowed = pointer %worker.Worker.CPU_MASK
   %thread = pointer %worker.Worker.THREAD_ID
-  %has_mask = icmp ne ptr %allowed, null
   %has_started = icmp ne ptr %thread, null
-  %possible = and i1 %has_mask, %has_started
-  br i1 %possible, label %ask, label %exit
+  br i1 %has_started, label %ask, label %exit
 ask:
-  %failed = call i64 @system(i64 @SYS_GETCPU, ptr %cpu, i64 0, ptr null, ptr null)
+  set %worker.Worker.PLACED_AT = %now
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 @MASK_BYTES, i1 false)
+  %written = call i64 @system(i64 @SYS_GET_AFFINITY, ptr null, i64 @MASK_BYTES,
+                              ptr %mask, ptr null)
+  %ignored = call i64 @system(i64 @SYS_GETCPU, ptr %cpu, i64 0, ptr null, ptr null)
   %here = load i64, ptr %cpu, align 8
-  %known = icmp ult i64 %here, @MASK_BITS
+  %has_mask = icmp sgt i64 %written, 0
+  %fits = icmp ult i64 %here, @MASK_BITS
+  %known = and i1 %has_mask, %fits
   br i1 %known, label %move, label %exit
 move:
-  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 @MASK_BYTES, i1 false)
   %byte_index = lshr i64 %here, 3
   %byte_at = getelementptr i8, ptr %mask, i64 %byte_index
   %byte = load i8, ptr %byte_at, align 1
@@ -129,8 +144,14 @@ move:
   %others = xor i8 %bit, -1
   %left = and i8 %byte, %others
   store i8 %left, ptr %byte_at, align 1
-  %ignored = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
-                              ptr %mask, ptr null)
+  %moved = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
+                            ptr %mask, ptr null)
+  %refused = icmp slt i64 %moved, 0
+  br i1 %refused, label %together, label %exit
+together:
+  store i8 %byte, ptr %byte_at, align 1
+  %last = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
+                           ptr %mask, ptr null)
   br label %exit
 exit:
   ret void

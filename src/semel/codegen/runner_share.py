@@ -38,7 +38,7 @@ publish:
   %open = shl i64 %index, 32
   store atomic i64 %open, ptr %claim seq_cst, align 8
   %begin = call i64 @ticks()
-  call void @recruit(ptr %h)
+  call void @recruit(ptr %h, i64 %begin)
   br label %take
 take:
   ; The caller counts its own chunks for itself: DONE is a line that workers write.
@@ -165,14 +165,16 @@ exit:
   ret void
 }
 
-; Offer the plan's free lanes to free workers; wake sleepers only for enough work.
-define internal void @recruit(ptr %h) noinline {
+; Offer the plan's free lanes to free workers; wake sleepers only for enough work. A worker is
+; told where it may run when it is woken, and now and then if it never sleeps.
+define internal void @recruit(ptr %h, i64 %now) noinline {
 entry:
   %lanes = pointer %h.Header.LANES
   %threads = word %h.Header.THREADS
   %pool = pointer %h.Header.POOL
   %num_workers = word %h.Header.NUM_WORKERS
   %work = word %h.Header.LARGE_WORK
+  %slice = word %h.Header.SLICE_TICKS
   %may_wake = icmp sge i64 %work, @WAKE_NS
   br label %lane_head
 lane_head:
@@ -233,14 +235,23 @@ worker_next:
 offered:
   %asleep2 = load atomic i64, ptr %sleeping seq_cst, align 8
   %must_wake = icmp ne i64 %asleep2, 0
-  br i1 %must_wake, label %wake, label %lane_next
+  br i1 %must_wake, label %wake, label %awake_one
+awake_one:
+  %placed = word %worker.Worker.PLACED_AT
+  %since = sub i64 %now, %placed
+  %is_old = icmp sgt i64 %since, %slice
+  br i1 %is_old, label %again, label %lane_next
+again:
+  call void @place(ptr %worker, i64 %now)
+  br label %lane_next
 wake:
-  call void @keep_apart(ptr %worker)
+  call void @place(ptr %worker, i64 %now)
   store atomic i64 0, ptr %sleeping seq_cst, align 8
   %ignored = call i64 @futex(ptr %sleeping, i64 129, i64 1, ptr null)
   br label %lane_next
 lane_next:
-  %w_out = phi i64 [ %w, %lane_one ], [ %v, %worker_head ], [ %v1, %offered ], [ %v1, %wake ]
+  %w_out = phi i64 [ %w, %lane_one ], [ %v, %worker_head ], [ %v1, %awake_one ],
+                 [ %v1, %again ], [ %v1, %wake ]
   %l1 = add i64 %l, 1
   br label %lane_head
 exit:

@@ -190,7 +190,7 @@ class Worker(IntEnum):
     SPIN_TICKS = 2
     EXITED = 3
     THREAD_ID = 4
-    CPU_MASK = 5  # CPUs of the process, MASK_WORDS words; 0: leave it where it is
+    PLACED_AT = 5  # ticks when it was told last on which CPUs it may run
 
 
 class Code(IntEnum):

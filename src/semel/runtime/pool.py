@@ -5,8 +5,9 @@
 A worker is a native thread in the generated worker loop: it holds no interpreter state, takes
 no signals, and never runs Python. Each has a record with a mailbox; a plan offers it a lane
 there. Threads start when a plan first has work to share and stay; idle ones spin for a
-bounded time, then sleep in the kernel. They end at interpreter exit. A forked child has
-none of its parent's threads and starts with an empty pool.
+bounded time, then sleep in the kernel. A worker runs on the CPUs that its caller may use at
+that time. They end at interpreter exit. A forked child has none of its parent's threads and
+starts with an empty pool.
 
 Invariant: the records are never freed: a worker may read its mailbox at any time.
 """
@@ -19,8 +20,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-
-import numpy as np
 
 from semel.ir import abi
 from semel.ir.abi import Worker
@@ -73,7 +72,6 @@ class WorkerPool:
         words = self._records.bytes[offset:].view("int64")[: abi.WORKER_WORDS]
         words[:] = 0
         words[Worker.SPIN_TICKS] = self._spin_ticks
-        words[Worker.CPU_MASK] = self._mask_address()
         libc = ctypes.CDLL(None)
         thread = ctypes.c_ulong()
         # The thread inherits the mask of its creator: block everything around the creation,
@@ -95,19 +93,6 @@ class WorkerPool:
             libc.pthread_detach(thread)
         return not failed
 
-    def _mask_address(self) -> int:
-        """The CPUs of this process as a mask behind the records; 0 if there is no choice."""
-        try:
-            cpus = os.sched_getaffinity(0)
-        except AttributeError:  # not on this system
-            return 0
-        if len(cpus) < 2 or max(cpus) >= abi.MASK_WORDS * 64:
-            return 0
-        offset = MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES
-        mask = sum(1 << cpu for cpu in cpus).to_bytes(abi.MASK_WORDS * abi.WORD_BYTES, "little")
-        self._records.bytes[offset : offset + len(mask)] = np.frombuffer(mask, np.uint8)
-        return self._records.address + offset
-
     def stop(self) -> None:
         """End the workers; a plan that runs later does all its work on the calling thread."""
         words = self._records.bytes.view("int64")
@@ -126,7 +111,6 @@ class WorkerPool:
 
 
 def _immortal_records() -> Memory:
-    size = (MAX_WORKERS * abi.WORKER_WORDS + abi.MASK_WORDS) * abi.WORD_BYTES
-    records = allocate(size, mapped=True)
+    records = allocate(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES, mapped=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
     return records
