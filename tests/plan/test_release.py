@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.plan.build import Sketch
+from tests.plan.kernels import kernel
 
 import semel
 from semel import Variable
 from semel.errors import ReleasedError
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedCopy, PreparedCustomFunction, PreparedEnd, PreparedLoop
+from semel.plan.prepared import (
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedEnd,
+    PreparedKernel,
+    PreparedLoop,
+)
 from semel.plan.release import passing_ranges
 from semel.runtime.allocator import counters
 from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
 
 BIG = 1 << 18  #: elements of a buffer whose memory is a mapping of its own
 
@@ -103,6 +113,30 @@ def test_a_loop_that_may_not_run_writes_nothing_for_sure() -> None:
         if not is_inside:
             s.op("double", "between", "out")
         assert _passing(s, s.build("out")) == expected
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_what_a_counter_selects_is_not_written_whole(is_fixed: bool) -> None:
+    s = Sketch(16, fixed=False)
+    s.builder.add_op(PreparedLoop(1, "step", 4))
+    plain = kernel("increment", Variable("n", 0, 16))
+    both = (Variable("step", 0, 16), Variable("n", 0, 16))
+    specs = tuple(replace(spec, size=16) for spec in plain.signature.buffers)
+    signature = replace(plain.signature, variables=both, tiles=1, buffers=specs)
+    s.builder.add_kernel(
+        PreparedKernel(
+            3,
+            None,
+            CachedKernel(signature, plain.address, "increment"),
+            "cpu",
+            (s.buffer("x"), s.buffer("between")),
+            (1,),
+            fixedvars={"step": 1, "n": 4} if is_fixed else {"n": 4},
+        )
+    )
+    s.op("double", "between", "out", fixedvars={"n": 16})
+    s.builder.add_op(PreparedEnd(2))
+    assert _passing(s, s.build("out")) == ({"between"} if is_fixed else set())
 
 
 def test_a_custom_function_may_leave_what_was_there() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,6 +68,7 @@ from semel.plan.state import (
     PlainOutputKeeper,
     PlanState,
 )
+from semel.plan.writers import find_writers
 from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.custom import call_on_host
@@ -465,7 +466,7 @@ class ExecutionPlan:
             name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
             for name, a in arrays.items()
         }
-        outputs = [b.array() for b in self.output_buffers]
+        outputs = [b.array(b.readable_shape()) for b in self.output_buffers]
         single = outputs[0] if len(outputs) == 1 else None
         return _FastCall(self._state.version, views, outputs, single)
 
@@ -657,6 +658,7 @@ class ExecutionPlan:
                 self._parts.buffers[keeper.index].array(shape)[...] = array
                 self._state.inputs[name].record(shape)
         self._set_values(values)
+        self._state.table.set_marks(dict(enumerate(source._state.table.marks)))
         self.compile_count = source.compile_count
 
     # ------------------------------------------------------------ inside another plan
@@ -829,11 +831,13 @@ class ExecutionPlan:
         is_input = {io.index for io in self._parts.input_io}
         for io in self._parts.output_io:
             if io.index not in is_input:
-                self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type))
+                writers = self._writers.writers.get(io.index, ())
+                self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type, writers))
         for index in self._parts.outputs:
             buffer = self._parts.buffers[index]
             if buffer.keeper is None:
-                buffer.keep(PlainOutputKeeper(self._state, buffer.type))
+                writers = self._writers.writers.get(index, ())
+                buffer.keep(PlainOutputKeeper(self._state, buffer.type, writers))
 
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
@@ -872,6 +876,7 @@ class ExecutionPlan:
         )
         size = align(scratch_bytes(parts.ops, self._binder))
         self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
+        self._writers = find_writers(parts, self._binder)
         state.table = OpTable(
             [v.variable for v in parts.variables],
             [(v.variable.min, NO_LIMIT if v.top is None else v.top) for v in parts.variables],
@@ -882,6 +887,7 @@ class ExecutionPlan:
             make_lanes(parts.threads, [memory.address for memory in self._scratch]),
             parts.threads,
             self._linked.table_loops,
+            self._writers.marks,
         )
         words = state.table.words
         words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)
@@ -899,6 +905,9 @@ class ExecutionPlan:
     def set_program(self, program: Program, memory_limit: int | None) -> None:
         """For `instantiate`: what the plan was made from, and under which limit."""
         self.program, self.memory_limit = program, memory_limit
+        for keeper in (buffer.keeper for buffer in self.output_buffers):
+            if isinstance(keeper, OutputKeeper):
+                keeper.writers = ()  # a compiled plan writes what it declares
 
     def set_again(self, again: Callable[[int], ExecutionPlan]) -> None:
         """For `instantiate`: how to make another plan, for so many threads."""
@@ -966,13 +975,23 @@ class ExecutionPlan:
             self._state.current_values(),
             {name: keeper.recorded_shape() for name, keeper in inputs.items()},
             {name: array for name, array in arrays.items() if array is not None},
+            tuple(self._state.table.marks),
         )
 
-    def resume(self, values: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def resume(
+        self,
+        values: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        marks: Sequence[int] = (),
+    ) -> None:
         """For `restore`: go on with these variables and with inputs written in these shapes.
 
-        All are within bounds; guards and shapes are compared at the next run.
+        All are within bounds; guards and shapes are compared at the next run. `marks` say how much
+        of the outputs earlier runs wrote.
         """
+        self._state.table.set_marks(
+            dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(self._writers.marks)]))
+        )
         for name, shape in shapes.items():
             self._state.inputs[name].record(shape)
         self._set_values(values)

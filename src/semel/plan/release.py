@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from semel.ir.expr import Dim, is_nonnegative
 from semel.plan.link import KernelBinder
-from semel.plan.loops import find_loops, loop_at
+from semel.plan.loops import PlanLoop, find_loops, loop_at
 from semel.plan.parts import PlanParts
 from semel.plan.prepared import PreparedCopy, PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.runtime.buffer import Buffer
@@ -25,22 +25,22 @@ ByteRange = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One buffer of one operation: what it may read, and what it surely writes, from `where`."""
+    """One buffer of one operation: how many bytes it may read, and writes, from `where`.
+
+    `is_whole`: it writes them all each time, and not those that a loop's counter selects.
+    """
 
     where: ByteRange
     reads: Dim | None
     writes: Dim | None
     loop: int | None
+    is_whole: bool
 
 
 def passing_ranges(parts: PlanParts, binder: KernelBinder) -> list[ByteRange]:
     """The byte ranges of buffers whose contents no later run sees."""
     loops = find_loops(parts.ops)
-    uses = [
-        use
-        for position in parts.order
-        for use in _uses(parts, position, binder, loop_at(loops, position))
-    ]
+    uses = [use for position in parts.order for use in _uses(parts, position, binder, loops)]
     kept = [parts.buffers[io.index].byte_range for io in parts.input_io]
     kept += [parts.buffers[i].byte_range for i in parts.outputs]
     kept += _seen_later(uses)
@@ -49,15 +49,19 @@ def passing_ranges(parts: PlanParts, binder: KernelBinder) -> list[ByteRange]:
 
 
 def _uses(
-    parts: PlanParts, position: int, binder: KernelBinder, loop: int | None
+    parts: PlanParts, position: int, binder: KernelBinder, loops: Sequence[PlanLoop]
 ) -> Iterator[_Use]:
-    op = parts.ops[position]
-    for index, access, size in _accesses(op, parts.buffers, binder, parts.functions):
-        reads = size if "r" in access else None
-        yield _Use(parts.buffers[index].byte_range, reads, size if "w" in access else None, loop)
+    op, loop = parts.ops[position], loop_at(loops, position)
+    counter = None if loop is None else loops[loop].counter.name
+    is_whole = not isinstance(op, PreparedKernel) or all(
+        var.name != counter or var.name in op.fixedvars for var in op.runtime_vars
+    )
+    for index, access, size in accesses(op, parts.buffers, binder, parts.functions):
+        reads, writes = (size if letter in access else None for letter in "rw")
+        yield _Use(parts.buffers[index].byte_range, reads, writes, loop, is_whole)
 
 
-def _accesses(
+def accesses(
     op: PreparedOp,
     buffers: Sequence[Buffer],
     binder: KernelBinder,
@@ -101,7 +105,7 @@ def _seen_later(uses: Sequence[_Use]) -> list[ByteRange]:
 
 def _covers(write: _Use, read: _Use) -> bool:
     """Whether the write, if it came first, wrote all that is read; a loop may not run at all."""
-    if write.loop is not None and write.loop != read.loop:
+    if not write.is_whole or (write.loop is not None and write.loop != read.loop):
         return False
     if write.where[0] != read.where[0] or write.where[1] > read.where[1]:
         return False

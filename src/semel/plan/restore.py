@@ -58,13 +58,14 @@ class SavedPlan:
     order: tuple[int, ...] | None
     values: dict[str, int]
     shapes: dict[str, ConcreteShape]
+    marks: tuple[int, ...]
 
     def build(self, threads: int | None, memory_limit: int | None) -> ExecutionPlan:
         """The plan, with the variables and inputs that it was saved with."""
         plan = self.builder.build(threads=threads, order=self.order)
         plan.memory_limit = memory_limit
         _check_limit(plan.memory.peak_bytes, memory_limit)
-        plan.resume(self.values, self.shapes)
+        plan.resume(self.values, self.shapes, self.marks)
         return plan
 
 
@@ -96,7 +97,8 @@ def read_snapshot(
     shapes = _read_io(header, builder, buffers, dim)
     builder.set_output_buffers(_ints(header["output_buffers"]))
     order = None if header["order"] is None else _ints(header["order"])
-    return SavedPlan(builder, order, values, shapes)
+    marks = tuple(_size(mark) for mark in as_list(header.get("marks", [])))
+    return SavedPlan(builder, order, values, shapes, marks)
 
 
 def _check_limit(wanted: int, memory_limit: int | None) -> None:

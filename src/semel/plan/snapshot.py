@@ -60,6 +60,7 @@ class Snapshot:
     storages: tuple[Storage, ...]
     values: Mapping[str, int]
     shapes: Mapping[str, ConcreteShape | None]
+    marks: tuple[int, ...]
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
@@ -78,11 +79,12 @@ def take_snapshot(
     values: Mapping[str, int],
     shapes: Mapping[str, ConcreteShape | None],
     bound: Mapping[str, Array],
+    marks: tuple[int, ...],
 ) -> Snapshot:
     """A snapshot of a plan whose buffers lie in its own memory.
 
     `own` are the buffers that it writes or that are inputs or outputs; `bound` the arrays that
-    take the place of inputs.
+    take the place of inputs; `marks` how much of the outputs runs have written.
     """
     own_ids = {parts.buffers[i].memory.id for i in own}
     storages: dict[int, Storage] = {}
@@ -95,7 +97,7 @@ def take_snapshot(
                     data = _with_array(data, parts.buffers[io.index], bound[io.name])
             kept = data if data.any() else None
             storages[memory.id] = Storage(memory.id, memory.size_bytes, memory.id in own_ids, kept)
-    return Snapshot(parts, tuple(storages.values()), values, shapes)
+    return Snapshot(parts, tuple(storages.values()), values, shapes, marks)
 
 
 def _with_array(data: Bytes, buffer: Buffer, array: Array) -> Bytes:
@@ -139,6 +141,7 @@ def encode_snapshot(
             [*_encode_io(io, dim), _shape(snapshot.shapes[io.name])] for io in parts.input_io
         ],
         "outputs": [_encode_io(io, dim) for io in parts.output_io],
+        "marks": list(snapshot.marks),
     }
 
 

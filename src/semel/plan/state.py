@@ -21,7 +21,8 @@ from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Dim, Variable, evaluate, terms
 from semel.ir.types import TensorType
-from semel.runtime.buffer import ConcreteShape
+from semel.plan.stale import Writer, stale_range
+from semel.runtime.buffer import ByteSpan, ConcreteShape
 from semel.runtime.optable import OpTable
 
 
@@ -253,7 +254,7 @@ class InputKeeper:
                 hint="unbind() gives the plan its own buffer back.",
             )
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         self.state.check_alive()
         shape = self.recorded_shape()
         if shape is None:
@@ -268,9 +269,10 @@ class InputKeeper:
 class OutputKeeper:
     """Answers for an output's buffer: readable after a successful execute, until the next."""
 
-    def __init__(self, state: PlanState, kind: TensorType) -> None:
-        self.state = state
-        self.type = kind
+    def __init__(self, state: PlanState, kind: TensorType, writers: Sequence[Writer] = ()) -> None:
+        self.state, self.type = state, kind
+        #: Who writes it, if some run may write less of it than another.
+        self.writers = tuple(writers)
 
     @property
     def lock(self) -> threading.RLock:
@@ -285,12 +287,34 @@ class OutputKeeper:
     def begin_part_write(self) -> None:
         raise PlanError("copyin", "an output is written by the plan.")
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         self.state.check_alive()
         if not self.state.table.words[Header.VALID]:
             why = self.state.why_void()
             raise StaleError("output", f"cannot be read: {why}.", hint="Call execute() first.")
-        return self.state.shape_of(self.type)
+        shape = self.state.shape_of(self.type)
+        self._check_rows(shape, part)
+        return shape
+
+    def _check_rows(self, shape: ConcreteShape, part: ByteSpan | None) -> None:
+        """Refuse rows that a run at larger variables wrote and the last one did not."""
+        if not self.writers:
+            return
+        whole = prod(shape) * self.type.dtype.size_bytes
+        wanted = (0, whole) if part is None else (part[0], min(part[1], whole))
+        try:
+            stale = stale_range(
+                self.writers, self.state.current_values(), self.state.table.marks, wanted
+            )
+        except KeyError:
+            return  # a variable was never bound, so nothing ran
+        if stale is not None:
+            raise StaleError(
+                "output",
+                f"bytes [{stale[0]}, {stale[1]}) are of an earlier run at larger variables, the "
+                "last one did not write them.",
+                hint="Declare the output with its symbolic shape, or read a view of what is in it.",
+            )
 
     def generation(self) -> int:
         words = self.state.table.words
@@ -303,8 +327,8 @@ class PlainOutputKeeper(OutputKeeper):
     It is refused only if the last run failed, and only until it is written or computed again.
     """
 
-    def __init__(self, state: PlanState, kind: TensorType) -> None:
-        super().__init__(state, kind)
+    def __init__(self, state: PlanState, kind: TensorType, writers: Sequence[Writer] = ()) -> None:
+        super().__init__(state, kind, writers)
         self._writes = 0
         self._attempts_when_written = 0
 
@@ -312,18 +336,22 @@ class PlainOutputKeeper(OutputKeeper):
         if shape != self.shape_now():
             raise InputError("copyin", f"shape must be {self.shape_now()}, got {shape}.")
         self.begin_part_write()
+        marks = [w.mark for w in self.writers if w.mark is not None]
+        if marks:  # all of it is the caller's now
+            self.state.table.set_marks(dict.fromkeys(marks, 0))
 
     def begin_part_write(self) -> None:
         self.state.check_idle()
         self._writes += 1
         self._attempts_when_written = self.state.table.words[Header.ATTEMPTS]
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         words = self.state.table.words
         if words[Header.ATTEMPTS] == self._attempts_when_written:
             self.state.check_alive()
+            self._check_rows(self.shape_now(), part)
             return self.shape_now()
-        return super().begin_read()
+        return super().begin_read(part)
 
     def generation(self) -> int:
         return int(self.state.table.words[Header.ATTEMPTS]) + (self._writes << 32)
@@ -335,7 +363,7 @@ class IntermediateKeeper(OutputKeeper):
     def begin_part_write(self) -> None:
         raise PlanError("copyin", "an intermediate is written by the plan.")
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         raise PlanError(
             "intermediate", "shares its memory with other values.", hint="Make it an output."
         )
@@ -351,7 +379,7 @@ class ConstantKeeper(OutputKeeper):
             hint="Make it an input: Tensor.input(name, shape, dtype).",
         )
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         self.state.check_alive()
         return self.shape_now()
 

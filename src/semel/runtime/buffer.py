@@ -28,6 +28,7 @@ from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
+ByteSpan = tuple[int, int]  #: from and to, counted from a buffer's first byte
 
 
 class Keeper(Protocol):
@@ -45,8 +46,8 @@ class Keeper(Protocol):
     def begin_part_write(self) -> None:
         """Refuse to have part of the contents written if the rest is not valid."""
 
-    def begin_read(self) -> ConcreteShape:
-        """The shape of what may be read now; raises if there is nothing valid."""
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
+        """The shape of what may be read now; raises if it, or this part of it, is not valid."""
 
     def generation(self) -> int:
         """Changes whenever the contents may have changed."""
@@ -220,7 +221,7 @@ class Buffer:
     def copyout(self, array: Array) -> None:
         """Read into an array of this shape and dtype."""
         with self._lock():
-            shape = self._readable()
+            shape = self.readable_shape()
             if array.shape != shape or array.dtype != self.dtype.numpy:
                 raise InputError(
                     "copyout",
@@ -232,7 +233,7 @@ class Buffer:
     def numpy(self) -> Array:
         """A copy of the contents, compact, at the current shape."""
         with self._lock():
-            return self.array(self._readable()).copy()
+            return self.array(self.readable_shape()).copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """For NumPy: the same copy as `numpy()`, and the same refusals."""
@@ -256,7 +257,8 @@ class Buffer:
         keeper = self.keeper
         return nullcontext() if keeper is None else keeper.lock
 
-    def _readable(self) -> ConcreteShape:
+    def readable_shape(self) -> ConcreteShape:
+        """The shape of what may be read now; raises if there is nothing valid."""
         keeper = self.keeper
         return self.shape if keeper is None else keeper.begin_read()
 
@@ -285,9 +287,11 @@ class _PartKeeper:
         self._check_place()
         self._keeper.begin_part_write()
 
-    def begin_read(self) -> ConcreteShape:
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         self._check_place()
-        self._check_covered(self._keeper.begin_read())
+        first = self._part.offset - self._whole.offset
+        start, end = (0, self._part.capacity_bytes) if part is None else part
+        self._check_covered(self._keeper.begin_read((first + start, first + end)))
         return self.shape_now()
 
     def generation(self) -> int:
@@ -320,7 +324,7 @@ class BorrowedArray:
     def __init__(self, buffer: Buffer) -> None:
         self._buffer, self._memory = buffer, buffer.memory
         # The shape and not the array, so that a view does not hold memory that is released.
-        self._shape = buffer._readable()
+        self._shape = buffer.readable_shape()
         self._generation = buffer.generation()
 
     @property

@@ -14,7 +14,7 @@ Invariant: words that no variable reaches are written here, once, and never scat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,12 @@ class RegisterProgram:
             code.append((int(op), result, a, b))
             self._known[key] = result
         return self._known[key]
+
+    def high_water(self, value: Dim) -> int:
+        """A register that keeps the largest value of an expression over all binds."""
+        register, size = self._new(0, _BIND), self.register(value)
+        self.instructions.append((int(Opcode.MAX), register, register, size))
+        return register
 
     def _compile(self, value: Dim) -> int:
         match value:
@@ -186,6 +192,7 @@ class OpTable:
         lanes: Words,
         threads: int,
         loops: Sequence[TableLoop] = (),
+        marks: Sequence[Dim] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
         self.loops = tuple(loops)
@@ -198,6 +205,7 @@ class OpTable:
         self._write_checks(guards, inputs)
         self._write_rows(rows)
         self._write_steps(steps)
+        self._marks = [self._program.high_water(value) for value in marks]
         self._write_program()
         self._write_lanes(lanes, threads)
         self.words = self.header.data
@@ -351,6 +359,17 @@ class OpTable:
     def _register_address(self, variable: Variable) -> int:
         register = self._program.register(variable)
         return int(self._registers.ctypes.data + register * abi.WORD_BYTES)
+
+    @property
+    def marks(self) -> list[int]:
+        """The largest value that each marked expression had at any bind since it was set."""
+        return [int(self._registers[register]) for register in self._marks]
+
+    def set_marks(self, values: Mapping[int, int]) -> None:
+        """Go on from these values; they are raised at the next bind, which this makes due."""
+        for number, value in values.items():
+            self._registers[self._marks[number]] = value
+        self.header[Header.DIRTY] = 1
 
     def iteration(self, loop: int) -> int:
         """The iteration that a loop is at, or where it ended."""
