@@ -22,9 +22,8 @@ from tests.fuzz.long import long, search
 from semel.compiler import artefacts
 from semel.compiler.cache import KernelCache
 from semel.compiler.remembered import ChoiceMemory, Remembered
-from semel.devices.cpu import elf
+from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
-from semel.errors import CompileError
 
 COUNT = 3
 CALLS = ("open", "fstat", "read", "stat", "replace", "unlink")
@@ -40,15 +39,8 @@ def codes() -> list[bytes]:
 
 def _run(number: int, code: bytes) -> int:
     """Load and call, as a plan would."""
-    address = elf.load_object(code).address(f"k{number}")
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())
-
-
-def _look(number: int, code: bytes) -> int:
-    """Who the code is, without a mapping: loads are never undone, and a long run has many."""
-    if f"k{number}" not in [symbol.name for symbol in elf._parse(code).symbols]:
-        raise CompileError("elf", f"symbol must be k{number}.")
-    return number
+    loaded = load_object(code)  # holds the code while it runs
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(loaded.address(f"k{number}"))())
 
 
 def _open_files() -> int:
@@ -79,25 +71,17 @@ class Meanwhile:
         return wrapped
 
 
-def check_seed(
-    seed: int, place: Path, codes: list[bytes], load: Callable[[int, bytes], int]
-) -> None:
+def check_seed(seed: int, place: Path, codes: list[bytes]) -> None:
     """Damage a folder of good entries, use it, damage it while it is used, use it again."""
     rng = Random(seed)
     done: list[str] = []
     try:
-        _check(rng, place, codes, load, done)
+        _check(rng, place, codes, done)
     except Exception as error:
         raise AssertionError(f"{done}: {error!r}") from error
 
 
-def _check(
-    rng: Random,
-    place: Path,
-    codes: list[bytes],
-    load: Callable[[int, bytes], int],
-    done: list[str],
-) -> None:
+def _check(rng: Random, place: Path, codes: list[bytes], done: list[str]) -> None:
     first = KernelCache(place)
     for number, code in enumerate(codes):
         first.put(f"k{number}", code)
@@ -116,7 +100,7 @@ def _check(
             Meanwhile(patch, rng.randrange(60), lambda: done.append(forge(rng, kernels)))
             for number in rng.sample(range(COUNT), COUNT):
                 _, answer = artefacts.load_cached(
-                    f"k{number}", partial(codes.__getitem__, number), partial(load, number)
+                    f"k{number}", partial(codes.__getitem__, number), partial(_run, number)
                 )
                 assert answer == number
         found = ChoiceMemory(place, {}).entries()
@@ -134,7 +118,7 @@ def _check(
 def test_a_damaged_cache_gives_the_right_code_or_none(
     seed: int, tmp_path: Path, codes: list[bytes]
 ) -> None:
-    check_seed(seed, tmp_path / "cache", codes, _run)
+    check_seed(seed, tmp_path / "cache", codes)
 
 
 @long
@@ -143,7 +127,7 @@ def test_newly_damaged_caches_give_the_right_code_or_none(
 ) -> None:
     def check(seed: int) -> None:
         place = tmp_path / str(seed)
-        check_seed(seed, place, codes, _look)
+        check_seed(seed, place, codes)
         place.chmod(0o700)
         shutil.rmtree(place)
 

@@ -10,27 +10,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-import semel
 from semel import Tensor, config
 from semel.compiler import artefacts
+from semel.compiler.artefacts import LoadedKernels
 from semel.compiler.cache import KernelCache, default_cache
 from semel.compiler.key import cache_key
+from semel.compiler.pipeline import compile_graph
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.errors import CompileError
 from semel.ir.target import Target, target_for
+from semel.plan.program import instantiate
+from semel.tensor.realize import build_graph
 
 OTHER = "define i64 @other() nounwind {\n  ret i64 1\n}"
 
 
-@pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is loaded yet, as in a process that finds its kernels on disk."""
-    monkeypatch.setattr(artefacts, "_loaded", {})
+def _start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is loaded, as in a process that finds its kernels on disk."""
+    monkeypatch.setattr(artefacts, "loaded_kernels", LoadedKernels())
 
 
 def _run() -> Any:
-    x = np.arange(6, dtype=np.float32)
-    return semel.prepare(Tensor.input("x", (6,)) * 1.5 + 2, threads=1)(x=x)
+    """Compile and run; `prepare` would not compile the same graph again."""
+    graph = build_graph(Tensor.input("x", (6,)) * 1.5 + 2)
+    plan = instantiate(compile_graph(graph, host_target()), threads=1)
+    return plan(x=np.arange(6, dtype=np.float32))
 
 
 def _other_machine() -> bytes:
@@ -49,7 +53,7 @@ FORGED = {
 
 @pytest.mark.parametrize("kind", FORGED)
 def test_an_entry_that_does_not_load_is_compiled_again(
-    kind: str, tmp_path: Path, new_process: None, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []
 
@@ -58,13 +62,14 @@ def test_an_entry_that_does_not_load_is_compiled_again(
         return keys[-1]
 
     monkeypatch.setattr(artefacts, "cache_key", seen_key)
+    _start_anew(monkeypatch)
     with config.override(cache_dir=tmp_path / "first"):
         want = _run()
     code = KernelCache(tmp_path / "first").get(keys[0])
     assert code is not None
     with config.override(cache_dir=tmp_path / "second"):
         default_cache().put(keys[0], FORGED[kind](code))
-        monkeypatch.setattr(artefacts, "_loaded", {})
+        _start_anew(monkeypatch)
         np.testing.assert_array_equal(_run(), want)
         assert default_cache().status.reason == ""  # the entry is a good one now
     assert KernelCache(tmp_path / "second").get(keys[0]) == code

@@ -34,8 +34,7 @@ CODE_SOURCES = (
     "kernel",
     "lower",
     "codegen",
-    "devices/cpu/elf.py",
-    "devices/cpu/toolchain.py",
+    "devices/cpu",
     "compiler/artefacts.py",
 )
 
