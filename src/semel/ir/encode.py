@@ -7,10 +7,15 @@ Plan files are read from disk, so nothing here evaluates text or trusts what it 
 constructor checks its arguments, and what does not fit is a `GraphError`. Reading rebuilds
 an expression with the algebra itself, so that it is canonical whatever the file says; what
 was canonical comes back equal. A table of the distinct expressions keeps shared parts shared.
+
+A small table can stand for an expression of any size, since entries refer to entries. So each is
+measured before it is built, written out in full: what is too large, too deep or has numbers past
+64 bits is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +24,9 @@ from semel.ir.expr import Dim, Expr, Fn, Index, Variable, add, mul
 from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
 from semel.ir.types import DTYPES, DType, TensorType
 
+#: Atoms and terms of one expression, written out; factors of a term; nesting of functions.
+MAX_DIM_SIZE, MAX_FACTORS, MAX_DIM_DEPTH = 1 << 14, 16, 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}", re.ASCII)
 _FUNCTIONS = ("floordiv", "mod", "min", "max")
 _ACCESSES = ("r", "w", "rw", "s")
 _DTYPES = {d.name: d for d in DTYPES}
@@ -62,14 +70,16 @@ class DimReader:
 
     def __init__(self, entries: Any) -> None:
         self._dims: list[Dim] = []
+        self._sizes: list[int] = []
+        self._depths: list[int] = []
         for entry in as_list(entries):
-            self._dims.append(self._read(as_list(entry)))
+            self._measure(as_list(entry))
+            self._dims.append(self._read(entry))
 
     def __call__(self, reference: Any) -> Dim:
         if not isinstance(reference, list):
-            return as_int(reference)
-        (number,) = as_list(reference, 1)
-        return self._dims[as_index(number, len(self._dims), "dim")]
+            return as_int64(reference)
+        return self._dims[self._number(reference)]
 
     def all(self, references: Any) -> tuple[Dim, ...]:
         """The dims of several references."""
@@ -89,12 +99,34 @@ class DimReader:
             raise GraphError("decode", f"a variable must be referred to, got {found}.")
         return found
 
+    def _number(self, reference: Any) -> int:
+        (number,) = as_list(reference, 1)
+        return as_index(number, len(self._dims), "dim")
+
+    def _measure(self, entry: list[Any]) -> None:
+        """Size and depth of an entry, from those of the entries that it refers to."""
+        kind, *rest = entry or (None,)
+        terms = [as_list(term)[1:] for term in rest] if kind == "sum" else [rest]
+        used = [self._number(r) for term in terms for r in term if isinstance(r, list)]
+        size = len(terms) + sum(self._sizes[i] for i in used)
+        depth = (kind != "sum") + max((self._depths[i] for i in used), default=0)
+        for what, found, most in (
+            ("atoms and terms", size, MAX_DIM_SIZE),
+            ("factors in a term", max(map(len, terms), default=0), MAX_FACTORS),
+            ("functions inside each other", depth, MAX_DIM_DEPTH),
+        ):
+            if found > most:
+                raise GraphError("decode", f"a dim must have at most {most} {what}, got {found}.")
+        self._sizes.append(1 if kind == "index" else size)  # its extent is not written with it
+        self._depths.append(depth)
+
     def _read(self, entry: list[Any]) -> Dim:
         match entry:
             case ["variable", str(name), low, high]:
-                return Variable(name, as_int(low), None if high is None else as_int(high))
+                top = None if high is None else as_int64(high)
+                return Variable(name, as_int64(low), top)
             case ["index", str(name), extent]:
-                return Index(name, self(extent))
+                return Index(as_name(name), self(extent))
             case ["sum", *terms]:
                 total: Dim = 0
                 for term in terms:
@@ -102,13 +134,16 @@ class DimReader:
                 return total
             case [str(kind), a, b] if kind in _FUNCTIONS:
                 return Fn(kind, (self(a), self(b)))
-        raise GraphError("decode", f"a dim must be of a known kind, got {entry}.")
+        raise GraphError("decode", f"a dim must be of a known kind, got {entry!r:.80}.")
 
     def _term(self, term: list[Any]) -> Dim:
-        factor, *atoms = term
-        result: Dim = as_int(factor)
-        for atom in atoms:
-            result = mul(result, self(atom))
+        """A product of atoms: a sum in it would have to be multiplied out."""
+        factor, *references = term
+        result: Dim = as_int64(factor)
+        for atom in map(self, references):
+            if not isinstance(atom, (Variable, Index, Fn)):
+                raise GraphError("decode", f"a factor must be an atom, got {atom!s:.80}.")
+            result = mul(result, atom)
         return result
 
 
@@ -206,6 +241,21 @@ def as_int(value: Any) -> int:
     if type(value) is not int:
         raise GraphError("decode", f"must find an int, got {value!r:.80}.")
     return value
+
+
+def as_int64(value: Any) -> int:
+    """A JSON integer of at most 63 bits, as machine code computes with."""
+    number = as_int(value)
+    if not -(1 << 62) <= number <= 1 << 62:
+        raise GraphError("decode", f"a number must fit 63 bits, got {number!r:.40}.")
+    return number
+
+
+def as_name(value: Any) -> str:
+    """A name that may stand in generated code: letters, digits, underscores, dots."""
+    if not _NAME.fullmatch(as_text(value)):
+        raise GraphError("decode", f"a name must be a short identifier, got {value!r:.80}.")
+    return as_text(value)
 
 
 def as_index(value: Any, count: int, what: str) -> int:

@@ -26,6 +26,8 @@ from typing import Any, TypeAlias
 from semel.errors import GraphError, VariableError
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
+#: Terms of one product: more are no size, but an expression made to grow.
+MAX_PRODUCT = 1 << 14
 
 
 class _Arithmetic:
@@ -339,8 +341,14 @@ def mul(a: Dim, b: Dim) -> Dim:
 @lru_cache(maxsize=65536)
 def _mul(a: Dim, b: Dim) -> Dim:
     terms: dict[Monomial, int] = {}
-    for m1, c1 in _terms(a).items():
-        for m2, c2 in _terms(b).items():
+    left, right = _terms(a), _terms(b)
+    if len(left) * len(right) > MAX_PRODUCT:
+        raise GraphError(
+            "dim",
+            f"a product must have at most {MAX_PRODUCT} terms, got {len(left)} x {len(right)}.",
+        )
+    for m1, c1 in left.items():
+        for m2, c2 in right.items():
             monomial = tuple(sorted(m1 + m2, key=lambda atom: atom._key()))
             terms[monomial] = terms.get(monomial, 0) + c1 * c2
     return _build(terms)
@@ -694,6 +702,19 @@ def linear_coefficient(value: Dim, index: Index) -> Dim | None:
         if count == 1:
             coefficient = add(coefficient, _build({tuple(a for a in monomial if a != index): c}))
     return coefficient
+
+
+def split(value: Dim, atom: Atom) -> tuple[Dim, Dim]:
+    """(q, r) with value = q*atom + r, where r is without `atom` as a factor."""
+    with_it: dict[Monomial, int] = {}
+    without: dict[Monomial, int] = {}
+    for monomial, coefficient in _terms(value).items():
+        if atom in monomial:
+            at = monomial.index(atom)
+            with_it[monomial[:at] + monomial[at + 1 :]] = coefficient
+        else:
+            without[monomial] = coefficient
+    return _build(with_it), _build(without)
 
 
 def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:

@@ -25,6 +25,7 @@ from semel.ir.encode import (
     as_int,
     as_known_dtype,
     as_list,
+    as_name,
     as_text,
     decode_check,
     encode_check,
@@ -209,7 +210,7 @@ class _Reader:
 
     def _buffer(self, entry: list[Any]) -> Buffer:
         name, dtype, size, access = entry
-        return Buffer(as_text(name), as_known_dtype(dtype), self.dim(size), as_access(access))
+        return Buffer(as_name(name), as_known_dtype(dtype), self.dim(size), as_access(access))
 
     def _body(self, body: Any) -> tuple[Statement, ...]:
         return tuple(self._statement(*as_list(entry)) for entry in as_list(body))
@@ -288,7 +289,7 @@ def _pick(table: Sequence[T], number: Any) -> T:
 
 def _read_local(entry: list[Any]) -> Local:
     name, dtype, *copies = entry
-    return Local(as_text(name), as_known_dtype(dtype), tuple(as_int(c) for c in copies))
+    return Local(as_name(name), as_known_dtype(dtype), tuple(as_int(c) for c in copies))
 
 
 def _read_scalar(dtype: DType, scalar: Any) -> Value:
