@@ -3,9 +3,10 @@
     file  --load_plan-->  ExecutionPlan
 
 A plan file is a program: loading one and executing it runs the machine code in it with the
-rights of this process. Load only what you trust. `trust=False` runs none of that code and
-compiles the kernels again from their stored form; it protects from code that was put into a
-file, not from a kernel that was made to misbehave. Nothing is ever unpickled or evaluated.
+rights of this process. Load only what you trust. `trust=False` runs none of that code: kernels
+are read from their stored form, confined to their buffers and compiled here, and the plan around
+them is checked. Nothing is ever unpickled or evaluated. What that protects from, and what not:
+docs/decisions/0026-files-of-strangers.md.
 
 A load maps the file, checks it, copies the code to executable pages and makes a plan: some
 milliseconds, and no compiler is imported. Constants stay in the file's pages, read-only,
@@ -26,10 +27,10 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -39,7 +40,7 @@ from semel.compiler.recompiles import check_may_compile
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.runtime import offer_runner
 from semel.devices.cpu.toolchain import host_target
-from semel.errors import CompileError, GraphError, PlanFileError
+from semel.errors import CompileError, GraphError, InternalError, PlanFileError
 from semel.ir.encode import (
     DimReader,
     as_index,
@@ -52,9 +53,13 @@ from semel.ir.encode import (
 from semel.ir.fields import take_memory_limit, take_threads
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.kernel.bounds import confine_kernel
 from semel.kernel.encode import decode_kernel
+from semel.kernel.ir import Kernel
+from semel.kernel.limits import MAX_UNBOUNDED
 from semel.kernel.verify import verify_kernel
 from semel.locks import make_lock
+from semel.plan.distrust import check_calls, check_program
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
     Program,
@@ -69,6 +74,8 @@ from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
 from semel.runtime.kernel import CachedKernel
 
+#: What looks at kernels before they are compiled here; None: the code in the file is used.
+_Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
 _REBUILD = "Load it with recompile=True."
 #: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
 _CHECKED_BYTES = 256 << 10
@@ -89,22 +96,25 @@ def load_plan(
     functions that it calls must be registered here under the same names.
 
     A plan file is code: load only what you trust. `recompile=True` compiles the kernels for
-    this CPU, for a file made on another one; `trust=False` does the same in order to run no
-    code from the file. `verify=False` skips the checksum of the constants, and with it
-    the reading of them. Raises PlanFileError for a file that is damaged or does not fit here.
+    this CPU, for a file made on another one. `trust=False` does the same for a file from a
+    stranger: it runs no code from the file, and kernels that could touch anything but their
+    buffers are refused, or fail when they try. `verify=False` skips the checksum of the
+    constants, and with it the reading of them. Raises PlanFileError for a file that is damaged
+    or does not fit here.
     """
     threads = take_threads("load_plan", threads)
     memory_limit = take_memory_limit("load_plan", memory_limit)
     data, private = _map(Path(path))
     file = _parse(data, private, str(path), verify=verify)
-    return _make_plan(file, recompile or not trust, threads, memory_limit)
+    rebuild = _confined if not trust else _trusted if recompile else None
+    return _make_plan(file, rebuild, threads, memory_limit)
 
 
 def plan_from_bytes(
     data: bytes, threads: int | None = None, memory_limit: int | None = None
 ) -> ExecutionPlan:
     """The plan whose file has these contents; the constants are copied."""
-    return _make_plan(_file_of_bytes(data, "bytes"), False, threads, memory_limit)
+    return _make_plan(_file_of_bytes(data, "bytes"), None, threads, memory_limit)
 
 
 def _file_of_bytes(data: bytes, name: str) -> _PlanFile:
@@ -117,7 +127,7 @@ def _file_of_bytes(data: bytes, name: str) -> _PlanFile:
 
 
 def _plan_inside(
-    file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None, data: Any
+    file: _PlanFile, rebuild: _Rebuild, threads: int | None, memory_limit: int | None, data: Any
 ) -> ExecutionPlan:
     """A plan that is an operation of the one in the file; trusted as much as that one."""
     if not isinstance(data, bytes):
@@ -134,23 +144,37 @@ copyreg.pickle(ExecutionPlan, _reduce_plan)
 
 
 def _make_plan(
-    file: _PlanFile, rebuild: bool, threads: int | None, memory_limit: int | None
+    file: _PlanFile,
+    rebuild: _Rebuild,
+    threads: int | None,
+    memory_limit: int | None,
 ) -> ExecutionPlan:
+    """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
+    is_trusted = rebuild is not _confined
     with _reading(file.name):
         is_by_hand = _is_by_hand(file)
         if is_by_hand:
             _check_functions(file)
-        kernels = _rebuild_kernels(file) if rebuild else _load_kernels(file)
+        kernels = _load_kernels(file) if rebuild is None else _rebuild_kernels(file, rebuild)
+        count = int(rebuild is not None)
         if is_by_hand:
             inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
             source = Source(file.dim, file.blob, file.contents, inside)
             saved = read_snapshot(file.header, source, kernels, memory_limit)
             plan = saved.build(threads, memory_limit)
-            plan.compile_count = int(rebuild)
+            if not is_trusted:
+                check_calls(plan.prepared_ops)
+            plan.compile_count = count
             return plan
-        program, constants = _read_program(file, kernels, compile_count=int(rebuild))
+        program, constants = _read_program(file, kernels, count)
+        if not is_trusted:
+            check_program(program)
+            program = replace(program, max_capacity=MAX_UNBOUNDED)
         adopt_constants(program, constants)
-        return instantiate(program, threads=threads, memory_limit=memory_limit)
+        plan = instantiate(program, threads=threads, memory_limit=memory_limit)
+        if not is_trusted:
+            check_calls(plan.prepared_ops)
+        return plan
 
 
 def _is_by_hand(file: _PlanFile) -> bool:
@@ -390,18 +414,36 @@ def _load_code(code: bytes) -> LoadedCode:
         return _loaded.setdefault(key, found)
 
 
-def _rebuild_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:
+def _rebuild_kernels(
+    file: _PlanFile, rebuild: Callable[[Kernel], Kernel]
+) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     check_may_compile("load_plan", file.name)
-    return tuple(_rebuild_kernel(file, record) for record in as_list(file.header["kernels"]))
+    found = []
+    for record in as_list(file.header["kernels"]):
+        kernel = decode_kernel(file.blob(record["form"]))
+        try:
+            found.append(compile_kernel(rebuild(kernel), host_target()))
+        except (*_MALFORMED, CompileError, InternalError, AssertionError) as error:
+            message = f"kernel '{kernel.name}' must be one that can be compiled: {error!s:.300}"
+            raise file.refuse(message) from error
+    return tuple(found)
 
 
-def _rebuild_kernel(file: _PlanFile, record: Any) -> CachedKernel:
-    kernel = decode_kernel(file.blob(record["form"]))
+def _trusted(kernel: Kernel) -> Kernel:
+    """A kernel of ours, unless it is certainly broken."""
     found = verify_kernel(kernel)
     if found:
-        raise file.refuse(f"kernel '{kernel.name}' must be well formed: {found[0]}")
-    return compile_kernel(kernel, host_target())
+        raise GraphError("kernel", f"it must be well formed: {found[0]}.")
+    return kernel
+
+
+def _confined(kernel: Kernel) -> Kernel:
+    """A kernel of a stranger that touches nothing but its buffers."""
+    confined = confine_kernel(_trusted(kernel))
+    if confined.found:
+        raise GraphError("kernel", f"it must stay inside its buffers: {confined.found[0]}.")
+    return confined.kernel
 
 
 # ---------------------------------------------------------------- program

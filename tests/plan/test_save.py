@@ -219,7 +219,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "kernels values ops inputs outputs kept guards variables log loops",
-        "stage_seconds compile_count",
+        "stage_seconds compile_count max_capacity",
     ),
     ProgramValue: ("name type kind array first last", "node_ids"),
     ProgramOp: ("kernel args variables origins check_origins nodes reason choice", ""),

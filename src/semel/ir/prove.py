@@ -14,11 +14,22 @@ expression from a file cannot make this take long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from semel.ir.expr import Atom, Dim, Fn, Index, Variable, atoms, bounds, maximum, minimum, split, terms
+from semel.ir.expr import (
+    Atom,
+    Dim,
+    Fn,
+    Index,
+    Variable,
+    atoms,
+    bounds,
+    maximum,
+    minimum,
+    split,
+    terms,
+)
 
 #: Steps of one proof, and of all proofs of one kernel.
 _MAX_STEPS, _MAX_ALL_STEPS = 300, 4_000
@@ -54,8 +65,8 @@ class Knowledge:
 
     def __init__(
         self,
-        ranges: dict[Index, Range],
-        order: dict[Index, int],
+        ranges: Mapping[Index, Range],
+        order: Mapping[Index, int],
         budget: Budget,
         facts: Sequence[Dim] = (),
     ) -> None:

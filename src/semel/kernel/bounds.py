@@ -29,8 +29,8 @@ from semel.ir.signature import CheckInfo
 from semel.ir.types import INT64
 from semel.kernel import ir
 from semel.kernel.conditions import Conditions
-from semel.kernel.ir import Buffer, Kernel, Statement, Value, walk_values
 from semel.kernel.enumerate import all_values
+from semel.kernel.ir import Buffer, Kernel, Statement, Value, walk_values
 from semel.kernel.limits import MAX_NUMBER, excesses, magnitude
 from semel.kernel.rewrite import ValueMap
 

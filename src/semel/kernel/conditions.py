@@ -10,11 +10,13 @@ that holds only for what no store can change, so `lasting_facts` leaves the othe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from semel.ir.expr import Dim, Variable, bounds, maximum, minimum, variables
 from semel.ir.types import DType
 from semel.kernel.ir import Value, walk_values
 
-_COMPARED = {
+_COMPARED: dict[str, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
     "lt": lambda a, b: (b - a - 1,),
     "le": lambda a, b: (b - a,),
     "gt": lambda a, b: (a - b - 1,),
@@ -22,7 +24,7 @@ _COMPARED = {
     "eq": lambda a, b: (a - b, b - a),
 }
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
-_EXACT = {
+_EXACT: dict[str, Callable[[Dim, Dim], Dim]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -181,7 +181,8 @@ class _Verifier:
         self.report(not _is_surely_below(loop.start, 0), f"{where} starts below 0")
         past = is_positive(loop.stop - loop.index.extent)
         self.report(self.dead or not past, f"{where} runs past its extent {loop.index.extent}")
-        self.report(loop.lanes >= 1, f"{where}: lanes must be >= 1, got {loop.lanes}")
+        is_power = loop.lanes >= 1 and loop.lanes & (loop.lanes - 1) == 0
+        self.report(is_power, f"{where}: lanes must be a power of 2, got {loop.lanes}")
         if loop.unroll:
             trips = loop.stop - loop.start
             self.report(

@@ -94,7 +94,8 @@ class ProgramLoop:
 class Program:
     """Everything a plan is made from. `guards` must evaluate to 0 at every bind.
 
-    `kept` are named values that can be read after a run like outputs, and are none.
+    `kept` are named values that can be read after a run like outputs, and are none. Variables
+    without a maximum grow up to `max_capacity`, if there is one.
     """
 
     kernels: tuple[CachedKernel, ...]
@@ -109,6 +110,7 @@ class Program:
     compile_count: int = 0
     loops: tuple[ProgramLoop, ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
+    max_capacity: int | None = None
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
         """The constants, by value: what a plan file stores as bytes."""
@@ -137,6 +139,7 @@ def instantiate(
         for v in program.variables
         if v.max is None
     }
+    _check_capacities(program, capacities)
     layout = _Layout(program, capacities, arena)
     layout.check_limit(memory_limit)
     builder = ExecutionPlanBuilder()
@@ -165,6 +168,19 @@ def _checked_bindings(program: Program, bindings: Mapping[str, int]) -> dict[str
         )
     fixed = {v.name: v.min for v in program.variables if v.min == v.max}
     return fixed | dict(known[name].bind(value) for name, value in bindings.items())
+
+
+def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:
+    most = program.max_capacity
+    for name, capacity in capacities.items():
+        if most is not None and capacity > most:
+            raise VariableError(
+                "plan",
+                f"'{name}' has no maximum and must stay below {most} in a plan from a file that is "
+                f"not trusted, its buffers would be made for {capacity}.",
+                hint="Give the variable a maximum, or load a file you trust with trust=True.",
+                variable=name,
+            )
 
 
 def _scratch_bytes(program: Program, capacities: Mapping[str, int], threads: int) -> int:
@@ -417,6 +433,7 @@ def _adopt(
             owner.own(record, arena=(memory.arena,), shared=shared)
 
     def resize(capacities: Mapping[str, int]) -> None:
+        _check_capacities(program, capacities)
         larger = _Layout(program, capacities, arena)
         larger.check_limit(memory_limit, _scratch_bytes(program, capacities, threads))
         memory.resize(larger)
