@@ -86,6 +86,9 @@ class _Walk:
         self.row, self.column = Index("row", shape[-2]), Index("column", shape[-1])
         self.batch = tuple(Index(f"batch{n}", d) for n, d in enumerate(shape[:-2]))
         self.node, self.at = mask, (*self.batch, self.row, self.column)
+        # A node that several others use is looked at once.
+        self._bands: dict[tuple[Node, Indices, bool], Band | None] = {}
+        self._positions: dict[tuple[Node, Indices], Dim | None] = {}
 
     def true(self) -> Band | None:
         return self._bool(self.node, self.at, wanted=True)
@@ -111,7 +114,12 @@ class _Walk:
     # ------------------------------------------------------------ conditions
 
     def _bool(self, node: Node, at: Indices, *, wanted: bool) -> Band | None:
-        node, at = _below_views(node, at)
+        key = *_below_views(node, at), wanted
+        if key not in self._bands:
+            self._bands[key] = self._new_bool(*key)
+        return self._bands[key]
+
+    def _new_bool(self, node: Node, at: Indices, wanted: bool) -> Band | None:
         name = node.op.name
         if name == "constant":
             return self._constant(
@@ -176,11 +184,12 @@ class _Walk:
 
     def _position(self, node: Node, at: Indices) -> Dim | None:
         """An integer node at `at` as an expression of row and column, if it never wraps."""
-        node, at = _below_views(node, at)
-        if not node.type.dtype.is_integer:
-            return None
-        found = self._unwrapped(node, at)
-        return found if found is not None and _fits(found, node.type.dtype) else None
+        node, at = key = _below_views(node, at)
+        if key not in self._positions:
+            found = self._unwrapped(node, at) if node.type.dtype.is_integer else None
+            fits = found is not None and _fits(found, node.type.dtype)
+            self._positions[key] = found if fits else None
+        return self._positions[key]
 
     def _unwrapped(self, node: Node, at: Indices) -> Dim | None:
         """The value by the algebra, whatever the dtype holds."""
