@@ -392,3 +392,21 @@ def test_an_input_may_have_any_name(name: str) -> None:
     plan = semel.prepare(semel.Tensor.input(name, (3,), "float32") + 1, threads=1)
     for _ in range(2):  # the slow path, then the one that remembers
         assert plan(**{name: np.arange(3, dtype=np.float32)}).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("buffer", ("x", None, 1.5, True)),
+        ("output_buffer_at", ("0", None, 1.5, True)),
+        ("release_intermediate_buffers", (5, "f")),
+        ("release_all_buffers", (5, "f")),
+    ],
+)
+def test_every_plan_method_refuses_what_it_does_not_take(name: str, wrong: tuple[Any, ...]) -> None:
+    plan = symbolic_add()
+    for value in wrong:
+        with pytest.raises(PlanError, match="must be"):
+            getattr(plan, name)(value)
+    ones = np.ones(4, np.float32)
+    assert plan(x=ones, y=ones).tolist() == [2] * 4  # nothing was released

@@ -60,6 +60,12 @@ def take(where: str, what: str, kind: type[Item], value: Any) -> Item:
     return value
 
 
+def take_callback(where: str, function: Any) -> None:
+    """Something that can be called, or None."""
+    if function is not None and not callable(function):
+        raise PlanError(where, f"must be given a function, got {_show(function)}.")
+
+
 def take_dim(where: str, what: str, value: Any) -> Dim:
     """An int or an expression over variables."""
     if isinstance(value, (Variable, Index, Fn, Expr)):

@@ -38,7 +38,7 @@ from semel.errors import (
 from semel.ir import abi
 from semel.ir.abi import Code, Header
 from semel.ir.expr import evaluate
-from semel.ir.fields import NO_LIMIT, take_threads
+from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.describe import describe_arena, describe_ops, describe_plan
@@ -203,13 +203,13 @@ class ExecutionPlan:
 
     def output_buffer_at(self, index: int) -> Buffer | None:
         """The output at `index`, or None past the end."""
-        outputs = self._parts.outputs
-        return self._parts.buffers[outputs[index]] if 0 <= index < len(outputs) else None
+        outputs, at = self._parts.outputs, take_int("output_buffer_at", "index", index)
+        return self._parts.buffers[outputs[at]] if 0 <= at < len(outputs) else None
 
     def buffer(self, tensor_or_id: Any) -> Buffer | None:
         """The buffer of a tensor (anything with `.id`) or of a node id; None if it has none."""
-        key = tensor_or_id if isinstance(tensor_or_id, int) else tensor_or_id.id
-        index = self._parts.ast_to_buffer.get(key)
+        key = getattr(tensor_or_id, "id", tensor_or_id)
+        index = self._parts.ast_to_buffer.get(take_int("buffer", "a tensor's id", key))
         return None if index is None else self._parts.buffers[index]
 
     @property
@@ -1010,6 +1010,7 @@ class ExecutionPlan:
         `f` is called with the id of every node whose buffer is no output. In a plan built by
         hand, an intermediate is what each run writes before it reads it and no other plan holds.
         """
+        take_callback("release_intermediate_buffers", f)
         with self._lock:
             self._check_idle()
             kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
@@ -1041,6 +1042,7 @@ class ExecutionPlan:
 
         Buffers whose memory another plan uses stay as they are, for that plan.
         """
+        take_callback("release_all_buffers", f)
         with self._lock:
             self._check_idle()
             self._bindings.detach()
