@@ -11,7 +11,7 @@ nests these locks does not matter. A compile that runs delays the fork until it 
 They are reentrant because signal handlers and destructors run between any two instructions,
 inside a `with` too, and may come back here.
 
-The lock of a plan is no such lock, since a run may take long: see plan/hold.py. Why this way:
+The lock of a plan is no such lock, since a run may take long: see runtime/hold.py. Why this way:
 docs/decisions/0028-forks-and-re-entry.md.
 """
 

@@ -670,7 +670,7 @@ def test_a_plan_cannot_be_saved_from_inside_its_run(tmp_path: Path) -> None:
 
     custom_function("look", reads=(0,), writes=(0,))(look)
     plan = one_function("look", None)
-    with pytest.raises(BusyError, match="already executing"):
+    with pytest.raises(BusyError, match="inside itself"):
         plan.execute()
     assert not list(tmp_path.iterdir())
 

@@ -21,7 +21,7 @@ from semel.locks import make_lock
 SRC = Path(semel.__file__).parent
 #: Where a lock may be made in another way: the registry itself, and the lock of a plan,
 #: which a fork does not wait for.
-OWN_WAYS = {"locks.py", "plan/plan.py", "plan/state.py"}
+OWN_WAYS = {"locks.py", "runtime/hold.py"}
 MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(")
 
 
@@ -167,6 +167,34 @@ def test_a_handler_that_raises_during_a_fork_leaves_nothing_taken(
     with pytest.raises(KeyboardInterrupt):
         locks._before_fork()
     assert all(_is_free_elsewhere(lock) for lock in made)
+
+
+_IMPORTS = """
+import sys
+import numpy as np
+import llvmlite.binding as llvm
+import semel
+
+llvm.initialize_all_targets()
+before = set(sys.modules)
+x = semel.Tensor.input("x", (semel.Variable("n", 1), 4), "float32")
+plan = (x @ semel.Tensor(np.ones((4, 4), np.float32))).softmax(-1).prepare(threads=2)
+plan(x=[[1.0, 2.0, 3.0, 4.0]])
+plan(x=np.ones((200, 4), np.float32))
+str(plan.clone().explain())
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_nothing_but_llvm_is_imported_late() -> None:
+    """A module that another thread is importing at a fork is half imported in the child.
+
+    LLVM is imported inside a lock that a fork waits for.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 _STORM = """

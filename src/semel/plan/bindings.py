@@ -59,7 +59,7 @@ class Bindings:
 
     def staged(self) -> list[str]:
         """Names of the arrays that are copied at each run."""
-        return [name for (_, name), b in self._bound.items() if not b.is_direct]
+        return [name for (_, name), b in list(self._bound.items()) if not b.is_direct]
 
     def input_array(self, name: str) -> Array | None:
         """The array bound to an input, if one is."""
@@ -84,6 +84,7 @@ class Bindings:
         """Let every buffer lie in the plan's own memory again."""
         for binding in self._bound.values():
             if binding.is_direct:
+                self._state.is_moving = True
                 self._buffers[binding.io.index].move(*binding.own)
                 binding.is_direct = False
 

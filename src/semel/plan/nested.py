@@ -62,14 +62,15 @@ def graph(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -
     plan = _plan(attrs)
     inputs, outputs = buffers[: len(plan.inputs)], buffers[len(plan.inputs) :]
     values = {name: variables[name] for name in plan.variables if name in variables}
-    with plan.held():
-        known = {**plan.variables, **values}
-        for name, buffer in zip(plan.inputs, inputs, strict=True):
-            shape = plan.input_shape(name, known)
-            plan.input_buffer(name).copyin(_prefix(f"input '{name}'", buffer, shape))
-        plan.execute_with_vars(values)
-        for i, (source, buffer) in enumerate(zip(plan.output_buffers, outputs, strict=True)):
-            _prefix(f"output {i}", buffer, source.shape)[...] = source.array()
+    given = dict(zip(plan.inputs, inputs, strict=True))
+
+    def read(name: str, shape: tuple[int, ...]) -> Any:
+        return _prefix(f"input '{name}'", given[name], shape)
+
+    def write(i: int, array: Any) -> None:
+        _prefix(f"output {i}", outputs[i], array.shape)[...] = array
+
+    plan.run_between(values, read, write)
 
 
 def _prefix(what: str, buffer: Buffer, shape: tuple[int, ...]) -> Any:

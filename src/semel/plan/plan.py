@@ -14,24 +14,20 @@ only while they are those of the last execute.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from semel.config import settings
 from semel.errors import (
-    BusyError,
     CustomFunctionError,
     InternalError,
     OutOfMemoryError,
     PlanError,
-    ReleasedError,
     SemelError,
     VariableError,
 )
@@ -65,8 +61,11 @@ from semel.plan.state import (
     ConstantKeeper,
     IntermediateKeeper,
     OutputKeeper,
+    PlainKeeper,
     PlainOutputKeeper,
+    PlanIO,
     PlanState,
+    is_answered_for,
 )
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import Memory, align, allocate
@@ -74,6 +73,7 @@ from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.custom import call_on_host
 from semel.runtime.device import PlanEntry
 from semel.runtime.events import EventLog, count_steps
+from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.optable import OpTable, TableInput, make_lanes
 from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_runs
@@ -81,6 +81,7 @@ from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_runs
 if TYPE_CHECKING:
     from semel.plan.program import Program
 
+R = TypeVar("R")
 #: Variables by name.
 Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
@@ -103,7 +104,8 @@ class ExecutionPlan:
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
         self._state = PlanState(parts.variables, parts.input_io)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
-        self._lock = self._state.lock
+        self._hold = self._state.hold
+        self._lock = self._hold.lock
         self._pool_ready = False
         self._scratch: list[Memory] = []
         self._fast: _FastCall | None = None
@@ -255,13 +257,13 @@ class ExecutionPlan:
         return levels(self._linked.before, self._linked.order)
 
     @property
+    @alone
     def num_barriers(self) -> int:
         """How often the participants of one run wait for each other, at the current variables."""
-        with self._lock:
-            self._check_idle()
-            if self._state.table.words[Header.DIRTY]:
-                self._commit()
-            return count_steps(self._state.table)[2]
+        self._state.check_alive()
+        if self._state.table.words[Header.DIRTY]:
+            self._commit()
+        return count_steps(self._state.table)[2]
 
     @property
     def memory(self) -> PlanMemory:
@@ -289,26 +291,34 @@ class ExecutionPlan:
     def execute(self) -> None:
         """Run with the current inputs and variables. Hot: allocates nothing."""
         with self._lock:
+            hold = self._hold
+            if hold.is_held:
+                raise hold.refusal()
             try:
+                hold.is_held = True
                 code = self._enter()
                 if code:
                     self._resolve(code)
             except BaseException:
                 self._abandon()
                 raise
+            finally:
+                hold.is_held = False
 
     def execute_with_vars(self, values: Values | None = None, /, **named: int) -> None:
         """Bind variables and run. Checks everything first; values stay for later runs.
 
         They are given by name, as a mapping or as pairs: every keyword is a variable.
         """
-        with self._lock:
-            try:
-                self._bind(as_values(values, named))
-            except BaseException:
-                self._abandon()
-                raise
-            self._run()
+        self._hold.alone(self._run_with, as_values(values, named))
+
+    def _run_with(self, values: Mapping[str, int]) -> None:
+        try:
+            self._bind(values)
+        except BaseException:
+            self._abandon()
+            raise
+        self._run()
 
     def _commit(self) -> None:
         """Let the runner check the pending values and take them over, without a run."""
@@ -335,6 +345,7 @@ class ExecutionPlan:
         """Bind variables like `execute_with_vars()`, run, and report every operation."""
         return self.execute_profiled(as_values(values, named))
 
+    @alone
     def execute_profiled(
         self, values: Values | None = None, /, *, limits: bool = True, iterations: int = 1
     ) -> ProfileReport:
@@ -347,21 +358,20 @@ class ExecutionPlan:
         """
         if type(iterations) is not int or iterations < 1:
             raise PlanError("execute_profiled", f"iterations must be >= 1, got {iterations!r}.")
-        with self._lock:
-            self._check_idle()
-            enter = self._enter
-            try:
-                self._bind(as_values(values, {}))
-                # Bound first: only then is it known how many events there can be.
-                self._enter = self._entry.bind
-                self._run()
-                runs = [self._run_logged() for _ in range(iterations)]
-            except BaseException:
-                self._abandon()
-                raise
-            finally:
-                self._enter = enter
-            return self._report(runs, limits)
+        self._state.check_alive()
+        enter = self._enter
+        try:
+            self._bind(as_values(values, {}))
+            # Bound first: only then is it known how many events there can be.
+            self._enter = self._entry.bind
+            self._run()
+            runs = [self._run_logged() for _ in range(iterations)]
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._enter = enter
+        return self._report(runs, limits)
 
     def _run_logged(self) -> list[Event]:
         """One run with an entry that takes times; what happened in it."""
@@ -390,49 +400,64 @@ class ExecutionPlan:
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""
-        return explain_plan(
-            self._parts,
-            self._linked,
-            self._binder,
-            self.program,
-            self.memory,
-            self._state.current_values(),
-            self.compile_count,
-        )
+        with self._lock:
+            return explain_plan(
+                self._parts,
+                self._linked,
+                self._binder,
+                self.program,
+                self.memory,
+                self._state.current_values(),
+                self.compile_count,
+            )
 
     def __call__(self, /, **inputs: Any) -> Any:
         """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
 
         One array, or a tuple in output order.
         """
-        with self._lock:
-            fast = self._fast
-            if fast is None or fast.version != self._state.version or self._state.is_hosting:
-                return self._call_slowly(inputs)
-            slots = fast.inputs
-            if len(inputs) != len(slots):
-                return self._call_slowly(inputs)
-            for name, value in inputs.items():
-                slot = slots.get(name)
-                if slot is None or type(value) is not np.ndarray:
-                    return self._call_slowly(inputs)
-                view, shape, dtype = slot
-                if value.shape != shape or value.dtype != dtype:
-                    return self._call_slowly(inputs)
-                view[...] = value
-            self._run()
-            return fast.copies()
+        result = self._hold.alone(self._call_again, inputs)
+        if result is None:
+            # Before the plan is held: an array may come from a buffer of this plan.
+            arrays = self._as_arrays(inputs)
+            result = self._hold.alone(self._call_slowly, arrays)
+        return result
 
-    def _call_slowly(self, inputs: Mapping[str, Any]) -> Any:
-        """Any shapes: check names, solve variables, grow if needed, then run and remember."""
-        self._check_idle()
-        slots, bound = self._state.inputs, self._bindings.input_shapes()
-        if inputs.keys() != slots.keys() - bound.keys():
-            raise names_error(set(inputs), slots.keys() - bound.keys())
-        arrays = {
+    def _call_again(self, inputs: Mapping[str, Any]) -> Any:
+        """Run if all is as in the last call but the numbers; None if something is not."""
+        fast = self._fast
+        if fast is None or fast.version != self._state.version:
+            return None
+        slots = fast.inputs
+        if len(inputs) != len(slots):
+            return None
+        for name, value in inputs.items():
+            slot = slots.get(name)
+            if slot is None or type(value) is not np.ndarray:
+                return None
+            _, shape, dtype = slot
+            if value.shape != shape or value.dtype != dtype:
+                return None
+        for name, value in inputs.items():
+            slots[name][0][...] = value
+        self._run()
+        return fast.copies()
+
+    def _as_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        slots = self._state.inputs
+        if not inputs.keys() <= slots.keys():
+            raise names_error(set(inputs), set(slots))
+        return {
             name: as_array(value, slots[name].type.dtype, f"input '{name}'")
             for name, value in inputs.items()
         }
+
+    def _call_slowly(self, arrays: Mapping[str, Array]) -> Any:
+        """Any shapes: check names, solve variables, grow if needed, then run and remember."""
+        self._state.check_alive()
+        slots, bound = self._state.inputs, self._bindings.input_shapes()
+        if arrays.keys() != slots.keys() - bound.keys():
+            raise names_error(set(arrays), slots.keys() - bound.keys())
         shapes = {name: array.shape for name, array in arrays.items()}
         values = self._state.solve({**shapes, **bound})
         self._ensure_capacity(values)
@@ -474,8 +499,7 @@ class ExecutionPlan:
 
     def _bind(self, values: Mapping[str, int]) -> None:
         """Put values into the pending area; the runner checks and commits them."""
-        if self._state.is_hosting or self._state.is_released:
-            self._check_idle()
+        self._state.check_alive()
         index, state = self._index, self._state
         if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
             ((name, value),) = values.items()
@@ -500,10 +524,6 @@ class ExecutionPlan:
         state.table.words[_DIRTY] = 1
         state.version += 1
 
-    def _check_idle(self) -> None:
-        """A change from inside a run of this plan would change what is running."""
-        self._state.check_idle()
-
     def _ensure_capacity(self, values: Mapping[str, int]) -> None:
         """Grow the memory if a variable without a maximum goes beyond its capacity."""
         wanted: dict[str, int] = {}
@@ -521,23 +541,28 @@ class ExecutionPlan:
 
     def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
         """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
-        self._check_idle()
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
         self._bindings.detach()
         try:
+            self._state.is_moving = True
             used = self._resize_to(capacities, exact)
-        except BaseException:
-            self._attach()
-            raise
-        self._parts = replace(
-            self._parts,
-            variables=tuple(
-                replace(v, capacity=used.get(v.variable.name, v.capacity))
-                for v in self._parts.variables
-            ),
-        )
-        self._relink()
+            self._parts = replace(
+                self._parts,
+                variables=tuple(
+                    replace(v, capacity=used.get(v.variable.name, v.capacity))
+                    for v in self._parts.variables
+                ),
+            )
+            self._relink()
+        finally:
+            self._check_moved()
         self.growths += 1
+
+    def _check_moved(self) -> None:
+        """A signal that comes while memory moves leaves nothing that could be used safely."""
+        if self._state.is_moving:
+            self._entry.point_to(0)
+            self._state.give_up("a change of its memory was interrupted.")
 
     def _resize_to(
         self, capacities: Mapping[str, int], exact: Mapping[str, int]
@@ -545,48 +570,52 @@ class ExecutionPlan:
         if self._resize is None:
             raise InternalError("plan", "has a capacity but no way to grow.")
         try:
-            self._resize(capacities)
-        except OutOfMemoryError:
-            self._resize(exact)
-            return exact
+            try:
+                self._resize(capacities)
+            except OutOfMemoryError:
+                self._resize(exact)
+                return exact
+        except OutOfMemoryError:  # which says so before anything moves
+            self._attach()
+            raise
         return capacities
 
     # ------------------------------------------------------------ arrays without a copy
 
+    @alone
     def bind_input(self, name: str, array: Array) -> None:
         """Let the plan read the input from `array` itself at each run, until `unbind`.
 
         If the array overlaps what the plan writes, it is copied in before each run instead.
         """
-        with self._lock:
-            self._check_idle()
-            io = find_io("input", self._parts.input_io, name)
-            checked = check_array(io, array, is_output=False)
-            self._ensure_capacity(self._state.solve({name: checked.shape}))
-            keeper = self._state.inputs[name]
-            self._rebind(lambda: self._bindings.add(io, checked, is_output=False))
-            keeper.record(checked.shape)
-            keeper.is_bound = True
+        self._state.check_alive()
+        io = find_io("input", self._parts.input_io, name)
+        checked = check_array(io, array, is_output=False)
+        self._ensure_capacity(self._state.solve({name: checked.shape}))
+        keeper = self._state.inputs[name]
+        self._rebind(lambda: self._bindings.add(io, checked, is_output=False))
+        keeper.record(checked.shape)
+        keeper.is_bound = True
 
+    @alone
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
         If the array overlaps anything that the plan uses, it is copied out after each run.
         """
-        with self._lock:
-            self._check_idle()
-            io = find_io("output", self._parts.output_io, name)
-            checked = check_array(io, array, is_output=True)
-            self._rebind(lambda: self._bindings.add(io, checked, is_output=True))
+        self._state.check_alive()
+        io = find_io("output", self._parts.output_io, name)
+        checked = check_array(io, array, is_output=True)
+        self._rebind(lambda: self._bindings.add(io, checked, is_output=True))
 
+    @alone
     def unbind(self, name: str | None = None) -> None:
         """Go back to the plan's own buffer for that input or output, or for all.
 
         An input must then be written again; an output is there after the next execute.
         """
-        with self._lock:
-            self._check_idle()
-            self._rebind(lambda: self._forget(name))
+        self._state.check_alive()
+        self._rebind(lambda: self._forget(name))
 
     def _forget(self, name: str | None) -> None:
         for binding in self._bindings.remove(name):
@@ -613,12 +642,18 @@ class ExecutionPlan:
 
     def _attach(self) -> None:
         table, linked = self._state.table, self._linked
-        self._bindings.attach(self._parts.ops, linked.row_ops, table.buffer_words)
-        plain = self._plain_enter
-        self._enter = partial(self._bindings.run, plain) if self._bindings else plain
+        try:
+            self._state.is_moving = True
+            self._bindings.attach(self._parts.ops, linked.row_ops, table.buffer_words)
+            plain = self._plain_enter
+            self._enter = partial(self._bindings.run, plain) if self._bindings else plain
+            self._state.is_moving = False
+        finally:
+            self._check_moved()
 
     # ------------------------------------------------------------ clones
 
+    @alone
     def clone(self, *, threads: int | None = None) -> ExecutionPlan:
         """A plan of its own over the same kernels and constants, which may run at the same time.
 
@@ -627,12 +662,11 @@ class ExecutionPlan:
         as inputs count as constants and are shared.
         """
         given = take_threads("clone", threads)
-        with self._lock:
-            self._check_idle()
-            wanted = self._parts.threads if given is None else given
-            made = self._fork(wanted) if self._again is None else self._again(wanted)
-            made._take_over(self)
-            return made
+        self._state.check_alive()
+        wanted = self._parts.threads if given is None else given
+        made = self._fork(wanted) if self._again is None else self._again(wanted)
+        made._take_over(self)
+        return made
 
     replicate = clone
 
@@ -673,25 +707,26 @@ class ExecutionPlan:
             f"output {i}": kind for i, kind in enumerate(outputs)
         }
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let nobody else run or change the plan."""
-        with self._lock:
-            self._check_idle()
-            yield
+    @alone
+    def run_between(
+        self,
+        values: Mapping[str, int],
+        read: Callable[[str, tuple[int, ...]], Array],
+        write: Callable[[int, Array], None],
+    ) -> None:
+        """Run as one operation: inputs from `read(name, shape)`, outputs to `write(i, array)`.
 
-    def input_buffer(self, name: str) -> Buffer:
-        """The buffer of an input."""
-        return self._parts.buffers[find_io("input", self._parts.input_io, name).index]
-
-    def input_shape(self, name: str, values: Mapping[str, int | None]) -> tuple[int, ...]:
-        """The shape of an input at these values of variables."""
-        shape = find_io("input", self._parts.input_io, name).type.shape
-        known = {n: value for n, value in values.items() if value is not None}
-        try:
-            return tuple(evaluate(dim, known) for dim in shape)
-        except KeyError as error:
-            raise VariableError("plan", f"input '{name}' needs {error}, never bound.") from None
+        The shapes are those at `values`, and at the variables as they are where it has none.
+        """
+        self._state.check_alive()
+        known = {**self._state.current_values(), **values}
+        arrays = {io: read(io.name, _shape_at(io, known)) for io in self._parts.input_io}
+        for io, array in arrays.items():
+            self._state.inputs[io.name].begin_write(array.shape)
+            self._parts.buffers[io.index].array(array.shape)[...] = array
+        self._run_with(values)
+        for i, buffer in enumerate(self.output_buffers):
+            write(i, buffer.array())
 
     # ------------------------------------------------------------ the slow path
 
@@ -706,7 +741,7 @@ class ExecutionPlan:
 
     def _abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""
-        if self._state.is_hosting or self._state.is_released:
+        if self._state.is_released:
             return
         table = self._state.table
         if table.words[Header.BUSY]:
@@ -716,10 +751,10 @@ class ExecutionPlan:
             self._state.version += 1
 
     def _on_busy(self) -> None:
-        raise BusyError("plan", "is already executing; it cannot run inside itself.")
+        raise self._hold.refusal()
 
     def _on_released(self) -> None:
-        raise ReleasedError("plan", "its buffers were released.")
+        self._state.check_alive()
 
     def _on_variable(self) -> None:
         table = self._state.table
@@ -762,7 +797,6 @@ class ExecutionPlan:
         """Call a custom function; the workers have left, and the plan cannot be changed."""
         buffers = [self._parts.buffers[i] for i in op.buffer_indices]
         values = {**self._state.current_values(), **counted, **op.fixedvars}
-        self._state.is_hosting = True
         try:
             call_on_host(
                 self._parts.functions[op.kind],
@@ -782,8 +816,6 @@ class ExecutionPlan:
                 op=op.id,
                 kind=op.kind,
             ) from error
-        finally:
-            self._state.is_hosting = False
 
     def _on_start_pool(self) -> None:
         self._start_pool()
@@ -835,9 +867,12 @@ class ExecutionPlan:
                 self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type, writers))
         for index in self._parts.outputs:
             buffer = self._parts.buffers[index]
-            if buffer.keeper is None:
+            if not is_answered_for(buffer):
                 writers = self._writers.writers.get(index, ())
                 buffer.keep(PlainOutputKeeper(self._state, buffer.type, writers))
+        for buffer in self._parts.buffers:
+            if buffer.keeper is None and buffer.whole is None:
+                buffer.keep(PlainKeeper(self._hold, buffer.type))
 
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
@@ -902,6 +937,7 @@ class ExecutionPlan:
         """For `instantiate`: what the plan's memory is, and which storages other plans share."""
         self._program_memory, self._arena, self._shared = record, arena, shared
 
+    @alone
     def set_program(self, program: Program, memory_limit: int | None) -> None:
         """For `instantiate`: what the plan was made from, and under which limit."""
         self.program, self.memory_limit = program, memory_limit
@@ -909,14 +945,17 @@ class ExecutionPlan:
             if isinstance(keeper, OutputKeeper):
                 keeper.writers = ()  # a compiled plan writes what it declares
 
+    @alone
     def set_again(self, again: Callable[[int], ExecutionPlan]) -> None:
         """For `instantiate`: how to make another plan, for so many threads."""
         self._again = again
 
+    @alone
     def set_resize(self, resize: Callable[[Mapping[str, int]], None]) -> None:
         """For `instantiate`: how to move the buffers to memory for larger capacities."""
         self._resize = resize
 
+    @alone
     def keep_values(
         self, intermediates: Mapping[int, TensorType], constants: Mapping[int, TensorType]
     ) -> None:
@@ -926,12 +965,13 @@ class ExecutionPlan:
         for index, kind in constants.items():
             self._parts.buffers[index].keep(ConstantKeeper(self._state, kind))
 
+    @alone
     def keep_results(self, kept: Mapping[str, tuple[int, TensorType]]) -> None:
         """For `instantiate`: these buffers can be read like outputs; they have names."""
         self._kept = {name: index for name, (index, _) in kept.items()}
         for index, kind in kept.values():
             buffer = self._parts.buffers[index]
-            if buffer.keeper is None:
+            if not is_answered_for(buffer):
                 buffer.keep(OutputKeeper(self._state, kind))
 
     # ------------------------------------------------------------ saving
@@ -943,27 +983,29 @@ class ExecutionPlan:
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
         """
-        with self.saving() as source:
-            save_plan(source, self._parts.device.device_code(), path)
+        self.pass_source(lambda source: save_plan(source, self._parts.device.device_code(), path))
 
     def pack(self) -> bytes:
         """The contents of a file of this plan."""
-        with self.saving() as source:
-            return pack_plan(source, self._parts.device.device_code())
+        return self.pass_source(lambda it: pack_plan(it, self._parts.device.device_code()))
 
-    @contextmanager
-    def saving(self) -> Iterator[Program | Snapshot]:
-        """What a file of this plan is made from; the plan cannot run or change meanwhile."""
+    def pass_source(self, write: Callable[[Program | Snapshot], R]) -> R:
+        """`write(what a file of this plan is made from)`; it cannot run or change meanwhile.
+
+        A program never changes, so that a compiled plan can be written at any time.
+        """
         if self.program is not None:
-            yield self.program
-            return
-        with self._lock:
-            self._check_idle()
-            self._bindings.detach()
-            try:
-                yield self._snapshot()
-            finally:
-                self._attach()
+            return write(self.program)
+        result: R = self._hold.alone(self._pass_snapshot, write)
+        return result
+
+    def _pass_snapshot(self, write: Callable[[Program | Snapshot], R]) -> R:
+        self._state.check_alive()
+        self._bindings.detach()
+        try:
+            return write(self._snapshot())
+        finally:
+            self._attach()
 
     def _snapshot(self) -> Snapshot:
         inputs = self._state.inputs
@@ -978,6 +1020,7 @@ class ExecutionPlan:
             tuple(self._state.table.marks),
         )
 
+    @alone
     def resume(
         self,
         values: Mapping[str, int],
@@ -1004,6 +1047,7 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ releasing
 
+    @alone
     def release_intermediate_buffers(self, f: Callable[[int], object] | None = None) -> None:
         """Give the memory of intermediates and scratch back; a later execute takes it again.
 
@@ -1011,25 +1055,24 @@ class ExecutionPlan:
         hand, an intermediate is what each run writes before it reads it and no other plan holds.
         """
         take_callback("release_intermediate_buffers", f)
-        with self._lock:
-            self._check_idle()
-            kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
-            for memory in (*self._arena, *self._scratch):
-                memory.discard()
-            if self.program is None:
-                self._discard_passing()
-            if f is not None:
-                for ast_id, index in self._parts.ast_to_buffer.items():
-                    if self._parts.buffers[index].byte_range not in kept:
-                        f(ast_id)
-                outputs = {
-                    ast_id
-                    for ast_id, index in self._parts.ast_to_buffer.items()
-                    if self._parts.buffers[index].byte_range in kept
-                }
-                for ast_id in self._parts.alias_ids:
-                    if ast_id not in outputs:
-                        f(ast_id)
+        self._state.check_alive()
+        kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
+        for memory in (*self._arena, *self._scratch):
+            memory.discard()
+        if self.program is None:
+            self._discard_passing()
+        if f is not None:
+            for ast_id, index in self._parts.ast_to_buffer.items():
+                if self._parts.buffers[index].byte_range not in kept:
+                    f(ast_id)
+            outputs = {
+                ast_id
+                for ast_id, index in self._parts.ast_to_buffer.items()
+                if self._parts.buffers[index].byte_range in kept
+            }
+            for ast_id in self._parts.alias_ids:
+                if ast_id not in outputs:
+                    f(ast_id)
 
     def _discard_passing(self) -> None:
         held = {buffer.memory.id: buffer.memory for buffer in self._parts.buffers}
@@ -1037,47 +1080,69 @@ class ExecutionPlan:
             if not held[storage].is_held_beside(self):
                 held[storage].discard(start, end)
 
+    @alone
     def release_all_buffers(self, f: Callable[[int], object] | None = None) -> None:
         """Give all memory back; the plan and its buffers cannot be used any more.
 
         Buffers whose memory another plan uses stay as they are, for that plan.
         """
         take_callback("release_all_buffers", f)
-        with self._lock:
-            self._check_idle()
-            self._bindings.detach()
-            self._bindings.remove(None)
-            self._enter = self._plain_enter
-            self._entry.point_to(0)
-            self._state.is_released = True
-            self._state.version += 1
-            self._fast = None
-            gone = allocate(0)
-            for buffer in self._parts.buffers:
-                is_last = buffer.memory.let_go(self)
-                if buffer.memory.id in self._shared:
-                    buffer.move(gone, 0, 0)
-                elif is_last:
-                    buffer.memory.release()
-                    buffer.move(gone, 0, 0)
-                elif getattr(buffer.keeper, "state", None) is self._state:
-                    buffer.keep(None)
-            for memory in (gone, *self._arena, *self._scratch):
-                if memory.let_go(self):
-                    memory.release()
-            self._pins = []
-            for ast_id in (*self._parts.ast_to_buffer, *self._parts.alias_ids):
-                if f is not None:
-                    f(ast_id)
+        self._state.check_alive()
+        self._bindings.detach()
+        self._bindings.remove(None)
+        self._enter = self._plain_enter
+        self._entry.point_to(0)
+        self._state.give_up("its buffers were released.")
+        self._fast = None
+        gone = allocate(0)
+        for buffer in self._parts.buffers:
+            is_last = buffer.memory.let_go(self)
+            if buffer.memory.id in self._shared:
+                buffer.move(gone, 0, 0)
+            elif is_last:
+                buffer.memory.release()
+                buffer.move(gone, 0, 0)
+            elif getattr(buffer.keeper, "state", None) is self._state:
+                buffer.keep(None)
+        for memory in (gone, *self._arena, *self._scratch):
+            if memory.let_go(self):
+                memory.release()
+        self._pins = []
+        for ast_id in (*self._parts.ast_to_buffer, *self._parts.alias_ids):
+            if f is not None:
+                f(ast_id)
 
     def _after_fork(self) -> None:
-        self._state.lock = self._lock = threading.RLock()
-        self._state.is_hosting = self._pool_ready = False
-        if not self._state.is_released:
-            if not self._state.table.words[Header.BUSY]:
-                self._state.void("the process was forked")
-            self._state.table.reset()
-            self._state.table.words[Header.POOL_READY] = 0
+        """In the child: no workers, and no operation of a thread that is not there any more.
+
+        An operation of the forking thread goes on here as in the parent. What another thread
+        was in the middle of is over, and may have left inputs half written.
+        """
+        self._pool_ready = False
+        state, elsewhere = self._state, self._hold.belongs_elsewhere()
+        if elsewhere:
+            self._hold.renew()
+        if state.is_released:
+            return
+        state.table.words[Header.POOL_READY] = 0
+        if elsewhere and state.is_moving:
+            self._entry.point_to(0)
+            state.give_up("another thread changed its memory when the process forked.")
+        elif elsewhere:
+            state.void("the process was forked")
+            state.table.reset()
+            state.table.pending[:] = state.table.current
+            for keeper in state.inputs.values():
+                if not keeper.is_bound:
+                    keeper.forget()
+
+
+def _shape_at(io: PlanIO, values: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input at these values of variables."""
+    try:
+        return tuple(evaluate(dim, values) for dim in io.type.shape)
+    except KeyError as error:
+        raise VariableError("plan", f"input '{io.name}' needs {error}, never bound.") from None
 
 
 def _cloned(op: PreparedOp) -> PreparedOp:

@@ -10,19 +10,19 @@ that rows which were not written for these variables are never read.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from semel.errors import BusyError, InputError, PlanError, ReleasedError, StaleError
+from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Dim, Variable, evaluate, terms
 from semel.ir.types import TensorType
 from semel.plan.stale import Writer, stale_range
-from semel.runtime.buffer import ByteSpan, ConcreteShape
+from semel.runtime.buffer import Buffer, ByteSpan, ConcreteShape
+from semel.runtime.hold import Hold
 from semel.runtime.optable import OpTable
 
 
@@ -57,11 +57,12 @@ class PlanState:
     """Shared by a plan and its buffers. `version` changes when shapes or variables may have."""
 
     def __init__(self, variables: Sequence[PlanVariable], inputs: Sequence[PlanIO]) -> None:
-        self.lock = threading.RLock()
+        self.hold = Hold()
         self.version = 0
         self.is_released = False
-        #: A custom function of this plan is running: the plan may not be changed now.
-        self.is_hosting = False
+        self._why_gone = ""
+        #: Buffers lie elsewhere than the rows of the table say.
+        self.is_moving = False
         #: A weak reference to the plan's way to grow.
         self.request_capacity: Any = None
         self.table: OpTable
@@ -105,8 +106,6 @@ class PlanState:
         """Why the outputs cannot be read."""
         words = self.table.words
         attempts, why = self._voided
-        if self.is_hosting or words[Header.BUSY]:
-            return "the plan is running"
         if not words[Header.ATTEMPTS]:
             return "nothing was executed"
         is_voided = attempts == words[Header.ATTEMPTS]
@@ -119,13 +118,12 @@ class PlanState:
     def check_alive(self) -> None:
         """Raise if the plan's memory was given back."""
         if self.is_released:
-            raise ReleasedError("plan", "its buffers were released.")
+            raise ReleasedError("plan", self._why_gone)
 
-    def check_idle(self) -> None:
-        """Raise if the plan is released, or inside a run of its own."""
-        if self.is_hosting:
-            raise BusyError("plan", "is already executing; it cannot run inside itself.")
-        self.check_alive()
+    def give_up(self, why: str) -> None:
+        """The plan cannot be used from now on."""
+        self.is_released, self._why_gone = True, why
+        self.version += 1
 
     def ensure_capacity(self, values: Mapping[str, int]) -> None:
         """Let the plan grow before something larger is written."""
@@ -175,8 +173,8 @@ class InputKeeper:
         self.is_bound = False
 
     @property
-    def lock(self) -> threading.RLock:
-        return self.state.lock
+    def hold(self) -> Hold:
+        return self.state.hold
 
     def match(self, shape: ConcreteShape) -> list[tuple[str, int, str]]:
         """(variable, value, source) for each dim that determines one; raises on a misfit."""
@@ -246,7 +244,7 @@ class InputKeeper:
         self._writes += 1
 
     def _check_writable(self) -> None:
-        self.state.check_idle()
+        self.state.check_alive()
         if self.is_bound:
             raise PlanError(
                 f"input '{self.name}'",
@@ -275,8 +273,8 @@ class OutputKeeper:
         self.writers = tuple(writers)
 
     @property
-    def lock(self) -> threading.RLock:
-        return self.state.lock
+    def hold(self) -> Hold:
+        return self.state.hold
 
     def shape_now(self) -> ConcreteShape:
         return self.state.shape_of(self.type)
@@ -341,7 +339,7 @@ class PlainOutputKeeper(OutputKeeper):
             self.state.table.set_marks(dict.fromkeys(marks, 0))
 
     def begin_part_write(self) -> None:
-        self.state.check_idle()
+        self.state.check_alive()
         self._writes += 1
         self._attempts_when_written = self.state.table.words[Header.ATTEMPTS]
 
@@ -355,6 +353,38 @@ class PlainOutputKeeper(OutputKeeper):
 
     def generation(self) -> int:
         return int(self.state.table.words[Header.ATTEMPTS]) + (self._writes << 32)
+
+
+class PlainKeeper:
+    """Answers for a buffer that a plan merely uses: the plan must be at rest, and that is all.
+
+    Of several plans that use it, the first one is asked.
+    """
+
+    def __init__(self, hold: Hold, kind: TensorType) -> None:
+        self.hold = hold
+        self._shape = tuple(d for d in kind.shape if isinstance(d, int))
+
+    def shape_now(self) -> ConcreteShape:
+        return self._shape
+
+    def begin_write(self, shape: ConcreteShape) -> None:
+        if shape != self._shape:
+            raise InputError("copyin", f"shape must be {self._shape}, got {shape}.", shape=shape)
+
+    def begin_part_write(self) -> None:
+        """Nothing is known of the rest."""
+
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
+        return self._shape
+
+    def generation(self) -> int:
+        return 0
+
+
+def is_answered_for(buffer: Buffer) -> bool:
+    """Whether a plan says more about this buffer than when it is at rest."""
+    return buffer.keeper is not None and not isinstance(buffer.keeper, PlainKeeper)
 
 
 class IntermediateKeeper(OutputKeeper):

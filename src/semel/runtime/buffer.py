@@ -14,9 +14,9 @@ of `borrow()` in so many words.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,18 +24,20 @@ from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import Memory, allocate
 from semel.runtime.device import check_device
+from semel.runtime.hold import Hold
 from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
 ByteSpan = tuple[int, int]  #: from and to, counted from a buffer's first byte
+R = TypeVar("R")
 
 
 class Keeper(Protocol):
-    """The plan's side of a buffer that it owns; `lock` keeps a run from changing it meanwhile."""
+    """The plan's side of a buffer that it owns; `hold` keeps a run from changing it meanwhile."""
 
     @property
-    def lock(self) -> Any: ...
+    def hold(self) -> Hold: ...
 
     def shape_now(self) -> ConcreteShape:
         """The shape at the current variables; raises if one is not bound."""
@@ -208,9 +210,7 @@ class Buffer:
         source = as_array(array, self.dtype, "copyin")
         keeper = self.keeper
         if keeper is not None:
-            with keeper.lock:
-                keeper.begin_write(source.shape)
-                self.array(source.shape)[...] = source
+            keeper.hold.alone(self._write, keeper, source)
             return
         if source.shape != self.shape:
             raise InputError(
@@ -218,22 +218,29 @@ class Buffer:
             )
         self.array()[...] = source
 
+    def _write(self, keeper: Keeper, source: Array) -> None:
+        keeper.begin_write(source.shape)
+        self.array(source.shape)[...] = source
+
     def copyout(self, array: Array) -> None:
         """Read into an array of this shape and dtype."""
-        with self._lock():
-            shape = self.readable_shape()
-            if array.shape != shape or array.dtype != self.dtype.numpy:
-                raise InputError(
-                    "copyout",
-                    f"array must be {self.dtype}{list(shape)}, "
-                    f"got {array.dtype}{list(array.shape)}.",
-                )
-            array[...] = self.array(shape)
+        self.alone(self._read_into, array)
+
+    def _read_into(self, array: Array) -> None:
+        shape = self.readable_shape()
+        if array.shape != shape or array.dtype != self.dtype.numpy:
+            raise InputError(
+                "copyout",
+                f"array must be {self.dtype}{list(shape)}, got {array.dtype}{list(array.shape)}.",
+            )
+        array[...] = self.array(shape)
 
     def numpy(self) -> Array:
         """A copy of the contents, compact, at the current shape."""
-        with self._lock():
-            return self.array(self.readable_shape()).copy()
+        return self.alone(self._copy)
+
+    def _copy(self) -> Array:
+        return self.array(self.readable_shape()).copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """For NumPy: the same copy as `numpy()`, and the same refusals."""
@@ -245,17 +252,17 @@ class Buffer:
 
     def borrow(self) -> BorrowedArray:
         """A read-only look without a copy; it raises once the contents may have changed."""
-        with self._lock():
-            return BorrowedArray(self)
+        return self.alone(BorrowedArray, self)
 
     def generation(self) -> int:
         """Changes with every execute of the plan that owns this buffer; 0 without a plan."""
         keeper = self.keeper
         return 0 if keeper is None else keeper.generation()
 
-    def _lock(self) -> Any:
+    def alone(self, action: Callable[..., R], *args: Any) -> R:
+        """`action(*args)`, with the plan that owns this buffer to ourselves if there is one."""
         keeper = self.keeper
-        return nullcontext() if keeper is None else keeper.lock
+        return action(*args) if keeper is None else keeper.hold.alone(action, *args)
 
     def readable_shape(self) -> ConcreteShape:
         """The shape of what may be read now; raises if there is nothing valid."""
@@ -270,8 +277,8 @@ class _PartKeeper:
         self._keeper, self._whole, self._part = keeper, whole, part
 
     @property
-    def lock(self) -> Any:
-        return self._keeper.lock
+    def hold(self) -> Hold:
+        return self._keeper.hold
 
     def shape_now(self) -> ConcreteShape:
         return self._part._static_shape()
@@ -353,13 +360,14 @@ class BorrowedArray:
 
     def numpy(self) -> Array:
         """A copy of the contents."""
-        with self._buffer._lock():
-            return self.array().copy()
+        return self._buffer.alone(self._copy, ...)
 
     def __getitem__(self, key: Any) -> Any:
-        with self._buffer._lock():
-            found = self.array()[key]
-            return found.copy() if isinstance(found, np.ndarray) else found
+        return self._buffer.alone(self._copy, key)
+
+    def _copy(self, key: Any) -> Any:
+        found = self.array()[key]
+        return found.copy() if isinstance(found, np.ndarray) else found
 
     def __len__(self) -> int:
         if not self._shape:
@@ -369,8 +377,7 @@ class BorrowedArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             return np.array(self.array(), dtype=dtype, copy=False)
-        with self._buffer._lock():
-            return np.array(self.array(), dtype=dtype, copy=True)
+        return np.asarray(self.numpy(), dtype=dtype)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array().__dlpack_device__()

@@ -16,6 +16,7 @@ every dtype alike, by the structures of the specification.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -112,8 +113,10 @@ def _from_dlpack(sentence: str) -> UserError:
 
 def check_unmasked(value: Any, refuse: Refuse) -> None:
     """Refuse a masked array, or a list of some: the elements would lose their mask."""
+    # `np.ma` would import it: half of it is there if another thread forks meanwhile.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
     found = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(item, np.ma.MaskedArray) for item in found):
+    if any(isinstance(item, masked) for item in found):
         raise refuse("must not be a masked array: call .filled(value), or pass the mask apart.")
 
 
