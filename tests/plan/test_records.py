@@ -92,7 +92,9 @@ def test_every_field_refuses_what_it_is_not(record: type[Any]) -> None:
                 record(**{**GOOD[record], name: wrong})
 
 
-@pytest.mark.parametrize("record", GOOD.keys() - {RuntimeVar}, ids=lambda record: record.__name__)
+@pytest.mark.parametrize(
+    "record", [r for r in GOOD if r is not RuntimeVar], ids=lambda record: record.__name__
+)
 def test_records_keep_nothing_that_the_caller_can_change(record: type[Any]) -> None:
     given = {
         name: list(value) if isinstance(value, tuple) else value
