@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
-import time
 import weakref
 from typing import Any
 
@@ -283,14 +282,16 @@ def test_clones_grow_alone_and_take_over_what_grew() -> None:
 
 def test_clones_run_at_the_same_time_and_one_plan_does_not() -> None:
     """Who is inside a host call at once: two clones yes, one plan no."""
-    inside, most = [0], [0]
-    lock = threading.Lock()
+    inside, most, patience = [0], [0], [0.05]
+    lock, both = threading.Lock(), threading.Event()
 
     def nap(attrs: Any, buffers: Any, variables: Any) -> None:
         with lock:
             inside[0] += 1
             most[0] = max(most[0], inside[0])
-        time.sleep(0.05)
+            if inside[0] == 2:
+                both.set()
+        both.wait(patience[0])
         with lock:
             inside[0] -= 1
 
@@ -306,7 +307,7 @@ def test_clones_run_at_the_same_time_and_one_plan_does_not() -> None:
     finally:
         unregister_custom_function("test_nap")
     for plans, expected in (((plan, plan), 1), ((plan, plan.clone()), 2)):
-        most[0] = 0
+        most[0], patience[0] = 0, 0.05 if expected == 1 else 10
         threads = [threading.Thread(target=p.execute) for p in plans]
         for t in threads:
             t.start()

@@ -37,6 +37,7 @@ from semel.plan.prepared import (
 )
 from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
 from semel.runtime.buffer import Buffer
+from semel.runtime.free import check_free
 from semel.runtime.kernel import CachedKernel
 
 _FIRST_CAPACITY = 64
@@ -306,9 +307,11 @@ class _Layout:
 
     def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
         """Refuse what does not fit before anything is allocated."""
-        wanted = self.io_bytes + self.arena_bytes + self.weights_bytes + scratch
+        own = self.io_bytes + self.arena_bytes + scratch
+        wanted = own + self.weights_bytes
         if memory_limit is not None and wanted > memory_limit:
             raise OutOfMemoryError("cpu", wanted, memory_limit)
+        check_free(own)  # the weights are there already
 
     def as_memory(self) -> PlanMemory:
         return PlanMemory(

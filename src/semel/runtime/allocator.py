@@ -22,6 +22,7 @@ import numpy as np
 
 from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
+from semel.runtime.free import check_free, free_bytes
 
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
@@ -89,6 +90,7 @@ class Memory:
         self._holders: dict[int, weakref.ref[Any]] = {}
         self._map: mmap.mmap | None = None
         whole = max(size_bytes, ALIGNMENT_BYTES) + SLACK_BYTES
+        check_free(whole)
         try:
             if mapped or whole >= _MAPPED_FROM_BYTES:
                 self._map = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -100,7 +102,7 @@ class Memory:
                 skip = -raw.ctypes.data % ALIGNMENT_BYTES
                 self.bytes = raw[skip : skip + whole]
         except (MemoryError, OSError, ValueError, OverflowError):
-            raise OutOfMemoryError("cpu", size_bytes, free_bytes()) from None
+            raise OutOfMemoryError("cpu", size_bytes, free_bytes() or 0) from None
         self._counted_bytes = whole
         _ledger.add(whole)
 
@@ -174,15 +176,3 @@ def allocate(size_bytes: int, *, mapped: bool = False) -> Memory:
 def align(size_bytes: int) -> int:
     """Round up to whole cache lines."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def free_bytes() -> int:
-    """Memory the operating system says is available; 0 if it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return 0

@@ -28,6 +28,7 @@ from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
 from semel.errors import CompileError, DeviceError, InternalError
 from semel.ir.target import Target, target_for
 from semel.locks import make_lock
+from semel.runtime.cgroup import OWN, ROOT, cgroup_folders, read_text
 
 __all__ = [
     "assembly",
@@ -93,8 +94,6 @@ _SYSCONF_CACHES = {
     "l2_bytes": "SC_LEVEL2_CACHE_SIZE",
     "l3_bytes": "SC_LEVEL3_CACHE_SIZE",
 }
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
 
 # ------------------------------------------------------------------------------- host
 
@@ -103,7 +102,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 def host_target() -> Target:
     """The target for this process; reads /proc and /sys once, and LLVM only without them."""
     arch = _host_arch()
-    features = features_from_cpuinfo(arch, _read_head(_CPUINFO))
+    features = features_from_cpuinfo(arch, read_text(_CPUINFO))
     if features is None:
         features = features_from_llvm(arch)
     if "amx-tile" in features and not _may_use_tiles():
@@ -125,15 +124,6 @@ def _host_arch() -> str:
     if arch not in _FEATURES:
         raise DeviceError("cpu", f"processor must be x86_64 or aarch64, got {machine!r}.")
     return arch
-
-
-def _read_head(path: Path, limit: int = 16384) -> str:
-    """The first bytes of a file, or nothing; all cores of /proc/cpuinfo look like the first."""
-    try:
-        with path.open("rb") as file:
-            return file.read(limit).decode("ascii", "replace")
-    except OSError:
-        return ""
 
 
 def features_from_cpuinfo(arch: str, text: str) -> tuple[str, ...] | None:
@@ -164,7 +154,7 @@ def _cache_sizes(root: Path) -> dict[str, int]:
         with suppress(ValueError, OSError):
             sizes[name] = os.sysconf(variable)
     for folder in sorted(root.glob("index*")):
-        level, kind, size = (_read_head(folder / n).strip() for n in ("level", "type", "size"))
+        level, kind, size = (read_text(folder / n).strip() for n in ("level", "type", "size"))
         if kind != "Instruction" and level in ("1", "2", "3"):
             sizes[f"l{level}_bytes"] = _size_bytes(size) or sizes.get(f"l{level}_bytes", 0)
     return {name: size for name, size in sizes.items() if size > 0}
@@ -178,7 +168,7 @@ def _size_bytes(text: str) -> int:
 
 def host_model() -> str:
     """The processor's name for people, as the system tells it; the architecture otherwise."""
-    for line in _read_head(_CPUINFO).splitlines():
+    for line in read_text(_CPUINFO).splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Model", "CPU part"):
             return value.strip()
@@ -195,34 +185,20 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
         cores = os.cpu_count() or 1
-    quota = _cgroup_quota(_CGROUPS, _read_head(_OWN_CGROUP))
+    quota = _cgroup_quota(ROOT, read_text(OWN))
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 
 def _cgroup_quota(root: Path, own: str) -> float | None:
     """The tightest CPU quota, in cores, of our cgroup and its parents (v2 and v1)."""
-    quotas = []
-    for line in own.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            folder = root
-        elif "cpu" in controllers.split(","):
-            folder = root / controllers if (root / controllers).is_dir() else root / "cpu"
-        else:
-            continue
-        inside = folder / path.strip("/")
-        for place in (inside, *inside.parents):
-            if not place.is_relative_to(folder):
-                break
-            quotas += _quota_of(place)
+    quotas = (quota for place in cgroup_folders(root, own, "cpu") for quota in _quota_of(place))
     return min(quotas, default=None)
 
 
 def _quota_of(folder: Path) -> list[float]:
-    words = _read_head(folder / "cpu.max").split()
+    words = read_text(folder / "cpu.max").split()
     if not words:
-        words = [_read_head(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")]
+        words = [read_text(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")]
     if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
         return [int(words[0]) / int(words[1])]
     return []
