@@ -14,7 +14,8 @@ and are shared with every process that has it open; so replace a plan file, as `
 never write into one. A plan built by hand may write what it does not declare: its pages
 are shared until then, and its own from then on.
 
-Plans pickle by the same format: `pickle` carries its bytes and calls `plan_from_bytes`.
+Plans and programs pickle by the same format: `pickle` carries its bytes and calls
+`plan_from_bytes` or `program_from_bytes`.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ from semel.plan.program import (
     instantiate,
 )
 from semel.plan.restore import Source, missing_functions, read_snapshot
-from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix
+from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
+from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
@@ -140,7 +142,23 @@ def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tup
     return plan_from_bytes, (plan.pack(), plan.threads, plan.memory_limit)
 
 
+def program_from_bytes(data: bytes) -> Program:
+    """The program in a file with these contents."""
+    file = _file_of_bytes(data, "bytes")
+    with _reading(file.name):
+        if _is_by_hand(file):
+            raise file.refuse("it must hold a program; it holds a plan built by hand.")
+        program, constants = _read_program(file, _load_kernels(file), compile_count=0)
+    adopt_constants(program, constants)
+    return program
+
+
+def _reduce_program(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+    return program_from_bytes, (pack_plan(program, find_device("cpu").device_code()),)
+
+
 copyreg.pickle(ExecutionPlan, _reduce_plan)
+copyreg.pickle(Program, _reduce_program)
 
 
 def _make_plan(

@@ -38,7 +38,7 @@ from semel.plan.prepared import (
     PreparedLoop,
     RuntimeVar,
 )
-from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue
+from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue, instantiate
 from semel.plan.save import CHECKSUMS, FORMAT, Prefix
 from semel.plan.snapshot import Snapshot, Storage
 from semel.plan.state import PlanIO, PlanVariable
@@ -584,6 +584,35 @@ def test_a_worker_process_executes_a_pickled_plan() -> None:
         result, compile_count, has_compiler = pool.apply(_work, (plan,))
     assert np.array_equal(result, run(plan))
     assert (compile_count, has_compiler) == (0, False)
+
+
+_PROGRAM = """
+import pickle, sys
+import numpy as np
+from semel.plan.program import instantiate
+with open(sys.argv[1], "rb") as file:
+    program = pickle.load(file)
+rows, indices = np.load(sys.argv[2]), np.load(sys.argv[3])
+np.save(sys.argv[4], instantiate(program, threads=1)(x=rows, i=indices))
+"""
+
+
+def test_another_process_makes_plans_of_a_pickled_program(tmp_path: Path) -> None:
+    plan = small_plan()
+    assert plan.program is not None
+    names = [tmp_path / name for name in ("program", "x.npy", "i.npy", "out.npy")]
+    names[0].write_bytes(pickle.dumps(plan.program))
+    np.save(names[1], ROWS)
+    np.save(names[2], INDICES)
+    subprocess.run([sys.executable, "-c", _PROGRAM, *map(str, names)], check=True, timeout=120)
+    assert np.load(names[3]).tobytes() == run(plan).tobytes()
+
+
+def test_a_pickled_program_is_the_file_of_its_plan(path: Path) -> None:
+    program = pickle.loads(pickle.dumps(semel.load_plan(path).program))
+    copy = path.with_name("copy.plan")
+    instantiate(program).save(copy)
+    assert copy.read_bytes() == path.read_bytes()
 
 
 def test_a_pickled_plan_keeps_its_limits() -> None:

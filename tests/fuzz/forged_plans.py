@@ -1,0 +1,147 @@
+"""Forged plan files, loaded without trust and run between guard pages, in a process of its own.
+
+    python -m tests.fuzz.forged_plans FIRST LAST    # one line per seed, before it is tried
+
+A seed makes a plan, changes a few numbers in its kernels or its records, loads it, runs each of
+its kernels on random bytes with every buffer between two pages that must not be touched, and then
+runs the plan. A stray access ends the process; the last line says which seed it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from tests.codegen.guarded import Fence
+from tests.codegen.machine import Native
+from tests.plan.forge import forged
+
+import semel
+from semel import Tensor, Variable
+from semel.devices.cpu.toolchain import host_target
+from semel.errors import SemelError
+from semel.ir.expr import evaluate
+from semel.kernel.encode import decode_kernel
+from semel.kernel.ir import Kernel
+
+MOST = 1 << 22
+N = Variable("n", 1, 12)
+NUMBERS = (-1, 0, 1, 2, 3, 7, 8, 16, 64, 200, 1 << 20, 1 << 31, 1 << 40, 1 << 62, -(1 << 40))
+
+
+def _elementwise(n: Any) -> Tensor:
+    return Tensor.input("x", (n, 16), "float32").exp() + 1
+
+
+def _product(n: Any) -> Tensor:
+    x = Tensor.input("x", (n, 16), "float32")
+    return (x @ Tensor(np.ones((16, 24), np.float32))).softmax(-1)
+
+
+def _window(n: Any) -> Tensor:
+    x = Tensor.input("x", (n, 16), "float32").reshape(n, 1, 4, 4)
+    return x.conv2d(Tensor(np.ones((3, 1, 3, 3), np.float32)), padding=1)
+
+
+def _gather(n: Any) -> Tensor:
+    x = Tensor.input("x", (n, 16), "float32")
+    return x.sort(axis=1)[:, x[0].argsort()[:5]]
+
+
+def _several(n: Any) -> Tensor:
+    x = Tensor.input("x", (n, 16), "float32")
+    return (x @ x.T).cumsum(0) @ x.pad(((0, 0), (1, 2)))
+
+
+MODELS = (_elementwise, _product, _window, _gather, _several)
+
+
+def mutate(node: Any, rng: Random) -> None:
+    """Change a number, exchange two entries, or put one in the place of another."""
+    while True:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        if not keys:
+            return
+        key = rng.choice(list(keys))
+        inner = node[key]
+        if isinstance(inner, (list, dict)) and inner and rng.random() < 0.9:
+            node = inner
+            continue
+        if type(inner) is int:
+            node[key] = rng.choice((inner + 1, inner - 1, 2 * inner, rng.choice(NUMBERS)))
+        elif isinstance(node, list) and len(node) > 1:
+            other = rng.randrange(len(node))
+            if rng.random() < 0.5:
+                node[key], node[other] = node[other], node[key]
+            else:
+                node[key] = node[other]
+        return
+
+
+def forge(data: bytes, rng: Random) -> bytes:
+    """A file with one to three changes, most of them in places that matter."""
+    changes = rng.choice((1, 1, 2, 3))
+    in_kernel = rng.random() < 0.7
+
+    def kernel(form: Any) -> None:
+        for _ in range(changes if in_kernel else 0):
+            part = rng.choice(("dims", "dims", "body", "memory", "values", "values", "locals", ""))
+            mutate(form[part] if part else form, rng)
+
+    def header(record: Any) -> None:
+        kept = {name: record[name] for name in ("ops", "values", "dims", "variables", "guards")}
+        for _ in range(0 if in_kernel else changes):
+            mutate(rng.choice((kept["ops"], kept["values"], kept["dims"], kept)), rng)
+        record |= kept
+
+    return forged(data, header, kernel)
+
+
+def attempt(seed: int, folder: Path) -> str:
+    """'refused' or 'ran'; anything else than an error of ours escapes."""
+    rng = Random(seed)
+    model, n = rng.choice(MODELS), rng.choice((5, N))
+    path = folder / "a.plan"
+    semel.prepare({"y": model(n)}, threads=1).save(path)
+    path.write_bytes(forge(path.read_bytes(), rng))
+    try:
+        plan = semel.load_plan(path, trust=False, threads=1, memory_limit=1 << 28)
+        for kernel in plan.kernels:
+            run_fenced(decode_kernel(kernel.encoded), rng)
+        for rows in (5, 1) if n is N else (5,):
+            plan(x=np.full((rows, 16), 0.5, np.float32))
+    except SemelError:
+        return "refused"
+    return "ran"
+
+
+def run_fenced(kernel: Kernel, rng: Random) -> None:
+    """The kernel at random values of its variables, on random bytes."""
+    values = {v.name: rng.randint(v.min, v.min + 20 if v.max is None else v.max)
+              for v in kernel.variables}  # fmt: skip
+    sizes = [evaluate(buffer.size, values) for buffer in kernel.buffers]
+    scratch = [evaluate(buffer.size, values) for buffer in kernel.scratch]
+    if max(*sizes, *scratch, evaluate(kernel.tiles, values), 0) > MOST or min(sizes) < 0:
+        return
+    at_end, random = rng.random() < 0.5, np.random.default_rng(rng.randrange(1 << 30))
+    fences = []
+    for buffer, size in zip(kernel.buffers, sizes, strict=True):
+        data = random.integers(0, 256, size * buffer.dtype.size_bytes, np.uint8)
+        fences.append(Fence(data.view(buffer.dtype.numpy), at_end=at_end))
+    Native(kernel, host_target()).run([fence.array for fence in fences], values)
+
+
+def main(first: int, last: int) -> None:
+    with TemporaryDirectory() as folder:
+        for seed in range(first, last):
+            sys.stdout.write(f"seed {seed}\n")
+            sys.stdout.flush()
+            sys.stdout.write(f"{attempt(seed, Path(folder))}\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
