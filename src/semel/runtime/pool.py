@@ -61,8 +61,13 @@ class WorkerPool:
                 return self._count
             try:
                 self._is_starting = True
-                while self._count < min(count, MAX_WORKERS) and self._start_one(self._count):
+                while self._count < min(count, MAX_WORKERS):
+                    # Counted before: if a signal handler raises once the thread is there, no
+                    # other may get its record. One that never started is help that never comes.
                     self._count += 1
+                    if not self._start_one(self._count - 1):
+                        self._count -= 1
+                        break
             finally:
                 self._is_starting = False
             return self._count

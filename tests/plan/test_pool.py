@@ -1,0 +1,106 @@
+"""The worker pool: its threads take no signals, and one that is interrupted starts none twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_HEAD = """
+import os, signal, threading
+import numpy as np
+import semel
+from semel.runtime import pool as module
+from semel.runtime.device import find_device
+
+def tasks():
+    return set(os.listdir("/proc/self/task"))
+
+def blocked(task):
+    with open(f"/proc/self/task/{task}/status") as lines:
+        return next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
+
+pool = find_device("cpu").pool()
+before, own = tasks(), blocked(os.getpid())
+may_not = {signal.SIGKILL, signal.SIGSTOP}
+every = sum(1 << (s - 1) for s in signal.valid_signals() - may_not)
+real = signal.pthread_sigmask
+"""
+
+_QUIET = """
+assert pool.ensure(2) == 2
+new = tasks() - before
+assert len(new) == 2, new
+assert all(blocked(task) & every == every for task in new), [hex(blocked(t)) for t in new]
+assert blocked(os.getpid()) == own
+"""
+
+_INTERRUPTED = """
+def interrupted(how, signals):
+    result = real(how, signals)
+    if how == {how} and (how == signal.SIG_SETMASK or signals):
+        module.signal.pthread_sigmask = real
+        raise KeyboardInterrupt  # what a handler does that is run on the way
+    return result
+
+module.signal.pthread_sigmask = interrupted
+try:
+    pool.ensure(1)
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("not interrupted")
+assert blocked(os.getpid()) == own, "signals stay blocked"
+pool.ensure(1)
+assert len(tasks() - before) <= pool.num_workers == 1, "two threads on one record"
+x = semel.Tensor.input("x", (1 << 20,), "float32")
+plan = (x.exp() + 1).prepare(threads=2)
+ones = np.zeros(1 << 20, np.float32)
+for _ in range(20):
+    assert (plan(x=ones) == 2).all()
+"""
+
+_AGAIN = """
+seen = []
+def nested(how, signals):
+    if not seen:
+        seen.append(pool.ensure(2))  # a signal handler that runs a plan of its own
+    return real(how, signals)
+
+module.signal.pthread_sigmask = nested
+assert pool.ensure(2) == 2
+assert len(seen) == 1 and len(tasks() - before) == 2
+"""
+
+_FAILING = """
+class Library:
+    pthread_detach = None
+    def pthread_create(self, *args):
+        return 11  # EAGAIN
+
+module.ctypes.CDLL = lambda name: Library()
+assert pool.ensure(2) == pool.num_workers == 0
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        _QUIET,
+        _INTERRUPTED.replace("{how}", "signal.SIG_SETMASK"),
+        _INTERRUPTED.replace("{how}", "signal.SIG_BLOCK"),
+        _AGAIN,
+        _FAILING,
+    ],
+    ids=["no signals", "interrupted after the start", "interrupted before", "nested", "refused"],
+)
+def test_starting_workers(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HEAD + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
