@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _HEAD = """
-import os, signal, threading
+import os, signal, threading, time
 import numpy as np
 import semel
 from semel.runtime import pool as module
@@ -21,6 +21,10 @@ def blocked(task):
     with open(f"/proc/self/task/{task}/status") as lines:
         return next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
 
+def state(task):
+    with open(f"/proc/self/task/{task}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
 pool = find_device("cpu").pool()
 before, own = tasks(), blocked(os.getpid())
 may_not = {signal.SIGKILL, signal.SIGSTOP}
@@ -32,6 +36,11 @@ _QUIET = """
 assert pool.ensure(2) == 2
 new = tasks() - before
 assert len(new) == 2, new
+# Until it is in our code a thread has all signals blocked anyway: wait for it to be idle.
+until = time.monotonic() + 20
+while any(state(task) != "S" for task in new) and time.monotonic() < until:
+    time.sleep(0.01)
+assert all(state(task) == "S" for task in new)
 assert all(blocked(task) & every == every for task in new), [hex(blocked(t)) for t in new]
 assert blocked(os.getpid()) == own
 """
