@@ -231,7 +231,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     BufferSpec: ("name dtype access size tile_stride", ""),
     CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
-    Snapshot: ("parts storages values shapes", ""),
+    Snapshot: ("parts storages values shapes marks", ""),
     Storage: ("size_bytes is_own data", "id"),
     PlanParts: (
         "device buffers ast_to_buffer alias_ids ops after outputs variables guards input_io "
