@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import semel
 from semel import Tensor, Variable
+from semel.errors import GraphError
 from semel.ir.expr import floordiv, maximum, minimum, mod
 from semel.ir.graph import Graph
 from semel.ir.text import format_graph, parse_graph
@@ -65,3 +67,69 @@ def test_a_number_of_a_loop_counts_down() -> None:
     plan = semel.prepare(total + 0 * Tensor.input("x", (S,), "int64").sum(), threads=1)
     for s in (1, 4, 9):
         assert plan(x=np.zeros(s, np.int64)) == sum(step - s for step in range(s))
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "floordiv", "mod", "truediv", "lt", "le", "gt", "ge", "eq")
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_number_stands_on_either_side(name: str) -> None:
+    act = OPERATORS[name]
+    x, y = Tensor.input("x", (S,), "int64"), Tensor.input("y", (T,), "int64")
+    made = [act(x, T - S), act(T - S, x), act(T, x), act(mod(T - S, 3), x)]
+    plan = semel.prepare([*made, y.sum()], threads=1)
+    a = np.array([-7, -1, 1, 2, 11], np.int64)
+    for t in (2, 20):
+        numbers = [np.int64(n) for n in (t - 5, t - 5, t, (t - 5) % 3)]
+        *got, _ = plan(x=a, y=np.zeros(t, np.int64))
+        with np.errstate(divide="ignore"):
+            want = [act(a, np.int64(t - 5)), *(act(n, a) for n in numbers[1:])]
+        for found, wanted in zip(got, want, strict=True):
+            np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64", "int64"])
+def test_a_number_that_the_dtype_does_not_hold_compares_by_value(name: str, dtype: str) -> None:
+    """As a Python integer does: nothing wraps in a comparison."""
+    act = getattr(operator, name)
+    n = Variable("n", -1000, 1000)
+    x = Tensor.input("x", (4,), dtype)
+    plan = semel.prepare([act(x, n), act(n, x), act(x, n - 1)], threads=1)
+    top = np.iinfo(dtype).max
+    a = np.array([0, 1, 24, top], dtype)
+    given = plan.buffer(x)
+    assert given is not None
+    given.copyin(a)
+    for number in (-1000, -256, -1, 0, 24, 25, 127, 128, 256, 280, 1000):
+        plan.execute_with_vars(n=number)
+        got = [buffer.numpy() for buffer in plan.output_buffers]
+        exact = a.astype(object)
+        np.testing.assert_array_equal(got[0], act(exact, number))
+        np.testing.assert_array_equal(got[1], act(number, exact))
+        np.testing.assert_array_equal(got[2], act(exact, number - 1))
+
+
+def test_a_comparison_with_a_number_that_fits_needs_no_cast() -> None:
+    """Masks of narrow positions stay what the passes know."""
+    compared = Tensor.input("x", (4,), "int8") < Variable("n", -128, 127)
+    assert compared.node.inputs[0].op.name == "input"
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "floordiv", "mod"])
+def test_numbers_of_numpy_are_ints(name: str) -> None:
+    act = OPERATORS[name]
+    assert act(T, np.int64(3)) == act(T, 3)
+    assert act(T - S, np.uint8(3)) == act(T - S, 3)
+    assert type(act(np.int32(3), T + 1)) is type(act(3, T + 1))
+
+
+@pytest.mark.parametrize("other", [1.5, "a", None, [1], np.ones(2)])
+def test_what_is_no_number_is_refused(other: Any) -> None:
+    with pytest.raises(GraphError, match="must be an int, a Variable or an expression of them"):
+        S + other
+    with pytest.raises(GraphError, match="must be an int, a Variable or an expression of them"):
+        (S + T) // other

@@ -30,6 +30,32 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 MAX_PRODUCT = 1 << 14
 
 
+def _on_dims(method: Callable[[Any, Dim], Dim]) -> Callable[[Any, Dim], Dim]:
+    """An operator whose other operand is a dim, or takes the operation over.
+
+    A tensor does: as for NumPy's arrays, `__array_ufunc__ = None` says so.
+    """
+
+    def checked(self: Any, other: Any) -> Any:
+        if type(other) is not int and not isinstance(other, _Arithmetic):
+            if getattr(other, "__array_ufunc__", _on_dims) is None:
+                return NotImplemented
+            other = _number(other)
+        return method(self, other)
+
+    return checked
+
+
+def _number(value: Any) -> int:
+    """Python's and NumPy's integers as ints."""
+    try:
+        return index(value)
+    except TypeError:
+        raise GraphError(
+            "dim", f"must be an int, a Variable or an expression of them, got {value!r}."
+        ) from None
+
+
 class _Arithmetic:
     """Operators shared by atoms and expressions; results are canonical.
 
@@ -71,33 +97,43 @@ class _Arithmetic:
         """The fields, in order: what equality compares."""
         raise NotImplementedError
 
+    @_on_dims
     def __add__(self, other: Dim) -> Dim:
         return add(self, other)  # type: ignore[arg-type]
 
+    @_on_dims
     def __radd__(self, other: Dim) -> Dim:
         return add(other, self)  # type: ignore[arg-type]
 
+    @_on_dims
     def __sub__(self, other: Dim) -> Dim:
         return add(self, mul(-1, other))  # type: ignore[arg-type]
 
+    @_on_dims
     def __rsub__(self, other: Dim) -> Dim:
         return add(other, mul(-1, self))  # type: ignore[arg-type]
 
+    @_on_dims
     def __mul__(self, other: Dim) -> Dim:
         return mul(self, other)  # type: ignore[arg-type]
 
+    @_on_dims
     def __rmul__(self, other: Dim) -> Dim:
         return mul(other, self)  # type: ignore[arg-type]
 
+    @_on_dims
     def __floordiv__(self, other: Dim) -> Dim:
         return floordiv(self, other)  # type: ignore[arg-type]
 
+    @_on_dims
     def __rfloordiv__(self, other: Dim) -> Dim:
         return floordiv(other, self)  # type: ignore[arg-type]
 
+    @_on_dims
     def __mod__(self, other: Dim) -> Dim:
         return mod(self, other)  # type: ignore[arg-type]
 
+    @_on_dims
     def __rmod__(self, other: Dim) -> Dim:
         return mod(other, self)  # type: ignore[arg-type]
 
@@ -276,9 +312,8 @@ def _terms(value: Dim) -> dict[Monomial, int]:
         return dict(value.terms)
     if isinstance(value, (Variable, Index, Fn)):
         return {(value,): 1}
-    if isinstance(value, int):
-        return {(): int(value)} if value else {}
-    raise GraphError("dim", f"must be an int, a Variable or an expression of them, got {value!r}.")
+    number = _number(value)
+    return {(): number} if number else {}
 
 
 def _build(terms: Mapping[Monomial, int]) -> Dim:

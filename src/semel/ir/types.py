@@ -74,6 +74,10 @@ class DType:
             return float("inf")
         return True if self.kind == "b" else int(np.iinfo(self.numpy).max)
 
+    def holds(self, low: int | None, high: int | None) -> bool:
+        """Whether every integer of [low, high] is one of this dtype; None: no bound is known."""
+        return low is not None and high is not None and self.lowest <= low and high <= self.highest
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DType):
             return self.name == other.name

@@ -232,8 +232,7 @@ class _Walk:
 
 def _fits(position: Dim, dtype: DType) -> bool:
     """Whether the dtype holds every value of the position."""
-    low, high = bounds(substitute(position, {a: _limited(a) for a in atoms(position)}))
-    return low is not None and high is not None and dtype.lowest <= low and high <= dtype.highest
+    return dtype.holds(*bounds(substitute(position, {a: _limited(a) for a in atoms(position)})))
 
 
 def _limited(atom: Variable | Index) -> Dim:

@@ -14,8 +14,9 @@ Integer division and remainder round down, as in Python and NumPy; by zero they 
 Integer powers wrap; a negative integer power truncates towards 0.
 
 Comparisons are right whatever the dtypes: a Python integer that the tensor's dtype cannot hold
-lies on one side of all its elements, and uint64 compares with signed integers by value, though
-they have no dtype in common for anything else.
+lies on one side of all its elements, a symbolic number that it may not hold compares in int64,
+and uint64 compares with signed integers by value, though they have no dtype in common for
+anything else.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from typing import Any, Self
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
-from semel.tensor.handle import Handle, TensorLike, weak_kind
+from semel.tensor.handle import SYMBOLIC, Handle, TensorLike, weak_kind
 from semel.tensor.movement import Movement
 
 UNARY: dict[str, str] = {
@@ -93,6 +95,11 @@ class Elementwise(Movement):
             if self.dtype.lowest <= int(other) <= self.dtype.highest:
                 return None
             return self._full_bool(_COMPARE[op](0, int(other)))
+        if isinstance(other, SYMBOLIC):
+            if self.dtype.holds(*bounds(other)):
+                return None
+            wide = self if self.dtype == UINT64 else self._cast(INT64)
+            return wide._binary(op, self._dim(other))
         if weak_kind(other):
             return None
         y = self._lift(other)
