@@ -166,17 +166,6 @@ class Assign(Indexing):
         rows = self.moveaxis(i, 0)._scatter_rows(checked, update.moveaxis(i, 0), "add")
         return rows.moveaxis(0, i)
 
-    def _of_shape(self, shape: Shape, where: str, name: str) -> Self:
-        """This tensor, whose shape must be `shape`: nothing stretches or is read in another way.
-
-        Dims that may be equal are left for a guard.
-        """
-        differ = [(a, b) for a, b in zip(self.shape, shape, strict=False) if a != b]
-        never = any(a == 1 or (isinstance(a, int) and isinstance(b, int)) for a, b in differ)
-        if never or self.ndim != len(shape):
-            raise GraphError(where, f"{name} must have shape {show(shape)}, got {self.type}.")
-        return self.broadcast_to(shape)
-
     def scatter(
         self, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
     ) -> Self:

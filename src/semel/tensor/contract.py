@@ -100,7 +100,7 @@ class Contract(Reduce):
 
     def _prepared(self, term: Term) -> Operand[Self]:
         """Take diagonals of repeated labels, drop stretched axes, sum what nobody else uses."""
-        x, labels = self, list(term.labels)
+        x, labels = self.broadcast_to(term.shape), list(term.labels)
         for label in dict.fromkeys(labels):
             while labels.count(label) > 1:
                 first = labels.index(label)

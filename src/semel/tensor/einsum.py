@@ -26,9 +26,14 @@ T = TypeVar("T", bound="Movement")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One operand: a label per axis, those dropped as stretched, those summed at once."""
+    """One operand: a label per axis, those dropped as stretched, those summed at once.
+
+    `shape` holds the size of each label: dims that differ from it symbolically must be equal at
+    run time, each for itself, and not their products alone.
+    """
 
     labels: tuple[str, ...]
+    shape: Shape
     stretched: frozenset[str]
     summed: frozenset[str]
 
@@ -65,7 +70,8 @@ def parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[Term], tuple[str
         pairs = list(zip(term, shape, strict=True))
         stretched = frozenset(k for k, dim in pairs if dim == 1 and sizes[k] != 1)
         alone = frozenset(k for k in term if uses[k] == 1 and k not in output)
-        terms.append(Term(term, stretched, alone))
+        dims = tuple(1 if k in stretched else sizes[k] for k in term)
+        terms.append(Term(term, dims, stretched, alone))
     return terms, output
 
 

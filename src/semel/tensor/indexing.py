@@ -143,7 +143,7 @@ class Indexing(Contract):
         rest = broadcast_shapes(others, where)
 
         def wide(t: Self) -> Self:
-            return t._stretch((*rest[:i], t.shape[i], *rest[i:]))
+            return t.broadcast_to((*rest[:i], t.shape[i], *rest[i:]))
 
         return wide(self)._take_along(wide(lifted), i, where)
 

@@ -149,6 +149,17 @@ class Movement(Handle):
             return aligned
         return self._apply("expand", aligned, attrs=ExpandAttrs(dims))
 
+    def _of_shape(self, shape: Shape, where: str, name: str) -> Self:
+        """This tensor, whose shape must be `shape`: nothing stretches or is read in another way.
+
+        Dims that may be equal are left for a guard.
+        """
+        differ = [(a, b) for a, b in zip(self.shape, shape, strict=False) if a != b]
+        never = any(a == 1 or (isinstance(a, int) and isinstance(b, int)) for a, b in differ)
+        if never or self.ndim != len(shape):
+            raise GraphError(where, f"{name} must have shape {show(shape)}, got {self.type}.")
+        return self.broadcast_to(shape)
+
     def expand(self, *shape: Any) -> Self:
         """`broadcast_to`, where -1 keeps an axis as it is."""
         wanted = _flat(shape)

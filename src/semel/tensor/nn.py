@@ -205,10 +205,7 @@ class NN(Attention):
         where = "cross_entropy"
         i = normalize_axis(axis, self.ndim, where)
         classes = self._lift(target)
-        if classes.ndim != self.ndim - 1:
-            raise GraphError(
-                where, f"target must have one class per row of {self.type}, got {classes.type}."
-            )
+        classes = classes._of_shape((*self.shape[:i], *self.shape[i + 1 :]), where, "target")
         if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, np.integer)):
             raise GraphError(where, f"ignore_index must be an int, got {ignore_index!r}.")
         counts = classes.ne(ignore_index)
