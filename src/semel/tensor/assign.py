@@ -14,12 +14,11 @@ from typing import Any, Self
 
 from semel.errors import GraphError
 from semel.ir.expr import is_nonnegative, minimum, product
-from semel.ir.types import Shape
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.handle import Handle, TensorLike, normalize_axis, weak_kind
 from semel.tensor.indexing import Indexing
 from semel.tensor.key import Cut, Key, is_mask, parse_key, result_axes
-from semel.tensor.movement import is_negative, show
+from semel.tensor.movement import is_negative
 
 _MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
 
