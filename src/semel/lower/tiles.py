@@ -72,10 +72,10 @@ def _bound(dim: Dim, ranges: dict[Index, _Range], side: int) -> Dim | None:
     for monomial, coefficient in terms(dim):
         term: Dim = coefficient
         for atom in monomial:
-            if isinstance(atom, Variable):
+            if isinstance(atom, Variable) and atom.min >= 0:  # else it may turn the ends around
                 term = term * atom
                 continue
-            if isinstance(atom, Fn) or atom not in ranges:
+            if not isinstance(atom, Index) or atom not in ranges:
                 return None
             end = ranges[atom][side if coefficient > 0 else 1 - side]
             if end is None:
