@@ -7,7 +7,7 @@ import pytest
 from tests.plan.build import Sketch
 from tests.plan.kernels import kernel
 
-from semel.errors import CycleError, PlanError, UnsupportedError, VariableError
+from semel.errors import CycleError, InputError, PlanError, UnsupportedError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.prepared import (
@@ -203,6 +203,27 @@ def test_a_buffer_copies_and_views_share() -> None:
         buffer.view(16, 32)
     with pytest.raises(PlanError, match="multiples of 4"):
         buffer.view(2, 4)
+    for wrong in (0.5, "0", None):
+        with pytest.raises(PlanError, match="byte_offset must be an int, got"):
+            buffer.view(wrong, 4)  # type: ignore[arg-type]
+
+
+def test_copies_go_to_arrays_that_can_take_them() -> None:
+    buffer = Buffer(np.zeros(2, np.float32))
+    frozen = np.ones(2, np.float32)
+    frozen.flags.writeable = False
+    masked = np.ma.masked_array(np.ones(2, np.float32), [True, False])
+    for target, why in (
+        ([0.0, 0.0], "needs a NumPy array, got list"),
+        (None, "needs a NumPy array, got NoneType"),
+        (frozen, "array must be writeable"),
+        (masked, "must not be a masked array"),
+        (np.ones(3, np.float32), r"array must be float32\[2\], got float32\[3\]"),
+        (np.ones(2, np.float64), r"array must be float32\[2\], got float64\[2\]"),
+    ):
+        with pytest.raises(InputError, match=why):
+            buffer.copyout(target)  # type: ignore[arg-type]
+    assert frozen.all() and masked.data.all()
 
 
 def test_scalar_and_bool_buffers_keep_shape_and_dtype() -> None:

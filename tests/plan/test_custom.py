@@ -131,6 +131,8 @@ def test_writing_what_was_not_declared_is_refused() -> None:
     def sly(attrs: Any, buffers: Buffers, variables: Mapping[str, int]) -> None:
         for attempt in (
             lambda: buffers[0].copyin(np.ones(2, np.float32)),
+            lambda: buffers[0].view(0, 4).copyin(np.ones(1, np.float32)),
+            lambda: buffers[0].view(0, 8).view(4, 4).copyin(np.ones(1, np.float32)),
             lambda: buffers[0].array().__setitem__(0, 1),
         ):
             try:
@@ -139,7 +141,7 @@ def test_writing_what_was_not_declared_is_refused() -> None:
                 caught.append(error)
 
     np.testing.assert_array_equal(_results(_plan("test_sly", None, np.zeros(2, np.float32)))[0], 0)
-    assert [type(e) for e in caught] == [PlanError, ValueError]
+    assert [type(e) for e in caught] == [PlanError, PlanError, PlanError, ValueError]
 
 
 def test_buffers_are_void_after_the_call() -> None:
@@ -148,6 +150,23 @@ def test_buffers_are_void_after_the_call() -> None:
     _results(_plan("test_keep", None, np.zeros(2, np.float32)))
     with pytest.raises(PlanError, match="released"):
         kept[0].numpy()
+
+
+def test_views_of_buffers_are_void_after_the_call() -> None:
+    kept: list[Buffer] = []
+
+    @semel.custom_function("test_part", reads=(), writes=(0,))
+    def part(attrs: Any, buffers: Buffers, variables: Mapping[str, int]) -> None:
+        half = buffers[0].view(0, 8)
+        half.view(4, 4).copyin(np.ones(1, np.float32))
+        kept.extend([half, half.view(4, 4)])
+
+    np.testing.assert_array_equal(
+        _results(_plan("test_part", None, np.zeros(3, np.float32)))[0], [0, 1, 0]
+    )
+    for view in kept:
+        with pytest.raises(PlanError, match="released"):
+            view.copyin(np.ones(view.shape, np.float32))
 
 
 def test_functions_see_symbolic_buffers_at_the_current_variables() -> None:

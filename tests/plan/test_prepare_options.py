@@ -177,7 +177,7 @@ def test_variables_are_given_as_pairs_too() -> None:
     assert plan.variables == {"n": 5}
     report = plan.execute_with_vars_profiled([("n", 4), ("n", 5)])  # the last one counts
     assert report.run.variables == {"n": 5}
-    for wrong in ([("n",)], [5], 5):
+    for wrong in ([("n",)], [5], 5, [(["n"], 5)], [(5, 5)]):
         with pytest.raises(VariableError, match="must be a mapping or pairs of name"):
             plan.execute_with_vars(wrong)  # type: ignore[arg-type]
 
@@ -209,10 +209,18 @@ def test_every_iteration_is_a_run() -> None:
     assert before is not None and before.generation() == generation + 3
 
 
-@pytest.mark.parametrize("iterations", [0, -1, 1.5, True])
+@pytest.mark.parametrize("iterations", [0, -1, 1.5, True, "3"])
 def test_iterations_must_be_a_count(iterations: Any) -> None:
-    with pytest.raises(PlanError, match=r"iterations must be >= 1, got"):
+    with pytest.raises(PlanError, match=r"iterations must be (>= 1|an int), got"):
         symbolic_add().execute_profiled(iterations=iterations)
+
+
+def test_iterations_may_be_an_integer_of_numpy() -> None:
+    plan = symbolic_add(4)
+    plan.buffers[0].copyin(np.ones(4, np.float32))
+    plan.buffers[1].copyin(np.ones(4, np.float32))
+    report = plan.execute_profiled({"n": 4}, limits=False, iterations=np.int64(2))  # type: ignore[arg-type]
+    assert report.run.iterations == 2
 
 
 # ---------------------------------------------------------------- repr

@@ -35,6 +35,7 @@ CODE_SOURCES = (
     "lower",
     "codegen",
     "devices/cpu",
+    "runtime/cgroup.py",
     "compiler/artefacts.py",
 )
 

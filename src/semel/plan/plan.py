@@ -356,8 +356,9 @@ class ExecutionPlan:
         the run. With several `iterations`, as many runs are made: the report shows the one that
         was over first, and for each operation the least time that any of them took.
         """
-        if type(iterations) is not int or iterations < 1:
-            raise PlanError("execute_profiled", f"iterations must be >= 1, got {iterations!r}.")
+        count = take_int("execute_profiled", "iterations", iterations)
+        if count < 1:
+            raise PlanError("execute_profiled", f"iterations must be >= 1, got {count}.")
         self._state.check_alive()
         enter = self._enter
         try:
@@ -365,7 +366,7 @@ class ExecutionPlan:
             # Bound first: only then is it known how many events there can be.
             self._enter = self._entry.bind
             self._run()
-            runs = [self._run_logged() for _ in range(iterations)]
+            runs = [self._run_logged() for _ in range(count)]
         except BaseException:
             self._abandon()
             raise

@@ -130,11 +130,16 @@ def as_values(values: Any, named: Mapping[str, int]) -> Mapping[str, int]:
         return {**values, **named}
     is_walkable = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
     pairs: list[Any] = list(values) if is_walkable else [None]
-    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+    if not all(_is_pair(pair) for pair in pairs):
         raise VariableError(
             "plan", f"variables must be a mapping or pairs of name and value, got {values!r:.60}."
         )
     return {**dict(pairs), **named}
+
+
+def _is_pair(pair: Any) -> bool:
+    """Whether this can be a variable's name and its value."""
+    return isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def find_io(kind: str, ios: tuple[PlanIO, ...], name: str) -> PlanIO:

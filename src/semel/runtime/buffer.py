@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
+from semel.ir.fields import take_int
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import Memory, allocate
 from semel.runtime.device import check_device
@@ -182,6 +183,8 @@ class Buffer:
         A view of a plan's buffer is valid when the whole is, and goes stale if the plan grows.
         """
         item = self.dtype.size_bytes
+        byte_offset = take_int("Buffer.view", "byte_offset", byte_offset)
+        byte_size = take_int("Buffer.view", "byte_size", byte_size)
         if byte_offset < 0 or byte_size < 0 or byte_offset + byte_size > self.capacity_bytes:
             raise PlanError(
                 "Buffer.view",
@@ -224,6 +227,11 @@ class Buffer:
 
     def copyout(self, array: Array) -> None:
         """Read into an array of this shape and dtype."""
+        if not isinstance(array, np.ndarray):
+            raise InputError("copyout", f"needs a NumPy array, got {type(array).__name__}.")
+        check_unmasked(array, lambda sentence: InputError("copyout", f"array {sentence}"))
+        if not array.flags.writeable:
+            raise InputError("copyout", "array must be writeable.")
         self.alone(self._read_into, array)
 
     def _read_into(self, array: Array) -> None:

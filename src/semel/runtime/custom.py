@@ -164,15 +164,31 @@ def unregister_custom_function(name: str) -> None:
 
 
 class HostBuffer(Buffer):
-    """A buffer as a custom function sees it: writable or not, and void after the call."""
+    """A buffer as a custom function sees it: writable or not, and void after the call.
 
-    __slots__ = ("_access",)
+    So are its views.
+    """
+
+    __slots__ = ("_access", "_views")
 
     def __init__(self, buffer: Buffer, shape: ConcreteShape, access: str) -> None:
         kind = TensorType(shape, buffer.dtype)
         size = min(_num_bytes(kind), buffer.capacity_bytes)
         self._set(buffer.memory, buffer.offset, size, kind, buffer.device)
         self._access = access
+        self._views: list[HostBuffer] = []
+
+    def view(self, byte_offset: int, byte_size: int) -> Buffer:
+        part = Buffer.view(self, byte_offset, byte_size)
+        made = HostBuffer(part, part.shape, self._access)
+        self._views.append(made)
+        return made
+
+    def end(self, gone: Memory) -> None:
+        """The call is over: there is nothing here any more."""
+        self.move(gone, 0, 0)
+        for view in self._views:
+            view.end(gone)
 
     def array(self, shape: ConcreteShape | None = None) -> Array:
         """The memory itself; read-only unless the function declared that it writes here."""
@@ -214,7 +230,7 @@ def call_on_host(
         gone = Memory.over(windows[0].memory.bytes[:0]) if windows else None
         for window in windows:
             if gone is not None:
-                window.move(gone, 0, 0)
+                window.end(gone)
 
 
 def _call_c(address: int, windows: Sequence[Buffer], values: Sequence[int]) -> None:
