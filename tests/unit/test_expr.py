@@ -28,6 +28,7 @@ from semel.ir.expr import (
     atoms,
     bounds,
     ceildiv,
+    divisors,
     evaluate,
     floordiv,
     is_nonnegative,
@@ -346,3 +347,24 @@ def test_what_a_reshape_took_apart_is_put_together() -> None:
     assert floordiv(K, 14) * 14 + mod(K, 14) == K
     assert floordiv(4 * R, 6) * 6 + mod(4 * R, 6) == 4 * R
     assert [str(m[0]) for m, _ in terms(K + N)] == ["k", "n"]
+
+
+def test_a_negative_divisor_gives_its_sign_to_the_dividend() -> None:
+    n = Variable("n", -20, 20)
+    for divisor in (-1, -2, -7):
+        quotient, remainder = floordiv(3 * n + 1, divisor), mod(3 * n + 1, divisor)
+        for value in range(-20, 21):
+            found = evaluate(quotient, {"n": value}), evaluate(remainder, {"n": value})
+            assert found == divmod(3 * value + 1, divisor)
+        for dim, (low, high) in ((quotient, bounds(quotient)), (remainder, bounds(remainder))):
+            values = [evaluate(dim, {"n": value}) for value in range(-20, 21)]
+            assert low is not None and high is not None
+            assert low <= min(values) and max(values) <= high
+
+
+def test_divisors_are_found_inside_out() -> None:
+    n, d = Variable("n", 3, 20), Variable("d", -4, 5)
+    assert floordiv(n * d, d) == n
+    found = divisors(maximum(floordiv(n, d + 7) + mod(n, 3), floordiv(d, mod(n, d))))
+    assert set(found) == {d, mod(n, d), d + 7, 3}
+    assert found.index(d) < found.index(mod(n, d))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-import semel.ops  # noqa: F401  (registers the ops)
-from semel.ir.expr import Variable, ceildiv, evaluate
+import semel
+from semel import Tensor
+from semel.errors import PlanError, VariableError
+from semel.ir.expr import Variable, ceildiv, evaluate, floordiv, maximum, minimum, mod
 from semel.ir.graph import Graph, Node, make_node
 from semel.ir.types import FLOAT32, TensorType
 from semel.ops.attrs import (
@@ -116,3 +119,37 @@ def test_quotients_are_bounded_as_closely_as_can_be(low: int) -> None:
             rest = n - factor * divisor * (n // divisor) + (factor - 1) * n
             assert at_most(rest, factor * (divisor - 1), "").always_holds
             assert not at_most(rest, factor * (divisor - 1) - 1, "").always_holds
+
+
+@pytest.mark.parametrize("name", ["quotient", "remainder", "nested", "shape", "start"])
+def test_a_divisor_that_may_be_zero_is_guarded(name: str) -> None:
+    """What the processor would stop at is refused at the bind."""
+    n, d = Variable("n", 1, 8), Variable("d", -2, 8)
+    x = Tensor.input("x", (n,), "int64")
+    made = {
+        "quotient": lambda: x + floordiv(n, d),
+        "remainder": lambda: x + mod(n, d),
+        "nested": lambda: x + maximum(2 * floordiv(n * 7, d + 1), 3) * n,
+        "shape": lambda: x.sum() + Tensor.zeros((minimum(floordiv(n, d), 9),), dtype="int64"),
+        "start": lambda: x[maximum(mod(n, d), 0) :],
+    }[name]()
+    text = "a divisor must be >= 1, got d|must divide by at least 1"
+    plan = semel.prepare(made, threads=1)
+    given = plan.buffer(x)
+    assert given is not None
+    given.copyin(np.arange(6))
+    plan.execute_with_vars(n=6, d=3)
+    for value in (-1, -2) if name == "nested" else (0, -1):
+        with pytest.raises(VariableError, match=f"({text}).* Found d={value}"):
+            plan.execute_with_vars(n=6, d=value)
+
+
+def test_a_divisor_that_is_always_positive_is_not_guarded() -> None:
+    n, d = Variable("n", 1, 8), Variable("d", 1, 8)
+    assert guards(Graph(((Tensor.input("x", (n,)) + floordiv(n, d)).node,))) == ()
+
+
+def test_a_size_without_a_bound_is_refused() -> None:
+    n, d = Variable("n", 1, 8), Variable("d", 0, 8)
+    with pytest.raises(PlanError, match=r"i64\[\(n // d\)\] has no largest size.*minimum of 1"):
+        semel.prepare(Tensor.zeros((floordiv(n, d),), dtype="int64") + 1, threads=1)

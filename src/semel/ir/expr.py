@@ -9,9 +9,10 @@ is structural and `i*n + j - j` is `i*n`. What a polynomial cannot say (division
 remainder, min, max) is an atom of its own. A constant is always a plain int.
 
 Invariant: terms are sorted, coefficients are non-zero, an `Expr` is never constant.
-Division rounds down, as in Python; divisors are positive wherever the compiler
-makes them. Simplification uses the ranges of the atoms: a loop index lies in
-[0, extent), a variable in [min, max].
+Division rounds down, as in Python; divisors are positive: the compiler makes no others, for
+those of users there is a guard, and a negative number gives its sign to the dividend.
+Simplification uses the ranges of the atoms: a loop index lies in [0, extent), a variable
+in [min, max].
 """
 
 from __future__ import annotations
@@ -411,6 +412,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         raise GraphError("dim", f"division of {a} by zero.")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
+    if isinstance(b, int) and b < 0:
+        return _divmod(mul(-1, a), -b)[0]
     return _divmod(a, b)[0]
 
 
@@ -420,6 +423,8 @@ def mod(a: Dim, b: Dim) -> Dim:
         raise GraphError("dim", f"remainder of {a} by zero.")
     if isinstance(a, int) and isinstance(b, int):
         return a % b
+    if isinstance(b, int) and b < 0:
+        return mul(-1, _divmod(mul(-1, a), -b)[1])
     return _divmod(a, b)[1]
 
 
@@ -438,6 +443,8 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
         else:
             rest[monomial] = coefficient
     quotient_dim, remainder = _build(divisible), _build(rest)
+    if remainder == 0:
+        return quotient_dim, 0
     if is_nonnegative(remainder) and is_positive(add(b, mul(-1, symbolic_max(remainder)))):
         return quotient_dim, remainder
     monomial, factor = _common_factor(remainder, b)
@@ -665,6 +672,24 @@ def _atoms(value: Dim) -> frozenset[Variable | Index]:
             else:
                 found.add(atom)
     return frozenset(found)
+
+
+def divisors(value: Dim) -> tuple[Dim, ...]:
+    """All that the expression divides by, inside out."""
+    return () if isinstance(value, int) else _divisors(value)
+
+
+@lru_cache(maxsize=65536)
+def _divisors(value: Dim) -> tuple[Dim, ...]:
+    found: dict[Dim, None] = {}
+    for monomial in _terms(value):
+        for atom in monomial:
+            if isinstance(atom, Fn):
+                for argument in atom.args:
+                    found.update(dict.fromkeys(divisors(argument)))
+                if atom.kind in ("floordiv", "mod"):
+                    found[atom.args[1]] = None
+    return tuple(found)
 
 
 def variables(value: Dim) -> tuple[Variable, ...]:

@@ -3,9 +3,9 @@
     Graph --guards--> ((dim that must be 0, sentence), ...)
 
 `x[n] + y[m]` is legal while n == m; `reshape x[n] to [n // 4, 4]` while n is a multiple
-of 4; a slice of 16 while n >= 16. Each becomes one expression that is zero exactly then,
-checked at every bind. Invariant: no guard is provably zero (it is dropped) or provably
-non-zero (making the node raises).
+of 4; a slice of 16 while n >= 16; `n // m` while m >= 1. Each becomes one expression that is
+zero exactly then, checked at every bind. Invariant: no guard is provably zero (it is dropped)
+or, but for divisors, provably non-zero (making the node raises).
 
 Take the guards of a graph before its passes run: a pass may remove the op that demanded
 one (`reshape` of `reshape`), and relies on the guards of the graph it was given.
@@ -15,19 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from semel.ir.expr import Dim
-from semel.ir.graph import Graph, Node
+from semel.ir.expr import Dim, divisors
+from semel.ir.graph import Graph, Node, attr_dims
 from semel.ops.shapes import Requirement, at_most, requirements
 
 
 def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
     """Every dim that must be zero, once each, with the sentence of the first op that needs it."""
     found: dict[Dim, str] = {}
-    for node in graph.nodes:
-        for requirement in _node_requirements(node):
-            if not requirement.always_holds:
-                found.setdefault(requirement.amount, _sentence(node, requirement))
+    # Divisors first: what divides by zero says nothing.
+    for rule in (_divisor_requirements, _node_requirements):
+        for node in graph.nodes:
+            for requirement in rule(node):
+                if not requirement.always_holds:
+                    found.setdefault(requirement.amount, _sentence(node, requirement))
     return tuple(found.items())
+
+
+def _divisor_requirements(node: Node) -> Iterator[Requirement]:
+    for dim in (*node.type.shape, *attr_dims(node.attrs)):
+        for divisor in divisors(dim):
+            yield at_most(1, divisor, f"a divisor must be >= 1, got {divisor} in {dim}.")
 
 
 def _node_requirements(node: Node) -> Iterator[Requirement]:

@@ -11,7 +11,7 @@ nothing wraps must follow from the bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from semel.ir.expr import (
     Fn,
     Index,
     Variable,
+    divisors,
     is_nonnegative,
     is_positive,
     minimum,
@@ -66,7 +67,7 @@ def settle(
         seen.add(key)
         _check_size(amount, tops)
         subject = f"{amount.where}: {amount.what} = {amount.value}"
-        for divisor in _divisors(amount.value):
+        for divisor in divisors(amount.value):
             if not is_positive(divisor):
                 guard = _guard(amount, divisor, 1, f"{subject} divides by {divisor}")
                 divisions.setdefault(guard, f"{subject} must divide by at least 1")
@@ -82,22 +83,6 @@ def _guard(amount: Amount, value: Dim, least: int, what: str) -> Dim:
     if top is not None and top < least:
         raise PlanError(amount.where, f"{what} at every value of the variables.")
     return minimum(value, least) - least
-
-
-def _divisors(value: Dim) -> Iterator[Dim]:
-    """All that is divided by, inside out."""
-    for atom in _atoms(value):
-        if isinstance(atom, Fn):
-            for argument in atom.args:
-                yield from _divisors(argument)
-            if atom.kind in ("floordiv", "mod"):
-                yield atom.args[1]
-
-
-def _atoms(value: Dim) -> Iterator[Dim]:
-    if not isinstance(value, int):
-        for monomial, _ in terms(value):
-            yield from monomial
 
 
 # ---------------------------------------------------------------- how large

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from semel.config import settings
-from semel.errors import InternalError, OutOfMemoryError, PlanError, VariableError
+from semel.errors import OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate, substitute, upper_bound
 from semel.ir.types import TensorType
 from semel.plan.builder import ExecutionPlanBuilder
@@ -325,7 +325,11 @@ class _Layout:
 def _size_bytes(value: ProgramValue, bounded: Mapping[Variable, Variable]) -> int:
     size = upper_bound(substitute(value.type.num_bytes, bounded))
     if size is None:
-        raise InternalError(value.name, f"{value.type} has no largest size.")
+        raise PlanError(
+            value.name,
+            f"{value.type} has no largest size.",
+            hint="Give what it divides by a minimum of 1.",
+        )
     return max(size, 0)
 
 
