@@ -118,7 +118,7 @@ WRONG: list[tuple[tuple[Statement, ...], str]] = [
     ((Loop(K, 0, 9, ()),), "loop 'i' runs past its extent 8"),
     ((Loop(K, -1, 8, ()),), "loop 'i' starts below 0"),
     ((Loop(K, 0, 8, (Loop(K, 0, 8, ()),)),), "index 'i' is defined twice"),
-    ((Loop(K, 0, 8, (), lanes=0),), "lanes must be >= 1"),
+    ((Loop(K, 0, 8, (), lanes=0),), "lanes must be a power of 2"),
     ((Bind(K, ONE),), "bind of 'i' to a float32 value"),
     ((Check(ONE, 1, ZERO),), "check 1: condition is float32, not bool"),
     ((Check(YES, 2, ZERO),), "check 2 has no entry"),
