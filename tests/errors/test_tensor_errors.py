@@ -50,7 +50,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("clip", A.clip, GraphError, "[clip] needs low or high, got neither."),
     ("gelu", lambda: A.gelu("fast"), GraphError,
      "[gelu] approximate must be 'none' or 'tanh', got 'fast'."),
-    ("softcap", lambda: A.softcap(0), GraphError, "[softcap] cap must be > 0, got 0."),
+    ("softcap", lambda: A.softcap(0), GraphError, "[softcap] cap must be a number > 0, got 0."),
     ("fill", lambda: A.masked_fill(A > 0, [1.0, 2.0]), GraphError,
      "[masked_fill] the fill value must be one number, got f32[2]."),
     # movement
@@ -68,7 +68,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("axis", lambda: A.sum(2), GraphError,
      "[reduce_sum] axis must lie in [-2, 2), got axis=2."),
     ("axis type", lambda: A.sum("rows"), GraphError,  # type: ignore[arg-type]
-     "[reduce_sum] axis must be an int, got 'r'."),
+     "[reduce_sum] axis must be an int, got 'rows'."),
     ("axes repeat", lambda: A.sum((0, -2)), GraphError,
      "[reduce_sum] axes must be distinct, got (0, -2)."),
     ("broadcast_to", lambda: A.broadcast_to(3, 5), GraphError,
@@ -225,3 +225,61 @@ def test_zero_dimensional_tensors_have_no_length() -> None:
         len(Tensor(1.0))
     with pytest.raises(TypeError, match="0-d tensor"):
         iter(Tensor(1.0))
+
+
+NO_INTS: list[Any] = [1.5, "1", b"x", float("nan"), object(), Variable("k", 0, 3), np.float32(2)]
+
+
+@pytest.mark.parametrize("value", NO_INTS, ids=lambda v: type(v).__name__)
+def test_what_must_be_an_int_is_one(value: Any) -> None:
+    for call, name in (
+        (lambda: A.sum(value), "axis"),
+        (lambda: A.softmax(value), "axis"),
+        (lambda: A.flip(value), "axis"),
+        (lambda: A.squeeze(value), "axis"),
+        (lambda: A.unsqueeze(value), "axis"),
+        (lambda: A.sum((0, value)), "axis"),
+        (lambda: A.diagonal(value), "offset"),
+        (lambda: A.diag(value), "offset"),
+        (lambda: A[0].diag(value), "offset"),
+        (lambda: A.topk(value), "k"),
+        (lambda: A.chunk(value), "chunks"),
+        (lambda: A.round(value), "decimals"),
+        (lambda: A.roll(value), "shift"),
+        (lambda: A.roll(value, 0), "shift"),
+        (lambda: A.roll(1, value), "axis"),
+    ):
+        with pytest.raises(GraphError, match=rf"^\[\w+\] {name} must be an int, got "):
+            call()
+
+
+@pytest.mark.parametrize("value", [1.5, "1", None, [1], object()], ids=lambda v: type(v).__name__)
+def test_the_diagonal_of_a_triangle_is_an_int_or_a_variable(value: Any) -> None:
+    for call in (A.tril, A.triu):
+        with pytest.raises(GraphError, match=r"^\[tri[lu]\] offset must be an int or a Variable, "):
+            call(value)
+
+
+@pytest.mark.parametrize("value", ["1", None, [1], object(), N], ids=lambda v: type(v).__name__)
+def test_a_cap_is_a_number(value: Any) -> None:
+    with pytest.raises(GraphError, match=r"^\[softcap\] cap must be a number > 0, got "):
+        A.softcap(value)
+
+
+@pytest.mark.parametrize("value", [1, None, b"ij->i", ["ij->i"]], ids=lambda v: type(v).__name__)
+def test_an_equation_is_a_string(value: Any) -> None:
+    with pytest.raises(GraphError, match=r"^\[einsum\] the equation must be a string, got "):
+        semel.einsum(value, A)
+
+
+def test_a_tensor_is_no_dtype() -> None:
+    with pytest.raises(GraphError, match=r"^\[cast\] dtype must be one of"):
+        A.cast(cast(Any, A))
+
+
+@pytest.mark.parametrize("end", [float("nan"), float("inf"), -float("inf")])
+def test_arange_ends_somewhere(end: float) -> None:
+    with pytest.raises(GraphError, match=r"^\[arange\] bounds must be finite, got "):
+        Tensor.arange(end)
+    with pytest.raises(GraphError, match=r"^\[arange\] bounds must be finite, got "):
+        Tensor.arange(0.0, 1.0, end)

@@ -212,7 +212,10 @@ def test_a_masked_array_is_refused_everywhere(name: str) -> None:
         ENTRANCES[name](MASKED)
 
 
-@pytest.mark.parametrize("data", [[MASKED, MASKED], [1.0, np.ma.masked, 2.0], (MASKED,)])
+@pytest.mark.parametrize(
+    "data",
+    [[MASKED, MASKED], [1.0, np.ma.masked, 2.0], (MASKED,), [[[MASKED]]], [[1.0], (MASKED,)]],
+)
 def test_masked_arrays_in_lists_are_refused(data: Any) -> None:
     for entrance in (Tensor, lambda a: plan_of_x()(x=a)):
         with pytest.raises(semel.UserError, match="must not be a masked array"):
@@ -299,3 +302,10 @@ def test_torch_tensors() -> None:
             ENTRANCES[name](grad)
     assert plan_of_x()(x=grad.detach()).tolist() == [2, 2, 2]
     assert plan_of_x()(x=torch.ones(6)[::2]).tolist() == [2, 2, 2]
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(GraphError, match=r"^\[Tensor\] data must be"):
+        Tensor(endless)

@@ -130,7 +130,7 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
     try:
         if value is not None:  # to NumPy, None is float64
             return _BY_NUMPY[np.dtype(value)]
-    except (TypeError, KeyError):
+    except (TypeError, ValueError, KeyError):
         pass
     names = ", ".join(d.name for d in DTYPES)
     raise GraphError(where, f"dtype must be one of {names}, got {value!r}.")

@@ -30,6 +30,8 @@ Refuse = Callable[[str], UserError]
 NUMPY_PROTOCOLS = ("__array__", "__array_interface__")
 CPU = (1, 0)
 VERSION = (1, 0)
+#: NumPy reads no deeper lists.
+MOST_AXES = 64
 _KIND_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 _BFLOAT = 4
 
@@ -112,12 +114,18 @@ def _from_dlpack(sentence: str) -> UserError:
 
 
 def check_unmasked(value: Any, refuse: Refuse) -> None:
-    """Refuse a masked array, or a list of some: the elements would lose their mask."""
+    """Refuse a masked array, or nested lists of some: the elements would lose their mask."""
     # `np.ma` would import it: half of it is there if another thread forks meanwhile.
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
-    found = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(item, masked) for item in found):
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and _holds(value, masked, MOST_AXES):
         raise refuse("must not be a masked array: call .filled(value), or pass the mask apart.")
+
+
+def _holds(value: Any, kind: type, depth: int) -> bool:
+    """Whether the value is of a kind, or nested lists that hold such a one."""
+    if not isinstance(value, (list, tuple)):
+        return isinstance(value, kind)
+    return depth > 0 and any(_holds(item, kind, depth - 1) for item in value)
 
 
 def read_array(value: Any, refuse: Refuse) -> np.ndarray[Any, Any]:

@@ -8,10 +8,11 @@ Compositions of the layer below, written so that neither side of a choice overfl
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Any, Self
 
 from semel.errors import GraphError
 from semel.tensor.elementwise import Elementwise
+from semel.tensor.handle import SYMBOLIC, weak_kind
 
 
 class Activations(Elementwise):
@@ -75,8 +76,9 @@ class Activations(Elementwise):
     def logsigmoid(self) -> Self:
         return -(-self).softplus()
 
-    def softcap(self, cap: float) -> Self:
+    def softcap(self, cap: Any) -> Self:
         """cap * tanh(x / cap): nearly x near 0, never beyond the cap."""
-        if cap <= 0:
-            raise GraphError("softcap", f"cap must be > 0, got {cap}.")
-        return (self * (1 / cap)).tanh() * cap
+        if weak_kind(cap) not in ("i", "f") or isinstance(cap, SYMBOLIC) or not cap > 0:
+            raise GraphError("softcap", f"cap must be a number > 0, got {cap!r}.")
+        inner: Self = self * (1 / cap)
+        return inner.tanh()._binary("mul", cap)

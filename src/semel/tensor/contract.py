@@ -16,7 +16,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, product
 from semel.ir.types import Shape
 from semel.tensor.einsum import Operand, Term, parse
-from semel.tensor.handle import TensorLike
+from semel.tensor.handle import TensorLike, whole_number
 from semel.tensor.movement import broadcast_shapes
 from semel.tensor.reduce import Reduce
 
@@ -155,7 +155,7 @@ class Contract(Reduce):
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Self:
         """The elements where axis2's index is axis1's plus `offset`, as a last axis."""
-        square = self._diagonal_first(offset, axis1, axis2)
+        square = self._diagonal_first(whole_number(offset, "offset", "diagonal"), axis1, axis2)
         rows, columns = square.shape[-2:]
         lead = square.shape[:-2]
         if isinstance(rows, int) and isinstance(columns, int):

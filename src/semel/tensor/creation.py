@@ -66,6 +66,8 @@ class Creation(Quantise):
         for bound in (first, end, step):
             if not weak_kind(bound) or isinstance(bound, bool):
                 raise GraphError("arange", f"bounds must be numbers or Variables, got {bound!r}.")
+            if isinstance(bound, (float, np.floating)) and not math.isfinite(bound):
+                raise GraphError("arange", f"bounds must be finite, got {bound}.")
         floats = any(isinstance(v, (float, np.floating)) for v in (first, end, step))
         wanted = as_dtype(dtype or (FLOAT32 if floats else INT64), "arange")
         steps = cls._iota((_arange_length(first, end, step, floats),), 0)

@@ -54,6 +54,8 @@ class Operand(Generic[T]):
 
 def parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[Term], tuple[str, ...]]:
     """Labels of every operand and of the output; raises GraphError with the equation."""
+    if not isinstance(equation, str):
+        raise GraphError("einsum", f"the equation must be a string, got {equation!r}.")
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     inputs = left.split(",")

@@ -30,7 +30,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
-from semel.tensor.handle import SYMBOLIC, Handle, TensorLike, weak_kind
+from semel.tensor.handle import SYMBOLIC, Handle, TensorLike, weak_kind, whole_number
 from semel.tensor.movement import Movement
 
 UNARY: dict[str, str] = {
@@ -311,6 +311,7 @@ class Elementwise(Movement):
 
     def round(self, decimals: int = 0) -> Self:
         """To the nearest whole number, halves to even; `decimals` as NumPy scales."""
+        decimals = whole_number(decimals, "decimals", "round")
         if decimals == 0 or (decimals > 0 and not self.dtype.is_float):
             return self._unary("rint")
         if not self.dtype.is_float:

@@ -14,7 +14,7 @@ pairs. Python and NumPy scalars and Variables are weak: they only ask for a kind
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -41,6 +41,7 @@ DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
 SYMBOLIC = (Variable, Expr, Fn, Index)
 _WEAK_DEFAULT = {"b": BOOL, "i": INT64, "f": FLOAT32}
 _KIND_ORDER = "bif"
+_TEXT = (str, bytes, dict)
 _LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
 
@@ -291,22 +292,34 @@ def _holds_typed(value: Any) -> bool:
     return hasattr(value, "dtype")
 
 
+def whole_number(value: Any, name: str, where: str) -> int:
+    """An int, or a GraphError that names what must be one."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise GraphError(where, f"{name} must be an int, got {value!r}.")
+    return int(value)
+
+
+def whole_numbers(values: Any, name: str, where: str) -> tuple[int, ...]:
+    """One int or several, as a tuple."""
+    if isinstance(values, _TEXT) or not isinstance(values, Iterable):
+        values = (values,)
+    return tuple(whole_number(value, name, where) for value in values)
+
+
 def normalize_axis(axis: Any, ndim: int, where: str) -> int:
     """A non-negative axis, or a GraphError that names the range."""
-    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
-        raise GraphError(where, f"axis must be an int, got {axis!r}.")
-    if not -ndim <= axis < ndim:
+    number = whole_number(axis, "axis", where)
+    if not -ndim <= number < ndim:
         raise GraphError(where, f"axis must lie in [{-ndim}, {ndim}), got axis={axis}.", axis=axis)
-    return int(axis) % ndim
+    return number % ndim
 
 
 def normalize_axes(axes: Any, ndim: int, where: str) -> tuple[int, ...]:
     """Distinct non-negative axes, in the order given; None means all of them."""
     if axes is None:
         return tuple(range(ndim))
-    if isinstance(axes, (int, np.integer)):
-        axes = (axes,)
-    result = tuple(normalize_axis(axis, ndim, where) for axis in axes)
+    given = whole_numbers(axes, "axis", where)
+    result = tuple(normalize_axis(axis, ndim, where) for axis in given)
     if len(set(result)) != len(result):
-        raise GraphError(where, f"axes must be distinct, got {tuple(axes)}.")
+        raise GraphError(where, f"axes must be distinct, got {given}.")
     return result

@@ -18,7 +18,7 @@ from semel.ir.types import INT64, Shape
 from semel.ops.attrs import CheckIndexAttrs, GatherAttrs, IotaAttrs
 from semel.ops.elementwise import check_indices, index_check
 from semel.tensor.contract import Contract
-from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis
+from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis, weak_kind, whole_number
 from semel.tensor.key import Cut, Key, parse_key, result_axes
 from semel.tensor.movement import broadcast_shapes
 
@@ -161,20 +161,23 @@ class Indexing(Contract):
 
     # ------------------------------------------------------------ triangles and diagonals
 
-    def _band(self, offset: int) -> Self:
-        """Whether column - row <= offset, for the last two axes."""
+    def _distance(self, offset: Dim, where: str) -> Self:
+        """Column - row for the last two axes, to compare with `offset`."""
         if self.ndim < 2:
-            raise GraphError("tril", f"needs at least 2 axes, got {self.type}.")
-        rows = self._iota(self.shape[-2:], 0)
-        return self._iota(self.shape[-2:], 1) - rows <= offset
+            raise GraphError(where, f"needs at least 2 axes, got {self.type}.")
+        if weak_kind(offset) != "i":
+            raise GraphError(where, f"offset must be an int or a Variable, got {offset!r}.")
+        return self._iota(self.shape[-2:], 1) - self._iota(self.shape[-2:], 0)
 
-    def tril(self, offset: int = 0) -> Self:
+    def tril(self, offset: Dim = 0) -> Self:
         """Zero above the diagonal."""
-        return self._choose(self._band(offset), self, self._scalar(0, self.dtype))
+        kept = self._distance(offset, "tril") <= offset
+        return self._choose(kept, self, self._scalar(0, self.dtype))
 
-    def triu(self, offset: int = 0) -> Self:
+    def triu(self, offset: Dim = 0) -> Self:
         """Zero below the diagonal."""
-        return self._choose(self._band(offset - 1), self._scalar(0, self.dtype), self)
+        gone = self._distance(offset, "triu") < offset
+        return self._choose(gone, self._scalar(0, self.dtype), self)
 
     def diag(self, offset: int = 0) -> Self:
         """np.diag: the diagonal of a matrix, or a matrix with this diagonal."""
@@ -182,6 +185,7 @@ class Indexing(Contract):
             return self.diagonal(offset)
         if self.ndim != 1:
             raise GraphError("diag", f"needs 1 or 2 axes, got {self.type}.")
+        offset = whole_number(offset, "offset", "diag")
         n = self.shape[0]
         on_diagonal = self._iota((n, n), 0).eq(self._iota((n, n), 1))
         square = self._choose(on_diagonal, self.unsqueeze(1), self._scalar(0, self.dtype))

@@ -25,7 +25,15 @@ from semel.ops.attrs import (
     ReshapeAttrs,
     SliceAttrs,
 )
-from semel.tensor.handle import Handle, TensorLike, normalize_axes, normalize_axis, weak_kind
+from semel.tensor.handle import (
+    Handle,
+    TensorLike,
+    normalize_axes,
+    normalize_axis,
+    weak_kind,
+    whole_number,
+    whole_numbers,
+)
 
 
 class Movement(Handle):
@@ -69,9 +77,9 @@ class Movement(Handle):
 
     def unsqueeze(self, axis: int | Sequence[int]) -> Self:
         """Insert axes of size 1; `axis` counts in the result."""
-        count = 1 if isinstance(axis, (int, np.integer)) else len(axis)
-        ndim = self.ndim + count
-        axes = normalize_axes(axis, ndim, "unsqueeze")
+        given = whole_numbers(axis, "axis", "unsqueeze")
+        ndim = self.ndim + len(given)
+        axes = normalize_axes(given, ndim, "unsqueeze")
         rest = iter(self.shape)
         return self.reshape(tuple(1 if i in axes else next(rest) for i in range(ndim)))
 
@@ -239,7 +247,7 @@ class Movement(Handle):
         """At most `chunks` pieces of equal size; the last may be shorter."""
         i = normalize_axis(axis, self.ndim, "chunk")
         length = _static(self.shape[i], "chunk", self)
-        if chunks <= 0:
+        if whole_number(chunks, "chunks", "chunk") <= 0:
             raise GraphError("chunk", f"the number of chunks must be > 0, got {chunks}.")
         return self.split(max(-(-length // chunks), 1), i)
 
@@ -319,14 +327,15 @@ class Movement(Handle):
         """Rotate elements along axes; those pushed out come in on the other side."""
         if axis is None:
             flat: Self = self.flatten()
-            return flat.roll(_total(shift), 0).reshape(self.shape)
-        axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
-        shifts = (shift,) * len(axes) if isinstance(shift, (int, np.integer)) else tuple(shift)
+            return flat.roll(sum(whole_numbers(shift, "shift", "roll")), 0).reshape(self.shape)
+        axes, shifts = whole_numbers(axis, "axis", "roll"), whole_numbers(shift, "shift", "roll")
+        if isinstance(shift, (int, np.integer)):
+            shifts = shifts * len(axes)
         if len(shifts) != len(axes):
             raise GraphError("roll", f"needs one shift per axis, got {shifts} for axes {axes}.")
         result = self
         for amount, one in zip(shifts, axes, strict=True):
-            result = result._roll(int(amount), normalize_axis(one, self.ndim, "roll"))
+            result = result._roll(amount, normalize_axis(one, self.ndim, "roll"))
         return result
 
     def _roll(self, shift: int, axis: int) -> Self:
@@ -408,10 +417,6 @@ def is_negative(dim: Dim) -> bool:
     """Whether dim < 0 is certain."""
     high = upper_bound(dim)
     return high is not None and high < 0
-
-
-def _total(shift: int | Sequence[int]) -> int:
-    return int(shift) if isinstance(shift, (int, np.integer)) else sum(int(s) for s in shift)
 
 
 def _cut(shift: int, length: Dim) -> Dim:

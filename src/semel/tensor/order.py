@@ -13,7 +13,7 @@ from typing import Self
 from semel.errors import GraphError
 from semel.ops.attrs import ArgsortAttrs, GatherAttrs, ScanAttrs
 from semel.tensor.assign import Assign
-from semel.tensor.handle import normalize_axis
+from semel.tensor.handle import normalize_axis, whole_number
 from semel.tensor.reduce import accumulator
 
 
@@ -70,7 +70,7 @@ class Order(Assign):
         """The k largest (or smallest) elements in order, and their indices."""
         i = normalize_axis(axis, self.ndim, "topk")
         length = self.shape[i]
-        if k < 0 or (isinstance(length, int) and k > length):
+        if whole_number(k, "k", "topk") < 0 or (isinstance(length, int) and k > length):
             raise GraphError("topk", f"k must lie in [0, {length}] for {self.type}, got {k}.")
         indices = self._argsort(i, largest).narrow(i, 0, k)
         return self._along(indices, i), indices
