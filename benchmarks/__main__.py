@@ -1,4 +1,4 @@
-"""`python -m benchmarks [calls|elementwise|gemm|conv|models|...]`: measure, print, write JSON.
+"""`python -m benchmarks [calls|eager|gemm|conv|...]`: measure, print, write JSON.
 
 arguments  -->  table on stdout, progress on stderr, results in --json FILE
 """
@@ -19,7 +19,18 @@ from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
 
-_GROUPS = ("calls", "elementwise", "gemm", "conv", "models", "plan", "startup", "prepare", "all")
+_GROUPS = (
+    "calls",
+    "eager",
+    "elementwise",
+    "gemm",
+    "conv",
+    "models",
+    "plan",
+    "startup",
+    "prepare",
+    "all",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

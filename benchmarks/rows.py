@@ -88,6 +88,7 @@ def _sum(inputs: Inputs) -> Array:
 
 
 _MEGA = 1 << 20
+_EAGER = Bar("100 us", (("time", "", 100e-6),))
 _AS_BEST = Bar("as the best peer", (("best", "", 1.0),))
 
 ROWS: Mapping[str, Row] = {
@@ -141,6 +142,31 @@ ROWS: Mapping[str, Row] = {
             _normal(x=(SIDE,)),
             _symbolic,
             Bar("not rebound + 1 us", (("row", "symbolic", 1e-6),)),
+        ),
+        Row(
+            "eager_sum",
+            "(a * i).sum().item(), new i",
+            "eager",
+            _normal(x=(64, 64)),
+            lambda i: np.asarray((i["x"].astype(np.float64) * 2).sum()),
+            _EAGER,
+            tolerance=1e-3,
+        ),
+        Row(
+            "eager_element",
+            "float(a[i, 4]), new i",
+            "eager",
+            _normal(x=(64, 64)),
+            lambda i: i["x"][2, 4],
+            _EAGER,
+        ),
+        Row(
+            "eager_data",
+            "(Tensor(new) + b).numpy()",
+            "eager",
+            _normal(x=(64, 64), y=(64,)),
+            lambda i: i["x"] + i["y"],
+            _EAGER,
         ),
         Row(
             "softmax",

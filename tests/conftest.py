@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from semel import config
+from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
 
 _LIST = Path(__file__).with_name("skips.txt")
@@ -28,6 +29,7 @@ def session_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_settings(session_cache_dir: Path) -> Iterator[None]:
     forget_programs()  # what other tests compiled is none of this one's business
+    forget_eager()
     with config.override(cache_dir=session_cache_dir):
         yield
 

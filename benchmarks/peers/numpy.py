@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import PASSES, Inputs
+from benchmarks.rows import PASSES, SIDE, Inputs
 
 VERSION = np.__version__
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
@@ -57,12 +58,25 @@ def _tanh(a: Any, b: Any, c: Any, d: Any) -> Any:
     return np.tanh(a * b + c) * d
 
 
+def _new_number(function: Callable[[Any, int], Any]) -> Callable[[Inputs], Pair]:
+    """A row that computes `function(x, i)` with another i each time."""
+
+    def build(arrays: Inputs) -> Pair:
+        x, numbers = arrays["x"], cycle(range(SIDE))
+        return (lambda: function(x, next(numbers))), (lambda: function(x, 2))
+
+    return build
+
+
 # No gelu: NumPy has no erf.
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "tiny_add": _row(np.add),
     "call_add": _row(np.add),
     "chain": _row(_chain),
     "unfusable": _row(_means),
+    "eager_sum": _new_number(lambda x, i: (x * i).sum().item()),
+    "eager_element": _new_number(lambda x, i: float(x[i, 4])),
+    "eager_data": _row(lambda x, y: x.copy() + y),
     "softmax": _row(_softmax),
     "layer_norm": _row(_layer_norm),
     "sum": _row(np.sum),

@@ -1,4 +1,4 @@
-"""Semel: every row is prepared once; what is timed is `plan.execute()` or the call named."""
+"""Semel: what is timed is `plan.execute()` of a row prepared once, or the call named."""
 
 from __future__ import annotations
 
@@ -146,6 +146,27 @@ def _decoder(arrays: Inputs) -> Pair:
     return plan.execute, plan.output_buffers[0].numpy
 
 
+def _new_number(function: Callable[[Tensor, int], Any]) -> Callable[[Inputs], Pair]:
+    """A row that computes `function(x, i)` with another i each time, without a plan."""
+
+    def build(arrays: Inputs) -> Pair:
+        x, numbers = Tensor(arrays["x"]), cycle(range(SIDE))
+        for i in range(3):
+            function(x, i)  # a number becomes data when a second one is seen
+        return (lambda: function(x, next(numbers))), (lambda: function(x, 2))
+
+    return build
+
+
+def _eager_data(arrays: Inputs) -> Pair:
+    x, y = arrays["x"], Tensor(arrays["y"])
+
+    def run() -> Any:
+        return (Tensor(x) + y).numpy()
+
+    return run, run
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
@@ -159,6 +180,9 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "unfusable": _row(_means),
     "symbolic": _symbolic,
     "rebind": _rebind,
+    "eager_sum": _new_number(lambda x, i: (x * i).sum().item()),
+    "eager_element": _new_number(lambda x, i: float(x[i, 4])),
+    "eager_data": _eager_data,
     "softmax": _row(lambda x: x.softmax(-1)),
     "layer_norm": _row(lambda x, weight, bias: x.layer_norm(weight, bias)),
     "gelu": _row(lambda x: x.gelu()),

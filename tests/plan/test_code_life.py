@@ -18,6 +18,7 @@ import semel
 from semel import Tensor
 from semel.compiler import programs
 from semel.compiler.artefacts import loaded_kernels
+from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
 from semel.devices.cpu.codespace import SLAB_BYTES, code_space
 from semel.plan.plan import ExecutionPlan
@@ -28,6 +29,7 @@ X = np.arange(4, dtype=np.float32)
 def forget_code() -> None:
     """Let go of the code that is held for whoever may want it again."""
     forget_programs()
+    forget_eager()
     loaded_kernels.forget()
 
 

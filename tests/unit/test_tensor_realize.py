@@ -9,21 +9,21 @@ import pytest
 
 import semel
 from semel import Tensor, Variable
-from semel.compiler import pipeline
-from semel.tensor import realize
+from semel.compiler import eager, pipeline
 
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every graph that is compiled, in order."""
     seen: list[Any] = []
-    compile_graph = pipeline.prepare_graph
+    compile_graph = pipeline.compile_graph
 
-    def counting(graph: Any, **options: Any) -> Any:
+    def counting(graph: Any, *args: Any, **options: Any) -> Any:
         seen.append(graph)
-        return compile_graph(graph, **options)
+        return compile_graph(graph, *args, **options)
 
-    monkeypatch.setattr(realize, "prepare_graph", counting)
+    for module in (pipeline, eager):
+        monkeypatch.setattr(module, "compile_graph", counting)
     return seen
 
 

@@ -34,6 +34,13 @@ def graph_form(graph: Graph, marked: Mapping[str, Node] | None = None) -> GraphF
     return GraphForm((key, marks), tuple(reader.storages), tuple(n.id for n in graph.nodes))
 
 
+def plain_attrs(attrs: Any) -> tuple[Hashable, tuple[Storage, ...]]:
+    """Attributes without the objects in them, and the storages that bodies in them hold."""
+    reader = _Reader()
+    key = reader.attrs(attrs)
+    return key, tuple(reader.storages)
+
+
 class _Reader:
     """Numbers storages in order of appearance, in bodies of loops too."""
 
@@ -43,12 +50,12 @@ class _Reader:
     def read(self, graph: Graph) -> tuple[Hashable, dict[Node, int]]:
         place = {node: i for i, node in enumerate(graph.nodes)}
         nodes = tuple(
-            (n.op.name, tuple(place[i] for i in n.inputs), self._attrs(n.attrs), n.type)
+            (n.op.name, tuple(place[i] for i in n.inputs), self.attrs(n.attrs), n.type)
             for n in graph.nodes
         )
         return (nodes, tuple(place[n] for n in graph.outputs), graph.names), place
 
-    def _attrs(self, attrs: Any) -> Hashable:
+    def attrs(self, attrs: Any) -> Hashable:
         """Attributes as they are, if they hold nothing but values."""
         if attrs is None:
             return None

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,6 +26,8 @@ from semel.ir.opdef import OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
 from semel.locks import make_lock
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ids = itertools.count(1)
 _lock = make_lock()
@@ -58,10 +60,24 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
     return raw[start : start + size_bytes].view(dtype).reshape(shape)
 
 
+class Rule:
+    """What follows from an op, its attrs and the types of its operands; nodes share it.
+
+    There is one at a time for the same op, attrs and types. `feature` is what the outline of a
+    graph says of such a node, once one was taken.
+    """
+
+    __slots__ = ("__weakref__", "feature", "type")
+
+    def __init__(self, type_: TensorType) -> None:
+        self.type = type_
+        self.feature: Any = None
+
+
 class Node:
     """One op applied to nodes. Make one with `make_node`."""
 
-    __slots__ = ("__weakref__", "attrs", "id", "inputs", "op", "origins", "type")
+    __slots__ = ("__weakref__", "attrs", "id", "inputs", "op", "origins", "rule", "type")
 
     op: OpDef
     inputs: tuple[Node, ...]
@@ -69,6 +85,7 @@ class Node:
     type: TensorType
     id: int
     origins: tuple[str, ...]
+    rule: Rule
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op.name} : {self.type}"
@@ -78,18 +95,46 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
     """The node for `op(inputs, attrs)`: an existing one if there is an equal one alive."""
     record = find_op(op)
     inputs = tuple(inputs)
-    key = (op, inputs, attrs)
+    rule: Rule | None = None
+    key: Any = (op, attrs, inputs)
+    if record.kind in _KINDS_WITH_RULES:
+        rule = _find_rule(record, attrs, inputs)
+        key = (rule, inputs)  # says the same, and takes no time to hash
     with _lock:
         found = _interned.get(key)
     if found is None:
-        result_type = record.infer(attrs, *(n.type for n in inputs))
+        rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]))
         node = Node()
-        node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, result_type
-        node.id, node.origins = next(_ids), ()
+        node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
+        node.id, node.origins, node.rule = next(_ids), (), rule
         with _lock:
             found = _interned.setdefault(key, node)
     if origin and origin not in found.origins and len(found.origins) < 8:
         found.origins = (*found.origins, origin)
+    return found
+
+
+MAX_RULES = 4096  #: kept without a node; then they are let go, all at once
+#: The others have data in their attrs, or are rare.
+_KINDS_WITH_RULES = frozenset({"elementwise", "movement", "reduce", "contract"})
+_rules: WeakValueDictionary[Any, Rule] = WeakValueDictionary()
+_latest_rules: dict[Any, Rule] = {}
+
+
+def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
+    """The one rule of `record(inputs, attrs)`."""
+    key = (record.name, attrs, *[n.type for n in inputs])
+    found = _latest_rules.get(key)
+    if found is None:
+        with _lock:
+            found = _rules.get(key)
+        if found is None:
+            made = Rule(record.infer(attrs, *key[2:]))
+            with _lock:
+                found = _rules.setdefault(key, made)
+        if len(_latest_rules) >= MAX_RULES:
+            _latest_rules.clear()
+        _latest_rules[key] = found
     return found
 
 

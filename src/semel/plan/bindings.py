@@ -104,13 +104,20 @@ class Bindings:
     def _write_addresses(
         self, ops: Sequence[PreparedOp], row_ops: Sequence[int], words: Words
     ) -> None:
+        for index, places in self.places(ops, row_ops).items():
+            address = self._buffers[index].address
+            for place in places:
+                words[place] = address
+
+    def places(self, ops: Sequence[PreparedOp], row_ops: Sequence[int]) -> dict[int, list[int]]:
+        """For each buffer, the words of the table that hold its address."""
+        found: dict[int, list[int]] = {}
         at = 0
         for position, count in zip(row_ops, self._state.table.row_buffers, strict=True):
-            if count:
-                words[at : at + count] = [
-                    self._buffers[i].address for i in ops[position].buffer_indices
-                ]
+            for offset, index in enumerate(ops[position].buffer_indices[:count]):
+                found.setdefault(index, []).append(at + offset)
             at += count
+        return found
 
     def _can_be_direct(self, binding: Binding) -> bool:
         index, where = binding.io.index, _range(binding.array)

@@ -38,6 +38,7 @@ from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.describe import describe_arena, describe_ops, describe_plan
+from semel.plan.direct import LENT_FROM_BYTES, DirectCall
 from semel.plan.explain import Explanation, explain_plan
 from semel.plan.fork import fork_buffers, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
@@ -651,6 +652,24 @@ class ExecutionPlan:
             self._state.is_moving = False
         finally:
             self._check_moved()
+
+    @alone
+    def direct_call(self, names: Sequence[str]) -> DirectCall:
+        """A short way to run this plan, whose shapes are all fixed: see plan/direct.py.
+
+        The inputs are given in the order of `names`.
+        """
+        buffers, keepers = self._parts.buffers, self._state.inputs
+        places = self._bindings.places(self._parts.ops, self._linked.row_ops)
+        slots: list[tuple[Array, Sequence[int]]] = []
+        for name in names:
+            keeper = keepers[name]
+            view = buffers[keeper.index].array(keeper.shape_now())
+            is_lent = view.nbytes >= LENT_FROM_BYTES and keeper.index not in self._parts.outputs
+            slots.append((view, places.get(keeper.index, ()) if is_lent else ()))
+            keeper.record(view.shape)
+        outputs = [buffers[i].array() for i in self._parts.outputs]
+        return DirectCall(self, slots, outputs, self._state.table.buffer_words)
 
     # ------------------------------------------------------------ clones
 

@@ -16,9 +16,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from semel.compiler.eager import compute
 from semel.compiler.pipeline import prepare_graph
+from semel.config import settings
 from semel.errors import GraphError
 from semel.ir.graph import Graph, Node, Storage
+from semel.ir.outline import take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
@@ -155,6 +158,13 @@ class Realize(Recurrent):
         return self._value.array
 
     def _compute(self, where: str) -> Array:
+        options = settings()
+        # Who wants to see the compiler's products wants those of the graph as it is written.
+        outline = take_outline(self._node) if options.dump is None else None
+        return self._compile_and_run(where) if outline is None else compute(outline, options)
+
+    def _compile_and_run(self, where: str) -> Array:
+        """For what has no outline: it is a plan, or an error."""
         graph = Graph((self._node,))
         missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
         missing += [f"variable '{v.name}'" for v in graph.variables]

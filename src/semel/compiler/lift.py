@@ -1,0 +1,152 @@
+"""What a graph was made with, as something that a run is given.
+
+    Outline, numbers to lift  --lift_graph-->  Graph of inputs and variables
+
+Every array becomes an input. A lifted scalar becomes an input of shape (), a lifted start of
+a slice a variable with the bounds that the operand leaves it. The others stay what they are.
+
+Which numbers may be lifted is a matter of the outline alone. A scalar may be if nothing but
+exact arithmetic sees it: there, a number that the compiler knows and one that it does not give
+the same bits. An exponent may not, since `x ** 2` is a product and `x ** y` is none; nor may the
+start of a slice that has no room to move.
+
+Nodes that are made here say as their origin which place in the outline they stand for. A program
+of them serves graphs from many lines; `lines_of` tells those of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
+
+from semel.ir.expr import Dim, Variable
+from semel.ir.graph import Graph, Node, make_node, users
+from semel.ir.outline import Outline
+from semel.ir.types import TensorType
+from semel.ops.attrs import InputAttrs, SliceAttrs
+from semel.plan.program import Program
+
+#: Ops that treat a number the same way whether it is known or not, up to the last bit.
+_EXACT = frozenset(
+    {"add", "sub", "mul", "div", "idiv", "imod", "fmod", "max", "min", "where"}
+    | {"and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"}
+)
+_SEEN_THROUGH = frozenset({"reshape", "expand", "permute"})
+
+
+def data_name(place: int) -> str:
+    """The input that an array of the outline becomes."""
+    return f"data{place}"
+
+
+def number_name(place: int) -> str:
+    """The input or the variable that a number of the outline becomes."""
+    return f"number{place}"
+
+
+# ---------------------------------------------------------------- which may be lifted
+
+
+def movable_starts(outline: Outline) -> frozenset[int]:
+    """Places of the numbers that are starts with room to move: these can become variables."""
+    return frozenset(k for k, low, high in _starts(outline) if low < high)
+
+
+def free_scalars(outline: Outline) -> frozenset[int]:
+    """Places of the numbers that only exact arithmetic sees: these can become inputs."""
+    readers = users(outline.nodes)
+    return frozenset(
+        outline.slots[node]
+        for node in outline.nodes
+        if node.op.name == "scalar" and _is_free(node, readers)
+    )
+
+
+def _starts(outline: Outline) -> Iterator[tuple[int, int, int]]:
+    """Place, least and largest start of each axis of each slice."""
+    for node in outline.nodes:
+        if node.op.name == "slice":
+            axes = zip(node.inputs[0].type.shape, node.attrs.sizes, node.attrs.steps, strict=True)
+            for axis, (dim, size, step) in enumerate(axes):
+                yield outline.slots[node] + axis, *_bounds(dim, size, step)
+
+
+def _bounds(dim: Dim, size: Dim, step: int) -> tuple[int, int]:
+    """The least and the largest start of so many elements; equal if there is no choice."""
+    if not isinstance(dim, int) or not isinstance(size, int) or size == 0:
+        return 0, 0
+    reach = (size - 1) * abs(step)
+    return (0, dim - 1 - reach) if step > 0 else (reach, dim - 1)
+
+
+def _is_free(scalar: Node, readers: Mapping[Node, list[Node]]) -> bool:
+    seen, stack = {scalar}, [scalar]
+    while stack:
+        for reader in readers[stack.pop()]:
+            if reader.op.name in _SEEN_THROUGH and reader not in seen:
+                seen.add(reader)
+                stack.append(reader)
+            elif reader.op.name not in _EXACT | _SEEN_THROUGH:
+                return False
+    return True
+
+
+# ---------------------------------------------------------------- the graph
+
+
+def lift_graph(outline: Outline, lifted: Collection[int]) -> Graph:
+    """The graph whose arrays, and these of its numbers, are given at each run."""
+    bounds = {k: (low, high) for k, low, high in _starts(outline)}
+    new: dict[Node, Node] = {}
+    for place, node in enumerate(outline.nodes):
+        inputs = tuple(new[n] for n in node.inputs)
+        new[node] = made = _lifted(outline, node, inputs, lifted, bounds)
+        if made is not node:
+            made.origins = (_token(place),)
+    return Graph((new[outline.nodes[-1]],))
+
+
+def _lifted(
+    outline: Outline,
+    node: Node,
+    inputs: tuple[Node, ...],
+    lifted: Collection[int],
+    bounds: Mapping[int, tuple[int, int]],
+) -> Node:
+    slot = outline.slots.get(node)
+    name, attrs = node.op.name, node.attrs
+    if slot is not None and name in ("constant", "param"):
+        return make_node("input", (), InputAttrs(data_name(slot), node.type))
+    if slot is not None and name == "scalar" and slot in lifted:
+        return make_node("input", (), InputAttrs(number_name(slot), TensorType((), attrs.dtype)))
+    if slot is not None and name == "slice":
+        starts = tuple(
+            Variable(number_name(k), *bounds[k]) if k in lifted else start
+            for k, start in enumerate(attrs.starts, slot)
+        )
+        attrs = SliceAttrs(starts, attrs.sizes, attrs.steps)
+    return make_node(name, inputs, attrs)
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _token(place: int) -> str:
+    return f"%{place}"
+
+
+def lines_of(program: Program, outline: Outline) -> Program:
+    """The program with the lines of this outline's nodes."""
+    lines: dict[str, Hashable] = {
+        _token(place): node.origins[0] if node.origins else ""
+        for place, node in enumerate(outline.nodes)
+    }
+
+    def named(origins: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(lines.get(origin, origin)) for origin in origins)
+
+    ops = (
+        replace(op, origins=named(op.origins), check_origins=named(op.check_origins))
+        for op in program.ops
+    )
+    return replace(program, ops=tuple(ops))
