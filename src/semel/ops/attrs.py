@@ -11,6 +11,7 @@ saves. Attrs hold plain data only; what must hold of them is checked by the op's
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Index
 from semel.ir.graph import Graph, Storage
-from semel.ir.types import BOOL, DType, Shape, TensorType
+from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class ScalarAttrs:
 
 def round_to(value: Any, dtype: DType) -> Any:
     """`value` as the plain Python number that `dtype` stores for it; integers wrap."""
+    if dtype == FLOAT32:
+        return ctypes.c_float(float(value)).value
     if dtype.is_float:
         with np.errstate(all="ignore"):
             return float(np.asarray(float(value)).astype(dtype.numpy))

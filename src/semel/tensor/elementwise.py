@@ -54,6 +54,8 @@ _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     name: getattr(operator, name) for name in _MIRRORED
 }
+_ON_FLOATS = frozenset({"any", "number", "float"})  #: rules that floats satisfy
+_NUMBERS = (int, float)  #: but no bool, which is one of them by inheritance only
 _ON_BOOL = {"add": "or", "mul": "and"}  # as NumPy has it
 _NEEDS = {"number": "a number dtype", "integer": "integers or bool", "shift": "integers"}
 
@@ -78,11 +80,16 @@ class Elementwise(Movement):
             apart = self._compare_apart(op, other)
             if apart is not None:
                 return apart
+        rule = BINARY[op]
+        if type(other) in _NUMBERS and self.dtype.is_float and rule in _ON_FLOATS:
+            # What follows would say the same, of the most frequent case.
+            number = self._scalar(other, self.dtype)._stretch(self.shape)
+            return self._apply(op, number, self) if swap else self._apply(op, self, number)
         values = (other, self) if swap else (self, other)
-        operands = self._promote(values, to_float=BINARY[op] == "float")
-        if BINARY[op] == "number" and operands[0].dtype == BOOL and op != "sub":
+        operands = self._promote(values, to_float=rule == "float")
+        if rule == "number" and operands[0].dtype == BOOL and op != "sub":
             operands = [t._cast(INT64) for t in operands]
-        _check_dtype(op, BINARY[op], operands)
+        _check_dtype(op, rule, operands)
         if operands[0].dtype == BOOL:
             op = _ON_BOOL.get(op, op)
         return self._apply(op, *self._broadcast(operands, op))
@@ -491,11 +498,15 @@ class Elementwise(Movement):
 
 def _check_dtype(op: str, rule: str, operands: Sequence[Handle]) -> None:
     dtype = operands[0].dtype
-    fits = {
-        "number": dtype != BOOL,
-        "integer": not dtype.is_float,
-        "shift": dtype.is_integer,
-    }.get(rule, True)
+    match rule:
+        case "number":
+            fits = dtype != BOOL
+        case "integer":
+            fits = not dtype.is_float
+        case "shift":
+            fits = dtype.is_integer
+        case _:
+            fits = True
     if not fits:
         types = " and ".join(str(t.type) for t in operands)
         raise GraphError(op, f"needs {_NEEDS[rule]}, got {types}.")

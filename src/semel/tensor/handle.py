@@ -39,6 +39,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 TensorLike: TypeAlias = "Handle | Array | np.generic | bool | int | float | Dim | Sequence[Any]"
 DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
 SYMBOLIC = (Variable, Expr, Fn, Index)
+_WEAK_KINDS = {bool: "b", int: "i", float: "f"}
+_INTEGERS = (int, np.integer, *SYMBOLIC)
 _WEAK_DEFAULT = {"b": BOOL, "i": INT64, "f": FLOAT32}
 _KIND_ORDER = "bif"
 _TEXT = (str, bytes, dict)
@@ -148,7 +150,8 @@ class Handle:
             raise GraphError(
                 "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
             )
-        return cls._apply("scalar", attrs=ScalarAttrs(value, dtype))
+        # No origin, which takes time to find: that of the op that uses the number says it all.
+        return cls._wrap(make_node("scalar", (), ScalarAttrs(value, dtype)))
 
     @classmethod
     def _dim(cls, dim: Dim, dtype: DType = INT64) -> Self:
@@ -204,9 +207,12 @@ class Handle:
 
 def weak_kind(value: Any) -> str:
     """The kind (b, i, f) a scalar asks for; empty for what has a dtype of its own."""
+    known = "" if isinstance(value, Handle) else _WEAK_KINDS.get(type(value))
+    if known is not None:
+        return known
     if isinstance(value, (bool, np.bool_)):
         return "b"
-    if isinstance(value, (int, np.integer, *SYMBOLIC)):
+    if isinstance(value, _INTEGERS):
         return "i"
     if isinstance(value, (float, np.floating)) or is_bfloat16_scalar(value):
         return "f"
@@ -223,8 +229,10 @@ def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
     weak = max((k for k in kinds if k), key=_KIND_ORDER.index, default="")
     if not strong:
         return _WEAK_DEFAULT[weak]
-    # Floats first: they take any integers along, also those with no dtype in common.
-    dtype = reduce(promote, sorted(strong, key=lambda d: not d.is_float))
+    dtype = strong[0]
+    if len(strong) > 1:
+        # Floats first: they take any integers along, also those with no dtype in common.
+        dtype = reduce(promote, sorted(strong, key=lambda d: not d.is_float))
     if weak == "f" and not dtype.is_float:
         return FLOAT32
     if weak == "i" and dtype == BOOL:

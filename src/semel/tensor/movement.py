@@ -16,6 +16,7 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, floordiv, maximum, mod, product, upper_bound
+from semel.ir.graph import Node, make_node
 from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
     ConcatAttrs,
@@ -186,10 +187,14 @@ class Movement(Handle):
         if all(t.shape == tensors[0].shape for t in tensors):
             return list(tensors)
         shape = broadcast_shapes([t.shape for t in tensors], where)
-        return [t._stretch(shape) for t in tensors]
+        return [t if t.shape == shape else t._stretch(shape) for t in tensors]
 
     def _stretch(self, shape: Shape) -> Self:
-        aligned = self.reshape((1,) * (len(shape) - self.ndim) + self.shape)
+        aligned, lead = self, len(shape) - self.ndim
+        if lead == len(shape):
+            return self._wrap(_filled(self._node, shape))
+        if lead:
+            aligned = self._apply("reshape", self, attrs=ReshapeAttrs((1,) * lead + self.shape))
         dims = tuple(w if d == 1 else d for d, w in zip(aligned.shape, shape, strict=True))
         if dims == aligned.shape:
             return aligned
@@ -349,8 +354,19 @@ class Movement(Handle):
         return self.concat([tail, head], axis)
 
 
+def _filled(number: Node, shape: Shape) -> Node:
+    """A tensor of one repeated number, without an origin: that of the op that uses it will do."""
+    ones = (1,) * len(shape)
+    if ones:
+        number = make_node("reshape", (number,), ReshapeAttrs(ones))
+    return number if shape == ones else make_node("expand", (number,), ExpandAttrs(shape))
+
+
 def broadcast_shapes(shapes: Sequence[Shape], where: str) -> Shape:
     """The common shape by NumPy's rules; of two symbolic dims the first stands for both."""
+    shapes = [s for s in shapes if s] or [()]  # numbers fit any shape
+    if len(shapes) == 1:
+        return shapes[0]
     ndim = max(len(s) for s in shapes)
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
     result: list[Dim] = []

@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, DType, as_dtype
-from semel.ops.attrs import ReduceAttrs
+from semel.ops.attrs import ReduceAttrs, ReshapeAttrs
 from semel.tensor.activations import Activations
 from semel.tensor.handle import DTypeLike, normalize_axes, normalize_axis
 
@@ -35,7 +35,10 @@ class Reduce(Activations):
         return result if keepdims else result._drop(axes)
 
     def _drop(self, axes: Sequence[int]) -> Self:
-        return self.reshape(tuple(d for i, d in enumerate(self.shape) if i not in axes))
+        kept = tuple([d for i, d in enumerate(self.shape) if i not in axes])
+        if len(kept) == self.ndim:
+            return self
+        return self._apply("reshape", self, attrs=ReshapeAttrs(kept))
 
     def _count(self, axis: Axis, where: str) -> Dim:
         """How many elements one result element stands for."""
