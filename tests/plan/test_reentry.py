@@ -62,6 +62,7 @@ REFUSED: dict[str, Attempt] = {
     "bind_input": lambda p: p.bind_input("x", B),
     "bind_output": lambda p: p.bind_output("output0", np.empty_like(A)),
     "clone": lambda p: p.clone(),
+    "direct_call": lambda p: p.direct_call(["x"]),
     "execute": lambda p: p.execute(),
     "execute_profiled": lambda p: p.execute_profiled(limits=False),
     "execute_with_vars": lambda p: p.execute_with_vars(n=2),

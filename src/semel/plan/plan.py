@@ -659,6 +659,7 @@ class ExecutionPlan:
 
         The inputs are given in the order of `names`.
         """
+        self._state.check_alive()
         buffers, keepers = self._parts.buffers, self._state.inputs
         places = self._bindings.places(self._parts.ops, self._linked.row_ops)
         slots: list[tuple[Array, Sequence[int]]] = []
