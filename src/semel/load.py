@@ -437,11 +437,11 @@ def _rebuild_kernels(
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     check_may_compile("load_plan", file.name)
-    found = []
+    found, is_ours = [], rebuild is not _confined
     for record in as_list(file.header["kernels"]):
         kernel = decode_kernel(file.blob(record["form"]))
         try:
-            found.append(compile_kernel(rebuild(kernel), host_target()))
+            found.append(compile_kernel(rebuild(kernel), host_target(), is_ours=is_ours))
         except (*_MALFORMED, CompileError, InternalError, AssertionError) as error:
             message = f"kernel '{kernel.name}' must be one that can be compiled: {error!s:.300}"
             raise file.refuse(message) from error

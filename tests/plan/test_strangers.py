@@ -11,6 +11,8 @@ from tests.plan.forge import Change, forged
 
 import semel
 from semel import Tensor, Variable
+from semel.compiler.artefacts import loaded_kernels
+from semel.compiler.programs import forget_programs
 from semel.errors import GraphError, IndexRangeError, PlanError, PlanFileError, VariableError
 from semel.ir.encode import DimReader
 from semel.kernel.encode import decode_kernel
@@ -295,3 +297,19 @@ def test_a_constant_must_have_slack_after_it(tmp_path: Path) -> None:
 
     with pytest.raises(PlanFileError, match="a constant must have 64 bytes after it, at 64"):
         load(forged(data, move), tmp_path)
+
+
+def test_what_a_file_says_of_its_kernels_reaches_no_plan_of_ours(tmp_path: Path) -> None:
+    def outputs() -> dict[str, Tensor]:
+        return {"y": (Tensor.input("x", (61,), "float32") * 7).exp() - 3}
+
+    def boast(form: Any) -> None:
+        form |= {"name": "boast", "flops": 10**15, "bytes": 1}
+
+    data = forged(saved(tmp_path, outputs()), kernel=boast)
+    forget_programs()
+    loaded_kernels.forget()
+    strange = load(data, tmp_path)
+    assert [k.name for k in strange.kernels] == ["boast"]
+    (ours,) = semel.prepare(outputs(), threads=1).kernels
+    assert (ours.name, ours.signature.bytes) == ("sub", 61 * 8)

@@ -83,10 +83,14 @@ def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedK
     return tuple(native[id(lowered.kernel)] for lowered in kernels)
 
 
-def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKernel:
+def compile_kernel(
+    kernel: Kernel, target: Target, text: str = "", *, is_ours: bool = True
+) -> CachedKernel:
     """Native code for one kernel: from memory, from disk, or from LLVM.
 
-    `text` is that of the kernel, if somebody has written it already.
+    `text` is that of the kernel, if somebody has written it already. What a kernel says of itself
+    beside its text, its name and how much it does, is believed only if it is ours: one that is
+    not is not remembered for others.
     """
     text = text or format_kernel(kernel)
     key = cache_key(text, target)
@@ -109,7 +113,7 @@ def compile_kernel(kernel: Kernel, target: Target, text: str = "") -> CachedKern
         target=target,
         owner=loaded,
     )
-    return loaded_kernels.add(key, native)
+    return loaded_kernels.add(key, native) if is_ours else native
 
 
 def _load(code: bytes, symbol: str) -> tuple[LoadedCode, int]:
