@@ -81,6 +81,8 @@ def test_names_are_registered_once() -> None:
         semel.custom_function("test_once")(lambda attrs, buffers, variables: None)
     with pytest.raises(PlanError, match="is not registered"):
         unregister_custom_function("test_nobody")
+    with pytest.raises(PlanError, match=r"name must be a str, got \[\]"):
+        unregister_custom_function([])  # type: ignore[arg-type]
 
 
 def test_an_unknown_kind_is_unsupported_and_the_builder_stays_usable() -> None:

@@ -234,3 +234,24 @@ def test_small_kernels_that_declare_work_are_shared() -> None:
 def test_work_must_be_an_amount(what: str, work: object) -> None:
     with pytest.raises(PlanError, match=f"{what} must be an int or an expression >= 0, got"):
         CachedKernel.from_pointer(64, [], [TensorType((4,), FLOAT32)], **{what: work})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"address": "a"}, "address must be an int, got 'a'"),
+        ({"address": 0}, "address must be that of a function, got 0"),
+        ({"inputs": 3}, "inputs must be a list of types, got 3"),
+        ({"inputs": ["x"]}, "each of inputs must be a TensorType, got 'x'"),
+        ({"outputs": [None]}, "each of outputs must be a TensorType, got None"),
+        ({"variables": ["n"]}, "variables must be a Variable, got 'n'"),
+        ({"variables": 3}, "variables must be Variable records, got 3"),
+        ({"tiles": "a"}, "tiles must be an int or an expression over variables, got 'a'"),
+        ({"tiles": 1.5}, "tiles must be an int or an expression over variables, got 1.5"),
+        ({"host_parallel_safe": "no"}, "host_parallel_safe must be a bool, got 'no'"),
+    ],
+)
+def test_a_kernel_from_a_pointer_is_checked(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"address": 64, "inputs": [], "outputs": [TensorType((4,), FLOAT32)]}
+    with pytest.raises(PlanError, match=message):
+        CachedKernel.from_pointer(**given | change)

@@ -155,6 +155,7 @@ def _add(function: CustomFunction) -> None:
 
 def unregister_custom_function(name: str) -> None:
     """Forget a function; plans that were built with it keep it."""
+    take("unregister_custom_function", "name", str, name)
     with _lock:
         if _registered.pop(name, None) is None:
             raise PlanError(f"custom function '{name}'", "is not registered.")

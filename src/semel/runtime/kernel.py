@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Expr, Fn, Variable, bounds
-from semel.ir.fields import take, take_int
+from semel.ir.fields import take, take_dim, take_int, take_items
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
 from semel.ir.types import TensorType
@@ -83,19 +84,19 @@ class CachedKernel:
         that is not `host_parallel_safe` runs on the calling thread alone. `owner` is whatever
         must be held while the function may be called: loaded code, a library.
         """
-        buffers = [_spec(b, f"in{i}", "r") for i, b in enumerate(inputs)]
-        buffers += [_spec(b, f"out{i}", "w") for i, b in enumerate(outputs)]
+        where, address = "from_pointer", take_int("from_pointer", "address", address)
+        buffers = _specs("inputs", inputs, "in", "r") + _specs("outputs", outputs, "out", "w")
         traffic: Dim = 0
         for buffer in buffers:
             traffic = traffic + buffer.size * buffer.dtype.size_bytes
         signature = KernelSignature(
             f"pointer_{address:x}",
-            tuple(buffers),
-            tuple(variables),
-            tiles,
+            buffers,
+            take_items(where, "variables", Variable, variables),
+            take_dim(where, "tiles", tiles),
             flops=_work("flops", flops),
             bytes=traffic if bytes is None else _work("bytes", bytes),
-            host_parallel_safe=host_parallel_safe,
+            host_parallel_safe=take(where, "host_parallel_safe", bool, host_parallel_safe),
         )
         return CachedKernel(signature, address, signature.name, owner=owner)
 
@@ -110,7 +111,15 @@ def _work(what: str, amount: Dim) -> Dim:
     return amount
 
 
-def _spec(buffer: TensorType | BufferSpec, name: str, access: str) -> BufferSpec:
+def _specs(what: str, buffers: Any, prefix: str, access: str) -> tuple[BufferSpec, ...]:
+    """The arguments of a function from what a caller says of them; types are named and numbered."""
+    if not isinstance(buffers, Sequence):
+        raise PlanError("from_pointer", f"{what} must be a list of types, got {buffers!r:.60}.")
+    return tuple(_spec(what, b, f"{prefix}{i}", access) for i, b in enumerate(buffers))
+
+
+def _spec(what: str, buffer: Any, name: str, access: str) -> BufferSpec:
     if isinstance(buffer, BufferSpec):
         return buffer
-    return BufferSpec(name, buffer.dtype, access, buffer.num_elements)
+    kind = take("from_pointer", f"each of {what}", TensorType, buffer)
+    return BufferSpec(name, kind.dtype, access, kind.num_elements)
