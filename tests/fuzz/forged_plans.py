@@ -57,7 +57,12 @@ def _several(n: Any) -> Tensor:
     return (x @ x.T).cumsum(0) @ x.pad(((0, 0), (1, 2)))
 
 
-MODELS = (_elementwise, _product, _window, _gather, _several)
+def _biased(n: Any) -> Tensor:
+    """A constant that could take the place of an input or an output."""
+    return Tensor.input("x", (n, 16), "float32") * Tensor(np.ones((12, 16), np.float32))[:n]
+
+
+MODELS = (_elementwise, _product, _window, _gather, _several, _biased)
 
 
 def mutate(node: Any, rng: Random) -> None:
@@ -93,7 +98,8 @@ def forge(data: bytes, rng: Random) -> bytes:
             mutate(form[part] if part else form, rng)
 
     def header(record: Any) -> None:
-        kept = {name: record[name] for name in ("ops", "values", "dims", "variables", "guards")}
+        names = ("ops", "values", "dims", "variables", "guards", "inputs", "outputs")
+        kept = {name: record[name] for name in names}
         for _ in range(0 if in_kernel else changes):
             mutate(rng.choice((kept["ops"], kept["values"], kept["dims"], kept)), rng)
         record |= kept

@@ -313,3 +313,32 @@ def test_what_a_file_says_of_its_kernels_reaches_no_plan_of_ours(tmp_path: Path)
     assert [k.name for k in strange.kernels] == ["boast"]
     (ours,) = semel.prepare(outputs(), threads=1).kernels
     assert (ours.name, ours.signature.bytes) == ("sub", 61 * 8)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("args", "is written, it must be no constant"),
+        ("inputs", "'?x'?.* is constant"),
+        ("outputs", "'?y'?.* is constant"),
+    ],
+)
+def test_constants_are_nobodys_to_write(field: str, message: str, tmp_path: Path) -> None:
+    x = Tensor.input("x", (64,), "float32")
+    data = saved(tmp_path, {"y": x + Tensor(np.arange(64, dtype=np.float32))})
+
+    def change(header: Any) -> None:
+        kinds = [value["kind"] for value in header["values"]]
+        constant, output = kinds.index("constant"), kinds.index("output")
+        if field == "args":
+            (op,) = header["ops"]
+            swap = {constant: output, output: constant}
+            op["args"] = [swap.get(arg, arg) for arg in op["args"]]
+        else:
+            header[field][0][1] = constant
+
+    for trust in (False, True):
+        path = tmp_path / "forged.plan"
+        path.write_bytes(forged(data, change))
+        with pytest.raises(PlanError, match=message):
+            semel.load_plan(path, trust=trust)

@@ -198,14 +198,30 @@ def _check_program(program: Program) -> None:
             raise PlanError(value.name, f"kind of a value must be known, got {value.kind!r}.")
         if (value.kind == "constant") != (value.array is not None):
             raise PlanError(value.name, "a constant has an array, and nothing else has.")
+    for kind, named in (("input", program.inputs), ("output", program.outputs)):
+        for name, index in named:
+            found = program.values[index].kind
+            if found != kind:
+                raise PlanError(
+                    name, f"an {kind} of the program must be one in memory, is {found}."
+                )
     for op in program.ops:
         if not all(0 <= arg < len(program.values) for arg in op.args):
             raise PlanError("program", f"args must be values of the program, got {op.args}.")
+        _check_written(program, op)
     end = 0
     for loop in program.loops:
         if not end <= loop.first <= loop.last < len(program.ops):
             raise PlanError("program", f"loops must be apart and within the ops, got {loop}.")
         end = loop.last + 1
+
+
+def _check_written(program: Program, op: ProgramOp) -> None:
+    """Constants are the same in all plans, and may lie in a file: nobody writes there."""
+    signature = program.kernels[op.kernel].signature
+    for arg, spec in zip(op.args, signature.buffers, strict=False):  # the builder counts them
+        if "w" in spec.access and program.values[arg].kind == "constant":
+            raise PlanError(signature.name, f"'{spec.name}' is written, it must be no constant.")
 
 
 def _declare(
