@@ -406,3 +406,38 @@ def test_a_signal_while_memory_grows_leaves_a_plan_that_works_or_says_why(at: in
             assert np.array_equal(plan(x=value), 2 * value)
         except Exception as error:
             assert "interrupted" in str(error)
+
+
+@pytest.mark.parametrize("at", range(1, 30))
+def test_a_signal_while_an_array_is_bound_leaves_a_plan_that_works_or_says_why(at: int) -> None:
+    """Never rows of the plan's own input with an array of fewer rows in its place."""
+    plan = (X * 2).prepare(threads=1)
+    large, small = np.ones((16, 8), np.float32), np.ones((2, 8), np.float32)
+    plan(x=large)
+    names = ("bind_input", "_rebind", "_bind_input", "add", "record", "detach", "attach", "_attach")
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal lines
+        if event == "line" and frame.f_code.co_name in names:
+            lines += 1
+            if lines == at:
+                raise KeyboardInterrupt
+        return trace if "semel" in frame.f_code.co_filename else None
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        plan.bind_input("x", small)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(old)
+    try:
+        copy = plan.clone()
+        copy.execute_with_vars(n=16 if "x" not in plan._bindings.input_shapes() else 2)
+        assert (copy.output_buffer.numpy() == 2).all()
+        plan.unbind()
+        assert (plan(x=small) == 2).all()
+    except Exception as error:
+        assert "interrupted" in str(error)

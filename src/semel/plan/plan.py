@@ -299,7 +299,7 @@ class ExecutionPlan:
                 hold.is_held = True
                 code = self._enter()
                 if code:
-                    self._resolve(code)
+                    self._resolve(code, self._enter)
             except BaseException:
                 self._abandon()
                 raise
@@ -323,19 +323,15 @@ class ExecutionPlan:
 
     def _commit(self) -> None:
         """Let the runner check the pending values and take them over, without a run."""
-        enter = self._enter
-        try:
-            self._enter = self._entry.bind
-            self._run()
-        finally:
-            self._enter = enter
+        self._run(self._entry.bind)
 
-    def _run(self) -> None:
-        """One run, with the lock held."""
+    def _run(self, enter: Callable[[], int] | None = None) -> None:
+        """One run, by the plan's own entry or another, in the middle of an operation."""
+        enter = self._enter if enter is None else enter
         try:
-            code = self._enter()
+            code = enter()
             if code:
-                self._resolve(code)
+                self._resolve(code, enter)
         except BaseException:
             self._abandon()
             raise
@@ -361,26 +357,21 @@ class ExecutionPlan:
         if count < 1:
             raise PlanError("execute_profiled", f"iterations must be >= 1, got {count}.")
         self._state.check_alive()
-        enter = self._enter
         try:
             self._bind(as_values(values, {}))
-            # Bound first: only then is it known how many events there can be.
-            self._enter = self._entry.bind
-            self._run()
-            runs = [self._run_logged() for _ in range(count)]
         except BaseException:
             self._abandon()
             raise
-        finally:
-            self._enter = enter
+        # Bound first: only then is it known how many events there can be.
+        self._commit()
+        runs = [self._run_logged() for _ in range(count)]
         return self._report(runs, limits)
 
     def _run_logged(self) -> list[Event]:
         """One run with an entry that takes times; what happened in it."""
         self._bindings.before_run()
         with EventLog(self._state.table, self._entry, self._parts.device) as log:
-            self._enter = log.enter
-            self._run()
+            self._run(log.enter)
         self._bindings.after_run()
         return log.events()
 
@@ -594,9 +585,12 @@ class ExecutionPlan:
         io = find_io("input", self._parts.input_io, name)
         checked = check_array(io, array, is_output=False)
         self._ensure_capacity(self._state.solve({name: checked.shape}))
-        keeper = self._state.inputs[name]
-        self._rebind(lambda: self._bindings.add(io, checked, is_output=False))
-        keeper.record(checked.shape)
+        self._rebind(lambda: self._bind_input(io, checked))
+
+    def _bind_input(self, io: PlanIO, array: Array) -> None:
+        self._bindings.add(io, array, is_output=False)
+        keeper = self._state.inputs[io.name]
+        keeper.record(array.shape)
         keeper.is_bound = True
 
     @alone
@@ -633,14 +627,15 @@ class ExecutionPlan:
 
     def _rebind(self, change: Callable[[], None]) -> None:
         """Change what is bound; outputs of earlier runs are void."""
-        self._bindings.detach()
+        self._state.void("arrays were bound or unbound")
+        self._fast = None
         try:
+            self._state.is_moving = True
+            self._bindings.detach()
             change()
-        finally:
             self._attach()
-            self._state.void("arrays were bound or unbound")
-            self._state.version += 1
-            self._fast = None
+        finally:
+            self._check_moved()
 
     def _attach(self) -> None:
         table, linked = self._state.table, self._linked
@@ -751,14 +746,14 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ the slow path
 
-    def _resolve(self, code: int) -> None:
+    def _resolve(self, code: int, enter: Callable[[], int]) -> None:
         """Act on what the runner returned until it says OK, or raise."""
         while code:
             action = _ACTIONS.get(code)
             if action is None:
                 raise InternalError("runner", f"returned code {code}.")
             action(self)
-            code = self._enter()
+            code = enter()
 
     def _abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""
