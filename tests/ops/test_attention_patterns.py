@@ -278,3 +278,47 @@ def test_a_sum_or_maximum_over_other_axes_stays(axes: tuple[int, ...], shared: s
     e = np.exp(s - s.max(over["max"], keepdims=True))
     want = e / e.sum(over["sum"], keepdims=True) @ v
     np.testing.assert_allclose(tensor.prepare(threads=1)(s=s, v=v), want, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+def test_scores_of_integers_are_computed_in_integers(dtype: str) -> None:
+    """They wrap in their dtype; the attention's own float32 does not."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 2000, (n, 4)).astype(dtype) for n in (3, 5))
+    if dtype == "int32":
+        a, b = a + 10**6, b + 10**6
+    v = data(1, 5, 4)
+    q, k = Tensor.input("q", a.shape, dtype), Tensor.input("k", b.shape, dtype)
+    low = (q @ k.T) & 127  # what float32 would not know
+    plan = ((low.cast("float32") * 0.1).softmax(-1) @ Tensor.input("v", v.shape)).prepare(threads=1)
+    exact = ((a @ b.T) & 127).astype(np.float32) * np.float32(0.1)
+    weights = np.exp(exact - exact.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(plan(q=a, k=b, v=v), want, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_of_float64_keep_their_precision() -> None:
+    """1e9 is taken off before they become float32, which would not know what is left."""
+    a, b, v = data(1, 3, 4).astype(float), data(2, 5, 4).astype(float), data(3, 5, 4)
+    a[:, 3], b[:, 3] = 1.0, 1e9
+    q, k = (Tensor.input(name, x.shape, "float64") for name, x in (("q", a), ("k", b)))
+    scores = (q @ k.T - 1e9).cast("float32")
+    plan = (scores.softmax(-1) @ Tensor.input("v", v.shape)).prepare(threads=1)
+    exact = a[:, :3] @ b[:, :3].T
+    weights = np.exp(exact - exact.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(plan(q=a, k=b, v=v), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1e30, 1e-30), (1e-30, 1e30)])
+def test_factors_that_keep_numbers_in_range_stay(factor: float, size: float) -> None:
+    """The product without them, or of them, would be 0 or infinite."""
+    a, b, v = data(1, 3, 4), data(2, 5, 4), data(3, 5, 4)
+    q, k = Tensor.input("q", a.shape), Tensor.input("k", b.shape)
+    scores = (q * factor) @ (k * factor).T
+    plan = (scores.softmax(-1) @ Tensor.input("v", v.shape)).prepare(threads=1)
+    exact = a @ b.T
+    weights = np.exp(exact - exact.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    got = plan(q=a * np.float32(size), k=b * np.float32(size), v=v)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

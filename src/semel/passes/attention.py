@@ -30,6 +30,8 @@ from semel.passes.patterns import full, is_uniform, uniform
 
 #: Elementwise ops between the contraction and the softmax that are looked through for factors.
 MAX_BETWEEN = 8
+#: Factors of this size are moved: larger and smaller ones may be there to keep products in range.
+FACTORS = (2.0**-16, 2.0**16)
 _VIEWS = ("reshape", "permute", "expand", "slice")
 _PASSED = ("add", "sub", "mul", "div", "where", "tanh", "cast")
 
@@ -199,8 +201,11 @@ def _without_factors(node: Node, is_alone: _Alone, depth: int) -> Node | None:
 
 
 def _unscaled(node: Node) -> tuple[Node, float]:
-    """The node without constant factors on it or below its views, and their product."""
-    if node.type.dtype.is_half:
+    """The node without constant factors on it or below its views, and their product.
+
+    Half types round what they multiply, integers wrap it: their factors stay.
+    """
+    if node.type.dtype.is_half or not node.type.dtype.is_float:
         return node, 1.0
     if node.op.name in _VIEWS:
         inner, factor = _unscaled(node.inputs[0])
@@ -219,6 +224,8 @@ def _unscaled(node: Node) -> tuple[Node, float]:
 
 
 def _factor(node: Node) -> float | None:
-    """The number that `node` repeats, if it is one and not 0, by which nothing is divided."""
+    """The number that `node` repeats, if it is one of `FACTORS`."""
     number = uniform(node)
-    return None if number is None or number.value == 0 else float(number.value)
+    if number is None or not FACTORS[0] <= abs(number.value) <= FACTORS[1]:
+        return None
+    return float(number.value)

@@ -290,6 +290,9 @@ class _Scheduler:
         """Whether the contraction can make the scores of the group's attention."""
         if not group.is_attention or group.scores is not None or node.op.name != "matmul":
             return "the group has a contraction already"
+        assert group.contract is not None
+        if node.type.dtype.compute != group.contract.type.dtype.compute:
+            return f"the attention computes in {group.contract.type.dtype.compute}"
         if len(indices) != 1 or indices[0] != group.score_at:
             return "the scores are not wanted one by one"
         return ""
