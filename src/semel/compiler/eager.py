@@ -202,8 +202,8 @@ def _give(eager: _Eager, call: DirectCall) -> None:
 def _make_room(spared: _Eager) -> list[DirectCall]:
     """Plans at rest that were not used for longest, until the others may stay."""
     gone: list[DirectCall] = []
-    for known in _known.values():
-        for eager in known.programs.values():
+    for known in list(_known.values()):
+        for eager in list(known.programs.values()):
             if eager is not spared:
                 gone += _drop(eager)
             if _idle_bytes <= MAX_IDLE_BYTES:

@@ -16,7 +16,7 @@ of them serves graphs from many lines; `lines_of` tells those of one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from semel.ir.expr import Dim, Variable
@@ -137,13 +137,13 @@ def _token(place: int) -> str:
 
 def lines_of(program: Program, outline: Outline) -> Program:
     """The program with the lines of this outline's nodes."""
-    lines: dict[str, Hashable] = {
+    lines = {
         _token(place): node.origins[0] if node.origins else ""
         for place, node in enumerate(outline.nodes)
     }
 
     def named(origins: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(lines.get(origin, origin)) for origin in origins)
+        return tuple(lines.get(origin, origin) for origin in origins)
 
     ops = (
         replace(op, origins=named(op.origins), check_origins=named(op.check_origins))

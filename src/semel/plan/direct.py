@@ -26,13 +26,17 @@ Slot = tuple[Array, Sequence[int]]
 
 
 class DirectCall:
-    """A plan, and where its inputs and outputs lie; `size_bytes` is what it holds."""
+    """A plan, and where its inputs and outputs lie; `size_bytes` is what it holds.
+
+    The memory of inputs that are read elsewhere is never touched: no page of it is there.
+    """
 
     def __init__(
         self, plan: ExecutionPlan, slots: Sequence[Slot], outputs: Sequence[Array], words: Words
     ) -> None:
         self.plan = plan
-        self.size_bytes = plan.memory.own_bytes
+        untouched = sum(view.nbytes for view, places in slots if places)
+        self.size_bytes = plan.memory.own_bytes - untouched
         self._slots, self._outputs, self._words = slots, outputs, words
         self._own = [(i, int(words[i])) for _, places in slots for i in places]
 

@@ -2,8 +2,9 @@
 
     Tensor  --Graph-->  prepare_graph  -->  ExecutionPlan  -->  array
 
-`prepare` gives the plan; `numpy`, `realize`, `item` and the array protocols make one, run it
-once and keep the sealed result on the handle, so that asking twice computes once. A tensor
+`prepare` gives the plan; `numpy`, `realize`, `item` and the array protocols compute the value
+(compiler/eager.py: what was computed before with other data takes no plan of its own) and
+keep the sealed result on the handle, so that asking twice computes once. A tensor
 that depends on an input or a variable has no value of its own: asking for it is an error that
 says to prepare it. What leaves this module is a copy, or a read-only view.
 """
