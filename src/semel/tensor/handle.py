@@ -230,7 +230,7 @@ def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
     if not strong:
         return _WEAK_DEFAULT[weak]
     dtype = strong[0]
-    if len(strong) > 1:
+    if any(other is not dtype for other in strong):
         # Floats first: they take any integers along, also those with no dtype in common.
         dtype = reduce(promote, sorted(strong, key=lambda d: not d.is_float))
     if weak == "f" and not dtype.is_float:

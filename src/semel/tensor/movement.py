@@ -195,7 +195,7 @@ class Movement(Handle):
             return self._wrap(_filled(self._node, shape))
         if lead:
             aligned = self._apply("reshape", self, attrs=ReshapeAttrs((1,) * lead + self.shape))
-        dims = tuple(w if d == 1 else d for d, w in zip(aligned.shape, shape, strict=True))
+        dims = tuple([w if d == 1 else d for d, w in zip(aligned.shape, shape, strict=True)])
         if dims == aligned.shape:
             return aligned
         return self._apply("expand", aligned, attrs=ExpandAttrs(dims))
@@ -364,10 +364,10 @@ def _filled(number: Node, shape: Shape) -> Node:
 
 def broadcast_shapes(shapes: Sequence[Shape], where: str) -> Shape:
     """The common shape by NumPy's rules; of two symbolic dims the first stands for both."""
-    shapes = [s for s in shapes if s] or [()]  # numbers fit any shape
-    if len(shapes) == 1:
-        return shapes[0]
-    ndim = max(len(s) for s in shapes)
+    longest = max(shapes, key=len)
+    if all(longest[len(longest) - len(s) :] == s for s in shapes):
+        return longest
+    ndim = len(longest)
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
     result: list[Dim] = []
     for dims in zip(*padded, strict=True):
