@@ -421,6 +421,16 @@ def test_a_bound_input_is_read_where_it_lies() -> None:
         plan(x=y, y=y)
 
 
+def test_unbinding_what_is_not_there_changes_nothing() -> None:
+    plan = symbolic_add()
+    x = np.ones(4, np.float32)
+    plan(x=x, y=x)
+    for name in ("z", 5, ["x"]):
+        with pytest.raises(InputError, match=r"has no input or output '.*'; known: x, y, out"):
+            plan.unbind(name)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), 2 * x)
+
+
 def test_a_bound_input_must_fit_the_variables() -> None:
     plan = symbolic_add()
     x = np.ones(8, np.float32)

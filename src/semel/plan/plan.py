@@ -25,6 +25,7 @@ import numpy as np
 from semel.config import settings
 from semel.errors import (
     CustomFunctionError,
+    InputError,
     InternalError,
     OutOfMemoryError,
     PlanError,
@@ -611,6 +612,10 @@ class ExecutionPlan:
         An input must then be written again; an output is there after the next execute.
         """
         self._state.check_alive()
+        names = [io.name for io in (*self._parts.input_io, *self._parts.output_io)]
+        if name is not None and name not in names:
+            known = ", ".join(names) or "none"
+            raise InputError("plan", f"has no input or output '{name}'; known: {known}.", name=name)
         self._rebind(lambda: self._forget(name))
 
     def _forget(self, name: str | None) -> None:

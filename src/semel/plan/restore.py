@@ -130,6 +130,9 @@ def _read_buffers(
             )
             raise GraphError("decode", message)
         type_ = decode_type(kind, source.dim)
+        most = type_.max_bytes
+        if most is not None and most > end - start:
+            raise GraphError("decode", f"a buffer of {type_} must have {most} bytes, got {size}.")
         buffers.append(Buffer.window(memory, start, end - start, type_, device))
         if whole is not None:
             wholes[i] = as_int(whole)
