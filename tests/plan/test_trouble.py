@@ -137,7 +137,7 @@ def listening() -> Iterator[None]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_long_execute_and_the_next_one_works(threads: int) -> None:
     s = Sketch(16 * TILE)
-    for i in range(2000):  # some ten seconds in all
+    for i in range(1000):  # some five seconds in all
         s.op("slow", f"b{i % 2}", f"b{(i + 1) % 2}")
         s.op("reverse", f"b{(i + 1) % 2}", f"b{i % 2}")
     s.op("increment", "b0", "end")

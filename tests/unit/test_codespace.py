@@ -247,3 +247,32 @@ def test_a_child_frees_and_takes_its_own_pages_only() -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert ctypes.string_at(address, 1) == b"\x2a"
+
+
+@pytest.mark.parametrize("when", ["taken", "busy", "held"])
+def test_a_signal_beside_the_lock_leaves_it_to_others(
+    when: str, space: CodeSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handlers raise where a call returns: after the lock was taken too."""
+    lock, address = space._lock, space._take(PAGE)
+
+    class Interrupted:
+        _is_owned = staticmethod(lock._is_owned)
+        release = staticmethod(lock.release)
+
+        def acquire(self, blocking: bool = True) -> bool:
+            assert not blocking
+            if when == "taken":
+                lock.acquire()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(space, "_lock", Interrupted())
+    space._dropped.append((address, PAGE))
+    if when == "held":
+        with lock:
+            space._tidy()
+        assert space.used_bytes == 0
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            space._tidy()
+    assert not lock._is_owned() and not space._is_inside

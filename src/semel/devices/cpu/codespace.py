@@ -23,6 +23,7 @@ import os
 import sys
 from collections import deque
 from functools import cache
+from typing import Any
 
 from semel.errors import DeviceError
 from semel.locks import make_lock
@@ -79,7 +80,7 @@ class CodeSpace:
         self._refused: list[tuple[int, int]] = []  # what the system would not take back yet
         # Reentrant, so that a signal handler may fork or compile in the middle of anything;
         # `_is_inside` tells it that the lists are being changed further up its own stack.
-        self._lock = make_lock()
+        self._lock: Any = make_lock()
         self._is_inside = False
 
     @property
@@ -108,13 +109,23 @@ class CodeSpace:
 
     def _tidy(self) -> None:
         """Give back what was dropped, unless somebody is at it, who will look again afterwards."""
-        while self._dropped and not self._is_inside and self._lock.acquire(blocking=False):
-            try:
+        while self._dropped and not self._is_inside and self._try_to_reclaim():
+            pass
+
+    def _try_to_reclaim(self) -> bool:
+        """Whether the lock could be had. A signal handler may raise just after it was taken."""
+        is_ours = self._lock._is_owned()
+        try:
+            if is_ours or self._lock.acquire(blocking=False):
                 self._is_inside = True
                 self._reclaim()
-            finally:
+                return True
+            return False
+        finally:
+            if self._lock._is_owned():
                 self._is_inside = False
-                self._lock.release()
+                if not is_ours:
+                    self._lock.release()
 
     def _reclaim(self) -> None:
         waiting, self._refused = self._refused, []
@@ -183,13 +194,13 @@ class _Slab:
     def give_back(self, address: int, nbytes: int) -> None:
         """Free a range. Fresh pages take its place: the old ones go back to the system."""
         _map(address, nbytes)
-        runs = sorted([*self._free, (address, address + nbytes)])
-        self._free = []
-        for start, end in runs:
-            if self._free and self._free[-1][1] == start:
-                self._free[-1] = (self._free[-1][0], end)
+        runs: list[tuple[int, int]] = []
+        for start, end in sorted([*self._free, (address, address + nbytes)]):
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], end)
             else:
-                self._free.append((start, end))
+                runs.append((start, end))
+        self._free = runs
 
     def unmap(self) -> None:
         _libc().munmap(self.base, self.size)
