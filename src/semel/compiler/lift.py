@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from semel.ir.expr import Dim, Variable
-from semel.ir.graph import Graph, Node, make_node, users
-from semel.ir.outline import Outline
+from semel.ir.graph import Graph, Node, make_node
+from semel.ir.outline import REPEATING, Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, SliceAttrs
 from semel.plan.program import Program
@@ -31,7 +31,6 @@ _EXACT = frozenset(
     {"add", "sub", "mul", "div", "idiv", "imod", "fmod", "max", "min", "where"}
     | {"and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"}
 )
-_SEEN_THROUGH = frozenset({"reshape", "expand", "permute"})
 
 
 def data_name(place: int) -> str:
@@ -54,21 +53,26 @@ def movable_starts(outline: Outline) -> frozenset[int]:
 
 def free_scalars(outline: Outline) -> frozenset[int]:
     """Places of the numbers that only exact arithmetic sees: these can become inputs."""
-    readers = users(outline.nodes)
+    seen_by: list[set[str]] = [set() for _ in outline.nodes]
+    for place in reversed(range(len(outline.nodes))):
+        name = outline.nodes[place].op.name
+        for operand in outline.wires[place]:
+            seen_by[operand] |= seen_by[place] if name in REPEATING else {name}
     return frozenset(
-        outline.slots[node]
-        for node in outline.nodes
-        if node.op.name == "scalar" and _is_free(node, readers)
+        slot
+        for place, slot in outline.slots.items()
+        if outline.nodes[place].op.name == "scalar" and seen_by[place] <= _EXACT
     )
 
 
 def _starts(outline: Outline) -> Iterator[tuple[int, int, int]]:
     """Place, least and largest start of each axis of each slice."""
-    for node in outline.nodes:
+    for place, slot in outline.slots.items():
+        node = outline.nodes[place]
         if node.op.name == "slice":
             axes = zip(node.inputs[0].type.shape, node.attrs.sizes, node.attrs.steps, strict=True)
             for axis, (dim, size, step) in enumerate(axes):
-                yield outline.slots[node] + axis, *_bounds(dim, size, step)
+                yield slot + axis, *_bounds(dim, size, step)
 
 
 def _bounds(dim: Dim, size: Dim, step: int) -> tuple[int, int]:
@@ -79,41 +83,29 @@ def _bounds(dim: Dim, size: Dim, step: int) -> tuple[int, int]:
     return (0, dim - 1 - reach) if step > 0 else (reach, dim - 1)
 
 
-def _is_free(scalar: Node, readers: Mapping[Node, list[Node]]) -> bool:
-    seen, stack = {scalar}, [scalar]
-    while stack:
-        for reader in readers[stack.pop()]:
-            if reader.op.name in _SEEN_THROUGH and reader not in seen:
-                seen.add(reader)
-                stack.append(reader)
-            elif reader.op.name not in _EXACT | _SEEN_THROUGH:
-                return False
-    return True
-
-
 # ---------------------------------------------------------------- the graph
 
 
 def lift_graph(outline: Outline, lifted: Collection[int]) -> Graph:
     """The graph whose arrays, and these of its numbers, are given at each run."""
     bounds = {k: (low, high) for k, low, high in _starts(outline)}
-    new: dict[Node, Node] = {}
-    for place, node in enumerate(outline.nodes):
-        inputs = tuple(new[n] for n in node.inputs)
-        new[node] = made = _lifted(outline, node, inputs, lifted, bounds)
+    new: list[Node] = []
+    for place, (node, wires) in enumerate(zip(outline.nodes, outline.wires, strict=True)):
+        inputs = tuple(new[i] for i in wires)
+        made = _lifted(node, outline.slots.get(place), inputs, lifted, bounds)
         if made is not node:
             made.origins = (_token(place),)
-    return Graph((new[outline.nodes[-1]],))
+        new.append(made)
+    return Graph((new[-1],))
 
 
 def _lifted(
-    outline: Outline,
     node: Node,
+    slot: int | None,
     inputs: tuple[Node, ...],
     lifted: Collection[int],
     bounds: Mapping[int, tuple[int, int]],
 ) -> Node:
-    slot = outline.slots.get(node)
     name, attrs = node.op.name, node.attrs
     if slot is not None and name in ("constant", "param"):
         return make_node("input", (), InputAttrs(data_name(slot), node.type))

@@ -38,18 +38,22 @@ class Feature:
 class Outline:
     """`data` are arrays; `numbers` are what tells numbers apart, `values` the numbers themselves.
 
-    `slots` has the place in `data` or the first one in `numbers`, by node that has one.
+    `nodes` stand in the order of the walk, operands first, and `wires` has the places of each
+    one's operands. A number stands there once for each use, and so does what repeats it: that two
+    of them are equal now says nothing of the next graph. `slots` has the place in `data`, or the
+    first one in `numbers`, by place of the node.
     """
 
-    __slots__ = ("data", "key", "nodes", "numbers", "slots", "values")
+    __slots__ = ("data", "key", "nodes", "numbers", "slots", "values", "wires")
 
     def __init__(self) -> None:
         self.key: tuple[Hashable, ...] = ()
         self.nodes: list[Node] = []
+        self.wires: list[list[int]] = []
         self.data: list[Array] = []
         self.numbers: list[Hashable] = []
         self.values: list[Any] = []
-        self.slots: dict[Node, int] = {}
+        self.slots: dict[int, int] = {}
 
 
 def take_outline(output: Node) -> Outline | None:
@@ -63,39 +67,66 @@ def take_outline(output: Node) -> Outline | None:
         if node in place:
             stack.pop()
             continue
-        inputs = node.inputs
-        missing = [n for n in inputs if n not in place]
+        missing = [n for n in node.inputs if n not in place and not is_number(n)]
         if missing:
             stack += reversed(missing)
             continue
         stack.pop()
-        place[node] = len(place)
-        feature = node.rule.feature or _feature(node)
-        if not feature.is_known:
+        wires = [place[n] if n in place else _repeat(found, key, n) for n in node.inputs]
+        place[node] = _add(found, key, node, wires)
+        if place[node] < 0:
             return None
-        key.append(feature)
-        key += [place[n] for n in inputs]
-        if feature.kind:
-            _list(found, feature.kind, node)
-    found.key, found.nodes = tuple(key), list(place)
+    found.key = tuple(key)
     return found
 
 
-def _list(found: Outline, kind: str, node: Node) -> None:
-    """Note what is beside the key."""
-    if kind == "data":
-        found.slots[node] = len(found.data)
-        found.data.append(node.attrs.storage.array)
-        return
-    found.slots[node] = len(found.numbers)
-    if kind == "scalar":
-        found.numbers.append(node.attrs.key)
-        found.values.append(node.attrs.value)
-    else:
-        found.numbers.extend(node.attrs.starts)
-        found.values.extend(node.attrs.starts)
+def is_number(node: Node) -> bool:
+    """Whether a node is a scalar, or one number repeated."""
+    while node.op.name in REPEATING:
+        node = node.inputs[0]
+    return node.op.name == "scalar"
 
 
+def _repeat(found: Outline, key: list[Hashable], node: Node) -> int:
+    """Add a number for one use of it; the place of what is used."""
+    chain = [node]
+    while chain[-1].inputs:
+        chain.append(chain[-1].inputs[0])
+    wires: list[int] = []
+    for each in reversed(chain):
+        wires = [_add(found, key, each, wires)]
+    return wires[0]
+
+
+def _add(found: Outline, key: list[Hashable], node: Node, wires: list[int]) -> int:
+    """Add a node; its place, or -1 if it, or an operand, cannot be part of an outline."""
+    feature = node.rule.feature or _feature(node)
+    if not feature.is_known or -1 in wires:
+        return -1
+    place = len(found.nodes)
+    found.nodes.append(node)
+    found.wires.append(wires)
+    key.append(feature)
+    key += wires
+    match feature.kind:
+        case "":
+            pass
+        case "data":
+            found.slots[place] = len(found.data)
+            found.data.append(node.attrs.storage.array)
+        case "scalar":
+            found.slots[place] = len(found.numbers)
+            found.numbers.append(node.attrs.key)
+            found.values.append(node.attrs.value)
+        case _:
+            found.slots[place] = len(found.numbers)
+            found.numbers += node.attrs.starts
+            found.values += node.attrs.starts
+    return place
+
+
+#: Every result element is an operand element: what repeats a number is that number.
+REPEATING = frozenset({"reshape", "expand", "permute"})
 _features: WeakValueDictionary[Hashable, Feature] = WeakValueDictionary()
 _scalars: dict[Hashable, Feature] = {}  #: by dtype: they are made anew all the time
 _lock = make_lock()
