@@ -51,7 +51,7 @@ from semel.ir.encode import (
     decode_signature,
     decode_type,
 )
-from semel.ir.fields import take_memory_limit, take_threads
+from semel.ir.fields import take_memory_limit, take_path, take_threads
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.kernel.bounds import confine_kernel
@@ -106,7 +106,7 @@ def load_plan(
     """
     threads = take_threads("load_plan", threads)
     memory_limit = take_memory_limit("load_plan", memory_limit)
-    data, private = _map(Path(path))
+    data, private = _map(take_path("load_plan", path))
     file = _parse(data, private, str(path), verify=verify)
     rebuild = _confined if not trust else _trusted if recompile else None
     return _make_plan(file, rebuild, threads, memory_limit)

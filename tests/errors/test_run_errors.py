@@ -195,6 +195,13 @@ def test_an_option_that_makes_no_sense_is_named(name: str, value: Any, message: 
             prepare(**{name: value})
 
 
+@pytest.mark.parametrize("path", [None, 5, b"a.plan", "a\0b"])
+def test_a_path_must_be_one(path: Any) -> None:
+    for use in (semel.load_plan, make().save):
+        with pytest.raises(PlanError, match="path must be a str or a path, got"):
+            use(path)
+
+
 @pytest.mark.parametrize("threads", [0, 1.5, "2"])
 def test_threads_are_checked_by_clones_and_files_too(threads: Any, tmp_path: Path) -> None:
     plan = make()

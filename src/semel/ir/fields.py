@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import index
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -58,6 +59,17 @@ def take(where: str, what: str, kind: type[Item], value: Any) -> Item:
         article = "an" if kind.__name__[0] in "aeiou" else "a"
         raise PlanError(where, f"{what} must be {article} {kind.__name__}, got {_show(value)}.")
     return value
+
+
+def take_path(where: str, value: Any) -> Path:
+    """A name that a file can have."""
+    try:
+        path = Path(value)
+    except TypeError:
+        path = None
+    if path is None or "\0" in str(path):
+        raise PlanError(where, f"path must be a str or a path, got {_show(value)}.")
+    return path
 
 
 def take_callback(where: str, function: Any) -> None:

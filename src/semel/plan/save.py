@@ -38,6 +38,7 @@ import numpy as np
 from semel.errors import PlanError, PlanFileError
 from semel.ir.abi import RUNNER_VERSION
 from semel.ir.encode import DimWriter, encode_signature, encode_type
+from semel.ir.fields import take_path
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.plan.snapshot import Snapshot, encode_snapshot
@@ -93,7 +94,7 @@ class Prefix:
 def save_plan(source: Program | Snapshot, code: DeviceCode, path: str | os.PathLike[str]) -> None:
     """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
     _check_kernels(source.kernels)
-    place = Path(path)
+    place = take_path("save", path)
     beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
     try:
         with open(beside, "xb") as file:
