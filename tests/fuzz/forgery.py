@@ -128,7 +128,10 @@ def _rights(rng: Random, path: Path) -> None:
 def _stray(rng: Random, path: Path) -> None:
     """Names that are nobody's."""
     for name in ("x", "x.kernel", ".x.tmp", "ü.kernel", "-rf.kernel"):
-        path.with_name(name).write_bytes(rng.randbytes(100))
+        stray = path.with_name(name)
+        if stray.exists() and not _is_entry(stray):
+            _remove(rng, stray)  # a FIFO that stands there would wait for a reader
+        stray.write_bytes(rng.randbytes(100))
     os.utime(path.with_name(".x.tmp"), (0, 0))
 
 
