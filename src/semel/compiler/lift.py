@@ -3,7 +3,8 @@
     Outline, numbers to lift  --lift_graph-->  Graph of inputs and variables
 
 Every array becomes an input. A lifted scalar becomes an input of shape (), a lifted start of
-a slice a variable with the bounds that the operand leaves it. The others stay what they are.
+a slice a variable with the bounds that the operand leaves it, and so does what a pad puts in
+front, in a result of the same size. The others stay what they are.
 
 Which numbers may be lifted is a matter of the outline alone. A scalar may be if nothing but
 exact arithmetic sees it: there, a number that the compiler knows and one that it does not give
@@ -23,12 +24,12 @@ from semel.ir.expr import Dim, Variable
 from semel.ir.graph import Graph, Node, make_node
 from semel.ir.outline import REPEATING, Outline
 from semel.ir.types import TensorType
-from semel.ops.attrs import InputAttrs, SliceAttrs
+from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
 from semel.plan.program import Program
 
 #: Ops that treat a number the same way whether it is known or not, up to the last bit.
 _EXACT = frozenset(
-    {"add", "sub", "mul", "div", "idiv", "imod", "fmod", "max", "min", "where"}
+    {"add", "sub", "mul", "div", "idiv", "imod", "fmod", "max", "min", "where", "pad"}
     | {"and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"}
 )
 
@@ -66,13 +67,16 @@ def free_scalars(outline: Outline) -> frozenset[int]:
 
 
 def _starts(outline: Outline) -> Iterator[tuple[int, int, int]]:
-    """Place, least and largest start of each axis of each slice."""
+    """Place, least and largest number of each axis of each slice and pad."""
     for place, slot in outline.slots.items():
         node = outline.nodes[place]
+        attrs, shape = node.attrs, node.inputs[0].type.shape if node.inputs else ()
         if node.op.name == "slice":
-            axes = zip(node.inputs[0].type.shape, node.attrs.sizes, node.attrs.steps, strict=True)
-            for axis, (dim, size, step) in enumerate(axes):
-                yield slot + axis, *_bounds(dim, size, step)
+            for k, axis in enumerate(zip(shape, attrs.sizes, attrs.steps, strict=True), slot):
+                yield k, *_bounds(*axis)
+        if node.op.name == "pad":
+            for k, (before, after) in enumerate(zip(attrs.before, attrs.after, strict=True), slot):
+                yield k, 0, before + after
 
 
 def _bounds(dim: Dim, size: Dim, step: int) -> tuple[int, int]:
@@ -117,6 +121,13 @@ def _lifted(
             for k, start in enumerate(attrs.starts, slot)
         )
         attrs = SliceAttrs(starts, attrs.sizes, attrs.steps)
+    if slot is not None and name == "pad":
+        before = tuple(
+            Variable(number_name(k), *bounds[k]) if k in lifted else number
+            for k, number in enumerate(attrs.before, slot)
+        )
+        rooms = (bounds[k][1] for k in range(slot, slot + len(before)))
+        attrs = PadAttrs(before, tuple(room - b for room, b in zip(rooms, before, strict=True)))
     return make_node(name, inputs, attrs)
 
 

@@ -4,7 +4,7 @@
 
 Two graphs with equal keys do the same things to data of the same types. What may differ is
 listed beside the key, in the order of the walk: the arrays of constants and params, and
-the numbers, which are the values of scalars and the starts of slices. A key holds no node and no
+the numbers: values of scalars, starts of slices, what pads put in front. A key holds no node and no
 data, so it can be kept as long as one likes.
 
 What a node adds to the key, its `Feature`, is one object for all nodes that say the same, and is
@@ -118,10 +118,11 @@ def _add(found: Outline, key: list[Hashable], node: Node, wires: list[int]) -> i
             found.slots[place] = len(found.numbers)
             found.numbers.append(node.attrs.key)
             found.values.append(node.attrs.value)
-        case _:
+        case kind:
+            starts = node.attrs.before if kind == "before" else node.attrs.starts
             found.slots[place] = len(found.numbers)
-            found.numbers += node.attrs.starts
-            found.values += node.attrs.starts
+            found.numbers += starts
+            found.values += starts
     return place
 
 
@@ -146,6 +147,9 @@ def _feature(node: Node) -> Feature:
         case "slice":
             kind, rest = "starts", (attrs.sizes, attrs.steps)
             is_known = not any(True for _ in attr_dims(attrs))
+        case "pad":
+            kind, is_known = "before", not any(True for _ in attr_dims(attrs))
+            rest = tuple(b + a for b, a in zip(attrs.before, attrs.after, strict=True))
         case "loop":
             rest, storages = plain_attrs(attrs)
             is_known = not storages and not any(True for _ in attr_dims(attrs))
