@@ -55,7 +55,8 @@ class Case:
         want = (array * self.factor).sum(1, keepdims=True) + array
         got = self.plan(x=array)
         if not np.array_equal(got, want):
-            raise AssertionError(f"wrong: {got.tolist()} is not {want.tolist()}")
+            found, asked = (f"{a.shape} {a.ravel()[:6]}" for a in (got, want))
+            raise AssertionError(f"wrong: {found} is not {asked}, {self.plan.threads} threads")
 
     def meddle(self, rng: Random) -> None:
         """Anything that would change a run: accepted between runs, refused inside one."""

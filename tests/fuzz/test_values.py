@@ -55,7 +55,11 @@ FLOAT_ONLY: dict[str, Pair] = {
     "ceil": (lambda x, y: x.ceil(), lambda x, y: np.ceil(x)),
     "trunc": (lambda x, y: x.trunc(), lambda x, y: np.trunc(x)),
     "round": (lambda x, y: x.round(), lambda x, y: np.rint(x)),
-    "copysign": (lambda x, y: x.copysign(y), np.copysign),
+    # The sign of a NaN that was computed is nobody's.
+    "copysign": (
+        lambda x, y: x.copysign(y.isnan().where(x, y)),
+        lambda x, y: np.copysign(x, np.where(np.isnan(y), x, y)),
+    ),
     "isnan": (lambda x, y: x.isnan().where(y, x), lambda x, y: np.where(np.isnan(x), y, x)),
 }
 
