@@ -11,7 +11,7 @@ from tests.plan.build import Sketch, symbolic_add, typed
 
 import semel
 from semel import Tensor, Variable
-from semel.errors import PlanError, ReleasedError, StaleError
+from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.types import as_dtype
 from semel.runtime.buffer import Buffer
 
@@ -110,6 +110,24 @@ def test_a_forked_child_reads_the_outputs_of_a_plan_at_rest() -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_shapes_and_variables_do_not_part_when_a_signal_comes_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = symbolic_add()
+    plan(x=np.ones(4, np.float32), y=np.ones(4, np.float32))
+    commit = plan._commit
+
+    def interrupted() -> None:
+        commit()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(plan, "_commit", interrupted)
+        plan(x=np.ones(8, np.float32), y=np.ones(8, np.float32))
+    with pytest.raises(InputError, match=r"it was written as \(4,\)"):
+        plan.execute()
 
 
 # ---------------------------------------------------------------- constants

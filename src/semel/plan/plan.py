@@ -477,6 +477,7 @@ class ExecutionPlan:
                 self._commit()
         except BaseException:
             recorded[:] = before
+            self._state.table.words[_DIRTY] = 1  # the runner may have taken the values over
             raise
 
     def _remember_call(self, arrays: Mapping[str, Array]) -> _FastCall:
