@@ -194,24 +194,16 @@ def unfused_kernels(prepared: Prepared) -> int:
 
 
 def allocated_bytes(counter: _Counter) -> int:
-    """Python memory that a hundred executes leave behind, as tracemalloc sees it.
-
-    The least of three counts: a busy machine makes the runner come back to Python now and
-    then, which leaves something once; what a run leaves is there every time.
-    """
+    """Python memory that a hundred executes leave behind, as tracemalloc sees it."""
     counter.run(1)
     tracemalloc.start()
     try:
         counter.run(_COUNTED_RUNS)  # the first traced run pays for tracing itself
-        return min(_left_behind(counter) for _ in range(3))
+        before, _ = tracemalloc.get_traced_memory()
+        counter.run(_COUNTED_RUNS)
+        after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-
-
-def _left_behind(counter: _Counter) -> int:
-    before, _ = tracemalloc.get_traced_memory()
-    counter.run(_COUNTED_RUNS)
-    after, _ = tracemalloc.get_traced_memory()
     return max(after - before, 0)
 
 
