@@ -27,7 +27,7 @@ def long(test: Test) -> Test:
     )(limited)
 
 
-def search(check: Callable[[int], None]) -> None:
+def search(check: Callable[[int], object]) -> None:
     """Call `check` with one seed after the other; all failures are reported at the end."""
     first = int(SEED) if SEED else time.time_ns() // 1_000_000
     end = time.monotonic() + SECONDS

@@ -1,18 +1,13 @@
-"""Plan files forged at random are refused, or run inside their buffers and end.
-
-SEMEL_FUZZ_SECONDS=600 pytest tests/fuzz        # seeds from the clock
-"""
+"""Plan files forged at random are refused, or run inside their buffers and end."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 
 import pytest
+from tests.fuzz.long import long, search
 
-SECONDS = float(os.environ.get("SEMEL_FUZZ_SECONDS", "0"))
 #: Seconds for one process; a seed takes a tenth of one.
 PATIENCE = 300
 
@@ -39,10 +34,9 @@ def test_forged_files_touch_nothing_else() -> None:
     assert outcomes.count("ran") > 5
 
 
-@pytest.mark.timeout(0)
-@pytest.mark.skipif(not SECONDS, reason="set SEMEL_FUZZ_SECONDS for a long run")
-def test_long() -> None:
-    seed, end = time.time_ns() % (1 << 40), time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        try_seeds(seed, 50)
-        seed += 50
+@long
+def test_newly_forged_files_touch_nothing_else() -> None:
+    def check(seed: int) -> None:
+        try_seeds(50 * seed, 50)
+
+    search(check)

@@ -1,13 +1,8 @@
-"""Files that are changed at random: accepted exactly if the reference library accepts them.
-
-SEMEL_FUZZ_SECONDS=600 pytest tests/fuzz        # seeds from the clock
-"""
+"""Files that are changed at random: accepted exactly if the reference library accepts them."""
 
 from __future__ import annotations
 
 import json
-import os
-import time
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -15,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fuzz.long import long, search
 
 from semel.errors import InputError
 from semel.frontends.safetensors import load_safetensors
 
 reference = pytest.importorskip("safetensors", reason="the reference library is not installed")
-SECONDS = float(os.environ.get("SEMEL_FUZZ_SECONDS", "0"))
 #: What NumPy has no dtype for, or a file may say in two ways: refused here alone.
 STRICTER = ("dtype must be one of", "names must be distinct", "shape must be one that an array has")
 ODD: list[Any] = [
@@ -130,12 +125,6 @@ def test_changed_files_are_judged_as_the_library_does(tmp_path: Path) -> None:
     assert outcomes.count("refused") > 200
 
 
-@pytest.mark.skipif(not SECONDS, reason="set SEMEL_FUZZ_SECONDS for a long run")
-def test_long(tmp_path: Path) -> None:
-    seed, end = time.time_ns(), time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        seed += 1
-        try:
-            check(Random(seed), tmp_path / "a.safetensors")
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}\n{error}") from error
+@long
+def test_newly_changed_files_are_judged_as_the_library_does(tmp_path: Path) -> None:
+    search(lambda seed: check(Random(seed), tmp_path / "a.safetensors"))
