@@ -36,7 +36,6 @@ from semel.ir.expr import Variable
 from semel.ir.types import DType
 from semel.load import load_plan
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.explain import Explanation
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
     PreparedBufferView,
@@ -47,6 +46,9 @@ from semel.plan.prepared import (
     PreparedLoop,
     RuntimeVar,
 )
+from semel.plan.report.explain import Explanation
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import KernelProfile
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import (
     custom_function,
@@ -54,7 +56,6 @@ from semel.runtime.custom import (
     unregister_custom_function,
 )
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.profile import KernelProfile, ProfileReport
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,

@@ -5,17 +5,10 @@ from __future__ import annotations
 from semel.ir.expr import Variable
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.types import FLOAT32
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import ArenaBlock, ProfiledOp, RunInfo, merge_events
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.profile import (
-    ArenaBlock,
-    Event,
-    MachineLimits,
-    ProfiledOp,
-    ProfileReport,
-    RunInfo,
-    Span,
-    merge_events,
-)
+from semel.runtime.measured import Event, MachineLimits, Span
 
 LIMITS = MachineLimits(threads=2, flops_per_s=1e11, bytes_per_s=2e10)
 

@@ -26,15 +26,16 @@ from semel.plan.prepared import (
     PreparedCustomFunction,
     RuntimeVar,
 )
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import RunInfo, covered_ns
+from semel.plan.report.trace import chrome_trace
 from semel.runtime.custom import (
     custom_function,
     find_custom_function,
     register_native_function,
     unregister_custom_function,
 )
-from semel.runtime.profile import ProfileReport, RunInfo
-from semel.runtime.report.records import Span, covered_ns
-from semel.runtime.report.trace import chrome_trace
+from semel.runtime.measured import Span
 
 # ------------------------------------------------------------------ records
 

@@ -14,7 +14,7 @@ import sys
 
 from semel.cli.target import load_target, parse_values, run_target
 from semel.plan.plan import ExecutionPlan
-from semel.runtime.profile import ProfileReport
+from semel.plan.report.profile import ProfileReport
 
 _WARM_UP = 3
 

@@ -16,9 +16,9 @@ from semel.plan.prepared import (
     PreparedOp,
     RuntimeVar,
 )
+from semel.plan.report.records import KernelProfile
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.profile import KernelProfile
 
 __all__ = [
     "Buffer",

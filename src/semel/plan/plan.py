@@ -38,9 +38,7 @@ from semel.ir.expr import evaluate
 from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
-from semel.plan.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
-from semel.plan.explain import Explanation, explain_plan
 from semel.plan.fork import fork_buffers, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
 from semel.plan.loops import counters, find_loops, loop_at
@@ -57,6 +55,10 @@ from semel.plan.refusals import (
     written_error,
 )
 from semel.plan.release import passing_ranges
+from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
+from semel.plan.report.explain import Explanation, explain_plan
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import RunInfo, merge_runs
 from semel.plan.save import pack_plan, save_plan
 from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
@@ -77,8 +79,8 @@ from semel.runtime.device import PlanEntry
 from semel.runtime.events import EventLog, count_steps
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.measured import Event
 from semel.runtime.optable import OpTable, TableInput, make_lanes
-from semel.runtime.profile import Event, ProfileReport, RunInfo, merge_runs
 
 if TYPE_CHECKING:
     from semel.plan.program import Program

@@ -17,8 +17,8 @@ from typing import Any, Protocol, cast
 from semel.errors import UnsupportedError
 from semel.ir.target import Target
 from semel.locks import make_lock
+from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
-from semel.runtime.report.records import MachineLimits
 
 _MODULES = {"cpu": "semel.devices.cpu.runtime"}
 _open: dict[str, Device] = {}

@@ -23,8 +23,8 @@ from semel.ir import abi
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.device import DeviceCode
+from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
-from semel.runtime.report.records import MachineLimits
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)

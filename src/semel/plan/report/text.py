@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.plan.explain import (
+    from semel.plan.report.explain import (
         Change,
         ExplainedBuffer,
         ExplainedOp,

@@ -22,8 +22,8 @@ from semel.plan.prepared import (
     PreparedLoop,
     PreparedOp,
 )
+from semel.plan.report.records import ArenaBlock, ProfiledOp
 from semel.runtime.custom import CustomFunction
-from semel.runtime.report.records import ArenaBlock, ProfiledOp
 
 if TYPE_CHECKING:
     from semel.plan.link import LinkedOps

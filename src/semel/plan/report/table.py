@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.runtime.report.records import KernelProfile, RunInfo
+from semel.plan.report.records import KernelProfile, RunInfo
 
 _HEAD = ("op", "kind", "name", "lanes", "us", "share", "GB/s", "GFLOP/s", "limit", "origin")
 _LEFT = ("kind", "name", "origin")

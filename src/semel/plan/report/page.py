@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from semel.plan.report.assembly import disassemble
+from semel.plan.report.records import KernelProfile
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.report.assembly import disassemble
-from semel.runtime.report.records import KernelProfile
 
 
 def render_page(report: Mapping[str, Any], profiles: Sequence[KernelProfile]) -> str:
@@ -54,4 +54,4 @@ def _source(kernel: CachedKernel) -> dict[str, str]:
 
 
 def _read(name: str) -> str:
-    return files("semel.runtime.report").joinpath(name).read_text("utf-8")
+    return files("semel.plan.report").joinpath(name).read_text("utf-8")

@@ -17,37 +17,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from semel.runtime.report.records import (
-    ArenaBlock,
-    Event,
-    KernelProfile,
-    MachineLimits,
-    ProfiledOp,
-    RunInfo,
-    Span,
-    live_bytes,
-    merge_events,
-    merge_runs,
-)
-from semel.runtime.report.table import format_table
-from semel.runtime.report.trace import chrome_trace
-
-__all__ = [
-    "ArenaBlock",
-    "Event",
-    "KernelProfile",
-    "MachineLimits",
-    "ProfileReport",
-    "ProfiledOp",
-    "RunInfo",
-    "Span",
-    "merge_events",
-    "merge_runs",
-]
-
+from semel.plan.report.records import KernelProfile, RunInfo, live_bytes
+from semel.plan.report.table import format_table
+from semel.plan.report.trace import chrome_trace
 
 #: Named as text, like a device: only who writes a page pays for what writing it needs.
-_PAGE = "semel.runtime.report.page"
+_PAGE = "semel.plan.report.page"
 
 
 class ProfileReport(list[KernelProfile]):

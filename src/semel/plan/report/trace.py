@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from semel.runtime.report.records import KernelProfile, RunInfo, live_bytes
+from semel.plan.report.records import KernelProfile, RunInfo, live_bytes
 
 _PID = 1
 _STEPS_TID = 1000  #: above every lane

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.ir.expr import Dim, Variable, evaluate, variables
-from semel.plan.describe import (
+from semel.plan.prepared import PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.report.describe import (
     alive_positions,
     buffer_kinds,
     buffer_names,
@@ -27,8 +28,7 @@ from semel.plan.describe import (
     step_numbers,
     written_positions,
 )
-from semel.plan.explain_text import format_explanation
-from semel.plan.prepared import PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.report.text import format_explanation
 from semel.runtime.allocator import align
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""What a profiled run looks like: to people, to scripts and to trace viewers."""
