@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.plan.build import Sketch, symbolic_add
 
+import semel
 from semel import Tensor, Variable
 from semel.cli.main import main
 from semel.plan.plan import ExecutionPlan
@@ -142,3 +144,32 @@ def test_the_command_explains_the_demo(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_command_takes_a_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", f"{__name__}:_plan"]) == 0
     assert "variable n in [1, 64], not bound" in capsys.readouterr().out
+
+
+def _loop_plan() -> ExecutionPlan:
+    """A loop whose body takes several kernels, since a sum along a column is wanted whole."""
+    x = Tensor.input("x", (N, 16))
+    w = Tensor(np.full((16, 16), 0.1, np.float32))
+
+    def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        (state,) = states
+        after = (state @ w).cumsum(0) @ w + x[step]
+        return [after], [after.sum(0)]
+
+    (last,), (sums,) = Tensor.loop(N, [Tensor(np.zeros((16, 16), np.float32))], body)
+    return semel.prepare({"last": last, "sums": sums}, threads=1)
+
+
+def test_kernels_in_a_loop_say_why_they_are_kernels() -> None:
+    inside = [op for op in _loop_plan().explain().ops if op.kind == "kernel" and op.times]
+    assert len(inside) > 1
+    assert all(op.reason for op in inside)
+    assert len({op.reason for op in inside}) > 1
+
+
+def test_kernels_that_move_states_say_so() -> None:
+    moves = [op for op in _loop_plan().explain().ops if op.kind == "kernel" and not op.times]
+    assert [op.reason for op in moves] == [
+        "a loop's state has a first value.",
+        "a loop's last state is its result.",
+    ]

@@ -7,16 +7,19 @@ from itertools import pairwise
 import pytest
 
 from semel.errors import InternalError
-from semel.ir.graph import make_node
+from semel.ir.graph import Node, make_node
 from semel.ir.types import FLOAT32
 from semel.ops.attrs import ScalarAttrs
 from semel.schedule.group import Group
 from semel.schedule.order import order_groups
+from semel.schedule.reasons import IS_OUTPUT, Reason
 
-A, B, C, D = (
-    Group(make_node("scalar", (), ScalarAttrs(float(n), FLOAT32)), "loops", (), [])
-    for n in range(4)
-)
+
+def _group(root: Node) -> Group:
+    return Group(root, "loops", (), Reason(root, IS_OUTPUT))
+
+
+A, B, C, D = (_group(make_node("scalar", (), ScalarAttrs(float(n), FLOAT32))) for n in range(4))
 RANK = {A: 0, B: 1, C: 2, D: 3}
 
 
@@ -31,7 +34,7 @@ def test_a_group_may_be_needed_on_several_ways() -> None:
 
 
 def test_a_long_chain_needs_no_recursion() -> None:
-    groups = [Group(A.root, "loops", (), []) for _ in range(5000)]
+    groups = [_group(A.root) for _ in range(5000)]
     depends = {g: {h} for g, h in pairwise(groups)} | {groups[-1]: set()}
     rank = {g: n for n, g in enumerate(groups)}
     assert order_groups(depends, rank) == groups[::-1]

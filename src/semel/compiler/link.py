@@ -19,7 +19,6 @@ from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
-_STARTS = " starts a kernel: "  #: in the schedule's log, between a node and the reason
 _LEAF_KINDS = {"input": "input", "constant": "constant", "param": "constant"}
 
 
@@ -44,7 +43,6 @@ def link_program(
     position = {kernel: i for i, kernel in enumerate(distinct)}
     place = _numbers(schedule)
     counters = _counters(kernels)
-    reasons = dict(line.split(_STARTS, 1) for line in schedule.log if _STARTS in line)
     ops = tuple(
         ProgramOp(
             kernel=position[artefact],
@@ -53,7 +51,7 @@ def link_program(
             origins=_origins(lowered),
             check_origins=tuple(check.origin for check in lowered.kernel.checks),
             nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
-            reason=reasons.get(repr(lowered.group.root), ""),
+            reason=lowered.group.reason.why.sentence,
             choice=lowered.choice,
         )
         for lowered, artefact in zip(kernels, artefacts, strict=True)

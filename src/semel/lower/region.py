@@ -38,6 +38,7 @@ from semel.ops.attrs import LoopAttrs, ReshapeAttrs
 from semel.ops.loop import loop_operand
 from semel.schedule.group import Group, LoopBody, Schedule
 from semel.schedule.groups import build_schedule, is_filled
+from semel.schedule.reasons import LEAVES_STATE, SETS_STATE, Why
 
 LowerSchedule = Callable[[Schedule, Target], tuple[Lowered, ...]]
 
@@ -72,11 +73,11 @@ class _Loop:
         return Slot(self.region, f"state{k}", both, is_state=True)
 
     def run(self) -> list[Lowered]:
-        before = [self._copy(self._initial(k), self._slot(k, 0)) for k in self.states]
+        before = [self._copy(self._initial(k), self._slot(k, 0), SETS_STATE) for k in self.states]
         inside = [self._inside(it) for it in self.lower(self.body.schedule, self.target)]
         last = self.attrs.trip % 2
         after = [
-            self._copy(self._slot(k, last), Place(node, node.type.num_elements))
+            self._copy(self._slot(k, last), Place(node, node.type.num_elements), LEAVES_STATE)
             for k, node in self.results.items()
             if k in self.states
         ]
@@ -121,7 +122,7 @@ class _Loop:
         row = trip - 1 - counter if is_backward else counter
         return Place(result, result.type.num_elements, row * elements)
 
-    def _copy(self, source: Node | Place, to: Place) -> Lowered:
+    def _copy(self, source: Node | Place, to: Place, why: Why) -> Lowered:
         """A kernel that copies a value from one place to another, or makes it there."""
         if isinstance(source, Place):
             kind = _value_type(source, to)
@@ -131,7 +132,7 @@ class _Loop:
             node, places = source, {}
         copied = make_node("reshape", (node,), ReshapeAttrs(node.type.shape))
         places[copied] = [to]
-        (lowered,) = self.lower(build_schedule(Graph((copied,))), self.target)
+        (lowered,) = self.lower(build_schedule(Graph((copied,)), stored=why), self.target)
         return _moved(lowered, places, self.region)
 
 

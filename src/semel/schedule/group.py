@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from semel.ir.expr import Dim, Index, Variable
 from semel.ir.graph import Graph, Node
 from semel.ops.index_maps import Indices
+from semel.schedule.reasons import Reason
 
 #: Terms of an index above which computing it costs more than storing what it selects from;
 #: a chain of reshapes and permutes doubles them at every step.
@@ -30,6 +31,7 @@ SKINNY_ROWS = 4
 class Group:
     """Nodes computed by one kernel. `kind` is loops, contract or opaque.
 
+    `reason` says why the root is not computed inside a kernel that wants it.
     `outputs` are stored to memory (the root first); `inside` is everything computed
     here; `reads` are the materialised nodes and leaves it loads. `loops` are the
     root's loop indices by axis (0 where the axis has size 1); `outer` are those
@@ -40,7 +42,8 @@ class Group:
     root: Node
     kind: str
     loops: Indices
-    outputs: list[Node]
+    reason: Reason
+    outputs: list[Node] = field(default_factory=list)
     inside: list[Node] = field(default_factory=list)
     reads: list[Node] = field(default_factory=list)
     reduces: list[Node] = field(default_factory=list)
@@ -75,8 +78,18 @@ class LoopBody:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Groups in execution order, and why nodes were not fused."""
+    """Groups in execution order, and `reasons` in the order in which they were found.
+
+    Reasons of a loop's body are those of its own schedule.
+    """
 
     graph: Graph
     groups: tuple[Group, ...]
-    log: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The reasons for people, those of loops last."""
+        bodies = [group.body for group in self.groups if group.body is not None]
+        inner = [f"in a loop: {line}" for body in bodies for line in body.schedule.log]
+        return (*map(str, self.reasons), *inner)

@@ -13,7 +13,7 @@ because others want it), or **materialised**: it becomes the root of a new group
 
 Invariants: a group never depends on itself through others; every element of a
 fused reduction or contraction is computed once; groups are in topological order.
-`Schedule.log` says for every node that was cut why it was not fused further.
+`Group.reason` says for every root why it was not computed in a group that wants it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
 from semel.ops.loop import live_loop, loop_key, replace_step
 from semel.ops.narrow import is_widened
+from semel.schedule import reasons as why
 from semel.schedule.group import (
     DEAR,
     MAX_INDEX_TERMS,
@@ -53,6 +54,7 @@ from semel.schedule.group import (
     Schedule,
 )
 from semel.schedule.order import order_groups
+from semel.schedule.reasons import Reason, Why
 from semel.schedule.siblings import merge_siblings
 
 #: Columns up to which a matmul computes its left operand itself, row by row: two tiles.
@@ -70,13 +72,18 @@ _PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
 def build_schedule(
-    graph: Graph, *, fusion: bool = True, panel: PanelWidth = _ANY_WIDTH
+    graph: Graph,
+    *,
+    fusion: bool = True,
+    panel: PanelWidth = _ANY_WIDTH,
+    stored: Why = why.IS_OUTPUT,
 ) -> Schedule:
     """Decide what is computed together; without fusion every node is a kernel of its own.
 
-    `panel` says how many columns of a contraction lowering takes at once.
+    `panel` says how many columns of a contraction lowering takes at once, `stored` why the
+    graph's outputs are wanted in memory.
     """
-    return _Scheduler(graph, fusion, panel).run()
+    return _Scheduler(graph, fusion, panel, stored).run()
 
 
 def graph_to_run(graph: Graph) -> Graph:
@@ -101,18 +108,18 @@ class _Wanted:
 
     by: dict[Group, dict[Indices, None]] = field(default_factory=dict)
     is_forced: bool = False
-    reason: str = ""
+    why: Why | None = None
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth) -> None:
-        self.graph, self.fusion, self.panel = graph, fusion, panel
+    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth, stored: Why) -> None:
+        self.graph, self.fusion, self.panel, self.stored = graph, fusion, panel, stored
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
         self.users = users(graph.nodes)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
         self.depends: dict[Group, set[Group]] = {}
-        self.log: list[str] = []
+        self.reasons: list[Reason] = []
         self.weight = _weights(graph)
         self.epilogues = _epilogues(graph, self.users)
         self.loops: dict[Any, Group] = {}
@@ -121,7 +128,7 @@ class _Scheduler:
     def run(self) -> Schedule:
         for node in self.graph.outputs:
             self.wanted[node].is_forced = True
-            self.wanted[node].reason = "it is an output"
+            self.wanted[node].why = self.stored
         for node in reversed(self.graph.nodes):
             self._visit(node)
         for group in self.groups:
@@ -129,10 +136,10 @@ class _Scheduler:
             group.reduces.reverse()
         if self.fusion:
             for kept, gone in merge_siblings(self.groups, self.depends, self._reaches):
-                self.log.append(f"{gone.root!r} joins {kept.root!r}: they read the same tensor.")
+                self.reasons.append(Reason(gone.root, why.SAME_READS, joins=kept.root))
         for group in self.loops.values():
             group.body = self._loop_body(group)
-        return Schedule(self.graph, self._order(), tuple(self.log))
+        return Schedule(self.graph, self._order(), tuple(self.reasons))
 
     # ------------------------------------------------------------ one node
 
@@ -166,7 +173,7 @@ class _Scheduler:
         """Results of one loop are one group, since they have the same operands."""
         group = self.loops.get(loop_key(node))
         if group is None:
-            self.wanted[node].reason = self.wanted[node].reason or "loop is a group of its own"
+            self.wanted[node].why = self.wanted[node].why or why.LOOP
             group = self.loops[loop_key(node)] = self._new_group(node)
         else:
             group.inside.append(node)
@@ -178,33 +185,34 @@ class _Scheduler:
         last = upper_bound(attrs.trip)
         counter = Variable(LOOP_COUNTER, 0, None if last is None else max(last - 1, 0))
         body = graph_to_run(replace_step(body, attrs.step, counter))
-        schedule = build_schedule(body, fusion=self.fusion, panel=self.panel)
-        self.log += [f"in a loop: {line}" for line in schedule.log]
+        schedule = build_schedule(
+            body, fusion=self.fusion, panel=self.panel, stored=why.LEFT_BY_ITERATION
+        )
         return LoopBody(schedule, kept, counter)
 
     def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
-        """A group inside which the node can be computed, or None with the reason logged."""
+        """A group inside which the node can be computed, or None with the reason noted."""
         if not self.fusion:
-            wanted.reason = wanted.reason or "fusion is off"
+            wanted.why = wanted.why or why.FUSION_OFF
             return None
-        reason = "no group wants it"
+        refusal: Why | None = why.UNWANTED
         for group, indices in wanted.by.items():
-            reason = self._why_not(node, group, list(indices))
-            if not reason:
+            refusal = self._why_not(node, group, list(indices))
+            if refusal is None:
                 return group
-        wanted.reason = wanted.reason or reason
+        wanted.why = wanted.why or refusal
         return None
 
-    def _why_not(self, node: Node, group: Group, indices: list[Indices]) -> str:
-        """Empty if `node` may be computed inside `group`, else the reason it may not."""
+    def _why_not(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
+        """None if `node` may be computed inside `group`, else the reason it may not."""
         if node.op.kind == "opaque":
-            return f"{node.op.name} is a kernel of its own"
+            return why.own_kernel(node.op.name)
         if group.kind == "opaque":
-            return f"{group.root.op.name} reads its operands from memory"
+            return why.whole_operand(group.root.op.name)
         if len(group.reads) >= MAX_INPUTS or group.work > MAX_WORK:
-            return "the kernel would grow too large"
+            return why.TOO_LARGE
         if any(_count_terms(i) > MAX_INDEX_TERMS for at in indices for i in at):
-            return "its index would cost more than storing it"
+            return why.DEAR_INDEX
         if node.op.kind == "reduce":
             return self._why_not_reduce(node, group, indices)
         if node.op.kind == "contract":
@@ -212,12 +220,12 @@ class _Scheduler:
         if group.contract is not None and self._is_operand(node, group, indices):
             return self._why_not_operand(node, group, indices)
         if group.outer is not None and node in self.epilogues:
-            return "it follows a contraction, which computes it on its registers"
+            return why.FOLLOWS_CONTRACTION
         if self.weight[node] >= DEAR and len(indices) > 3:
-            return f"it is wanted at {len(indices)} indices"
+            return why.many_indices(len(indices))
         if self.weight[node] >= DEAR and self._is_repeated(group, indices[0]):
-            return "it would be computed again in every iteration of an outer loop"
-        return ""
+            return why.REPEATED
+        return None
 
     def _is_repeated(self, group: Group, at: Indices) -> bool:
         """Whether loops that the value does not depend on lie outside those it does."""
@@ -230,26 +238,26 @@ class _Scheduler:
 
     # ------------------------------------------------------------ reductions
 
-    def _why_not_reduce(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_reduce(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         if node.op.name == "reduce_partial":
-            return "a partial reduction has its own tiles"
+            return why.PARTIAL
         if group.contract is not None:
-            return "the group has a contraction"
+            return why.BESIDE_CONTRACTION
         if len(indices) != 1:
-            return f"it is wanted at {len(indices)} indices"
+            return why.many_indices(len(indices))
         kept = [i for d, i in enumerate(indices[0]) if d not in node.attrs.axes]
         names = [i for i in kept if isinstance(i, Index)]
         if any(not isinstance(i, Index) and i != 0 for i in kept):
-            return "its rows are not loops of the group"
+            return why.OTHER_LOOPS
         if len(set(names)) != len(names) or any(i not in group.loops for i in names):
-            return "its rows are not loops of the group"
+            return why.OTHER_LOOPS
         if not _stays_inside(indices[0], node, node.attrs.axes):
-            return "the group's loops go beyond its rows"
+            return why.LONGER_LOOPS
         if self._slides_across(node, group, indices[0]):
-            return "its windows lie along another axis than the group's vectors"
+            return why.WINDOWS_ACROSS
         outer = frozenset(names)
         if group.outer is not None and outer != group.outer:
-            return "the group reduces over other rows"
+            return why.OTHER_ROWS
         inner: Dim = product(
             i.extent for i in group.loops if isinstance(i, Index) and i not in outer
         )
@@ -257,19 +265,19 @@ class _Scheduler:
         rows = upper_bound(product(i.extent for i in names))
         largest = max(upper_bound(reduced) or SERIAL_ELEMENTS, upper_bound(inner) or 0)
         if (rows is None or rows < 4) and largest >= SERIAL_ELEMENTS:
-            return "one thread would do all of it"
-        return ""
+            return why.ONE_THREAD
+        return None
 
-    def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         if group.contract is not None:
             return self._why_not_scores(node, group, indices)
         if group.reduces or group.outer is not None:
-            return "the group reduces"
+            return why.BESIDE_REDUCTION
         if len(indices) != 1 or not _is_identity(indices[0], group):
-            return "its elements are not wanted one by one"
+            return why.NOT_ONE_BY_ONE
         if not _stays_inside(indices[0], node):
-            return "the group's loops go beyond its elements"
-        return ""
+            return why.BEYOND_ELEMENTS
+        return None
 
     def _slides_across(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether windows are read far apart here, but side by side in an order of their own."""
@@ -286,16 +294,16 @@ class _Scheduler:
         )
         return not _is_near(operand, here, _last_loop(group)) and _is_near(operand, own, own[-1])
 
-    def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """Whether the contraction can make the scores of the group's attention."""
         if not group.is_attention or group.scores is not None or node.op.name != "matmul":
-            return "the group has a contraction already"
+            return why.SECOND_CONTRACTION
         assert group.contract is not None
         if node.type.dtype.compute != group.contract.type.dtype.compute:
-            return f"the attention computes in {group.contract.type.dtype.compute}"
+            return why.other_dtype(group.contract.type.dtype.compute)
         if len(indices) != 1 or indices[0] != group.score_at:
-            return "the scores are not wanted one by one"
-        return ""
+            return why.SCORES_APART
+        return None
 
     def _is_operand(self, node: Node, group: Group, indices: list[Indices]) -> bool:
         """Whether the node is read inside the contraction's own loop."""
@@ -305,18 +313,18 @@ class _Scheduler:
             loops.add(group.keys)  # scores are computed element by element, like an epilogue
         return not used <= loops
 
-    def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_operand(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         if group.is_attention:
             return self._why_not_attended(node, group, indices)
         if self._is_staged(group, indices):
             return self._why_not_staged(node, group, indices)
         if node.op.kind == "elementwise" and self._is_widened_weight(node, group):
-            return "" if len(indices) == 1 else f"it is wanted at {len(indices)} indices"
+            return None if len(indices) == 1 else why.many_indices(len(indices))
         if node.op.name not in _PURE_VIEWS:
-            return "a contraction reads its operands from memory"
+            return why.OPERAND
         if len(indices) != 1 or not self._is_fast_view(node, group, indices[0]):
-            return "the view is not contiguous enough for the contraction"
-        return ""
+            return why.SLOW_VIEW
+        return None
 
     def _is_widened_weight(self, node: Node, group: Group) -> bool:
         """Whether a matmul can widen these weights in its registers as it reads them."""
@@ -338,26 +346,26 @@ class _Scheduler:
             return is_narrow and not is_skinny
         return group.contract.op.name == "matmul_words"
 
-    def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """Each element is computed once a tile: cheap ones may be, and straight reads."""
         if self._loads(node) == 0:
-            return ""  # a number, wherever it is wanted
+            return None  # a number, wherever it is wanted
         if len(indices) != 1:
-            return f"it is wanted at {len(indices)} indices"
+            return why.many_indices(len(indices))
         if node.op.kind == "elementwise":
             dear = self.weight[node] >= DEAR
             if self._follows_kernel(node):
-                return "the kernel before it, of a contraction or of rows, computes it on the way"
-            return "it would be computed again for every block of columns" if dear else ""
+                return why.FOLLOWS_KERNEL
+            return why.REPEATED_BY_COLUMNS if dear else None
         if node.op.name not in (*_PURE_VIEWS, "gather"):
-            return "a contraction reads its operands from memory"
+            return why.OPERAND
         at = operand_index(node, 0, indices[0], self._gathered)
         flat = flat_index(at, node.inputs[0].type.shape)
         loops = [a for a in atoms(flat) if isinstance(a, Index)]
         inner = [a for a in loops if a not in group.loops]
         strides = [linear_coefficient(flat, a) for a in loops]
         straight = not inner or any(linear_coefficient(flat, a) == 1 for a in inner)
-        return "" if straight and None not in strides else "its rows do not lie straight"
+        return None if straight and None not in strides else why.CROOKED_ROWS
 
     def _follows_kernel(self, node: Node) -> bool:
         """Whether a contraction, or a reduction of rows, has a kernel that can compute it too."""
@@ -373,7 +381,7 @@ class _Scheduler:
                 stack.extend(operand.inputs)
         return False
 
-    def _why_not_attended(self, node: Node, group: Group, indices: list[Indices]) -> str:
+    def _why_not_attended(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """Whether an attention can compute its queries, keys or values where it reads them.
 
         Queries are copied to scratch once a tile, whatever they are; keys and values are
@@ -384,19 +392,19 @@ class _Scheduler:
         is_query = group.keys not in used
         if is_query and node.op.kind == "elementwise":
             is_cheap = self.weight[node] < DEAR and node not in self.epilogues
-            return "" if is_cheap else "an attention reads its queries from memory"
+            return None if is_cheap else why.QUERIES
         widens = node.op.name == "cast" and node.inputs[0].type.dtype.is_half
         if widens or node.op.name == "gather":
-            return ""
+            return None
         if node.op.name == "concat" and len(node.inputs) == 2:
-            return ""
+            return None
         if node.op.name not in _PURE_VIEWS:
-            return "an attention reads its operands from memory"
+            return why.ATTENDED
         if len(indices) != 1:
-            return f"it is wanted at {len(indices)} indices"
+            return why.many_indices(len(indices))
         if not is_query and not self._has_rows(node, group, indices[0]):
-            return "the view has no contiguous rows"
-        return ""
+            return why.NO_ROWS
+        return None
 
     def _has_rows(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether keys or values, read through the view, lie in contiguous rows (or columns).
@@ -442,16 +450,20 @@ class _Scheduler:
 
     def _recompute(self, node: Node) -> bool:
         """Whether several groups should each compute the node for themselves."""
-        if node.op.kind in ("reduce", "contract"):
-            return False
         wanted = self.wanted[node]
-        if any(self._why_not(node, g, list(at)) for g, at in wanted.by.items()):
-            return False
+        wanted.why = self._why_not_twice(node, wanted)
+        return wanted.why is None
+
+    def _why_not_twice(self, node: Node, wanted: _Wanted) -> Why | None:
+        if node.op.kind in ("reduce", "contract"):
+            return why.many_kernels(len(wanted.by))
+        for group, indices in wanted.by.items():
+            refusal = self._why_not(node, group, list(indices))
+            if refusal is not None:
+                return refusal
         cheap = self.weight[node] < DEAR and self._loads(node) <= 1
         cheap = cheap or all(self._is_widened_weight(node, g) for g in wanted.by)
-        if not cheap:
-            wanted.reason = f"{len(wanted.by)} kernels want it and it is dear to compute twice"
-        return cheap
+        return None if cheap else why.many_kernels(len(wanted.by))
 
     def _loads(self, node: Node) -> int:
         """How many tensors computing the node reads, up to 2."""
@@ -501,11 +513,12 @@ class _Scheduler:
             self._counter += 1
             loops.append(0 if dim == 1 else Index(f"i{self._counter}", dim))
         kind = root.op.kind if root.op.kind in ("opaque", "contract") else "loops"
-        group = Group(root, kind, tuple(loops), [])
+        cause = self.wanted[root].why
+        assert cause is not None, f"{root!r} starts a kernel for no reason"
+        group = Group(root, kind, tuple(loops), Reason(root, cause))
         self.groups.append(group)
+        self.reasons.append(group.reason)
         self.depends[group] = set()
-        if self.wanted[root].reason:
-            self.log.append(f"{root!r} starts a kernel: {self.wanted[root].reason}.")
         self.wanted[root].by.setdefault(group, {})[group.loops] = None
         self._place(root, group)
         return group
@@ -544,7 +557,7 @@ class _Scheduler:
         operand = window.inputs[0]
         if operand.op.kind == "movement" and not _is_near(window, at, _last_loop(group)):
             self.wanted[operand].is_forced = True
-            self.wanted[operand].reason = "windows read it often, in another order than it lies in"
+            self.wanted[operand].why = why.WINDOWS_OFTEN
 
     def _want(self, node: Node, group: Group, at: Indices) -> None:
         self.wanted[node].by.setdefault(group, {})[at] = None
@@ -621,7 +634,7 @@ class _Scheduler:
         self._want(operand, group, tuple(self._fresh(d) for d in operand.type.shape))
         if operand.op.kind != "leaf":
             self.wanted[operand].is_forced = True
-            self.wanted[operand].reason = f"{node.op.name} reads it from memory"
+            self.wanted[operand].why = why.read_whole(node.op.name)
 
     # ------------------------------------------------------------ order
 
