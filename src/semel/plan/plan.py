@@ -77,6 +77,7 @@ from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.custom import call_on_host
 from semel.runtime.device import PlanEntry
 from semel.runtime.events import EventLog, count_steps
+from semel.runtime.freed import when_freed
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.measured import Event
@@ -92,6 +93,7 @@ Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 _SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
 _IDLE_US = 50  # how long an attached worker waits for the next step
 _DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
+_INTERRUPTED = "a change of its memory was interrupted."
 
 
 class ExecutionPlan:
@@ -103,8 +105,7 @@ class ExecutionPlan:
     def __init__(self, parts: PlanParts) -> None:
         self._parts = parts
         self._entry: PlanEntry = parts.device.open_entry()
-        self._release_entry = weakref.finalize(self, self._entry.release)
-        self._release_entry.atexit = False
+        self._entry_token = when_freed(self._entry.release)
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
         self._state = PlanState(parts.variables, parts.input_io)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
@@ -559,7 +560,7 @@ class ExecutionPlan:
         """A signal that comes while memory moves leaves nothing that could be used safely."""
         if self._state.is_moving:
             self._entry.point_to(0)
-            self._state.give_up("a change of its memory was interrupted.")
+            self._state.give_up(_INTERRUPTED)
 
     def _resize_to(
         self, capacities: Mapping[str, int], exact: Mapping[str, int]
@@ -778,6 +779,9 @@ class ExecutionPlan:
         raise self._hold.refusal()
 
     def _on_released(self) -> None:
+        self._state.check_alive()
+        # Interrupted a second time, after the entry was told and before the state was.
+        self._state.give_up(_INTERRUPTED)
         self._state.check_alive()
 
     def _on_variable(self) -> None:

@@ -130,6 +130,14 @@ class PlanState:
         grow = self.request_capacity() if self.request_capacity is not None else None
         if grow is not None:
             grow(values)
+            return
+        for name, (_, top) in zip(self._names, self.table.bounds, strict=True):
+            if values.get(name, top) > top:
+                raise ReleasedError(
+                    "plan",
+                    f"'{name}' is {values[name]}, there is room for {top} and the plan that could "
+                    "make more is gone.",
+                )
 
     def solve(self, shapes: Mapping[str, ConcreteShape]) -> dict[str, int]:
         """The variables that these input shapes determine; dims affine in one variable count.

@@ -195,6 +195,7 @@ class OpTable:
         marks: Sequence[Dim] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
+        self.bounds = tuple(bounds)
         self.loops = tuple(loops)
         self._keep: list[Words] = []
         self._program = RegisterProgram(variables, [loop.counter for loop in loops])

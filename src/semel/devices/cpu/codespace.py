@@ -8,11 +8,11 @@ new object are written first and made executable then, and those of its neighbou
 be running, are not touched. Pages of nobody can be neither read nor executed, so that a jump
 to code that is gone fails at once.
 
-A range goes back when its `CodeRange` is dropped, and its slab with the last of them. Who may
-drop it, and when, is the holder's affair: see `semel.runtime.kernel`. Invariants: a destructor
-never waits, since it may run on any thread at any moment, even inside `take`; it leaves the
-range in a queue, which whoever holds the lock empties before and after. And nothing goes back
-once the interpreter ends: daemon threads and workers may still be running what they run.
+A range goes back when its `CodeRange` is freed, and its slab with the last of them. Who may
+drop it, and when, is the holder's affair: see `semel.runtime.kernel`. Invariants: to drop one is
+never to wait, since it may happen on any thread at any moment, even inside `take`; the range is
+left in a queue, which whoever holds the lock empties before and after. And nothing goes back once
+the interpreter ends: daemon threads and workers may still be running what they run.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 from semel.errors import DeviceError
 from semel.locks import make_lock
+from semel.runtime.freed import when_freed
 
 SLAB_BYTES = 2 << 20
 
@@ -48,10 +49,11 @@ def round_to_pages(nbytes: int) -> int:
 class CodeRange:
     """Whole pages for one object, until this is dropped."""
 
-    __slots__ = ("__weakref__", "_space", "address", "nbytes")
+    __slots__ = ("__weakref__", "_token", "address", "nbytes")
 
     def __init__(self, space: CodeSpace, address: int, nbytes: int) -> None:
-        self._space, self.address, self.nbytes = space, address, nbytes
+        self.address, self.nbytes = address, nbytes
+        self._token = when_freed(space.drop, address, nbytes)
 
     def fill(self, image: bytes, code_bytes: int) -> None:
         """Put `image` there: its first `code_bytes`, whole pages, can then run; the rest is data.
@@ -62,9 +64,6 @@ class CodeRange:
         ctypes.memmove(self.address, image, len(image))
         if code_bytes:
             _protect(self.address, code_bytes, _EXECUTABLE)
-
-    def __del__(self) -> None:
-        self._space.drop(self.address, self.nbytes)
 
 
 class CodeSpace:
@@ -102,7 +101,7 @@ class CodeSpace:
             self._tidy()
 
     def drop(self, address: int, nbytes: int) -> None:
-        """For destructors: nobody holds this range any more."""
+        """Nobody holds this range any more. Called wherever its last holder goes."""
         if not self._is_ending():
             self._dropped.append((address, nbytes))
             self._tidy()

@@ -37,6 +37,9 @@ _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
 
 
 _Load = Callable[[bytes], LoadedCode]
+#: A loaded copy of the runner, and which of its entries. By the copy itself and not by a number:
+#: a signal handler in the middle of adding one may add another.
+_Place = tuple[LoadedCode, int]
 
 
 def _compile_text(text: str, target: Target, load: _Load) -> tuple[bytes, LoadedCode]:
@@ -86,11 +89,11 @@ def _load_runner(code: bytes) -> LoadedCode:
 class CpuEntry:
     """One slot of a loaded runner: `call()` runs the plan that the slot points to."""
 
-    __slots__ = ("_bind", "_device", "_key", "_run_timed", "_slot", "call")
+    __slots__ = ("_bind", "_device", "_place", "_run_timed", "_slot", "call")
 
-    def __init__(self, device: CpuDevice, key: tuple[int, int], code: LoadedCode) -> None:
-        self._device, self._key = device, key
-        index = key[1]
+    def __init__(self, device: CpuDevice, place: _Place) -> None:
+        self._device, self._place = device, place
+        code, index = place
         self._slot = ctypes.c_uint64.from_address(code.symbols["slots"] + index * abi.WORD_BYTES)
         self.call: Callable[[], int] = _ENTRY(code.symbols[f"entry_{index}"])
         self._run_timed = _ON_HEADER(code.symbols["run_timed"])
@@ -107,7 +110,7 @@ class CpuEntry:
 
     def release(self) -> None:
         self._slot.value = 0
-        self._device.give_back(self._key)
+        self._device.give_back(self._place)
 
 
 class CpuDevice:
@@ -119,7 +122,7 @@ class CpuDevice:
         self._key, self._object, runner = open_runner()
         self._lock = make_lock()
         self._loaded: list[LoadedCode] = []
-        self._free: list[tuple[int, int]] = []
+        self._free: list[_Place] = []
         self._pool: WorkerPool | None = None
         self._add(runner)
         self.ticks: Callable[[], int] = _ENTRY(self._loaded[0].symbols["ticks"])
@@ -131,10 +134,10 @@ class CpuDevice:
 
     def open_entry(self) -> CpuEntry:
         with self._lock:
-            if not self._free:
+            # Again, since a signal handler on this thread may take places too.
+            while not self._free:
                 self._add(_load_runner(self._object))
-            key = self._free.pop()
-            return CpuEntry(self, key, self._loaded[key[0]])
+            return CpuEntry(self, self._free.pop())
 
     def ns_per_tick(self) -> float:
         opened_ns, opened = self._opened
@@ -160,16 +163,15 @@ class CpuDevice:
     def device_code(self) -> DeviceCode:
         return DeviceCode(host_target(), self._key, self._object)
 
-    def give_back(self, key: tuple[int, int]) -> None:
+    def give_back(self, place: _Place) -> None:
         """Return the place of a plan that is gone."""
         with self._lock:
-            self._free.append(key)
+            self._free.append(place)
 
     def _add(self, runner: LoadedCode) -> None:
         """One more loaded copy, and with it places for plans."""
         self._loaded.append(runner)
-        copy = len(self._loaded) - 1
-        self._free += [(copy, i) for i in reversed(range(abi.NUM_ENTRIES))]
+        self._free += [(runner, i) for i in reversed(range(abi.NUM_ENTRIES))]
 
 
 def _ticks_per_us(ticks: Callable[[], int]) -> float:
