@@ -20,7 +20,6 @@ Plans and programs pickle by the same format: `pickle` carries its bytes and cal
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import json
 import mmap
@@ -71,9 +70,8 @@ from semel.plan.program import (
     instantiate,
 )
 from semel.plan.restore import Source, missing_functions, read_snapshot
-from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix, pack_plan
+from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
-from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
@@ -138,10 +136,6 @@ def _plan_inside(
     return _make_plan(inner, rebuild, threads, memory_limit)
 
 
-def _reduce_plan(plan: ExecutionPlan) -> tuple[Callable[..., ExecutionPlan], tuple[Any, ...]]:
-    return plan_from_bytes, (plan.pack(), plan.threads, plan.memory_limit)
-
-
 def program_from_bytes(data: bytes) -> Program:
     """The program in a file with these contents."""
     file = _file_of_bytes(data, "bytes")
@@ -151,14 +145,6 @@ def program_from_bytes(data: bytes) -> Program:
         program, constants = _read_program(file, _load_kernels(file), compile_count=0)
     adopt_constants(program, constants)
     return program
-
-
-def _reduce_program(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
-    return program_from_bytes, (pack_plan(program, find_device("cpu").device_code()),)
-
-
-copyreg.pickle(ExecutionPlan, _reduce_plan)
-copyreg.pickle(Program, _reduce_program)
 
 
 def _make_plan(

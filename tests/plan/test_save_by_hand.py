@@ -806,7 +806,7 @@ def test_mutilated_records_never_escape_the_error_family(path: Path) -> None:
 def test_a_flipped_bit_anywhere_is_refused(path: Path) -> None:
     plan = full_plan()
     plan.buffers[0].copyin(X)
-    data = bytearray(load._reduce_plan(plan)[1][0])
+    data = bytearray(plan.pack())
     for at in [*range(64), *range(64, len(data), 97), len(data) - 1]:
         data[at] ^= 1 << at % 8
         with pytest.raises(PlanFileError, match=r"^\[load_plan\]"):

@@ -43,6 +43,7 @@ from semel.plan.fork import fork_buffers, written_buffers
 from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
 from semel.plan.loops import counters, find_loops, loop_at
 from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.pickled import restore_plan
 from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp, as_it_is
 from semel.plan.refusals import (
     as_value,
@@ -1012,6 +1013,10 @@ class ExecutionPlan:
         variables; custom functions go by their names. The file appears whole or not at all.
         """
         self.pass_source(lambda source: save_plan(source, self._parts.device.device_code(), path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a plan is what its file would hold."""
+        return restore_plan, (self.pack(), self.threads, self.memory_limit)
 
     def pack(self) -> bytes:
         """The contents of a file of this plan."""

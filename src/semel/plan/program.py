@@ -27,6 +27,7 @@ from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.link import KernelBinder, scratch_bytes
 from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import PlanMemory
+from semel.plan.pickled import restore_program
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import (
     PreparedEnd,
@@ -35,8 +36,10 @@ from semel.plan.prepared import (
     PreparedOp,
     RuntimeVar,
 )
+from semel.plan.save import pack_plan
 from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
 from semel.runtime.buffer import Buffer
+from semel.runtime.device import find_device
 from semel.runtime.free import check_free
 from semel.runtime.kernel import CachedKernel
 
@@ -112,6 +115,10 @@ class Program:
     loops: tuple[ProgramLoop, ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
     max_capacity: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a program is what a plan's file would hold."""
+        return restore_program, (pack_plan(self, find_device("cpu").device_code()),)
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
         """The constants, by value: what a plan file stores as bytes."""

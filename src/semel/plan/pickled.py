@@ -1,0 +1,32 @@
+"""Plans and programs as pickles: the contents of their files.
+
+    pickle  --__reduce__-->  bytes of a plan file  --restore_plan, restore_program-->  pickle
+
+Reading files is the work of a layer above, so that it is named as text and imported by whoever
+unpickles something.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.plan.plan import ExecutionPlan
+    from semel.plan.program import Program
+
+_READER = "semel.load"
+
+
+def restore_plan(data: bytes, threads: int | None, memory_limit: int | None) -> ExecutionPlan:
+    """The plan whose file has these contents."""
+    reader: Any = import_module(_READER)
+    plan: ExecutionPlan = reader.plan_from_bytes(data, threads, memory_limit)
+    return plan
+
+
+def restore_program(data: bytes) -> Program:
+    """The program in a file with these contents."""
+    reader: Any = import_module(_READER)
+    program: Program = reader.program_from_bytes(data)
+    return program
