@@ -29,8 +29,14 @@ from semel.ir.abi import Header
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
 from semel.plan.prepared import PreparedCustomFunction, RuntimeVar
+from semel.runtime import custom
 from semel.runtime.buffer import Buffer
-from semel.runtime.custom import custom_function_names, unregister_custom_function
+from semel.runtime.custom import (
+    custom_function,
+    custom_function_names,
+    find_custom_function,
+    unregister_custom_function,
+)
 from semel.runtime.functions import encoded_bytes_at_most
 
 Buffers = Sequence[Buffer]
@@ -578,3 +584,22 @@ def test_random_fill_is_checked_at_build() -> None:
     ):
         with pytest.raises(CustomFunctionError, match=message):
             _plan("random_fill", attrs, x)
+
+
+def test_built_in_functions_are_found_by_name_in_the_modules_that_the_table_names() -> None:
+    for name in ("all_reduce", "encode", "decode", "top_k", "random_fill", "graph"):
+        found = find_custom_function(name)
+        assert found is not None
+        assert found.name == name
+        assert name in custom_function_names()
+
+
+def test_a_built_in_function_gives_way_to_one_of_that_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(custom, "_registered", dict(custom._registered))
+    built_in = find_custom_function("top_k")
+    unregister_custom_function("top_k")
+    assert find_custom_function("top_k") is None
+    custom_function("top_k")(lambda attrs, buffers, variables: None)
+    assert find_custom_function("top_k") not in (None, built_in)

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import semel.plan.nested
-import semel.runtime.functions  # noqa: F401 - both register the functions that every process has
 from semel.errors import (
     CustomFunctionError,
     PlanError,

@@ -21,7 +21,7 @@ from semel.errors import InputError, PlanError
 from semel.ir.types import TensorType
 from semel.plan.plan import ExecutionPlan
 from semel.runtime.buffer import Buffer
-from semel.runtime.custom import custom_function
+from semel.runtime.custom import CustomFunction
 
 GRAPH = "graph"
 
@@ -56,7 +56,6 @@ def _check(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> Non
             raise PlanError(GRAPH, f"{name} is {inner}: its buffer is too small, {outer}.")
 
 
-@custom_function(GRAPH, reads=_reads, writes=_writes, check=_check)
 def graph(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """Run the plan `attrs` on the first buffers, and write its outputs to the others."""
     plan = _plan(attrs)
@@ -86,3 +85,6 @@ def _prefix(what: str, buffer: Buffer, shape: tuple[int, ...]) -> Any:
             shape=shape,
         )
     return buffer.array(shape)
+
+
+FUNCTIONS = {GRAPH: CustomFunction(GRAPH, "python", graph, 0, _reads, _writes, _check)}

@@ -22,6 +22,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from semel.errors import CustomFunctionError, PlanError
@@ -73,13 +74,26 @@ class CustomFunction:
         return found
 
 
-_registered: dict[str, CustomFunction] = {}
+#: By name: a function, or the module whose table `FUNCTIONS` has it. Modules are named as
+#: text, so that a process imports those of the functions it uses, wherever they lie.
+_registered: dict[str, CustomFunction | str] = {
+    "all_reduce": "semel.runtime.functions",
+    "encode": "semel.runtime.functions",
+    "decode": "semel.runtime.functions",
+    "top_k": "semel.runtime.functions",
+    "random_fill": "semel.runtime.functions",
+    "graph": "semel.plan.nested",
+}
 _lock = make_lock()
 
 
 def find_custom_function(name: str) -> CustomFunction | None:
     """The function of that name, or None."""
-    return _registered.get(name)
+    found = _registered.get(name)
+    if isinstance(found, str):
+        function: CustomFunction = import_module(found).FUNCTIONS[name]
+        return function
+    return found
 
 
 def custom_function_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The custom functions that every process has.
+"""The custom functions that every process has; `FUNCTIONS` has them by name.
 
     all_reduce  combine buffers element by element; every one of them gets the result
     encode      compress a buffer into a byte buffer that says how long it is
@@ -22,7 +22,7 @@ import numpy as np
 from semel.errors import CodecError, PlanError
 from semel.ir.types import INT64, UINT8, TensorType, as_dtype
 from semel.runtime.buffer import Array, Buffer
-from semel.runtime.custom import custom_function
+from semel.runtime.custom import CheckFunction, CustomFunction, Positions, PythonFunction
 
 
 def _require(condition: bool, where: str, message: str) -> None:
@@ -64,7 +64,6 @@ def _check_all_reduce(attrs: Any, types: Sequence[TensorType], names: Sequence[s
     _require(op != "mean" or dtype.is_float, where, f"op mean needs floats, got {dtype}.")
 
 
-@custom_function("all_reduce", check=_check_all_reduce)
 def all_reduce(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """Combine all buffers in their order and write the result to each; `op` says how."""
     op = _attr("all_reduce", attrs, "op", "sum")
@@ -110,7 +109,6 @@ def _check_encode(attrs: Any, types: Sequence[TensorType], names: Sequence[str])
     _require(held >= needed, where, f"dst must hold {needed} bytes for {types[0]}, got {held}.")
 
 
-@custom_function("encode", reads=(0,), writes=(1,), check=_check_encode)
 def encode(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """Compress buffer 0 into buffer 1, behind a header with both lengths."""
     raw = buffers[0].array().tobytes()
@@ -127,7 +125,6 @@ def _check_decode(attrs: Any, types: Sequence[TensorType], names: Sequence[str])
     _require(held >= _HEADER.size, where, f"src must hold a header of {_HEADER.size} bytes.")
 
 
-@custom_function("decode", reads=(0,), writes=(1,), check=_check_decode)
 def decode(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """Write what `encode` compressed into buffer 0 to buffer 1, which must have its size."""
     data = buffers[0].array().tobytes()
@@ -177,7 +174,6 @@ def _check_top_k(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) 
     _require(not isinstance(size, int) or k <= size, where, f"k must be <= {size}, got {k}.")
 
 
-@custom_function("top_k", reads=(0,), writes=(1, 2), check=_check_top_k)
 def top_k(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """The best `k` along the last axis, best first; equal ones by index, NaN is largest."""
     x, values, indices = (b.array() for b in buffers)
@@ -237,7 +233,6 @@ def _check_random_fill(attrs: Any, types: Sequence[TensorType], names: Sequence[
         _require(dtype.is_float, where, f"{name} needs floats, got {dtype}.")
 
 
-@custom_function("random_fill", reads=(), writes=(0,), check=_check_random_fill)
 def random_fill(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """Fill buffer 0 from Philox4x64 with `key`; the variable named by `stream` picks the stream."""
     target = buffers[0].array()
@@ -246,3 +241,21 @@ def random_fill(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, i
     words = np.random.Philox(key=attrs["key"], counter=number << 192).random_raw(target.size)
     made = _DISTRIBUTIONS[attrs.get("distribution", "uniform")](np.asarray(words), attrs)
     target[...] = made.astype(as_dtype(target.dtype).numpy).reshape(target.shape)
+
+
+# ---------------------------------------------------------------- the table
+
+_ROWS: tuple[tuple[PythonFunction, Positions, Positions, CheckFunction], ...] = (
+    (all_reduce, None, None, _check_all_reduce),
+    (encode, (0,), (1,), _check_encode),
+    (decode, (0,), (1,), _check_decode),
+    (top_k, (0,), (1, 2), _check_top_k),
+    (random_fill, (), (0,), _check_random_fill),
+)
+
+FUNCTIONS = {
+    function.__name__: CustomFunction(
+        function.__name__, "python", function, 0, reads, writes, check
+    )
+    for function, reads, writes, check in _ROWS
+}
