@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": COMPILE | RUN | {"compiler", "tensor"},
     "frontends": COMPILE | RUN | {"compiler", "tensor"},
     "cli": COMPILE | RUN | {"compiler", "tensor", "load"},
+}
+
+#: What importing a file may do beyond defining names, by the start of the file's name: the ops
+#: are the rows of one table, and a fork must find its handlers there.
+MAY_CALL = {
+    "register": "semel.ops.",
+    "os.register_at_fork": "semel.",
+    "use_compiler": "semel.compiler.artefacts",
 }
 
 FILES = sorted(SRC.rglob("*.py"))
@@ -78,6 +87,52 @@ def _reads_environment(path: Path) -> bool:
     )
 
 
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """What runs when the module is imported, one statement at a time."""
+    for node in body:
+        yield node
+        is_later = isinstance(node, ast.FunctionDef | ast.ClassDef)
+        is_program = isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        if not is_later and not is_program:
+            for name in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, name, []))
+
+
+def _root(node: ast.expr) -> str:
+    """`a` of `a.b[c](d)`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _foreign(tree: ast.Module, *, ours: bool) -> set[str]:
+    """Names that a module has from elsewhere; with `ours`, from other modules of semel only."""
+    found: set[str] = set()
+    for node in _statements(tree.body):
+        if isinstance(node, ast.ImportFrom) and (not ours or str(node.module).startswith("semel")):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.asname or alias.name.split(".")[0] for alias in node.names]
+            found |= {name for name in names if not ours or name == "semel"}
+    return found
+
+
+def _effects(tree: ast.Module) -> set[str]:
+    """Calls and assignments that change what belongs to another module, at import."""
+    foreign, ours = _foreign(tree, ours=False), _foreign(tree, ours=True)
+    found: set[str] = set()
+    for node in _statements(tree.body):
+        match node:
+            case ast.Expr(value=ast.Call() as call) if _root(call) in foreign:
+                found.add(ast.unparse(call.func))
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                changed = [t for t in targets if not isinstance(t, ast.Name)]
+                found |= {ast.unparse(t) for t in changed if _root(t) in foreign}
+            case ast.FunctionDef(decorator_list=marks) | ast.ClassDef(decorator_list=marks):
+                found |= {ast.unparse(mark) for mark in marks if _root(mark) in ours}
+    return found
+
+
 def test_the_sources_are_found() -> None:
     assert len(FILES) > 10, f"no sources under {SRC}"
 
@@ -101,3 +156,30 @@ def test_llvmlite_is_imported_late_and_in_one_file(path: Path) -> None:
 def test_only_config_reads_the_environment(path: Path) -> None:
     if _module(path) != "semel.config":
         assert not _reads_environment(path), f"{_module(path)} reads the environment"
+
+
+def test_effects_of_imports_are_seen() -> None:
+    source = """
+import os
+from semel.a import TABLE, mark, register
+OWN = {}
+OWN["x"] = 1
+OWN.setdefault("x", 2)
+TABLE["x"] = 1
+for name in ("y", "z"):
+    TABLE.setdefault(name, 1)
+register(1)
+os.environ["X"] = "1"
+@mark("name")
+def f(): TABLE["inside"] = 2
+"""
+    expected = {"TABLE['x']", "TABLE.setdefault", "register", "os.environ['X']", "mark('name')"}
+    assert _effects(ast.parse(source)) == expected
+
+
+@pytest.mark.parametrize("path", FILES, ids=_module)
+def test_no_import_changes_another_module(path: Path) -> None:
+    module = _module(path)
+    found = _effects(ast.parse(path.read_text()))
+    stray = {name for name in found if not module.startswith(MAY_CALL.get(name, "?"))}
+    assert not stray, f"importing {module} does {sorted(stray)}"

@@ -2,13 +2,16 @@
 
 An op is one record with its rules, written beside its maths in `semel.ops`; how
 it becomes loops stands in `semel.lower`, keyed by the same name. The fields
-have no defaults on purpose: an op without a reference implementation does not
-import, so it cannot be merged untested.
+have no defaults on purpose (an op may demand nothing of its dims, so `require` has one): an op
+without a reference implementation does not import, so it cannot be merged untested.
+
+`OPS` is the one table that imports fill: the files of `semel.ops` are its rows, and
+`import semel.ops` is how anybody gets it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +33,7 @@ class OpDef:
       opaque        a kernel of its own: sort, scan, scatter; for a loop, several
     `attrs` is the class of its attributes, None for an op that has none.
     `cost` is the rough number of machine operations per result element.
+    `require(attrs, *types)` gives what must hold of dims, as `ops.shapes` says; None: nothing.
     """
 
     name: str
@@ -38,6 +42,7 @@ class OpDef:
     infer: Callable[..., Any]
     reference: Callable[..., Any]
     cost: int
+    require: Callable[..., Iterable[Any]] | None = None
 
 
 def register(op: OpDef) -> OpDef:

@@ -25,7 +25,7 @@ from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import AttentionAttrs
 from semel.ops.contract import infer_product, require_product
 from semel.ops.numerics import Array
-from semel.ops.shapes import REQUIREMENTS, Requirement, check, equal
+from semel.ops.shapes import Requirement, check, equal
 
 Env = Mapping[str, int]
 
@@ -93,5 +93,8 @@ def _seen(
     return seen if lengths is None else seen & (keys < lengths)
 
 
-register(OpDef("softmax_matmul", "contract", AttentionAttrs, _infer, _reference, cost=20))
-REQUIREMENTS["softmax_matmul"] = _require
+register(
+    OpDef(
+        "softmax_matmul", "contract", AttentionAttrs, _infer, _reference, cost=20, require=_require
+    )
+)

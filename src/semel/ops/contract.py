@@ -21,7 +21,6 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import TensorType
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     check,
     check_count,
@@ -79,6 +78,13 @@ def _reference_matmul(node: Node, arrays: tuple[Array, ...], env: Mapping[str, i
 
 
 register(
-    OpDef("matmul", "contract", None, partial(infer_product, "matmul"), _reference_matmul, cost=2)
+    OpDef(
+        "matmul",
+        "contract",
+        None,
+        partial(infer_product, "matmul"),
+        _reference_matmul,
+        cost=2,
+        require=require_product,
+    )
 )
-REQUIREMENTS["matmul"] = require_product

@@ -30,7 +30,6 @@ from semel.ops.attrs import CastAttrs, CheckIndexAttrs, IotaAttrs, RandomBitsAtt
 from semel.ops.numerics import Array, Function, approximate, exact
 from semel.ops.philox import random_words
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     check,
     check_axis,
@@ -249,23 +248,21 @@ _ROWS = (
 )
 
 for _row in _ROWS:
-    register(OpDef(_row.name, "elementwise", None, _row.infer, _row.reference, _row.cost))
-    REQUIREMENTS[_row.name] = _pairwise
+    register(
+        OpDef(_row.name, "elementwise", None, _row.infer, _row.reference, _row.cost, _pairwise)
+    )
 
-_RULES: tuple[tuple[str, type | None, Function, Function, int], ...] = (
-    ("where", None, _infer_where, _reference_where, 1),
-    ("cast", CastAttrs, _infer_cast, _reference_cast, 2),
-    ("bitcast", CastAttrs, _infer_bitcast, _reference_bitcast, 0),
-    ("iota", IotaAttrs, _infer_iota, _reference_iota, 1),
-    ("random_bits", RandomBitsAttrs, _infer_random_bits, _reference_random_bits, 70),
-    ("check_index", CheckIndexAttrs, _infer_check_index, _reference_check_index, 4),
+_RULES: tuple[tuple[str, type | None, Function, Function, int, Function | None], ...] = (
+    ("where", None, _infer_where, _reference_where, 1, _pairwise),
+    ("cast", CastAttrs, _infer_cast, _reference_cast, 2, None),
+    ("bitcast", CastAttrs, _infer_bitcast, _reference_bitcast, 0, None),
+    ("iota", IotaAttrs, _infer_iota, _reference_iota, 1, None),
+    ("random_bits", RandomBitsAttrs, _infer_random_bits, _reference_random_bits, 70, _require_key),
+    ("check_index", CheckIndexAttrs, _infer_check_index, _reference_check_index, 4, None),
 )
 
-for _name, _attrs, _infer, _reference, _cost in _RULES:
-    register(OpDef(_name, "elementwise", _attrs, _infer, _reference, _cost))
-
-REQUIREMENTS["where"] = _pairwise
-REQUIREMENTS["random_bits"] = _require_key
+for _name, _attrs, _infer, _reference, _cost, _require in _RULES:
+    register(OpDef(_name, "elementwise", _attrs, _infer, _reference, _cost, _require))
 
 #: Ops of one operand and one result without attrs, two, and the comparisons among them.
 UNARY = tuple(r.name for r in _ROWS if r.arity == 1)

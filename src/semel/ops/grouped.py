@@ -25,7 +25,6 @@ from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     check,
     check_count,
@@ -117,7 +116,12 @@ def _reference_product(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
 register(OpDef("group_rows", "opaque", GroupRowsAttrs, _infer_rows, _reference_rows, cost=4))
 register(
     OpDef(
-        "grouped_matmul", "contract", GroupedMatmulAttrs, _infer_product, _reference_product, cost=2
+        "grouped_matmul",
+        "contract",
+        GroupedMatmulAttrs,
+        _infer_product,
+        _reference_product,
+        cost=2,
+        require=_require_product,
     )
 )
-REQUIREMENTS["grouped_matmul"] = _require_product

@@ -23,7 +23,6 @@ from semel.ir.types import INT32, TensorType
 from semel.ops.contract import require_product
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     at_most,
     check,
@@ -79,7 +78,25 @@ def _reference_words(node: Node, arrays: tuple[Array, ...], env: Mapping[str, in
     return result
 
 
-register(OpDef("matmul_integer", "contract", None, _infer_bytes, _reference, cost=2))
-register(OpDef("matmul_words", "contract", None, _infer_words, _reference_words, cost=2))
-REQUIREMENTS["matmul_integer"] = require_product
-REQUIREMENTS["matmul_words"] = _require_words
+register(
+    OpDef(
+        "matmul_integer",
+        "contract",
+        None,
+        _infer_bytes,
+        _reference,
+        cost=2,
+        require=require_product,
+    )
+)
+register(
+    OpDef(
+        "matmul_words",
+        "contract",
+        None,
+        _infer_words,
+        _reference_words,
+        cost=2,
+        require=_require_words,
+    )
+)

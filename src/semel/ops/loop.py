@@ -30,7 +30,7 @@ from semel.ops.attrs import InputAttrs, LoopAttrs
 from semel.ops.evaluate import evaluate_node
 from semel.ops.guards import guards
 from semel.ops.numerics import Array
-from semel.ops.shapes import REQUIREMENTS, Requirement, at_most, check
+from semel.ops.shapes import Requirement, at_most, check
 
 Env = Mapping[Any, int]
 
@@ -98,9 +98,6 @@ def _requirements(attrs: LoopAttrs, *types: TensorType) -> Iterator[Requirement]
         yield Requirement(amount, text)
 
 
-REQUIREMENTS["loop"] = _requirements
-
-
 # ---------------------------------------------------------------- reference
 
 
@@ -129,7 +126,7 @@ def _run(body: Graph, operands: Sequence[Array], env: Env) -> list[Array]:
     return [values[n] for n in body.outputs]
 
 
-register(OpDef("loop", "opaque", LoopAttrs, _infer, _reference, cost=1))
+register(OpDef("loop", "opaque", LoopAttrs, _infer, _reference, cost=1, require=_requirements))
 
 
 # ---------------------------------------------------------------- bodies

@@ -32,7 +32,6 @@ from semel.ops.attrs import (
 )
 from semel.ops.numerics import Array, Function
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     at_most,
     check,
@@ -314,6 +313,4 @@ _RULES: tuple[tuple[str, type, Function, Function, Function | None], ...] = (
 _COSTS = {"pad": 2, "concat": 2, "gather": 2, "take_along": 2}
 
 for _name, _attrs, _infer, _reference, _require in _RULES:
-    register(OpDef(_name, "movement", _attrs, _infer, _reference, _COSTS.get(_name, 0)))
-    if _require is not None:
-        REQUIREMENTS[_name] = _require
+    register(OpDef(_name, "movement", _attrs, _infer, _reference, _COSTS.get(_name, 0), _require))

@@ -25,7 +25,6 @@ from semel.ops.attrs import ArgsortAttrs, ScanAttrs, ScatterAttrs
 from semel.ops.numerics import Array
 from semel.ops.reduce import COMBINERS, accumulator
 from semel.ops.shapes import (
-    REQUIREMENTS,
     Requirement,
     check,
     check_axis,
@@ -127,5 +126,14 @@ def _reference_scatter(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
 
 register(OpDef("scan", "opaque", ScanAttrs, _infer_scan, _reference_scan, cost=2))
 register(OpDef("argsort", "opaque", ArgsortAttrs, _infer_argsort, _reference_argsort, cost=40))
-register(OpDef("scatter", "opaque", ScatterAttrs, _infer_scatter, _reference_scatter, cost=2))
-REQUIREMENTS["scatter"] = _require_scatter
+register(
+    OpDef(
+        "scatter",
+        "opaque",
+        ScatterAttrs,
+        _infer_scatter,
+        _reference_scatter,
+        cost=2,
+        require=_require_scatter,
+    )
+)

@@ -27,7 +27,7 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import INT64, DType, TensorType
 from semel.ops.attrs import ReduceAttrs, ReducePartialAttrs
 from semel.ops.numerics import Array, Function
-from semel.ops.shapes import REQUIREMENTS, Requirement, check, check_axis, check_count, check_dtype
+from semel.ops.shapes import Requirement, check, check_axis, check_count, check_dtype
 
 Env = Mapping[str, int]
 
@@ -168,14 +168,13 @@ def _reference_partial(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
 
 for _combine in COMBINERS:
     _op = _Reduction(_combine)
-    register(OpDef(_op.name, "reduce", ReduceAttrs, _op.infer, _op.reference, cost=1))
+    _needed = _require_max if _combine in ("max", "min") else None
+    register(OpDef(_op.name, "reduce", ReduceAttrs, _op.infer, _op.reference, 1, _needed))
 
 for _name, _function in (("reduce_argmax", np.argmax), ("reduce_argmin", np.argmin)):
     _arg = _Arg(_name, _function)
-    register(OpDef(_name, "reduce", ReduceAttrs, _arg.infer, _arg.reference, cost=3))
-    REQUIREMENTS[_name] = _require_elements
+    register(OpDef(_name, "reduce", ReduceAttrs, _arg.infer, _arg.reference, 3, _require_elements))
 
 register(
     OpDef("reduce_partial", "reduce", ReducePartialAttrs, _infer_partial, _reference_partial, 1)
 )
-REQUIREMENTS["reduce_max"] = REQUIREMENTS["reduce_min"] = _require_max

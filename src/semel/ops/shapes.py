@@ -5,17 +5,18 @@
 A requirement that can never hold is an error when the node is made (`check`). One
 that holds for some values of the variables only is a guard (`semel.ops.guards`) and
 is checked whenever the variables are bound. One that always holds costs nothing. So
-`infer` and the guards cannot disagree: both read `REQUIREMENTS`.
+`infer` and the guards cannot disagree: both read the `require` of the op's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Fn, Index, atoms, bounds, maximum, product, terms, upper_bound
+from semel.ir.opdef import find_op
 from semel.ir.types import Shape, TensorType
 
 
@@ -36,15 +37,9 @@ class Requirement:
         return (low is not None and low > 0) or (high is not None and high < 0)
 
 
-Rule = Callable[..., Iterable[Requirement]]
-
-#: op name -> requirements(attrs, *types). Ops without an entry demand nothing of their dims.
-REQUIREMENTS: dict[str, Rule] = {}
-
-
 def requirements(op: str, attrs: Any, types: Iterable[TensorType]) -> Iterator[Requirement]:
     """Everything `op` demands of the dims of its operands."""
-    rule = REQUIREMENTS.get(op)
+    rule = find_op(op).require
     if rule is not None:
         yield from rule(attrs, *types)
 
