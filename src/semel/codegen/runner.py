@@ -4,12 +4,13 @@
 
 `i64 @entry_k()` runs the plan whose header lies in `@slots[k]`: a call without arguments is
 the cheapest that ctypes has. A run rebinds if variables changed, then walks the steps. A
-step that is worth it is published in one word, `step << 32 | next chunk`; participants take
-chunks by moving that word forward. The step tables do not change during a run, so that
-whoever moves the word owns a chunk of exactly the step it names, however late it comes. If
-nobody comes, the caller does everything: nothing here can deadlock. A loop is a step that
-sets a counter and one that advances it and goes back; what depends on the counter is written
-between iterations, while no chunk is out.
+step that is worth it is published in one word, `epoch << 32 | next chunk`; participants take
+chunks by moving that word forward. Each publication has an epoch of its own, and tables change
+only while nothing is published, so that whoever moves the word owns a chunk of the step as it
+is now, however late it comes. If nobody comes, the caller does everything: nothing here can
+deadlock. Control steps decide where the walk goes on: a loop's two ends, a branch, a jump, and
+a rebind, which takes sizes from memory. Only the end of a loop goes back, and it looks at the
+clock: every loop can be interrupted.
 
 Invariants: a worker touches a plan's memory only between accepting a lane (mailbox = lane | 1)
 and clearing that lane's TAKEN; a run ends after every lane is back. Every wait spins for a
@@ -31,8 +32,9 @@ import re
 from enum import IntEnum
 from types import MappingProxyType
 
-from semel.codegen.runner_bind import ADVANCE, BIND, CHUNKS, REBIND
+from semel.codegen.runner_bind import BIND, REBIND
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
+from semel.codegen.runner_points import CHUNKS, POINTS
 from semel.codegen.runner_share import SHARE, WORKER
 from semel.codegen.runner_walk import EVENTS, RUN, WALK
 from semel.errors import UnsupportedError
@@ -45,7 +47,7 @@ _RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
             abi.Event,
             abi.Header,
             abi.Lane,
-            abi.Loop,
+            abi.Point,
             abi.Row,
             abi.Segment,
             abi.Step,
@@ -67,6 +69,7 @@ def emit_runner(arch: str) -> str:
         "@EVENT_WORDS": str(abi.EVENT_WORDS),
         "@WORKER_BYTES": str(abi.WORKER_WORDS * abi.WORD_BYTES),
         "@LARGE_NS": str(abi.LARGE_NS),
+        "@MANY_TIMES": str(_MANY_TIMES),
         "@WAKE_NS": str(abi.WAKE_NS),
         "@NO_CLAIM": str(abi.NO_CLAIM),
         "@STOP": str(abi.STOP),
@@ -76,13 +79,15 @@ def emit_runner(arch: str) -> str:
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
     walking = "\n".join((WALK, SHARE, RUN, WORKER))
     text = "\n".join(
-        (MACHINE[arch], SYSTEM, REBIND, BIND, ADVANCE, CHUNKS, walking, EVENTS, _timed(walking))
+        (MACHINE[arch], SYSTEM, REBIND, BIND, POINTS, CHUNKS, walking, EVENTS, _timed(walking))
     )
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.
     return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", _expand(text) + _entries())
 
 
+#: More iterations than this are as good as any number, where work is estimated.
+_MANY_TIMES = 1 << 20
 _CONSTANTS = (abi.Code, abi.RowKind, abi.Opcode)
 
 
@@ -92,14 +97,15 @@ def _timed(text: str) -> str:
         name: body
         for body, name in re.findall(r"(?ms)^(define internal [^\n]*?@(\w+)\(.*?^}\n)", text)
     }
-    found = {"call_row"}
+    seeds = {"call_row", "count_step"}
+    found = set(seeds)
     while callers := {
         name
         for name, body in functions.items()
         if name not in found and any(f" @{callee}(" in body for callee in found)
     }:
         found |= callers
-    bodies = [functions[name] for name in functions if name in found - {"call_row"}]
+    bodies = [functions[name] for name in functions if name in found - seeds]
     copies = re.sub(rf"@({'|'.join(sorted(found))})\(", r"@\1_timed(", "\n".join(bodies))
     return copies.replace("define internal i64 @run_timed(", "define dso_local i64 @run_timed(")
 

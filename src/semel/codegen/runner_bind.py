@@ -98,6 +98,31 @@ exit:
   ret void
 }
 
+; The number of the first guard that does not hold, or -1.
+define internal i64 @broken_guard(ptr %regs, ptr %guards, i64 %count) {
+entry:
+  br label %head
+head:
+  %g = phi i64 [ 0, %entry ], [ %g1, %guard ]
+  %left = icmp slt i64 %g, %count
+  br i1 %left, label %guard, label %none
+guard:
+  %g2 = shl i64 %g, 1
+  %pg = getelementptr i64, ptr %guards, i64 %g2
+  %gi = load i64, ptr %pg, align 8
+  %rg = getelementptr i64, ptr %regs, i64 %gi
+  %gv = load i64, ptr %rg, align 8
+  %g1 = add i64 %g, 1
+  %zero = icmp eq i64 %gv, 0
+  br i1 %zero, label %head, label %bad
+bad:
+  %pn = getelementptr i64, ptr %pg, i64 1
+  %number = load i64, ptr %pn, align 8
+  ret i64 %number
+none:
+  ret i64 -1
+}
+
 define internal i64 @rebind(ptr %h) noinline {
 entry:
   %regs = pointer %h.Header.REGISTERS
@@ -135,21 +160,11 @@ check:
   call void @evaluate(ptr %h, i64 0, i64 %num_checked)
   %guards = pointer %h.Header.GUARDS
   %num_guards = word %h.Header.NUM_GUARDS
-  br label %guards_head
-guards_head:
-  %g = phi i64 [ 0, %check ], [ %g1, %guard ]
-  %guards_left = icmp slt i64 %g, %num_guards
-  br i1 %guards_left, label %guard, label %inputs
-guard:
-  %pg = getelementptr i64, ptr %guards, i64 %g
-  %gi = load i64, ptr %pg, align 8
-  %rg = getelementptr i64, ptr %regs, i64 %gi
-  %gv = load i64, ptr %rg, align 8
-  %g1 = add i64 %g, 1
-  %zero = icmp eq i64 %gv, 0
-  br i1 %zero, label %guards_head, label %guard_bad
+  %broken = call i64 @broken_guard(ptr %regs, ptr %guards, i64 %num_guards)
+  %sound = icmp slt i64 %broken, 0
+  br i1 %sound, label %inputs, label %guard_bad
 guard_bad:
-  set %h.Header.ERROR_INDEX = %g
+  set %h.Header.ERROR_INDEX = %broken
   ret i64 @Code.GUARD
 inputs:
   %checks = pointer %h.Header.CHECKS
@@ -231,136 +246,5 @@ done:
   %code = phi i64 [ 0, %mine ], [ %bound, %do ]
   store atomic i64 0, ptr %busy release, align 8
   ret i64 %code
-}
-"""
-
-# The start of an iteration: its number, and the words that depend on it.
-ADVANCE = """
-define internal void @advance(ptr %h, ptr %lp, i64 %count) {
-  %counter = pointer %lp.Loop.COUNTER
-  store i64 %count, ptr %counter, align 8
-  %first = word %lp.Loop.FIRST_INSTRUCTION
-  %last = word %lp.Loop.LAST_INSTRUCTION
-  call void @evaluate(ptr %h, i64 %first, i64 %last)
-  %regs = pointer %h.Header.REGISTERS
-  %pairs = pointer %lp.Loop.SCATTER
-  %num_pairs = word %lp.Loop.NUM_SCATTER
-  call void @scatter(ptr %regs, ptr %pairs, i64 %num_pairs)
-  ret void
-}
-"""
-
-# Chunks: ~20 us of estimated work each, at most 4 per participant; the chunks of a chain
-# of rows stay at 20 us, so that what one row wrote is still in the cache for the next.
-CHUNKS = """
-define internal void @size_chunks(ptr %h) noinline {
-entry:
-  %rows = pointer %h.Header.ROWS
-  %segments = pointer %h.Header.SEGMENTS
-  %steps = pointer %h.Header.STEPS
-  %num_steps = word %h.Header.NUM_STEPS
-  %threads = word %h.Header.THREADS
-  %most = shl i64 %threads, 2
-  br label %step_head
-step_head:
-  %i = phi i64 [ 0, %entry ], [ %i1, %step_done ]
-  %large = phi i64 [ 0, %entry ], [ %large1, %step_done ]
-  %times = phi i64 [ 1, %entry ], [ %times1, %step_done ]
-  %steps_left = icmp slt i64 %i, %num_steps
-  br i1 %steps_left, label %step, label %exit
-step:
-  %step_word = shl i64 %i, 3
-  %st = getelementptr i64, ptr %steps, i64 %step_word
-  %first_seg = word %st.Step.FIRST_SEGMENT
-  %num_seg = word %st.Step.NUM_SEGMENTS
-  %end_seg = add i64 %first_seg, %num_seg
-  br label %seg_head
-seg_head:
-  %j = phi i64 [ %first_seg, %step ], [ %j1, %seg_done ]
-  %chunks = phi i64 [ 0, %step ], [ %chunks1, %seg_done ]
-  %work = phi i64 [ 0, %step ], [ %work1, %seg_done ]
-  %segs_left = icmp slt i64 %j, %end_seg
-  br i1 %segs_left, label %seg, label %step_done
-seg:
-  %seg_word = shl i64 %j, 3
-  %sg = getelementptr i64, ptr %segments, i64 %seg_word
-  %first_row = word %sg.Segment.FIRST_ROW
-  %num_rows = word %sg.Segment.NUM_ROWS
-  %row_word = shl i64 %first_row, 3
-  %row0 = getelementptr i64, ptr %rows, i64 %row_word
-  %tiles = word %row0.Row.TILES
-  br label %row_head
-row_head:
-  %k = phi i64 [ 0, %seg ], [ %k1, %row ]
-  %sum = phi i64 [ 0, %seg ], [ %sum1, %row ]
-  %rows_left = icmp slt i64 %k, %num_rows
-  br i1 %rows_left, label %row, label %seg_size
-row:
-  %off = shl i64 %k, 3
-  %rw = getelementptr i64, ptr %row0, i64 %off
-  %ns = word %rw.Row.WORK_NS
-  %sum1 = add i64 %sum, %ns
-  %k1 = add i64 %k, 1
-  br label %row_head
-seg_size:
-  %work1 = add i64 %work, %sum
-  set %sg.Segment.TILES = %tiles
-  set %sg.Segment.FIRST_CHUNK = %chunks
-  %empty = icmp sle i64 %tiles, 0
-  br i1 %empty, label %seg_done, label %seg_some
-seg_some:
-  ; Most segments of a rebound plan are small: one chunk, and no divisions to find that out.
-  %is_small = icmp slt i64 %sum, @LARGE_NS
-  br i1 %is_small, label %seg_whole, label %seg_chunk
-seg_whole:
-  br label %seg_done
-seg_chunk:
-  %wanted = sdiv i64 %sum, @LARGE_NS
-  %is_chain = icmp sgt i64 %num_rows, 1
-  %limit = select i1 %is_chain, i64 %tiles, i64 %most
-  %over = icmp sgt i64 %wanted, %limit
-  %w1 = select i1 %over, i64 %limit, i64 %wanted
-  %few = icmp slt i64 %w1, 1
-  %w2 = select i1 %few, i64 1, i64 %w1
-  %lacks = icmp slt i64 %tiles, %w2
-  %w3 = select i1 %lacks, i64 %tiles, i64 %w2
-  ; As many for every participant, if there are enough: each has a region of its own then.
-  %odd = urem i64 %w3, %threads
-  %w4 = sub i64 %w3, %odd
-  %none = icmp eq i64 %w4, 0
-  %count = select i1 %none, i64 %w3, i64 %w4
-  br label %seg_done
-seg_done:
-  %num_chunks = phi i64 [ 0, %seg_size ], [ 1, %seg_whole ], [ %count, %seg_chunk ]
-  set %sg.Segment.NUM_CHUNKS = %num_chunks
-  %chunks1 = add i64 %chunks, %num_chunks
-  %j1 = add i64 %j, 1
-  br label %seg_head
-step_done:
-  set %st.Step.NUM_CHUNKS = %chunks
-  set %st.Step.WORK_NS = %work
-  %enough = icmp sge i64 %work, @LARGE_NS
-  %several = icmp sgt i64 %chunks, 1
-  %shared = and i1 %enough, %several
-  %shared64 = zext i1 %shared to i64
-  set %st.Step.SHARED = %shared64
-  %share = select i1 %shared, i64 %work, i64 0
-  %shares = mul i64 %share, %times
-  %large1 = add i64 %large, %shares
-  ; The steps of a loop are there as often as it is run.
-  %kind = word %st.Step.KIND
-  %step_row = word %st.Step.FIRST_ROW
-  %step_row_word = shl i64 %step_row, 3
-  %first_rw = getelementptr i64, ptr %rows, i64 %step_row_word
-  %trip = word %first_rw.Row.TILES
-  %is_loop = icmp eq i64 %kind, @RowKind.LOOP
-  %is_end = icmp eq i64 %kind, @RowKind.END
-  %inside = select i1 %is_loop, i64 %trip, i64 %times
-  %times1 = select i1 %is_end, i64 1, i64 %inside
-  %i1 = add i64 %i, 1
-  br label %step_head
-exit:
-  set %h.Header.LARGE_WORK = %large
-  ret void
 }
 """

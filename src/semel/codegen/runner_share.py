@@ -35,7 +35,16 @@ publish:
   %claim = at %h.Header.CLAIM
   %done = at %h.Header.DONE
   store atomic i64 0, ptr %done monotonic, align 8
-  %open = shl i64 %index, 32
+  ; Release: whoever sees one of these sees also that the claim before it is over.
+  %published = at %h.Header.PUBLISHED
+  store atomic i64 %index, ptr %published release, align 8
+  %published_chunks = at %h.Header.PUBLISHED_CHUNKS
+  store atomic i64 %chunks, ptr %published_chunks release, align 8
+  %last_epoch = word %h.Header.EPOCH
+  %next_epoch = add i64 %last_epoch, 1
+  %epoch = and i64 %next_epoch, 2147483647
+  set %h.Header.EPOCH = %epoch
+  %open = shl i64 %epoch, 32
   store atomic i64 %open, ptr %claim seq_cst, align 8
   %begin = call i64 @ticks()
   call void @recruit(ptr %h, i64 %begin)
@@ -43,11 +52,11 @@ publish:
 take:
   ; The caller counts its own chunks for itself: DONE is a line that workers write.
   %others = phi i64 [ %chunks, %publish ], [ %others1, %work ]
-  %mine = call i64 @take_chunk(ptr %h, i64 %index, i64 %chunks)
+  %mine = call i64 @take_chunk(ptr %h, i64 %chunks)
   %got = icmp sge i64 %mine, 0
   br i1 %got, label %work, label %wait
 work:
-  call void @dawdle(ptr %h)
+  call void @dawdle(ptr %h, i64 0)
   call void @run_chunk(ptr %h, ptr %st, i64 %mine, ptr %lane)
   %others1 = sub i64 %others, 1
   br label %take
@@ -59,15 +68,21 @@ exit:
   ret i64 @Code.OK
 }
 
-; With JITTER, wait for a random time, so that participants meet in every order.
-define internal void @dawdle(ptr %h) noinline {
+; With JITTER, wait for a random time, so that participants meet in every order. One in four
+; times it is longer by so many bits: a worker that is late by several steps.
+define internal void @dawdle(ptr %h, i64 %reach) noinline {
   %jitter = word %h.Header.JITTER
   %has_jitter = icmp ne i64 %jitter, 0
   br i1 %has_jitter, label %draw, label %exit
 draw:
   %noise = call i64 @ticks()
   %mixed = mul i64 %noise, 6364136223846793005
-  %turns = lshr i64 %mixed, 52
+  %draw1 = lshr i64 %mixed, 50
+  %turns1 = lshr i64 %draw1, 2
+  %lot = and i64 %draw1, 3
+  %is_far = icmp eq i64 %lot, 0
+  %bits = select i1 %is_far, i64 %reach, i64 0
+  %turns = shl i64 %turns1, %bits
   br label %turn
 turn:
   %turned = phi i64 [ 0, %draw ], [ %turned1, %turn ]
@@ -80,7 +95,7 @@ exit:
 }
 
 ; The next chunk of the caller's own step, or -1 when all are taken.
-define internal i64 @take_chunk(ptr %h, i64 %index, i64 %chunks) alwaysinline {
+define internal i64 @take_chunk(ptr %h, i64 %chunks) alwaysinline {
   %claim = at %h.Header.CLAIM
   %ticket = load atomic i64, ptr %claim acquire, align 8
   br label %retry
@@ -322,6 +337,8 @@ entry:
   %steps = pointer %h.Header.STEPS
   %idle_ticks = word %h.Header.IDLE_TICKS
   %claim = at %h.Header.CLAIM
+  %published_step = at %h.Header.PUBLISHED
+  %published_chunks = at %h.Header.PUBLISHED_CHUNKS
   %done = at %h.Header.DONE
   %waiting = at %h.Header.WAITING
   %finished = at %h.Header.FINISHED
@@ -334,20 +351,22 @@ look:
   %open = icmp sge i64 %word, 0
   br i1 %open, label %published, label %nothing
 published:
-  %index = ashr i64 %word, 32
+  ; These two may be of a later epoch by now: then the swap fails, and they are not used.
+  %index = load atomic i64, ptr %published_step acquire, align 8
+  %chunks = load atomic i64, ptr %published_chunks acquire, align 8
   %next = and i64 %word, 4294967295
-  %step_word = shl i64 %index, 3
-  %st = getelementptr i64, ptr %steps, i64 %step_word
-  %chunks = word %st.Step.NUM_CHUNKS
   %left = icmp slt i64 %next, %chunks
   br i1 %left, label %try, label %nothing
 try:
+  call void @dawdle(ptr %h, i64 3)
   %word1 = add i64 %word, 1
   %swap = cmpxchg ptr %claim, i64 %word, i64 %word1 seq_cst seq_cst
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %look
 work:
-  call void @dawdle(ptr %h)
+  %step_word = shl i64 %index, 3
+  %st = getelementptr i64, ptr %steps, i64 %step_word
+  call void @dawdle(ptr %h, i64 0)
   call void @run_chunk(ptr %h, ptr %st, i64 %next, ptr %lane)
   %before = atomicrmw add ptr %done, i64 1 seq_cst
   %asleep = load atomic i64, ptr %waiting seq_cst, align 8

@@ -126,6 +126,11 @@ exit:
   ret void
 }
 
+; Only the timed walk counts.
+define internal void @count_step(ptr %h, i64 %index, i64 %shared) alwaysinline {
+  ret void
+}
+
 define internal i64 @walk(ptr %h, i64 %start) noinline {
 entry:
   %rows = pointer %h.Header.ROWS
@@ -146,6 +151,7 @@ step:
   %is_shared = icmp ne i64 %shared, 0
   br i1 %is_shared, label %large, label %small
 small:
+  call void @count_step(ptr %h, i64 %i, i64 0)
   %first_row = word %st.Step.FIRST_ROW
   %kind = word %st.Step.KIND
   %is_plain = icmp eq i64 %kind, @RowKind.KERNEL
@@ -154,35 +160,53 @@ special:
   %is_host = icmp eq i64 %kind, @RowKind.HOST_CALL
   br i1 %is_host, label %host, label %control
 control:
+  ; What a failed check left behind decides nothing: the run ends, and the failure is reported.
+  %failed = word %h.Header.FAILED
+  %is_clean = icmp eq i64 %failed, 0
+  br i1 %is_clean, label %decide, label %finished
+decide:
   %control_word = shl i64 %first_row, 3
   %control_row = getelementptr i64, ptr %rows, i64 %control_word
-  %lp = pointer %control_row.Row.FUNCTION
+  %target = word %control_row.Row.TARGET
+  %pt = pointer %control_row.Row.FUNCTION
   %trip = word %control_row.Row.TILES
-  %is_loop = icmp eq i64 %kind, @RowKind.LOOP
-  br i1 %is_loop, label %enter, label %back
+  %where = pointer %control_row.Row.BUFFERS
+  switch i64 %kind, label %next [ i64 @RowKind.END, label %back
+                                  i64 @RowKind.LOOP, label %enter
+                                  i64 @RowKind.BRANCH, label %branch
+                                  i64 @RowKind.REBIND, label %late_sizes ]
 enter:
   %is_some = icmp sgt i64 %trip, 0
   br i1 %is_some, label %first_time, label %skip
 skip:
-  %after = word %lp.Loop.AFTER
+  %after = word %pt.Point.AFTER
   br label %next
 first_time:
-  call void @advance(ptr %h, ptr %lp, i64 0)
+  call void @advance(ptr %h, ptr %pt, i64 0)
   br label %next
 back:
-  %counter = pointer %lp.Loop.COUNTER
+  %counter = pointer %pt.Point.COUNTER
   %was = load i64, ptr %counter, align 8
   %count = add i64 %was, 1
-  %failed = word %h.Header.FAILED
-  %is_clean = icmp eq i64 %failed, 0
   %has_more = icmp slt i64 %count, %trip
-  %goes_back = and i1 %is_clean, %has_more
-  br i1 %goes_back, label %iterate, label %next
+  br i1 %has_more, label %iterate, label %next
 iterate:
-  call void @advance(ptr %h, ptr %lp, i64 %count)
+  call void @advance(ptr %h, ptr %pt, i64 %count)
   ; One thread runs large steps as small ones: only the clock says how long an iteration took.
-  %body = word %lp.Loop.BODY
+  %body = word %pt.Point.BODY
   br label %clock
+branch:
+  %condition = load ptr, ptr %where, align 8
+  %byte = load i8, ptr %condition, align 1
+  %is_false = icmp eq i8 %byte, 0
+  %chosen = select i1 %is_false, i64 %target, i64 %i1
+  br label %next
+late_sizes:
+  %settled = call i64 @settle(ptr %h, ptr %pt, ptr %control_row)
+  %is_settled = icmp eq i64 %settled, 0
+  br i1 %is_settled, label %next, label %refused
+refused:
+  ret i64 %settled
 small_rows:
   %num_rows = word %st.Step.NUM_ROWS
   %end_row = add i64 %first_row, %num_rows
@@ -211,9 +235,12 @@ small_done:
 large:
   %code = call i64 @run_large(ptr %h, ptr %st, i64 %i)
   %ok = icmp eq i64 %code, 0
-  br i1 %ok, label %clock, label %unready
+  br i1 %ok, label %large_done, label %unready
+large_done:
+  call void @count_step(ptr %h, i64 %i, i64 1)
+  br label %clock
 clock:
-  %later = phi i64 [ %i1, %small_done ], [ %i1, %large ], [ %body, %iterate ]
+  %later = phi i64 [ %i1, %small_done ], [ %i1, %large_done ], [ %body, %iterate ]
   %now = call i64 @ticks()
   %late = sub i64 %now, %deadline
   %is_late = icmp sgt i64 %late, 0
@@ -223,7 +250,8 @@ clock:
   br i1 %go_on, label %next, label %again
 next:
   %to = phi i64 [ %i1, %small_done ], [ %later, %clock ], [ %after, %skip ],
-                [ %i1, %first_time ], [ %i1, %back ]
+                [ %i1, %first_time ], [ %i1, %back ], [ %target, %decide ],
+                [ %chosen, %branch ], [ %i1, %late_sizes ]
   br label %head
 again:
   %again_at = add i64 %later, 1
@@ -243,6 +271,20 @@ finished:
 """
 
 EVENTS = """
+define internal void @count_step_timed(ptr %h, i64 %index, i64 %shared) alwaysinline {
+  %counts = pointer %h.Header.STEP_RUNS
+  %word = shl i64 %index, 1
+  %at_runs = getelementptr i64, ptr %counts, i64 %word
+  %runs = load i64, ptr %at_runs, align 8
+  %runs1 = add i64 %runs, 1
+  store i64 %runs1, ptr %at_runs, align 8
+  %at_shared = getelementptr i64, ptr %at_runs, i64 1
+  %times = load i64, ptr %at_shared, align 8
+  %times1 = add i64 %times, %shared
+  store i64 %times1, ptr %at_shared, align 8
+  ret void
+}
+
 define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
     alwaysinline {
   %start = call i64 @ticks()
@@ -352,8 +394,9 @@ in_time:
   set %h.Header.BACKOFF = %relaxed
   br label %ended
 ended:
-  %complete = icmp eq i64 %code, 0
-  br i1 %complete, label %collect, label %parked
+  switch i64 %code, label %parked [ i64 @Code.OK, label %collect
+                                    i64 @Code.VARIABLE, label %leave
+                                    i64 @Code.GUARD, label %leave ]
 parked:
   ret i64 %code
 collect:
@@ -369,7 +412,8 @@ success:
 failure:
   br label %leave
 leave:
-  %result = phi i64 [ @Code.OK, %success ], [ @Code.STATUS, %failure ]
+  %result = phi i64 [ @Code.OK, %success ], [ @Code.STATUS, %failure ],
+                    [ %code, %ended ], [ %code, %ended ]
   %busy2 = at %h.Header.BUSY
   store atomic i64 0, ptr %busy2 release, align 8
   ret i64 %result

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-RUNNER_VERSION = 2
+RUNNER_VERSION = 3
 WORD_BYTES = 8
 
 LANE_WORDS = 16
@@ -20,9 +20,9 @@ ROW_WORDS = 8
 SEGMENT_WORDS = 8
 STEP_WORDS = 8
 INSTRUCTION_WORDS = 4
-HEADER_WORDS = 64
+HEADER_WORDS = 72
 EVENT_WORDS = 4
-LOOP_WORDS = 8
+POINT_WORDS = 16
 WORKER_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
@@ -80,7 +80,7 @@ class Header(IntEnum):
     PROGRAM = 9  # instructions: those of guards and checks first
     NUM_CHECKED = 10  # ... this many
     NUM_INSTRUCTIONS = 11
-    GUARDS = 12  # registers that must be zero
+    GUARDS = 12  # (register, number) pairs: the registers must be zero
     NUM_GUARDS = 13
     CHECKS = 14  # (register, address of a recorded input dim) pairs that must agree
     NUM_CHECKS = 15
@@ -108,25 +108,31 @@ class Header(IntEnum):
     IDLE_TICKS = 37  # an attached worker without work leaves after this long
     JITTER = 38  # 1: participants dawdle at random before each chunk
     SOLO = 39  # 1: a worker kept the caller waiting; the rest of this run is not shared
-    CLAIM = 40  # step << 32 | next chunk
+    CLAIM = 40  # epoch << 32 | next chunk of the published step, which is ...
+    PUBLISHED = 41  # ... this one, ...
+    PUBLISHED_CHUNKS = 42  # ... cut into so many; both are of that epoch if the claim still is
     DONE = 48  # chunks finished of the published step
     WAITING = 56  # 1 while the caller sleeps on DONE
     FINISHED = 57
     SOLO_UNTIL = 58  # no workers before this tick: the last ones had lost their cores
     BACKOFF = 59  # how many ticks the next such rest lasts
     FAILED = 60  # 1: a check of this run failed, so that loops end with their iteration
+    EPOCH = 61  # of the last step that was published
+    STEP_RUNS = 62  # (runs, shared runs) of each step, counted by a profiled run
     ATTEMPTS = 63  # runs that were started
 
 
 class Row(IntEnum):
-    """One call: a kernel over its tiles, a copy, a return to Python, or an end of a loop.
+    """One call: a kernel over its tiles, a copy, a return to Python, or a control row.
 
-    A loop's two rows have its record as FUNCTION and the number of iterations as TILES.
+    Control rows are alone in their steps. The two rows of a loop and a rebind have a point as
+    FUNCTION, the former the number of iterations as TILES; a branch and a jump have a step there.
     """
 
     KIND = 0
     FUNCTION = 1
-    BUFFERS = 2
+    TARGET = 1  # a branch or a jump: the step to go on with
+    BUFFERS = 2  # a branch: where its condition lies; a rebind: where each late variable does
     VALUES = 3  # a copy: its size in bytes
     TILES = 4
     WORK_NS = 5
@@ -134,29 +140,38 @@ class Row(IntEnum):
 
 
 class RowKind(IntEnum):
-    """What a row does. The numbers from BRANCH on are reserved for control flow."""
+    """What a row does. WAIT and SIGNAL have numbers and nothing else yet."""
 
     KERNEL = 0
     COPY = 1
     HOST_CALL = 2
-    LOOP = 3
-    END = 4
-    BRANCH = 5
-    REBIND = 6
+    LOOP = 3  # begins the iterations, or goes behind the END if there are none
+    END = 4  # the next iteration, or on
+    BRANCH = 5  # goes to a later step if the byte at an address is 0
+    REBIND = 6  # late variables get their values, which are checked
     WAIT = 7
     SIGNAL = 8
+    JUMP = 9  # goes to a later step
 
 
-class Loop(IntEnum):
-    """What one loop needs at the start of an iteration, beside its number."""
+class Point(IntEnum):
+    """A place in the run where registers change: a loop's iterations, or a rebind."""
 
-    COUNTER = 0  # address of the register that kernels see as a variable
-    FIRST_INSTRUCTION = 1  # the instructions that depend on the counter ...
-    LAST_INSTRUCTION = 2  # ... end before this one
-    SCATTER = 3  # (register, address) pairs that do
-    NUM_SCATTER = 4
-    BODY = 5  # the first step of an iteration
-    AFTER = 6  # the step behind the loop
+    COUNTER = 0  # a loop: address of the register that kernels see as a variable
+    FIRST_INSTRUCTION = 1  # the instructions that depend on what changes: of guards first ...
+    CHECKED_INSTRUCTION = 2  # ... up to here; the rest ...
+    LAST_INSTRUCTION = 3  # ... ends before this one
+    SCATTER = 4  # (register, address) pairs that do
+    NUM_SCATTER = 5
+    CUTS = 6  # steps whose chunks do
+    NUM_CUTS = 7
+    BODY = 8  # a loop: the first step of an iteration
+    AFTER = 9  # a loop: the step behind it
+    TIMES = 10  # a loop: how often it is begun, for the estimate of the work
+    LATE = 11  # a rebind: (register, min, max) of each late variable
+    NUM_LATE = 12
+    GUARDS = 13  # a rebind: (register, number) pairs
+    NUM_GUARDS = 14
 
 
 class Segment(IntEnum):
@@ -179,7 +194,7 @@ class Step(IntEnum):
     NUM_CHUNKS = 4
     WORK_NS = 5
     SHARED = 6  # 1: worth publishing to workers
-    KIND = 7  # HOST_CALL, LOOP, END, or KERNEL for all that rows do
+    KIND = 7  # HOST_CALL, a control row's kind, or KERNEL for all that rows do
 
 
 class Worker(IntEnum):
@@ -199,8 +214,8 @@ class Code(IntEnum):
     OK = 0
     BUSY = 1
     RELEASED = 2
-    VARIABLE = 3
-    GUARD = 4
+    VARIABLE = 3  # at the bind, or at a rebind: then the run is over
+    GUARD = 4  # likewise
     INPUT = 5
     STATUS = 6
     HOST_CALL = 7

@@ -4,8 +4,9 @@
 
 Each lane has its own buffer, so that writing an event is two readings of the clock and four
 stores, without atomics. The buffers are sized from the bound table: a lane that did all
-the chunks of all segments by itself would just fill its own. Host calls happen between two
-native calls; `enter` times them by the same clock.
+the chunks of all segments by itself would just fill its own. Where a run decides by itself how
+often it goes round, there is room for many, and what found none is counted (`dropped`). Host
+calls happen between two native calls; `enter` times them by the same clock.
 
 Invariant: lanes point to event buffers only while a log is attached; a run without one
 takes the walk that knows nothing of events.
@@ -13,7 +14,7 @@ takes the walk that knows nothing of events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -37,7 +38,8 @@ class EventLog:
         self._table, self._entry, self._device = table, entry, device
         self._ticks: Callable[[], int] = device.ticks
         self._lanes = table.lanes.reshape(-1, abi.LANE_WORDS)
-        room = max(num_events(table), 1)
+        self._room = room = max(num_events(table), 1)
+        self._runs = aligned_words(2 * max(int(table.words[Header.NUM_STEPS]), 1))
         self._buffers = [aligned_words(room * abi.EVENT_WORDS) for _ in self._lanes]
         self._hosted: list[tuple[int, int, int]] = []
         self._host_row = -1
@@ -48,7 +50,8 @@ class EventLog:
         for lane, buffer in zip(self._lanes, self._buffers, strict=True):
             lane[Lane.EVENTS] = buffer.ctypes.data
             lane[Lane.NUM_EVENTS] = 0
-            lane[Lane.MAX_EVENTS] = len(buffer) // abi.EVENT_WORDS
+            lane[Lane.MAX_EVENTS] = self._room
+        self._table.words[Header.STEP_RUNS] = self._runs.ctypes.data
         self._start = self._ticks()
         return self
 
@@ -59,6 +62,7 @@ class EventLog:
         trace: TracebackType | None,
     ) -> None:
         self._lanes[:, Lane.EVENTS] = 0
+        self._table.words[Header.STEP_RUNS] = 0
 
     def enter(self) -> int:
         """The plan's entry while it is profiled; what lies between two calls is a host call."""
@@ -71,6 +75,22 @@ class EventLog:
             self._host_row = self._table.words[Header.ERROR_INDEX]
         return code
 
+    @property
+    def dropped(self) -> int:
+        """Calls of rows that were made and found no room in the log."""
+        return int(np.maximum(self._lanes[:, Lane.NUM_EVENTS] - self._room, 0).sum())
+
+    def count_steps(self) -> tuple[int, int, int]:
+        """(steps, steps that lanes share, barriers) as they were run.
+
+        A step of a loop counts as often as it was run, and the loop's two ends as often as it
+        began.
+        """
+        runs, shared = self._runs.reshape(-1, 2).T
+        for loop in self._table.loops:
+            runs[loop.last_step] = runs[loop.first_step]
+        return _sums(runs.tolist(), shared.tolist())
+
     def events(self) -> list[Event]:
         """All events of the run in nanoseconds since it began."""
         ns_per_tick = self._device.ns_per_tick()
@@ -80,7 +100,7 @@ class EventLog:
 
         found = [Event(row, Span(0, ns(a), ns(b), 1)) for row, a, b in self._hosted]
         for index, (lane, buffer) in enumerate(zip(self._lanes, self._buffers, strict=True)):
-            count = min(int(lane[Lane.NUM_EVENTS]), int(lane[Lane.MAX_EVENTS]))
+            count = min(int(lane[Lane.NUM_EVENTS]), self._room)
             words = buffer.reshape(-1, abi.EVENT_WORDS)[:count]
             found += [
                 Event(
@@ -98,13 +118,21 @@ class EventLog:
 
 
 def num_events(table: OpTable) -> int:
-    """How many calls a run makes at the bound variables: rows times chunks of each segment."""
+    """How many calls a run makes, at most: rows times chunks of each segment, of each time.
+
+    Where only the run itself says how often and in how many chunks, there is room for any.
+    """
+    if not table.is_settled_at_bind:
+        return MAX_EVENTS
     steps = _steps(table)
-    segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)[: steps[:, Step.NUM_SEGMENTS].sum()]
-    times = np.repeat(table.step_counts(), steps[:, Step.NUM_SEGMENTS])
-    # A plan of one thread has no chunks: it calls each row once.
-    chunks = np.maximum(segments[:, Segment.NUM_CHUNKS], 1)
-    return min(int(np.sum(segments[:, Segment.NUM_ROWS] * chunks * times)), MAX_EVENTS)
+    count = 0
+    for step, times in zip(steps, table.step_counts(), strict=True):
+        first, last = int(step[Step.FIRST_SEGMENT]), int(step[Step.NUM_SEGMENTS])
+        segments = table.segments.reshape(-1, abi.SEGMENT_WORDS)[first : first + last]
+        # A plan of one thread has no chunks: it calls each row once.
+        chunks = np.maximum(segments[:, Segment.NUM_CHUNKS], 1)
+        count += times * int(np.sum(segments[:, Segment.NUM_ROWS] * chunks))
+    return min(count, MAX_EVENTS)
 
 
 def _steps(table: OpTable) -> Words:
@@ -114,12 +142,15 @@ def _steps(table: OpTable) -> Words:
 def count_steps(table: OpTable) -> tuple[int, int, int]:
     """(steps, steps that lanes share, barriers) of a run at the bound variables.
 
-    A step of a loop counts as often as it is run. The end of the run is where everything ends
-    anyway, so it is no barrier.
+    What only a run can say is counted as `OpTable.step_counts` does.
     """
-    times = table.step_counts()
-    count = int(times.sum())
+    counts = table.step_counts()
+    is_shared = _steps(table)[:, Step.SHARED] != 0
     if table.words[Header.THREADS] < 2:
-        return count, 0, 0
-    shared = times * (_steps(table)[:, Step.SHARED] != 0)
-    return count, int(shared.sum()), int(shared[:-1].sum())
+        is_shared[:] = False
+    return _sums(counts, [n * int(s) for n, s in zip(counts, is_shared, strict=True)])
+
+
+def _sums(times: Sequence[int], shared: Sequence[int]) -> tuple[int, int, int]:
+    """The end of the run is where everything ends anyway, so it is no barrier."""
+    return sum(times), sum(shared), sum(shared[:-1])

@@ -1,41 +1,53 @@
 """The op table of a plan in its binary form.
 
-    variables, guards, input checks, rows, steps, loops  --OpTable-->  a native header
+    variables, guards, input checks, rows, steps, loops, rebinds  --OpTable-->  a native header
 
 The header and everything it points to are arrays of 64-bit words laid out as
-`semel.ir.abi` says. What depends on variables (tile counts, work estimates, vals) is compiled
-once into a small register program; at each bind the runner evaluates it and scatters the
-registers to the words that need them. Equal expressions share a register. What depends on
-the counter of a loop is kept apart: it is evaluated and scattered at each iteration, not
-at the bind.
+`semel.ir.abi` says. What depends on variables (tile counts, work estimates, vals, trips) is
+compiled once into a small register program (`semel.runtime.registers`); where a variable
+changes, the runner evaluates what depends on it and scatters the registers to the words
+that need them. Equal expressions share a register.
+
+The table is flat. Control rows are alone in their steps (`TableStep((1,), kind)`):
+
+    LOOP    row.tiles: the trip; a TableLoop names this step and its END, ranges nest
+    END     row.tiles: the same trip; back to the step behind LOOP, or on
+    BRANCH  row.buffers[0]: a byte; if it is 0, on with step `target`
+    JUMP    on with step `target`
+    REBIND  row.buffers[i]: an int64, the value of `variables[i]` of its TableRebind
+
+`target` is a later step, at most one behind the last, and not inside a loop that the step is
+outside of: only END goes back. A conditional loop is LOOP, test rows, BRANCH behind END, body, END.
+Counters and late variables are used like any others in values, tiles, amounts, trips and
+marks of the rows where they hold: a counter inside its loop, a late variable behind its
+REBIND up to the end of the loop or of the arm that holds it. Guards may hold late variables.
 
 Invariant: words that no variable reaches are written here, once, and never scattered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from semel.errors import InternalError
 from semel.ir import abi
-from semel.ir.abi import Header, Lane, Loop, Opcode, Row, RowKind, Segment, Step
-from semel.ir.expr import Dim, Fn, Index, Variable, terms
+from semel.ir.abi import Header, Lane, Opcode, Row, RowKind, Segment, Step
+from semel.ir.abi import Point as PointWord
+from semel.ir.expr import Dim, Variable
+from semel.runtime.registers import BIND, ONCE, Point, RegisterProgram
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 FLOPS_PER_NS = 50  #: what one core is assumed to reach; only steers chunking
 BYTES_PER_NS = 15
 
-_FUNCTIONS = {
-    "floordiv": Opcode.FLOORDIV,
-    "mod": Opcode.MOD,
-    "min": Opcode.MIN,
-    "max": Opcode.MAX,
-}
+_JUMPS = (RowKind.BRANCH, RowKind.JUMP)
+_ROWS = (RowKind.KERNEL, RowKind.HOST_CALL)  # steps that are no control
 
 
 def aligned_words(count: int) -> Words:
@@ -43,95 +55,6 @@ def aligned_words(count: int) -> Words:
     raw = np.zeros(count + 8, np.int64)
     skip = (-raw.ctypes.data % 64) // abi.WORD_BYTES
     return raw[skip : skip + count]
-
-
-#: When a register gets its value: once for all, or at each bind; else the number of the loop
-#: at whose iterations it does.
-_ONCE, _BIND = -2, -1
-
-
-class RegisterProgram:
-    """Compiles expressions over variables into register instructions, each distinct one once.
-
-    `counters` are the variables of loops, one each. `instructions` run at a bind, `late[k]`
-    at each iteration of loop k.
-    """
-
-    def __init__(self, variables: Sequence[Variable], counters: Sequence[Variable] = ()) -> None:
-        names = [v.name for v in (*variables, *counters)]
-        self.initial: list[int] = [0] * len(names)
-        self.instructions: list[tuple[int, int, int, int]] = []
-        self.late: list[list[tuple[int, int, int, int]]] = [[] for _ in counters]
-        self._names = {name: i for i, name in enumerate(names)}
-        self._when: list[int] = [*[_BIND] * len(variables), *range(len(counters))]
-        self._known: dict[Any, int] = {}
-
-    def register(self, value: Dim) -> int:
-        """The register that holds `value`; variables are known by name."""
-        if value in self._known:
-            return self._known[value]
-        found = self._compile(value)
-        self._known[value] = found
-        return found
-
-    def is_constant(self, register: int) -> bool:
-        """Whether the register has the same value at every bind."""
-        return self._when[register] == _ONCE
-
-    def loop_of(self, register: int) -> int | None:
-        """The loop at whose iterations the register changes, if there is one."""
-        when = self._when[register]
-        return when if when >= 0 else None
-
-    def combine(self, op: Opcode, a: int, b: int) -> int:
-        """The register of `a op b` for two registers."""
-        key = (op, a, b)
-        if key not in self._known:
-            when = max(self._when[a], self._when[b], _BIND)
-            if min(self._when[a], self._when[b]) not in (_ONCE, _BIND, when):
-                raise InternalError("optable", "an expression holds the counters of two loops.")
-            result = self._new(0, when)
-            code = self.instructions if when == _BIND else self.late[when]
-            code.append((int(op), result, a, b))
-            self._known[key] = result
-        return self._known[key]
-
-    def high_water(self, value: Dim) -> int:
-        """A register that keeps the largest value of an expression over all binds."""
-        register, size = self._new(0, _BIND), self.register(value)
-        self.instructions.append((int(Opcode.MAX), register, register, size))
-        return register
-
-    def _compile(self, value: Dim) -> int:
-        match value:
-            case int():
-                return self._new(value, _ONCE)
-            case Variable():
-                return self._names[value.name]
-            case Fn():
-                a, b = (self.register(arg) for arg in value.args)
-                return self.combine(_FUNCTIONS[value.kind], a, b)
-            case Index():
-                raise KeyError(value.name)
-        total: int | None = None
-        for monomial, coefficient in terms(value):
-            term = self._term(monomial, coefficient)
-            total = term if total is None else self.combine(Opcode.ADD, total, term)
-        return self.register(0) if total is None else total
-
-    def _term(self, monomial: Sequence[Dim], coefficient: int) -> int:
-        factors = [self.register(atom) for atom in monomial]
-        if coefficient != 1 or not factors:
-            factors.insert(0, self.register(coefficient))
-        result = factors[0]
-        for factor in factors[1:]:
-            result = self.combine(Opcode.MUL, result, factor)
-        return result
-
-    def _new(self, initial: int, when: int) -> int:
-        self.initial.append(initial)
-        self._when.append(when)
-        return len(self.initial) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +75,39 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """The rows of each segment of a step, as counts: rows lie in the table in step order."""
+    """The rows of each segment of a step, as counts: rows lie in the table in step order.
+
+    A BRANCH or a JUMP goes on with step `target`.
+    """
 
     segments: tuple[int, ...]
     kind: RowKind = RowKind.KERNEL
+    target: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TableLoop:
     """The steps between `first_step`, a LOOP, and `last_step`, its END, run again and again.
 
-    The `counter` is 0 in the first iteration.
+    The `counter` is 0 in the first iteration. Loops are inside each other or apart.
     """
 
     counter: Variable
     first_step: int
     last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableRebind:
+    """At `step`, a REBIND, `variables` get their values from the buffers of its row.
+
+    Each must lie in its `bounds`, and the guards that hold one of them must hold. If not, the
+    run is over with code VARIABLE or GUARD; late variables are numbered behind the bound ones.
+    """
+
+    step: int
+    variables: tuple[Variable, ...]
+    bounds: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +133,27 @@ class OpTable:
         threads: int,
         loops: Sequence[TableLoop] = (),
         marks: Sequence[Dim] = (),
+        rebinds: Sequence[TableRebind] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
         self.bounds = tuple(bounds)
-        self.loops = tuple(loops)
+        self.loops, self.rebinds = tuple(loops), tuple(rebinds)
         self._keep: list[Words] = []
-        self._program = RegisterProgram(variables, [loop.counter for loop in loops])
+        check_control(steps, loops, rebinds)
+        points = find_points(steps, loops, rebinds)
+        self._program = RegisterProgram(variables, points)
         self._scatter: list[tuple[int, int]] = []
-        self._late_scatter: list[list[tuple[int, int]]] = [[] for _ in loops]
-        self._loop_words = aligned_words(max(len(loops), 1) * abi.LOOP_WORDS)
+        self._points = [_PointParts() for _ in points]
+        self._point_words = aligned_words(max(len(points), 1) * abi.POINT_WORDS)
+        self._is_shared = threads > 1
+        self._trips = [
+            row.tiles
+            for row, number in zip(rows, _steps_of_rows(steps), strict=True)
+            if steps[number].kind is RowKind.LOOP
+        ]
         self._write_variables(len(variables), bounds)
         self._write_checks(guards, inputs)
-        self._write_rows(rows)
+        self._write_rows(rows, steps)
         self._write_steps(steps)
         self._marks = [self._program.high_water(value) for value in marks]
         self._write_program()
@@ -234,7 +183,15 @@ class OpTable:
         self.header[Header.DIRTY] = 1
 
     def _write_checks(self, guards: Sequence[Dim], inputs: Sequence[TableInput]) -> None:
-        guard_registers = [self._program.register(g) for g in guards]
+        held: list[tuple[int, int]] = []
+        for number, guard in enumerate(guards):
+            register = self._program.register(guard)
+            when = self._program.when(register)
+            if when >= len(self.rebinds):
+                raise InternalError("optable", f"guard {number} holds the counter of a loop.")
+            (held if when < 0 else self._points[when].guards).append((register, number))
+        for parts, code in zip(self._points, self._program.late, strict=True):
+            parts.num_checked = len(code)
         expected = [(1, *shape.shape) for shape in inputs]
         self.recorded = aligned_words(max(sum(map(len, expected)), 1))
         self.recorded[:] = -1
@@ -245,20 +202,20 @@ class OpTable:
         for i, dims in enumerate(expected):
             for d, dim in enumerate(dims):
                 address = self.recorded.ctypes.data + len(pairs) * abi.WORD_BYTES
-                pairs.append((self._program.register(dim), address))
+                register = self._program.register(dim)
+                if self._program.when(register) >= 0:
+                    raise InternalError("optable", f"input {i} has a size that no bind knows.")
+                pairs.append((register, address))
                 self.check_owners.append((i, d - 1))
         self.header[Header.NUM_CHECKED] = len(self._program.instructions)
-        self._table(Header.GUARDS, Header.NUM_GUARDS, guard_registers, 1)
+        self._table(Header.GUARDS, Header.NUM_GUARDS, held, 2)
         self._table(Header.CHECKS, Header.NUM_CHECKS, pairs, 2)
 
     def _table(self, field: Header, count: Header, items: Sequence[Any], width: int) -> None:
-        array = aligned_words(max(len(items) * width, 1))
-        if items:
-            array[:] = np.array(items, np.int64).reshape(-1)
-        self._point(field, array)
+        self._point(field, _packed(items, width))
         self.header[count] = len(items)
 
-    def _write_rows(self, rows: Sequence[TableRow]) -> None:
+    def _write_rows(self, rows: Sequence[TableRow], steps: Sequence[TableStep]) -> None:
         table = self._point(Header.ROWS, aligned_words(max(len(rows), 1) * abi.ROW_WORDS))
         self.rows = table
         buffers = aligned_words(sum(len(r.buffers) for r in rows) + 1)
@@ -267,7 +224,7 @@ class OpTable:
         #: The addresses that rows pass, one row's after the other's, and how many each has.
         self.buffer_words, self.row_buffers = buffers, [len(r.buffers) for r in rows]
         next_buffer = next_value = 0
-        for i, row in enumerate(rows):
+        for i, (row, number) in enumerate(zip(rows, _steps_of_rows(steps), strict=True)):
             words = table[i * abi.ROW_WORDS : (i + 1) * abi.ROW_WORDS]
             words[Row.KIND], words[Row.FUNCTION] = row.kind, row.function
             words[Row.BUFFERS] = buffers.ctypes.data + next_buffer * abi.WORD_BYTES
@@ -275,13 +232,22 @@ class OpTable:
             next_buffer += len(row.buffers)
             words[Row.VALUES] = values.ctypes.data + next_value * abi.WORD_BYTES
             for value in row.values:
-                self._place(self._program.register(value), values, next_value)
+                self._place(self._program.register(value), values, next_value, number)
                 next_value += 1
             if row.kind is RowKind.COPY:
                 words[Row.VALUES], words[Row.TILE_BYTES] = row.size_bytes, row.tile_bytes
             at = i * abi.ROW_WORDS
-            self._place(self._program.register(row.tiles), table, at + Row.TILES)
-            self._place(self._work(row), table, at + Row.WORK_NS)
+            tiles, work = self._program.register(row.tiles), self._work(row)
+            self._place(tiles, table, at + Row.TILES, number)
+            self._place(work, table, at + Row.WORK_NS, number)
+            if self._is_shared and steps[number].kind in _ROWS:
+                self._cut_at((tiles, work), number)
+
+    def _cut_at(self, registers: Sequence[int], step: int) -> None:
+        """Cut the step again at the points where these change; the bind cuts all steps."""
+        for when in {self._program.when(register) for register in registers}:
+            if when >= 0 and step not in self._points[when].cuts:
+                self._points[when].cuts.append(step)
 
     def _work(self, row: TableRow) -> int:
         """The register of the nanoseconds on one core that sharing the row could save."""
@@ -297,13 +263,14 @@ class OpTable:
         ]
         return program.combine(Opcode.MAX, sides[0], sides[1])
 
-    def _place(self, register: int, array: Words, index: int) -> None:
+    def _place(self, register: int, array: Words, index: int, step: int) -> None:
         """Write a register's value to `array[index]`: now if constant, else when it changes."""
-        if self._program.is_constant(register):
+        when = self._program.when(register)
+        if when == ONCE:
             array[index] = self._program.initial[register]
             return
-        loop = self._program.loop_of(register)
-        pairs = self._scatter if loop is None else self._late_scatter[loop]
+        self._program.check_holds(register, step)
+        pairs = self._scatter if when == BIND else self._points[when].scatter
         pairs.append((register, array.ctypes.data + index * abi.WORD_BYTES))
 
     def _write_steps(self, steps: Sequence[TableStep]) -> None:
@@ -320,6 +287,8 @@ class OpTable:
             words[Step.FIRST_SEGMENT], words[Step.NUM_SEGMENTS] = segment, len(step.segments)
             words[Step.FIRST_ROW], words[Step.NUM_ROWS] = row, sum(step.segments)
             words[Step.KIND] = step.kind
+            if step.kind in _JUMPS:
+                self.rows[row * abi.ROW_WORDS + Row.TARGET] = step.target
             for num_rows in step.segments:
                 at = segment * abi.SEGMENT_WORDS
                 parts[at + Segment.FIRST_ROW], parts[at + Segment.NUM_ROWS] = row, num_rows
@@ -333,33 +302,69 @@ class OpTable:
         self._table(Header.PROGRAM, Header.NUM_INSTRUCTIONS, code, 4)
         self.header[Header.NUM_INSTRUCTIONS] = len(program.instructions)
         self._table(Header.SCATTER, Header.NUM_SCATTER, self._scatter, 2)
-        self._write_loops(registers)
-
-    def _write_loops(self, registers: Words) -> None:
-        """The record of each loop, and in its two rows where the record lies."""
-        self._keep.append(self._loop_words)
         self._registers = registers
+        self._keep.append(self._point_words)
+        self._write_points()
+        for words, rebind in zip(self._records(), self.rebinds, strict=False):
+            self._write_rebind(words, rebind)
+        for words, loop in zip(list(self._records())[len(self.rebinds) :], self.loops, strict=True):
+            self._write_loop(words, loop)
+
+    def _records(self) -> Iterator[Words]:
+        """The records of the points: of rebinds, then of loops."""
+        for k in range(len(self._points)):
+            yield self._point_words[k * abi.POINT_WORDS : (k + 1) * abi.POINT_WORDS]
+
+    def _write_points(self) -> None:
+        """What all points have: instructions, words, steps to cut."""
         instruction = len(self._program.instructions)
-        for k, loop in enumerate(self.loops):
-            late = np.array(self._late_scatter[k], np.int64).reshape(-1)
-            pairs = aligned_words(max(len(late), 1))
-            pairs[: len(late)] = late
-            self._keep.append(pairs)
-            words = self._loop_words[k * abi.LOOP_WORDS : (k + 1) * abi.LOOP_WORDS]
-            words[Loop.COUNTER] = self._register_address(loop.counter)
-            words[Loop.FIRST_INSTRUCTION] = instruction
-            instruction += len(self._program.late[k])
-            words[Loop.LAST_INSTRUCTION] = instruction
-            words[Loop.SCATTER] = pairs.ctypes.data
-            words[Loop.NUM_SCATTER] = len(self._late_scatter[k])
-            words[Loop.BODY], words[Loop.AFTER] = loop.first_step + 1, loop.last_step + 1
-            for step in (loop.first_step, loop.last_step):
-                row = self.steps[step * abi.STEP_WORDS + Step.FIRST_ROW]
-                self.rows[row * abi.ROW_WORDS + Row.FUNCTION] = words.ctypes.data
+        for words, parts, code in zip(
+            self._records(), self._points, self._program.late, strict=True
+        ):
+            words[PointWord.FIRST_INSTRUCTION] = instruction
+            words[PointWord.CHECKED_INSTRUCTION] = instruction + parts.num_checked
+            instruction += len(code)
+            words[PointWord.LAST_INSTRUCTION] = instruction
+            self._list(words, PointWord.SCATTER, PointWord.NUM_SCATTER, parts.scatter, 2)
+            self._list(words, PointWord.CUTS, PointWord.NUM_CUTS, parts.cuts, 1)
+            self._list(words, PointWord.GUARDS, PointWord.NUM_GUARDS, parts.guards, 2)
+
+    def _list(
+        self, words: Words, field: PointWord, count: PointWord, items: Sequence[Any], width: int
+    ) -> None:
+        array = _packed(items, width)
+        self._keep.append(array)
+        words[field], words[count] = array.ctypes.data, len(items)
+
+    def _write_rebind(self, words: Words, rebind: TableRebind) -> None:
+        late = [
+            (self._program.register(variable), *limits)
+            for variable, limits in zip(rebind.variables, rebind.bounds, strict=True)
+        ]
+        self._list(words, PointWord.LATE, PointWord.NUM_LATE, late, 3)
+        self._name_point(rebind.step, words)
+
+    def _write_loop(self, words: Words, loop: TableLoop) -> None:
+        words[PointWord.COUNTER] = self._register_address(loop.counter)
+        words[PointWord.BODY], words[PointWord.AFTER] = loop.first_step + 1, loop.last_step + 1
+        for step in (loop.first_step, loop.last_step):
+            self._name_point(step, words)
+
+    def _name_point(self, step: int, words: Words) -> None:
+        """Tell a control row where its point's record lies."""
+        row = self.steps[step * abi.STEP_WORDS + Step.FIRST_ROW]
+        self.rows[row * abi.ROW_WORDS + Row.FUNCTION] = words.ctypes.data
 
     def _register_address(self, variable: Variable) -> int:
         register = self._program.register(variable)
         return int(self._registers.ctypes.data + register * abi.WORD_BYTES)
+
+    def value(self, number: int) -> int:
+        """What a variable's register holds: bound ones by number, then late ones.
+
+        A late variable has the value of the last run that came to its rebind, in range or not.
+        """
+        return int(self._registers[number])
 
     @property
     def marks(self) -> list[int]:
@@ -377,16 +382,30 @@ class OpTable:
         return int(self._registers[self._program.register(self.loops[loop].counter)])
 
     def trip(self, loop: int) -> int:
-        """How often a loop is run at the bound variables."""
+        """How often a loop is run at most, at the values that variables have now."""
         row = self.steps[self.loops[loop].first_step * abi.STEP_WORDS + Step.FIRST_ROW]
         return max(int(self.rows[row * abi.ROW_WORDS + Row.TILES]), 0)
 
-    def step_counts(self) -> Words:
-        """How often each step is run at the bound variables."""
-        counts = np.ones(int(self.header[Header.NUM_STEPS]), np.int64)
+    def step_counts(self) -> list[int]:
+        """How often each step is run: exactly if the bind says so, else at most, as of now.
+
+        Of a branch both arms count, of a conditional loop every iteration that it may have;
+        the two ends of a loop as often as it begins.
+        """
+        counts = [1] * int(self.header[Header.NUM_STEPS])
         for k, loop in enumerate(self.loops):
-            counts[loop.first_step + 1 : loop.last_step] = self.trip(k)
+            trip = self.trip(k)
+            for step in range(loop.first_step + 1, loop.last_step):
+                counts[step] *= trip
         return counts
+
+    @property
+    def is_settled_at_bind(self) -> bool:
+        """Whether a bind says how often each step is run, and in how many chunks."""
+        trips = (self._program.register(trip) for trip in self._trips)
+        return not any(parts.cuts for parts in self._points) and all(
+            self._program.when(trip) < 0 for trip in trips
+        )
 
     def _write_lanes(self, lanes: Words, threads: int) -> None:
         self._point(Header.LANES, lanes)
@@ -399,10 +418,76 @@ class OpTable:
 
     def reset(self) -> None:
         """Forget a run that was abandoned: the plan can be entered again, its outputs are void."""
-        for field in (Header.BUSY, Header.RESUME, Header.VALID, Header.RECRUITED, Header.WAITING):
-            self.words[field] = 0
+        for word in (Header.BUSY, Header.RESUME, Header.VALID, Header.RECRUITED, Header.WAITING):
+            self.words[word] = 0
         self.words[Header.CLAIM] = abi.NO_CLAIM
         self.lanes.reshape(-1, abi.LANE_WORDS)[:, Lane.TAKEN] = 0
+
+
+@dataclass(slots=True)
+class _PointParts:
+    """What gathers at a point while rows are written."""
+
+    num_checked: int = 0
+    scatter: list[tuple[int, int]] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    guards: list[tuple[int, int]] = field(default_factory=list)
+
+
+def check_control(
+    steps: Sequence[TableStep], loops: Sequence[TableLoop], rebinds: Sequence[TableRebind]
+) -> None:
+    """Every control step has its record and leads somewhere; loops nest."""
+    expected = {loop.first_step: RowKind.LOOP for loop in loops}
+    expected |= {loop.last_step: RowKind.END for loop in loops}
+    expected |= {rebind.step: RowKind.REBIND for rebind in rebinds}
+    kinds = (RowKind.LOOP, RowKind.END, RowKind.REBIND)
+    found = {i: step.kind for i, step in enumerate(steps) if step.kind in kinds}
+    if found != expected or len(expected) != 2 * len(loops) + len(rebinds):
+        raise InternalError("optable", f"control steps are {found}, records say {expected}.")
+    for a, b in itertools.combinations(sorted(loops, key=lambda loop: loop.first_step), 2):
+        if b.first_step < a.last_step < b.last_step:
+            raise InternalError("optable", f"loops of {a.counter} and {b.counter} must nest.")
+    for i, step in enumerate(steps):
+        if step.kind in _JUMPS:
+            _check_jump(i, step.target, len(steps), loops)
+
+
+def _check_jump(step: int, target: int, num_steps: int, loops: Sequence[TableLoop]) -> None:
+    if not step < target <= num_steps:
+        raise InternalError("optable", f"step {step} must lead to a later one, got {target}.")
+    for loop in loops:
+        inside = loop.first_step < step < loop.last_step
+        if loop.first_step < target <= loop.last_step and not inside:
+            raise InternalError("optable", f"step {step} leads into the loop of {loop.counter}.")
+
+
+def find_points(
+    steps: Sequence[TableStep], loops: Sequence[TableLoop], rebinds: Sequence[TableRebind]
+) -> list[Point]:
+    """The points of rebinds, then of loops, and the steps in which they hold."""
+    found = []
+    for rebind in rebinds:
+        ends = [loop.last_step for loop in loops if loop.first_step < rebind.step < loop.last_step]
+        ends += [
+            step.target - 1
+            for i, step in enumerate(steps)
+            if step.kind in _JUMPS and i < rebind.step < step.target
+        ]
+        found.append(Point(rebind.variables, rebind.step, min(ends, default=len(steps))))
+    found += [Point((loop.counter,), loop.first_step, loop.last_step) for loop in loops]
+    return found
+
+
+def _steps_of_rows(steps: Sequence[TableStep]) -> list[int]:
+    return [i for i, step in enumerate(steps) for _ in range(sum(step.segments))]
+
+
+def _packed(items: Sequence[Any], width: int) -> Words:
+    array = aligned_words(max(len(items) * width, 1))
+    if items:
+        array[:] = np.array(items, np.int64).reshape(-1)
+    return array
 
 
 def make_lanes(threads: int, scratch_addresses: Sequence[int]) -> Words:
