@@ -11,7 +11,7 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "semel"
 
 BASE = {"version", "errors", "locks", "config", "ir"}
-COMPILE = BASE | {"kernel", "ops", "passes", "schedule", "lower", "codegen"}
+COMPILE = BASE | {"cache", "kernel", "ops", "passes", "schedule", "lower", "codegen"}
 RUN = {"runtime", "plan", "devices"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "locks": set(),
     "config": {"errors", "locks"},
     "ir": {"errors", "locks", "config"},
+    "cache": BASE,
     "kernel": BASE,
     "ops": BASE | {"kernel"},
     "passes": BASE | {"kernel", "ops"},
@@ -28,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codegen": BASE | {"kernel"},
     "runtime": BASE,
     "plan": BASE | {"runtime"},
-    "devices": BASE | {"kernel", "codegen", "runtime"},
+    "devices": BASE | {"cache", "kernel", "codegen", "runtime"},
     "compiler": COMPILE | RUN,
     "tensor": COMPILE | RUN | {"compiler"},
     "load": COMPILE | RUN | {"compiler", "tensor"},

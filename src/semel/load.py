@@ -20,7 +20,6 @@ Plans and programs pickle by the same format: `pickle` carries its bytes and cal
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
@@ -31,15 +30,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from semel.compiler.artefacts import compile_kernel
 from semel.compiler.recompiles import check_may_compile
-from semel.devices.cpu.elf import LoadedCode, load_object
-from semel.devices.cpu.runtime import offer_runner
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import KernelCompiler, find_backend
 from semel.errors import CompileError, GraphError, InternalError, PlanFileError
 from semel.ir.encode import (
     DimReader,
@@ -58,7 +54,6 @@ from semel.kernel.encode import decode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.limits import MAX_UNBOUNDED
 from semel.kernel.verify import verify_kernel
-from semel.locks import make_lock
 from semel.plan.distrust import check_calls, check_program
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
@@ -72,6 +67,8 @@ from semel.plan.program import (
 from semel.plan.restore import Source, missing_functions, read_snapshot
 from semel.plan.save import CHECKSUMS, FORMAT, MAGIC, PAGE_BYTES, Prefix
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
+from semel.runtime.device import DeviceCode, find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
@@ -352,9 +349,6 @@ def _checksum(constants: Bytes, version: int) -> int:
 
 # ---------------------------------------------------------------- kernels
 
-_loaded: WeakValueDictionary[bytes, LoadedCode] = WeakValueDictionary()
-_lock = make_lock()
-
 
 def _load_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:
     """The kernels with the code in the file, which must be for a machine like this one."""
@@ -362,20 +356,31 @@ def _load_kernels(file: _PlanFile) -> tuple[CachedKernel, ...]:
         raise file.refuse(
             f"code must be for kernel ABI {ABI_VERSION}, got {file.prefix.abi}.", _REBUILD
         )
-    host = host_target()
+    compiler = _compiler()
     records = as_list(file.header["kernels"])
     for number in sorted({as_int(record["target"]) for record in records}):
-        _check_target(file, file.target(number), host)
+        _check_target(file, file.target(number), compiler)
+    find_device(HOST_DEVICE).offer_code(_device_code(file))
+    return tuple(_load_kernel(file, record, compiler) for record in records)
+
+
+def _compiler() -> KernelCompiler:
+    """The compiler half of the device that plans of files run on."""
+    backend = find_backend(HOST_DEVICE)
+    return backend.compiler(backend.target())
+
+
+def _device_code(file: _PlanFile) -> DeviceCode:
     runner = file.header["runner"]
-    if not _missing_features(file.target(runner["target"]), host):
-        offer_runner(as_text(runner["key"]), file.blob(runner["code"]))
-    return tuple(_load_kernel(file, record) for record in records)
+    target = file.target(runner["target"])
+    return DeviceCode(target, as_text(runner["key"]), file.blob(runner["code"]))
 
 
-def _check_target(file: _PlanFile, target: Target, host: Target) -> None:
+def _check_target(file: _PlanFile, target: Target, compiler: KernelCompiler) -> None:
+    host = compiler.target
     if target.arch != host.arch:
         raise file.refuse(f"code must be for {host.arch}, got {target.arch}.", _REBUILD)
-    missing = _missing_features(target, host)
+    missing = compiler.missing(target)
     if missing:
         raise file.refuse(
             f"its code needs CPU features that this machine lacks: {', '.join(missing)}.",
@@ -384,38 +389,23 @@ def _check_target(file: _PlanFile, target: Target, host: Target) -> None:
         )
 
 
-def _missing_features(target: Target, host: Target) -> tuple[str, ...]:
-    if target.arch != host.arch:
-        return (target.arch,)
-    return tuple(f for f in target.features if f not in host.features)
-
-
-def _load_kernel(file: _PlanFile, record: Any) -> CachedKernel:
+def _load_kernel(file: _PlanFile, record: Any, compiler: KernelCompiler) -> CachedKernel:
     code, entry = file.blob(record["code"]), as_text(record["entry"])
     signature = decode_signature(record["signature"], file.dim)
     try:
-        loaded = _load_code(code)
-        address = loaded.address(entry)
+        loaded = compiler.load(code, entry)
     except CompileError as error:
         raise file.refuse(f"its code cannot be loaded: {error}", _REBUILD) from error
     return CachedKernel(
         signature=signature,
-        address=address,
+        address=loaded.address,
         entry_point=entry,
         code=code,
         text=file.blob(record["text"]).decode(),
         encoded=file.blob(record["form"]),
         target=file.target(record["target"]),
-        owner=loaded,
+        owner=loaded.owner,
     )
-
-
-def _load_code(code: bytes) -> LoadedCode:
-    """The code in memory, once for all plans that hold it now."""
-    key = hashlib.blake2b(code).digest()
-    found = _loaded.get(key) or load_object(code)
-    with _lock:
-        return _loaded.setdefault(key, found)
 
 
 def _rebuild_kernels(
@@ -423,11 +413,11 @@ def _rebuild_kernels(
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     check_may_compile("load_plan", file.name)
-    found, is_ours = [], rebuild is not _confined
+    found, is_ours, compiler = [], rebuild is not _confined, _compiler()
     for record in as_list(file.header["kernels"]):
         kernel = decode_kernel(file.blob(record["form"]))
         try:
-            found.append(compile_kernel(rebuild(kernel), host_target(), is_ours=is_ours))
+            found.append(compile_kernel(rebuild(kernel), compiler, is_ours=is_ours))
         except (*_MALFORMED, CompileError, InternalError, AssertionError) as error:
             message = f"kernel '{kernel.name}' must be one that can be compiled: {error!s:.300}"
             raise file.refuse(message) from error

@@ -10,11 +10,11 @@ import pytest
 
 import semel
 from semel import Tensor, config
+from semel.cache.kernels import default_cache
 from semel.cli import doctor, report
 from semel.cli.cache import describe, inspect_cache
 from semel.cli.main import main
 from semel.cli.report import Section, format_bytes, format_seconds, plain, show
-from semel.compiler.cache import default_cache
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from random import Random
 
 from tests.odd_files import ODD_FILES
 
-#: As in compiler/cache.py: magic, version, key, payload bytes, digest of the payload.
+#: As in cache/kernels.py: magic, version, key, payload bytes, digest of the payload.
 HEADER = struct.Struct("<8sI32sQ32s")
 
 Damage = Callable[[Random, Path], None]

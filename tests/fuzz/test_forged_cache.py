@@ -19,8 +19,7 @@ import pytest
 from tests.fuzz.forgery import forge
 from tests.fuzz.long import long, search
 
-from semel.compiler import artefacts
-from semel.compiler.cache import KernelCache
+from semel.cache.kernels import KernelCache, load_cached
 from semel.compiler.remembered import ChoiceMemory, Remembered
 from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
@@ -96,10 +95,10 @@ def _check(rng: Random, place: Path, codes: list[bytes], done: list[str]) -> Non
         cache = held or KernelCache(place)
         cache._memory.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(artefacts, "default_cache", partial(_same, cache))
+            patch.setattr(kernels, "default_cache", partial(_same, cache))
             Meanwhile(patch, rng.randrange(60), lambda: done.append(forge(rng, kernels)))
             for number in rng.sample(range(COUNT), COUNT):
-                _, answer = artefacts.load_cached(
+                _, answer = load_cached(
                     f"k{number}", partial(codes.__getitem__, number), partial(_run, number)
                 )
                 assert answer == number

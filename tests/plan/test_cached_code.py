@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from semel import Tensor, config
+from semel.cache.kernels import KernelCache, default_cache, load_cached
 from semel.compiler import artefacts
 from semel.compiler.artefacts import LoadedKernels
-from semel.compiler.cache import KernelCache, default_cache
-from semel.compiler.key import cache_key
 from semel.compiler.pipeline import compile_graph
+from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.errors import CompileError
-from semel.ir.target import Target, target_for
+from semel.ir.target import target_for
 from semel.plan.program import instantiate
 from semel.tensor.realize import build_graph
 
@@ -57,11 +57,13 @@ def test_an_entry_that_does_not_load_is_compiled_again(
 ) -> None:
     keys: list[str] = []
 
-    def seen_key(text: str, target: Target) -> str:
-        keys.append(cache_key(text, target))
+    find_key = CpuCompiler.key
+
+    def seen_key(compiler: CpuCompiler, text: str) -> str:
+        keys.append(find_key(compiler, text))
         return keys[-1]
 
-    monkeypatch.setattr(artefacts, "cache_key", seen_key)
+    monkeypatch.setattr(CpuCompiler, "key", seen_key)
     _start_anew(monkeypatch)
     with config.override(cache_dir=tmp_path / "first"):
         want = _run()
@@ -82,7 +84,7 @@ def test_code_that_does_not_load_when_new_is_not_kept(tmp_path: Path) -> None:
 
     with config.override(cache_dir=tmp_path):
         with pytest.raises(CompileError, match="it does not load"):
-            artefacts.load_cached("k", lambda: b"code", load)
+            load_cached("k", lambda: b"code", load)
         assert default_cache().get("k") is None
 
 
@@ -92,12 +94,12 @@ from pathlib import Path
 import numpy as np
 import semel
 from semel import Tensor, config
-from semel.compiler.cache import default_cache
-from semel.compiler.key import cache_key
+from semel.cache.kernels import default_cache
 from semel.codegen.runner import emit_runner
 from semel.devices.cpu.toolchain import compile_ir, host_target
+from semel.devices.cpu.compiler import CpuCompiler
 target = host_target()
-key = cache_key(emit_runner(target.arch), target)
+key = CpuCompiler(target).key(emit_runner(target.arch))
 code = compile_ir("define i64 @other() nounwind {\\n  ret i64 1\\n}", target)
 with config.override(cache_dir=Path(sys.argv[1])):
     default_cache().put(key, code)

@@ -18,6 +18,7 @@ from tests.plan.kernels import TILE
 import semel
 from semel import config
 from semel.compiler.artefacts import compile_kernel
+from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import (
     CustomFunctionError,
@@ -83,7 +84,7 @@ def row_kernel() -> CachedKernel:
     value = ir.fma(read, ir.const(FLOAT32, 10.0), number)
     body = (ir.Loop(column, 0, 4, (ir.Store(out, row * 4 + column, value),)),)
     return compile_kernel(
-        ir.Kernel("rows", (out, x), (), (row, steps), tile, 1, body), host_target()
+        ir.Kernel("rows", (out, x), (), (row, steps), tile, 1, body), CpuCompiler(host_target())
     )
 
 
@@ -100,7 +101,7 @@ def check_kernel() -> CachedKernel:
     checks = (CheckInfo("pick", "index", 10),)
     tile = Index("tile", 1)
     return compile_kernel(
-        ir.Kernel("pick", (out, x), (), (row,), tile, 1, body, checks), host_target()
+        ir.Kernel("pick", (out, x), (), (row,), tile, 1, body, checks), CpuCompiler(host_target())
     )
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest
 
 import semel
 from semel import Tensor, Variable, load
-from semel.devices.cpu import runtime
+from semel.devices.cpu import backend
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import IndexRangeError, PlanFileError, RecompileError, SemelError
 from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
@@ -43,6 +43,7 @@ from semel.plan.save import CHECKSUMS, FORMAT, Prefix
 from semel.plan.snapshot import Snapshot, Storage
 from semel.plan.state import PlanIO, PlanVariable
 from semel.runtime.buffer import Array
+from semel.runtime.device import DeviceCode, find_device
 from semel.runtime.kernel import CachedKernel
 
 DATA = Path(__file__).parent / "data"
@@ -379,7 +380,7 @@ def test_code_of_another_abi_is_refused_and_can_be_rebuilt(path: Path) -> None:
 
 def test_missing_cpu_features_are_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weaker = _without("sse4.2", "popcnt")
-    monkeypatch.setattr(load, "host_target", lambda: weaker)
+    _pretend(monkeypatch, weaker)
     with pytest.raises(PlanFileError, match=r"popcnt, sse4\.2.*recompile=True") as caught:
         semel.load_plan(path)
     assert caught.value.missing == ("popcnt", "sse4.2")  # type: ignore[attr-defined]
@@ -388,7 +389,7 @@ def test_missing_cpu_features_are_named(path: Path, monkeypatch: pytest.MonkeyPa
 def test_code_for_another_architecture_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "host_target", lambda: target_for("aarch64", ("neon",)))
+    _pretend(monkeypatch, target_for("aarch64", ("neon",)))
     with pytest.raises(PlanFileError, match=r"code must be for aarch64, got x86_64"):
         semel.load_plan(path)
 
@@ -455,6 +456,12 @@ def test_mutilated_headers_never_escape_the_error_family(path: Path) -> None:
 # ---------------------------------------------------------------- rebuilding
 
 
+def _pretend(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    """Let this machine be another one."""
+    there = replace(backend.BACKEND, target=lambda: target)
+    monkeypatch.setattr(backend, "BACKEND", there)
+
+
 def _without(*names: str) -> Target:
     host = host_target()
     return target_for(host.arch, tuple(f for f in host.features if f not in names))
@@ -468,7 +475,7 @@ def test_kernels_are_rebuilt_for_another_cpu(
     path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
     target = _without(*missing)
-    monkeypatch.setattr(load, "host_target", lambda: target)
+    _pretend(monkeypatch, target)
     loaded = semel.load_plan(path, recompile=True)
     np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
     assert loaded.compile_count == 1
@@ -485,13 +492,15 @@ def test_without_trust_no_code_of_the_file_runs(
             kernel["signature"] = None
         header["runner"]["code"] = kernel["text"]
 
-    monkeypatch.setattr(runtime, "_offered", {})
+    offered: list[DeviceCode] = []
+    monkeypatch.setattr(find_device("cpu"), "offer_code", offered.append)
     path.write_bytes(resigned(path.read_bytes(), poison))
     with pytest.raises(PlanFileError, match="its records must be those of a plan"):
         semel.load_plan(path)
-    runtime._offered.clear()
+    assert offered
+    offered.clear()
     np.testing.assert_allclose(run(semel.load_plan(path, trust=False)), expected(), rtol=1e-5)
-    assert not runtime._offered
+    assert not offered
 
 
 def test_a_kernel_form_that_makes_no_sense_is_refused(path: Path) -> None:

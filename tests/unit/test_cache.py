@@ -14,8 +14,8 @@ import pytest
 from tests.odd_files import ODD_FILES
 
 from semel import config
-from semel.compiler import cache as cache_module
-from semel.compiler.cache import KernelCache, default_cache
+from semel.cache import kernels as cache_module
+from semel.cache.kernels import KernelCache, default_cache
 
 
 def _fresh(folder: Path, max_bytes: int = 1 << 20) -> KernelCache:

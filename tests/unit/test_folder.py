@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.odd_files import ODD_FILES, SPARSE_BYTES
 
-from semel.compiler.folder import PrivateFolder
+from semel.cache.folder import PrivateFolder
 from semel.errors import CacheError
 
 LIMIT = 1000
@@ -276,7 +276,7 @@ def test_a_forked_child_uses_the_folder_and_leaves_it_to_the_parent(tmp_path: Pa
     program = f"""
 import os, sys
 from pathlib import Path
-from semel.compiler.folder import PrivateFolder
+from semel.cache.folder import PrivateFolder
 folder = PrivateFolder(Path({str(tmp_path)!r}) / "f")
 folder.replace("x", b"data")
 child = os.fork()

@@ -12,8 +12,8 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 
+from semel.cache.kernels import KernelCache, default_cache
 from semel.cli.report import Section, format_bytes, show
-from semel.compiler.cache import KernelCache, default_cache
 from semel.compiler.remembered import default_memory
 from semel.config import settings
 from semel.devices.cpu.toolchain import host_target

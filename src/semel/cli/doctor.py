@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 import semel
+from semel.cache.kernels import default_cache
 from semel.cli.cache import CacheInfo, describe, inspect_cache
 from semel.cli.report import Section, format_bytes, format_seconds, show
-from semel.compiler.cache import default_cache
 from semel.config import settings
 from semel.devices.cpu.limits import Limits, measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_target

@@ -28,6 +28,7 @@ from semel.ir.graph import Graph
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
 from semel.runtime.device import find_device
+from semel.runtime.free import HOST_DEVICE
 
 _TIMEOUT_S = 120
 
@@ -51,7 +52,7 @@ def prepare_encoder(size: EncoderSize, threads: int | None) -> Prepared:
     times = [time.perf_counter()]
     program = compile_graph(graph, host_target())
     times.append(time.perf_counter())
-    find_device("cpu")  # loads the native runner, once per process
+    find_device(HOST_DEVICE).ensure_ready()  # loads the native runner, once per process
     times.append(time.perf_counter())
     plan = instantiate(program, threads=threads)
     times.append(time.perf_counter())

@@ -1,6 +1,6 @@
 """Kernels to loaded machine code, each distinct one compiled once.
 
-    tuple[Lowered] x Target --compile_kernels--> tuple[CachedKernel]
+    tuple[Lowered] x KernelCompiler --compile_kernels--> tuple[CachedKernel]
 
 The text of a kernel, without its name, is its identity: six identical layers
 share one compilation, and the cache on disk knows it in the next process. A
@@ -13,19 +13,12 @@ while, so that a plan made, run once and dropped, again and again, loads its cod
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
-from semel.codegen.emit import emit_kernel, scratch_bytes
-from semel.compiler.cache import default_cache
-from semel.compiler.key import cache_key
-from semel.devices.cpu.elf import LoadedCode, load_object
-from semel.devices.cpu.runtime import use_compiler
-from semel.devices.cpu.toolchain import compile_ir
-from semel.errors import CompileError
+from semel.cache.kernels import load_cached
+from semel.devices import KernelCompiler
 from semel.ir.signature import BufferSpec, KernelSignature
-from semel.ir.target import Target
 from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.text import format_kernel
@@ -33,8 +26,6 @@ from semel.locks import make_lock
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import CachedKernel
-
-T = TypeVar("T")
 
 KEPT_KERNELS = 256
 
@@ -76,83 +67,49 @@ class LoadedKernels:
 loaded_kernels = LoadedKernels()
 
 
-def compile_kernels(kernels: Sequence[Lowered], target: Target) -> tuple[CachedKernel, ...]:
+def compile_kernels(
+    kernels: Sequence[Lowered], compiler: KernelCompiler
+) -> tuple[CachedKernel, ...]:
     """The native kernel of each lowered group, parallel to `kernels`."""
     distinct = {id(lowered.kernel): lowered for lowered in kernels}
-    native = {key: compile_kernel(it.kernel, target, it.text) for key, it in distinct.items()}
+    native = {key: compile_kernel(it.kernel, compiler, it.text) for key, it in distinct.items()}
     return tuple(native[id(lowered.kernel)] for lowered in kernels)
 
 
 def compile_kernel(
-    kernel: Kernel, target: Target, text: str = "", *, is_ours: bool = True
+    kernel: Kernel, compiler: KernelCompiler, text: str = "", *, is_ours: bool = True
 ) -> CachedKernel:
-    """Native code for one kernel: from memory, from disk, or from LLVM.
+    """Native code for one kernel: from memory, from disk, or compiled.
 
     `text` is that of the kernel, if somebody has written it already. What a kernel says of itself
     beside its text, its name and how much it does, is believed only if it is ours: one that is
     not is not remembered for others.
     """
     text = text or format_kernel(kernel)
-    key = cache_key(text, target)
+    key = compiler.key(text)
     found = loaded_kernels.find(key)
     if found is not None:
         return found
     symbol = f"k{key[:24]}"
-    code, (loaded, address) = load_cached(
+    code, loaded = load_cached(
         key,
-        lambda: compile_ir(emit_kernel(kernel, target, symbol), target),
-        lambda code: _load(code, symbol),
+        lambda: compiler.compile(kernel, symbol),
+        lambda code: compiler.load(code, symbol),
     )
     native = CachedKernel(
-        signature=signature_of(kernel),
-        address=address,
+        signature=signature_of(kernel, compiler),
+        address=loaded.address,
         entry_point=symbol,
         code=code,
         text=text,
         encoded=encode_kernel(kernel),
-        target=target,
-        owner=loaded,
+        target=compiler.target,
+        owner=loaded.owner,
     )
     return loaded_kernels.add(key, native) if is_ours else native
 
 
-def _load(code: bytes, symbol: str) -> tuple[LoadedCode, int]:
-    loaded = load_object(code)
-    return loaded, loaded.address(symbol)
-
-
-def load_cached(
-    key: str, compile_now: Callable[[], bytes], load: Callable[[bytes], T]
-) -> tuple[bytes, T]:
-    """Object code by its key, and what `load` makes of it: from the cache, or compiled.
-
-    An entry that does not load is no better than none: it goes, and is compiled again.
-    """
-    cache = default_cache()
-    code = cache.get(key)
-    if code is not None:
-        try:
-            return code, load(code)
-        except CompileError as error:
-            cache.discard(key, str(error))
-    code = compile_now()
-    loaded = load(code)
-    cache.put(key, code)
-    return code, loaded
-
-
-def load_text(
-    ir_text: str, target: Target, load: Callable[[bytes], LoadedCode]
-) -> tuple[bytes, LoadedCode]:
-    """Object code for LLVM IR as it stands, loaded: for the plan runner."""
-    return load_cached(cache_key(ir_text, target), lambda: compile_ir(ir_text, target), load)
-
-
-# The plan runner comes from the same cache as the kernels.
-use_compiler(load_text)
-
-
-def signature_of(kernel: Kernel) -> KernelSignature:
+def signature_of(kernel: Kernel, compiler: KernelCompiler) -> KernelSignature:
     """What the run side needs to know of a kernel."""
     strides = tile_strides(kernel)
     return KernelSignature(
@@ -162,7 +119,7 @@ def signature_of(kernel: Kernel) -> KernelSignature:
         ),
         variables=kernel.variables,
         tiles=kernel.tiles,
-        scratch_bytes=scratch_bytes(kernel),
+        scratch_bytes=compiler.scratch_bytes(kernel),
         checks=kernel.checks,
         flops=kernel.flops,
         bytes=kernel.bytes,

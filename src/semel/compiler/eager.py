@@ -30,13 +30,14 @@ from semel.compiler.lift import (
 )
 from semel.compiler.pipeline import compile_graph
 from semel.config import Settings
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import find_backend
 from semel.errors import IndexRangeError
 from semel.ir.graph import Array
 from semel.ir.outline import Outline
 from semel.locks import make_lock
 from semel.plan.direct import DirectCall
 from semel.plan.program import Program, instantiate
+from semel.runtime.free import HOST_DEVICE
 
 MAX_OUTLINES = 256
 MAX_IDLE_BYTES = 64 << 20
@@ -147,7 +148,7 @@ def _compile(key: Hashable, outline: Outline) -> _Eager:
         lifted = frozenset[int]()
         if before is not None:
             lifted = before.lifted.union(before.changed(outline.numbers))
-        program = compile_graph(lift_graph(outline, lifted), host_target())
+        program = compile_graph(lift_graph(outline, lifted), find_backend(HOST_DEVICE).target())
         eager = _Eager(program, outline, known, lifted)
         _keep(key, known, variant, eager)
         return eager

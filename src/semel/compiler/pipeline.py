@@ -28,7 +28,7 @@ from semel.compiler.programs import find_program, keep_program, make_request
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import find_backend
 from semel.errors import GraphError, UserError
 from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
@@ -43,6 +43,7 @@ from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
+from semel.runtime.free import HOST_DEVICE
 from semel.schedule.groups import build_schedule, graph_to_run
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ def prepare_graph(
         tune = take_values("prepare", "tune", tune)
     else:
         tune = take_switch("prepare", "tune", tune)
-    target = host_target()
+    target = find_backend(HOST_DEVICE).target()
     tuning = tuning_for(target, threads, tune)
     request = make_request(graph, target, fusion=fusion, tuning=tuning, keep=keep)
     program = find_program(request)
@@ -97,6 +98,7 @@ def compile_graph(
     `keep` can be read after a run too, by name.
     """
     check_may_compile("prepare", ", ".join(graph.names))
+    compiler = find_backend(HOST_DEVICE).compiler(target)
     options = settings()
     stage = Trace(options.dump)
     fuse = options.fusion if fusion is None else fusion
@@ -115,10 +117,12 @@ def compile_graph(
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     if tuning is not None:
         default, sizes = kernels, all_variables(asked, conditions)
-        kernels = stage("tune", lambda: choose_kernels(default, target, tuning, sizes, conditions))
+        kernels = stage(
+            "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
+        )
     for number, lowered in enumerate(kernels):
         stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
-    artefacts = stage("artefacts", lambda: compile_kernels(kernels, target))
+    artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler))
     return stage(
         "program",
         lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds, keep),

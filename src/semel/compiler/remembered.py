@@ -25,12 +25,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.compiler.folder import PrivateFolder
+from semel.cache.folder import PrivateFolder
 from semel.config import settings
-from semel.devices.cpu.toolchain import available_cores, host_model
 from semel.errors import CacheError
 from semel.ir.target import Target
 from semel.locks import make_lock
+from semel.runtime.device import find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.version import VERSION
 
 FORMAT_VERSION = 1
@@ -58,15 +59,14 @@ class Remembered:
     values: Mapping[str, int]
 
 
-def machine_facts(target: Target) -> dict[str, Any]:
+def machine_facts(target: Target, device: str = HOST_DEVICE) -> dict[str, Any]:
     """Everything about the machine that a measured choice depends on."""
     return {
-        "model": host_model(),
+        **find_device(device).facts(),
         "target": target.key,
         "l1_bytes": target.l1_bytes,
         "l2_bytes": target.l2_bytes,
         "l3_bytes": target.l3_bytes,
-        "cores": available_cores(),
         "semel": VERSION,
     }
 
@@ -139,11 +139,11 @@ class ChoiceMemory:
             _log.warning("[tune] %s", trouble)
 
 
-def default_memory(target: Target) -> ChoiceMemory:
+def default_memory(target: Target, device: str = HOST_DEVICE) -> ChoiceMemory:
     """What the settings ask for; one per directory and machine in a process."""
     now = settings()
     directory = now.cache_dir if now.cache else None
-    facts = machine_facts(target)
+    facts = machine_facts(target, device)
     key = (directory, json.dumps(facts, sort_keys=True))
     with _lock:
         return _memories.setdefault(key, ChoiceMemory(directory, facts))

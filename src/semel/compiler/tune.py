@@ -22,11 +22,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from semel.compiler.artefacts import compile_kernel
-from semel.compiler.key import cache_key
 from semel.compiler.remembered import ChoiceMemory, Remembered, default_memory
 from semel.compiler.trial import Trial, make_data, make_trial, time_runs
-from semel.config import settings
-from semel.devices.cpu.toolchain import available_cores
+from semel.devices import KernelCompiler
 from semel.errors import SemelError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate
 from semel.ir.target import Target
@@ -34,6 +32,8 @@ from semel.kernel.text import format_kernel
 from semel.lower import for_group, lower_group
 from semel.lower.choices import Choice, candidate_choices
 from semel.lower.lowered import Lowered, Slot, nodes_of
+from semel.runtime.device import find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.schedule.groups import LOOP_COUNTER
 
 #: What a candidate must gain to replace the default.
@@ -72,14 +72,17 @@ class Tuning:
 
 
 def tuning_for(
-    target: Target, threads: int | None, tune: bool | Mapping[str, int] | None
+    target: Target,
+    threads: int | None,
+    tune: bool | Mapping[str, int] | None,
+    device: str = HOST_DEVICE,
 ) -> Tuning | None:
     """The tuning that `prepare(tune=...)` asks for; None for defaults only."""
     if tune is False:
         return None
     return Tuning(
-        threads=threads or settings().threads or available_cores(),
-        memory=default_memory(target),
+        threads=threads or find_device(device).default_threads(),
+        memory=default_memory(target, device),
         race=tune is not None,
         given=tune if isinstance(tune, Mapping) else None,
     )
@@ -87,7 +90,7 @@ def tuning_for(
 
 def choose_kernels(
     kernels: Sequence[Lowered],
-    target: Target,
+    compiler: KernelCompiler,
     tuning: Tuning,
     variables: Sequence[Variable],
     guards: Sequence[tuple[Dim, str]],
@@ -99,7 +102,7 @@ def choose_kernels(
         values[LOOP_COUNTER] = 0
     if not known and values is None:
         return tuple(kernels)
-    chooser = _Chooser(target, tuning, known, values)
+    chooser = _Chooser(compiler, tuning, known, values)
     result = tuple(chooser.replaced(lowered) for lowered in kernels)
     tuning.memory.add(chooser.found)
     return result
@@ -110,12 +113,13 @@ class _Chooser:
 
     def __init__(
         self,
-        target: Target,
+        compiler: KernelCompiler,
         tuning: Tuning,
         known: Mapping[str, Remembered],
         values: Mapping[str, int] | None,
     ) -> None:
-        self.target, self.tuning, self.known, self.values = target, tuning, known, values
+        self.compiler, self.target = compiler, compiler.target
+        self.tuning, self.known, self.values = tuning, known, values
         self.found: dict[str, Remembered] = {}
         self._chosen: dict[int, Lowered] = {}
 
@@ -135,7 +139,7 @@ class _Chooser:
         if len(candidates) < 2:
             return default
         default = replace(default, text=format_kernel(default.kernel))
-        key = cache_key(default.text, self.target, (str(self.tuning.threads),))
+        key = self.compiler.key(default.text, (str(self.tuning.threads),))
         entry = self.found.get(key) or self.known.get(key)
         if self.values is not None and not _answers(entry, default, self.values):
             raced = self._race(default, candidates)
@@ -177,7 +181,7 @@ class _Chooser:
         texts: set[str] = set()
         for choice in candidates:
             lowered = lower_group(default.group, self.target, choice)
-            kernel = compile_kernel(lowered.kernel, self.target)
+            kernel = compile_kernel(lowered.kernel, self.compiler)
             if kernel.text in texts:
                 continue
             texts.add(kernel.text)

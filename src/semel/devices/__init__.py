@@ -1,1 +1,70 @@
-"""One folder a device, each with a compiler half and a runtime half."""
+"""One folder a device, each with a compiler half and a runtime half, and the table of them.
+
+    find_backend("cpu:0")  -->  Backend(name, target, compiler, open)
+
+The compiler half turns kernels into code for a `Target` and needs no hardware. The runtime half
+is a `Device` (`semel.runtime.device`): memory, and programs linked to it. The table names the
+module of each as text, so that a process pays only for those it uses; each has a `BACKEND`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from semel.ir.expr import Dim
+from semel.ir.target import Target
+from semel.kernel.ir import Kernel
+from semel.runtime.device import MODULES, Device, split_device
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel in this process: what its device calls it by, good while `owner` is held."""
+
+    address: int
+    owner: object
+
+
+class KernelCompiler(Protocol):
+    """Kernel -> code for one target, as caches and plan files keep it, -> loaded kernel."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def key(self, text: str, extra: Iterable[str] = ()) -> str:
+        """The hash of everything that the code of a kernel with this text depends on."""
+
+    def compile(self, kernel: Kernel, entry: str) -> bytes:
+        """Code in which the kernel goes by the name `entry`; the same bytes each time."""
+
+    def scratch_bytes(self, kernel: Kernel) -> Dim:
+        """Memory that each participant needs besides the kernel's buffers."""
+
+    def missing(self, made_for: Target) -> tuple[str, ...]:
+        """What code for that target needs and this one lacks, in words; empty: it runs here."""
+
+    def load(self, code: bytes, entry: str) -> LoadedKernel:
+        """The kernel that is called `entry` in the code; CompileError if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One row of the table: what it is called, what it compiles for, how it is opened.
+
+    `target` is what this machine has; `open` takes the index in `name:index`.
+    """
+
+    name: str
+    target: Callable[[], Target]
+    compiler: Callable[[Target], KernelCompiler]
+    open: Callable[[int], Device]
+
+
+def find_backend(device: str) -> Backend:
+    """The backend of a device; nothing is opened."""
+    name, _ = split_device("device", device)
+    backend: Backend = importlib.import_module(MODULES[name]).BACKEND
+    return backend

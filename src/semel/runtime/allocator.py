@@ -22,7 +22,7 @@ import numpy as np
 
 from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
-from semel.runtime.free import check_free, free_bytes
+from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
 
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
@@ -102,7 +102,7 @@ class Memory:
                 skip = -raw.ctypes.data % ALIGNMENT_BYTES
                 self.bytes = raw[skip : skip + whole]
         except (MemoryError, OSError, ValueError, OverflowError):
-            raise OutOfMemoryError("cpu", size_bytes, free_bytes() or 0) from None
+            raise OutOfMemoryError(HOST_DEVICE, size_bytes, free_bytes() or 0) from None
         self._counted_bytes = whole
         _ledger.add(whole)
 

@@ -2,25 +2,30 @@
 
     find_device("cpu")  -->  Device
 
-A plan needs three things: an entry to call, workers, and the number of participants. The
-table names the module of each device as text, so that this layer imports none of them and a
-process pays only for the devices it uses.
+The table names the module of each device as text, so that this layer imports none of them and
+a process pays only for the devices it uses. A device goes by `name` or `name:index`; without an
+index it is the first one. The compiler half of each is found by `semel.devices.find_backend`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from semel.errors import UnsupportedError
 from semel.ir.target import Target
 from semel.locks import make_lock
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
 
-_MODULES = {"cpu": "semel.devices.cpu.runtime"}
+#: Where the `BACKEND` of each device is.
+MODULES = {HOST_DEVICE: "semel.devices.cpu.backend"}
+
+_NAME = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,3}))?")
 _open: dict[str, Device] = {}
 _lock = make_lock()
 
@@ -57,18 +62,29 @@ class PlanEntry(Protocol):
 
 
 class Device(Protocol):
-    """A processor that runs plans."""
+    """A processor that runs plans. Opening it costs next to nothing; the first plan pays."""
 
     name: str
-    ticks_per_us: float
-    #: The runner's clock.
-    ticks: Callable[[], int]
+
+    def ensure_ready(self) -> None:
+        """Load what every plan needs; the first plan would."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What measured times depend on, besides the target: the model, how many cores."""
 
     def default_threads(self) -> int:
         """Participants of an execute if nobody says otherwise."""
 
     def open_entry(self) -> PlanEntry:
         """A free place in the runner."""
+
+    @property
+    def ticks(self) -> Callable[[], int]:
+        """The runner's clock."""
+
+    @property
+    def ticks_per_us(self) -> float:
+        """The rate of the clock, good enough for time-outs."""
 
     def ns_per_tick(self) -> float:
         """The period of the clock, as exactly as it is known by now."""
@@ -80,23 +96,36 @@ class Device(Protocol):
         """The process-wide workers; none is started by asking."""
 
     def device_code(self) -> DeviceCode:
-        """What a process without a compiler needs to open this device."""
+        """What a process without a compiler needs to make this device ready."""
+
+    def offer_code(self, code: DeviceCode) -> None:
+        """Use this code, of a file that is trusted, if it is what would be compiled."""
 
 
-def check_device(where: str, name: Any) -> str:
-    """The name, if there is such a device; opens nothing."""
-    if not isinstance(name, str) or name not in _MODULES:
-        known = ", ".join(sorted(_MODULES))
-        raise UnsupportedError(where, f"device must be one of {known}, got {name!r}.", device=name)
-    return name
+def split_device(where: str, device: Any) -> tuple[str, int]:
+    """Name and index of a device as it is written, if there is such a name; opens nothing."""
+    found = _NAME.fullmatch(device) if isinstance(device, str) else None
+    if found is None or found[1] not in MODULES:
+        known = ", ".join(sorted(MODULES))
+        raise UnsupportedError(
+            where, f"device must be one of {known}, got {device!r}.", device=device
+        )
+    return found[1], int(found[2] or 0)
 
 
-def find_device(name: str) -> Device:
+def check_device(where: str, device: Any) -> str:
+    """The name that a device goes by, without the index of a first one."""
+    name, index = split_device(where, device)
+    return f"{name}:{index}" if index else name
+
+
+def find_device(device: str) -> Device:
     """The device of that name, opened at first use."""
-    check_device("device", name)
+    name, index = split_device("device", device)
+    key = check_device("device", device)
     with _lock:
-        if name not in _open:
-            module = importlib.import_module(_MODULES[name])
+        if key not in _open:
             # Opening takes a while, and a signal handler on this thread may have been quicker.
-            _open.setdefault(name, cast(Device, module.open_device()))
-        return _open[name]
+            opened: Device = importlib.import_module(MODULES[name]).BACKEND.open(index)
+            _open.setdefault(key, opened)
+        return _open[key]

@@ -27,6 +27,8 @@ from semel.runtime.cgroup import (
     read_text,
 )
 
+#: The device whose memory is the host's.
+HOST_DEVICE = "cpu"
 #: Smaller requests are not worth a look at the files of the system.
 CHECKED_FROM_BYTES = 64 << 20
 _UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as a number near 2**63
@@ -65,7 +67,7 @@ def check_free(wanted_bytes: int) -> None:
     if wanted_bytes >= CHECKED_FROM_BYTES:
         free = free_bytes()
         if free is not None and wanted_bytes > free:
-            raise OutOfMemoryError("cpu", wanted_bytes, free)
+            raise OutOfMemoryError(HOST_DEVICE, wanted_bytes, free)
 
 
 def _room_v2(folder: Path, swap: int) -> int | None:

@@ -1,10 +1,10 @@
 """The CPU as a device: the loaded runner, its entries, its pool.
 
-    emit_runner --toolchain--> object code --load--> CpuDevice
+    emit_runner --CpuCompiler--> object code --load--> CpuDevice
 
-The runner is compiled once per process, or comes from the cache that the compiler layer puts
-in front with `use_compiler`. One loaded copy serves `abi.NUM_ENTRIES` plans; when all its entries
-are taken the same object is loaded once more.
+Opening the device loads nothing. The runner is loaded with the first plan: from the code cache,
+from a plan file that brought it, or compiled. One loaded copy serves `abi.NUM_ENTRIES` plans; when
+all its entries are taken the same object is loaded once more.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from semel.cache.kernels import load_cached
 from semel.codegen.runner import emit_runner
 from semel.config import settings
+from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.limits import measure_limits
-from semel.devices.cpu.toolchain import available_cores, compile_ir, host_target
+from semel.devices.cpu.toolchain import available_cores, host_model, host_target
+from semel.errors import UnsupportedError
 from semel.ir import abi
-from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.device import DeviceCode
 from semel.runtime.measured import MachineLimits
@@ -36,46 +40,38 @@ _RUNNER_SYMBOLS = (
 _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
 
 
-_Load = Callable[[bytes], LoadedCode]
 #: A loaded copy of the runner, and which of its entries. By the copy itself and not by a number:
 #: a signal handler in the middle of adding one may add another.
 _Place = tuple[LoadedCode, int]
 
 
-def _compile_text(text: str, target: Target, load: _Load) -> tuple[bytes, LoadedCode]:
-    code = compile_ir(text, target)
-    return code, load(code)
+@dataclass(frozen=True)
+class _Runner:
+    """The plan runner in memory; `key` is that of the text it was compiled from."""
+
+    key: str
+    code: bytes
+    loaded: LoadedCode
+    ticks: Callable[[], int]
+    ticks_per_us: float
+    opened: tuple[int, int]  # nanoseconds, ticks
 
 
-_load_text: Callable[[str, Target, _Load], tuple[bytes, LoadedCode]] = _compile_text
-
-
-def use_compiler(load_text: Callable[[str, Target, _Load], tuple[bytes, LoadedCode]]) -> None:
-    """Get the runner's object code from `load_text`: the compiler layer passes a cached one.
-
-    It also loads the code, because whether an entry of a cache is any good shows then.
-    """
-    global _load_text  # noqa: PLW0603 - one per process, like the runner itself
-    _load_text = load_text
-
-
-_offered: dict[str, bytes] = {}
-
-
-def offer_runner(key: str, code: bytes) -> None:
-    """Let the device use this object code, if `key` is that of the runner we would compile."""
-    _offered[key] = code
-
-
-def open_runner() -> tuple[str, bytes, LoadedCode]:
-    """The key of the runner for this machine, its object code, and the code loaded."""
-    target = host_target()
-    text = emit_runner(target.arch)
+def _open_runner(offered: Mapping[str, bytes]) -> _Runner:
+    """The runner for this machine; what was offered is taken if it is what we would compile."""
+    compiler = CpuCompiler(host_target())
+    text = emit_runner(compiler.target.arch)
     # The text alone: any code for it that the machine can execute is the same runner.
     key = hashlib.sha256(text.encode()).hexdigest()
-    if key in _offered:
-        return key, _offered[key], _load_runner(_offered[key])
-    return key, *_load_text(text, target, _load_runner)
+    if key in offered:
+        code, loaded = offered[key], _load_runner(offered[key])
+    else:
+        code, loaded = load_cached(
+            compiler.key(text), lambda: compiler.compile_text(text), _load_runner
+        )
+    ticks: Callable[[], int] = _ENTRY(loaded.symbols["ticks"])
+    opened = (time.perf_counter_ns(), ticks())
+    return _Runner(key, code, loaded, ticks, _ticks_per_us(ticks), opened)
 
 
 def _load_runner(code: bytes) -> LoadedCode:
@@ -114,37 +110,50 @@ class CpuEntry:
 
 
 class CpuDevice:
-    """The host CPU. Opening it loads the runner and starts no thread."""
+    """The host CPU. Opening it loads no code and starts no thread."""
 
     name = "cpu"
 
     def __init__(self) -> None:
-        self._key, self._object, runner = open_runner()
         self._lock = make_lock()
+        self._offered: dict[str, bytes] = {}
+        self._runner: _Runner | None = None
         self._loaded: list[LoadedCode] = []
         self._free: list[_Place] = []
         self._pool: WorkerPool | None = None
-        self._add(runner)
-        self.ticks: Callable[[], int] = _ENTRY(self._loaded[0].symbols["ticks"])
-        self._opened = (time.perf_counter_ns(), self.ticks())
-        self.ticks_per_us = _ticks_per_us(self.ticks)
+
+    def ensure_ready(self) -> None:
+        self._ready()
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"model": host_model(), "cores": available_cores()}
 
     def default_threads(self) -> int:
         return settings().threads or available_cores()
 
     def open_entry(self) -> CpuEntry:
+        runner = self._ready()
         with self._lock:
             # Again, since a signal handler on this thread may take places too.
             while not self._free:
-                self._add(_load_runner(self._object))
+                self._add(_load_runner(runner.code))
             return CpuEntry(self, self._free.pop())
 
+    @property
+    def ticks(self) -> Callable[[], int]:
+        return self._ready().ticks
+
+    @property
+    def ticks_per_us(self) -> float:
+        return self._ready().ticks_per_us
+
     def ns_per_tick(self) -> float:
-        opened_ns, opened = self._opened
+        runner = self._ready()
+        opened_ns, opened = runner.opened
         left = _CLOCK_NS - (time.perf_counter_ns() - opened_ns)
         if left > 0:
             time.sleep(left / 1e9)
-        elapsed_ns, elapsed = time.perf_counter_ns() - opened_ns, self.ticks() - opened
+        elapsed_ns, elapsed = time.perf_counter_ns() - opened_ns, runner.ticks() - opened
         return float(elapsed_ns / max(elapsed, 1))
 
     def limits(self, threads: int) -> MachineLimits:
@@ -153,20 +162,38 @@ class CpuDevice:
         return MachineLimits(threads, found.flops_per_s, most)
 
     def pool(self) -> WorkerPool:
+        runner = self._ready()
         with self._lock:
             if self._pool is None:
-                symbols = self._loaded[0].symbols
-                spin_ticks = int(settings().spin_us * self.ticks_per_us)
+                symbols = runner.loaded.symbols
+                spin_ticks = int(settings().spin_us * runner.ticks_per_us)
                 self._pool = WorkerPool(symbols["worker"], _STOP(symbols["stop"]), spin_ticks)
             return self._pool
 
     def device_code(self) -> DeviceCode:
-        return DeviceCode(host_target(), self._key, self._object)
+        runner = self._ready()
+        return DeviceCode(host_target(), runner.key, runner.code)
+
+    def offer_code(self, code: DeviceCode) -> None:
+        if self._runner is None and not CpuCompiler(host_target()).missing(code.target):
+            self._offered[code.runner_key] = code.runner
 
     def give_back(self, place: _Place) -> None:
         """Return the place of a plan that is gone."""
         with self._lock:
             self._free.append(place)
+
+    def _ready(self) -> _Runner:
+        if self._runner is None:
+            with self._lock:
+                if self._runner is None:
+                    runner = _open_runner(self._offered)
+                    # A signal handler on this thread may have been quicker.
+                    if self._runner is None:
+                        self._add(runner.loaded)
+                        self._runner = runner
+                    self._offered.clear()
+        return self._runner
 
     def _add(self, runner: LoadedCode) -> None:
         """One more loaded copy, and with it places for plans."""
@@ -182,6 +209,8 @@ def _ticks_per_us(ticks: Callable[[], int]) -> float:
     return max((end - start) * 1000.0 / (end_ns - start_ns), 1e-3)
 
 
-def open_device() -> CpuDevice:
+def open_device(index: int) -> CpuDevice:
     """The one CPU device of the process; `semel.runtime.device` keeps it."""
+    if index:
+        raise UnsupportedError("cpu", f"there is one device, cpu:0, got cpu:{index}.")
     return CpuDevice()

@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ __all__ = [
     "compile_ir",
     "host_model",
     "host_target",
+    "toolchain_version",
     "undefined_symbols",
 ]
 
@@ -205,6 +208,22 @@ def _quota_of(folder: Path) -> list[float]:
 
 
 # ------------------------------------------------------------------------------- LLVM
+
+
+@cache
+def toolchain_version() -> str:
+    """Which llvmlite and LLVM would compile, found without importing llvmlite.
+
+    The hash of its version file, and the size of its library: that stands for LLVM's
+    version, which may differ between builds of one llvmlite.
+    """
+    spec = find_spec("llvmlite")
+    folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
+    files = [file for folder in folders for file in folder.glob("binding/*llvmlite.*")]
+    sizes = sorted((file.name, file.stat().st_size) for file in files)
+    versions = [file.read_text() for folder in folders for file in folder.glob("_version.py")]
+    return f"{sha256(''.join(versions).encode()).hexdigest()} {sizes}"
+
 
 # llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
 # for it, so that the child finds LLVM at rest.

@@ -2,6 +2,7 @@
 
     KernelCache.get(key)     -->  object code, or None
     KernelCache.put(key, object code)
+    load_cached(key, compile, load)  -->  object code, and that loaded
 
 A cache never decides whether a prepare works: no disk, a full one, a read-only one or
 somebody else's directory leave the in-memory half, and `status` says why. An entry that
@@ -19,16 +20,20 @@ import hashlib
 import os
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
-from semel.compiler.folder import PrivateFolder, is_doubtful
-from semel.compiler.key import digest
+from semel.cache.folder import PrivateFolder, is_doubtful
+from semel.cache.key import digest
 from semel.config import settings
-from semel.errors import CacheError
+from semel.errors import CacheError, CompileError
 from semel.locks import make_lock
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 MEMORY_BYTES = 128 << 20
@@ -132,6 +137,26 @@ def default_cache() -> KernelCache:
     """The cache that the settings ask for; one per directory and process, of those used last."""
     now = settings()
     return _cache_at(now.cache_dir if now.cache else None, now.cache_bytes)
+
+
+def load_cached(
+    key: str, compile_now: Callable[[], bytes], load: Callable[[bytes], T]
+) -> tuple[bytes, T]:
+    """Code by its key, and what `load` makes of it: from the cache in force, or compiled.
+
+    An entry that does not load is no better than none: it goes, and is compiled again.
+    """
+    cache = default_cache()
+    code = cache.get(key)
+    if code is not None:
+        try:
+            return code, load(code)
+        except CompileError as error:
+            cache.discard(key, str(error))
+    code = compile_now()
+    loaded = load(code)
+    cache.put(key, code)
+    return code, loaded
 
 
 @lru_cache(maxsize=16)  # each holds a descriptor

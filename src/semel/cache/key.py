@@ -1,0 +1,98 @@
+"""The key of a kernel in the caches: a hash of everything its machine code depends on.
+
+    cache_key(text, target, tools, sources)  -->  key
+
+That is the kernel's text, the target, the calling convention, the version of the tools that
+compile it, and our own sources between a kernel's text and its machine code: the code generator
+with all that it imports, and what the device's compiler adds (`sources`). `lower` is covered
+too, because the choices remembered by `tune` are among its cuts; a test compares the list with
+the imports. What comes before (passes, the scheduler, the ops) shows in the text, and may change
+without making anything stale.
+
+The sources on disk are not always those that run: somebody may edit them, or install
+another version, after we imported them. Then, or where there are none to read (an archive,
+compiled modules alone), the key is this process's own, and no other process ever asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from semel.ir.signature import ABI_VERSION
+from semel.ir.target import Target
+
+#: What the code for every device depends on.
+CODE_SOURCES = ("errors.py", "locks.py", "ir", "kernel", "lower", "codegen")
+
+_PACKAGE = Path(__file__).parent.parent
+_IMPORTED_NS = time.time_ns()
+
+_log = logging.getLogger("semel.cache")
+
+
+def cache_key(
+    text: str, target: Target, tools: str, sources: tuple[str, ...], extra: Iterable[str] = ()
+) -> str:
+    """The hash of everything that the machine code of `text` depends on.
+
+    `tools` names what compiles it, with its version; `sources` are files and folders of ours,
+    besides `CODE_SOURCES`, that do.
+    """
+    parts = [
+        text,
+        str(ABI_VERSION),
+        target.key,
+        tools,
+        running_fingerprint(_PACKAGE, sources),
+        *extra,
+    ]
+    return digest(parts).hex()
+
+
+def digest(parts: Iterable[str]) -> bytes:
+    """Length before each part, so that no two lists of parts run together the same."""
+    sha = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        sha.update(len(data).to_bytes(8, "little"))
+        sha.update(data)
+    return sha.digest()
+
+
+@cache
+def running_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
+    """The fingerprint of the sources that this process runs; its own where it cannot tell."""
+    try:
+        fingerprint = source_fingerprint(root, sources)
+        files = _sources(root, sources)
+        changed = [file for file in files if file.stat().st_ctime_ns > _IMPORTED_NS]
+        if not changed:
+            return fingerprint
+        reason = f"{changed[0]} was changed after it was imported"
+    except OSError as error:
+        reason = str(error)
+    _log.warning("[cache] kernels of this process are not kept: %s", reason)
+    return secrets.token_hex(32)
+
+
+def source_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
+    """The hash of the sources that decide which code a kernel's text becomes."""
+    sha = hashlib.sha256()
+    for file in _sources(root, sources):
+        data = file.read_bytes()
+        sha.update(f"{file.relative_to(root)} {len(data)}\n".encode())
+        sha.update(data)
+    return sha.hexdigest()
+
+
+def _sources(root: Path, more: tuple[str, ...]) -> Iterator[Path]:
+    """The files of these sources; one that is missing is yielded too, and cannot be read."""
+    for source in (*CODE_SOURCES, *more):
+        place = root / source
+        yield from [place] if place.suffix else (sorted(place.rglob("*.py")) or [place])

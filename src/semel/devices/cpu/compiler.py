@@ -1,0 +1,66 @@
+"""The CPU's compiler half: kernels, and the plan runner, to object code for one target.
+
+    Kernel --emit_kernel--> LLVM IR --compile_ir--> object code --load--> address
+
+Compiling works for any target that LLVM knows; loading only for code of this machine. Code that
+several plans hold is in memory once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+from semel.cache.key import cache_key
+from semel.codegen.emit import emit_kernel, scratch_bytes
+from semel.devices import LoadedKernel
+from semel.devices.cpu.elf import LoadedCode, load_object
+from semel.devices.cpu.toolchain import compile_ir, toolchain_version
+from semel.ir.expr import Dim
+from semel.ir.target import Target
+from semel.kernel.ir import Kernel
+from semel.locks import make_lock
+
+#: Sources that the code depends on, besides those of every device.
+SOURCES = ("devices/cpu", "runtime/cgroup.py")
+
+_loaded: WeakValueDictionary[bytes, LoadedCode] = WeakValueDictionary()
+_lock = make_lock()
+
+
+class CpuCompiler:
+    """Object code for `target`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def key(self, text: str, extra: Iterable[str] = ()) -> str:
+        return cache_key(text, self.target, toolchain_version(), SOURCES, extra)
+
+    def compile(self, kernel: Kernel, entry: str) -> bytes:
+        return self.compile_text(emit_kernel(kernel, self.target, entry))
+
+    def compile_text(self, text: str) -> bytes:
+        """Object code for LLVM IR as it stands."""
+        return compile_ir(text, self.target)
+
+    def scratch_bytes(self, kernel: Kernel) -> Dim:
+        return scratch_bytes(kernel)
+
+    def missing(self, made_for: Target) -> tuple[str, ...]:
+        if made_for.arch != self.target.arch:
+            return (made_for.arch,)
+        return tuple(name for name in made_for.features if name not in self.target.features)
+
+    def load(self, code: bytes, entry: str) -> LoadedKernel:
+        loaded = _load_once(code)
+        return LoadedKernel(loaded.address(entry), loaded)
+
+
+def _load_once(code: bytes) -> LoadedCode:
+    """The code in memory, once for all that hold it now."""
+    key = hashlib.blake2b(code).digest()
+    found = _loaded.get(key) or load_object(code)
+    with _lock:
+        return _loaded.setdefault(key, found)
