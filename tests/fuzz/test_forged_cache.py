@@ -19,6 +19,7 @@ import pytest
 from tests.fuzz.forgery import forge
 from tests.fuzz.long import long, search
 
+from semel.cache import kernels as cache_module
 from semel.cache.kernels import KernelCache, load_cached
 from semel.compiler.remembered import ChoiceMemory, Remembered
 from semel.devices.cpu.elf import load_object
@@ -95,7 +96,7 @@ def _check(rng: Random, place: Path, codes: list[bytes], done: list[str]) -> Non
         cache = held or KernelCache(place)
         cache._memory.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernels, "default_cache", partial(_same, cache))
+            patch.setattr(cache_module, "default_cache", partial(_same, cache))
             Meanwhile(patch, rng.randrange(60), lambda: done.append(forge(rng, kernels)))
             for number in rng.sample(range(COUNT), COUNT):
                 _, answer = load_cached(

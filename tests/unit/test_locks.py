@@ -174,8 +174,10 @@ import sys
 import numpy as np
 import llvmlite.binding as llvm
 import semel
+from semel.devices import find_backend
 
 llvm.initialize_all_targets()
+find_backend("cpu")
 before = set(sys.modules)
 x = semel.Tensor.input("x", (semel.Variable("n", 1), 4), "float32")
 plan = (x @ semel.Tensor(np.ones((4, 4), np.float32))).softmax(-1).prepare(threads=2)
@@ -186,10 +188,10 @@ assert set(sys.modules) == before, set(sys.modules) - before
 """
 
 
-def test_nothing_but_llvm_is_imported_late() -> None:
+def test_nothing_but_llvm_and_devices_is_imported_late() -> None:
     """A module that another thread is importing at a fork is half imported in the child.
 
-    LLVM is imported inside a lock that a fork waits for.
+    LLVM and devices are imported inside locks that a fork waits for.
     """
     done = subprocess.run(
         [sys.executable, "-c", _IMPORTS], capture_output=True, text=True, timeout=60, check=False

@@ -9,7 +9,6 @@ module of each as text, so that a process pays only for those it uses; each has 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +16,7 @@ from typing import Protocol
 from semel.ir.expr import Dim
 from semel.ir.target import Target
 from semel.kernel.ir import Kernel
-from semel.runtime.device import MODULES, Device, split_device
+from semel.runtime.device import Device, import_backend, split_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +65,5 @@ class Backend:
 def find_backend(device: str) -> Backend:
     """The backend of a device; nothing is opened."""
     name, _ = split_device("device", device)
-    backend: Backend = importlib.import_module(MODULES[name]).BACKEND
+    backend: Backend = import_backend(name).BACKEND
     return backend

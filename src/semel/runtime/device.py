@@ -13,6 +13,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 from semel.errors import UnsupportedError
@@ -119,6 +120,16 @@ def check_device(where: str, device: Any) -> str:
     return f"{name}:{index}" if index else name
 
 
+def import_backend(name: str) -> ModuleType:
+    """The module with a device's `BACKEND`.
+
+    Imported with a lock that a fork waits for: a module that another thread is in the middle of
+    importing would stay half imported in the child.
+    """
+    with _lock:
+        return importlib.import_module(MODULES[name])
+
+
 def find_device(device: str) -> Device:
     """The device of that name, opened at first use."""
     name, index = split_device("device", device)
@@ -126,6 +137,6 @@ def find_device(device: str) -> Device:
     with _lock:
         if key not in _open:
             # Opening takes a while, and a signal handler on this thread may have been quicker.
-            opened: Device = importlib.import_module(MODULES[name]).BACKEND.open(index)
+            opened: Device = import_backend(name).BACKEND.open(index)
             _open.setdefault(key, opened)
         return _open[key]
