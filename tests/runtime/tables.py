@@ -18,6 +18,7 @@ from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.abi import Code, Header, RowKind
 from semel.ir.expr import Dim, Variable
+from semel.runtime.bases import FIXED, Place
 from semel.runtime.device import find_device
 from semel.runtime.events import EventLog
 from semel.runtime.optable import (
@@ -121,6 +122,7 @@ class Sheet:
         self.steps: list[TableStep] = []
         self.loops: list[TableLoop] = []
         self.rebinds: list[TableRebind] = []
+        self.bases: list[Array] = []
         self._open: list[tuple[Variable, Dim, int]] = []
         self._arrays: list[Array] = []  # the rows have addresses only
 
@@ -135,9 +137,21 @@ class Sheet:
         self.steps.append(TableStep((1,), kind, target))
         return self.here - 1
 
-    def _places(self, arrays: Sequence[Array]) -> tuple[int, ...]:
+    def base(self, array: Array) -> int:
+        """Let this array move, and what lies in it: the number of its base."""
+        self.bases.append(array)
+        return len(self.bases) - 1
+
+    def _places(self, arrays: Sequence[Array]) -> tuple[Place, ...]:
         self._arrays += arrays
-        return tuple(a.ctypes.data for a in arrays)
+        return tuple(self._place(a.ctypes.data) for a in arrays)
+
+    def _place(self, address: int) -> Place:
+        for number, base in enumerate(self.bases):
+            offset = address - base.ctypes.data
+            if 0 <= offset < base.nbytes:
+                return number, offset
+        return FIXED, address
 
     def call(
         self, name: str, *arrays: Array, value: Dim = 0, tiles: Dim = 1, flops: Dim = 0
@@ -191,12 +205,14 @@ class Sheet:
             self.loops,
             marks,
             self.rebinds,
+            [base.ctypes.data for base in self.bases],
         )
 
     def start(
         self, threads: int = 1, *, jitter: bool = False, marks: Sequence[Dim] = ()
     ) -> Running:
-        return Running(self.table(threads, marks), threads, jitter, self._arrays)
+        arrays = [*self._arrays, *self.bases]
+        return Running(self.table(threads, marks), threads, jitter, arrays)
 
 
 class Running:
@@ -229,7 +245,8 @@ class Running:
 
     def bind(self, *values: int) -> None:
         """Bind without running."""
-        self.set(*values)
+        if values:
+            self.set(*values)
         assert self._entry.bind() == Code.OK
 
     def enter(self) -> Code:

@@ -44,6 +44,7 @@ _RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
     {
         e.__name__: e
         for e in (
+            abi.Base,
             abi.Event,
             abi.Header,
             abi.Lane,
@@ -67,11 +68,13 @@ def emit_runner(arch: str) -> str:
     names |= {
         "@LANE_BYTES": str(abi.LANE_WORDS * abi.WORD_BYTES),
         "@EVENT_WORDS": str(abi.EVENT_WORDS),
+        "@BASE_WORDS": str(abi.BASE_WORDS),
         "@WORKER_BYTES": str(abi.WORKER_WORDS * abi.WORD_BYTES),
         "@LARGE_NS": str(abi.LARGE_NS),
         "@MANY_TIMES": str(_MANY_TIMES),
         "@WAKE_NS": str(abi.WAKE_NS),
         "@NO_CLAIM": str(abi.NO_CLAIM),
+        "@ONLY_MOVED": str(abi.ONLY_MOVED),
         "@STOP": str(abi.STOP),
         "@MASK_BYTES": str(abi.MASK_WORDS * abi.WORD_BYTES),
         "@MASK_BITS": str(abi.MASK_WORDS * 64),

@@ -1,8 +1,9 @@
-"""The runner's text for binding: check pending values, commit them, size the chunks.
+"""The runner's text for binding: move bases, check pending values, commit them, size the chunks.
 
+    bases that moved --rebind--> addresses in the rows
     pending variables --rebind--> tile counts, kernel arguments, chunks
 
-Nothing changes before everything is checked.
+No variable changes before everything is checked; where memory lies depends on none of them.
 """
 
 from __future__ import annotations
@@ -123,8 +124,64 @@ none:
   ret i64 -1
 }
 
+; Write the addresses of bases that moved, and of no others.
+define internal void @move_bases(ptr %h) noinline {
+entry:
+  set %h.Header.MOVED = 0
+  %bases = pointer %h.Header.BASES
+  %n = word %h.Header.NUM_BASES
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
+  %left = icmp slt i64 %k, %n
+  br i1 %left, label %one, label %exit
+one:
+  %k1 = add i64 %k, 1
+  %at = mul i64 %k, @BASE_WORDS
+  %base = getelementptr i64, ptr %bases, i64 %at
+  %has_moved = word %base.Base.HAS_MOVED
+  %is_moved = icmp ne i64 %has_moved, 0
+  br i1 %is_moved, label %move, label %next
+move:
+  set %base.Base.HAS_MOVED = 0
+  %address = word %base.Base.ADDRESS
+  %pairs = pointer %base.Base.WORDS
+  %count = word %base.Base.NUM_WORDS
+  br label %words
+words:
+  %i = phi i64 [ 0, %move ], [ %i1, %write ]
+  %words_left = icmp slt i64 %i, %count
+  br i1 %words_left, label %write, label %next
+write:
+  %i2 = shl i64 %i, 1
+  %pword = getelementptr i64, ptr %pairs, i64 %i2
+  %word = load ptr, ptr %pword, align 8
+  %poffset = getelementptr i64, ptr %pword, i64 1
+  %offset = load i64, ptr %poffset, align 8
+  %value = add i64 %address, %offset
+  store i64 %value, ptr %word, align 8
+  %i1 = add i64 %i, 1
+  br label %words
+next:
+  br label %head
+exit:
+  ret void
+}
+
 define internal i64 @rebind(ptr %h) noinline {
 entry:
+  %moved = word %h.Header.MOVED
+  %has_moved = icmp ne i64 %moved, 0
+  br i1 %has_moved, label %move, label %start
+move:
+  call void @move_bases(ptr %h)
+  %dirty = word %h.Header.DIRTY
+  %is_all = icmp eq i64 %dirty, @ONLY_MOVED
+  br i1 %is_all, label %placed, label %start
+placed:
+  set %h.Header.DIRTY = 0
+  ret i64 @Code.OK
+start:
   %regs = pointer %h.Header.REGISTERS
   %pending = pointer %h.Header.PENDING
   %current = pointer %h.Header.VARIABLES
@@ -132,7 +189,7 @@ entry:
   %n = word %h.Header.NUM_VARIABLES
   br label %vars
 vars:
-  %i = phi i64 [ 0, %entry ], [ %i1, %var_ok ]
+  %i = phi i64 [ 0, %start ], [ %i1, %var_ok ]
   %vars_left = icmp slt i64 %i, %n
   br i1 %vars_left, label %var, label %check
 var:

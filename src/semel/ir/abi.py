@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-RUNNER_VERSION = 3
+RUNNER_VERSION = 4
 WORD_BYTES = 8
 
 LANE_WORDS = 16
@@ -23,9 +23,11 @@ INSTRUCTION_WORDS = 4
 HEADER_WORDS = 72
 EVENT_WORDS = 4
 POINT_WORDS = 16
+BASE_WORDS = 4
 WORKER_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
+ONLY_MOVED = 2  #: the dirty word if bases moved and nothing else changed
 NO_CLAIM = -1  #: the claim word while no step is published
 STOP = -1  #: in a mailbox: the worker ends
 MASK_WORDS = 16  #: CPUs that a worker's affinity can name, in words
@@ -71,7 +73,7 @@ class Header(IntEnum):
     BUSY = 0
     GENERATION = 1  # successful executes
     VALID = 2  # 1: the outputs are those of the last execute
-    DIRTY = 3  # 1: variables or input shapes changed, rebind before running
+    DIRTY = 3  # 1: variables or input shapes changed, rebind before running; or ONLY_MOVED
     NUM_VARIABLES = 4
     VARIABLES = 5  # current values
     PENDING = 6  # values to bind
@@ -120,6 +122,9 @@ class Header(IntEnum):
     EPOCH = 61  # of the last step that was published
     STEP_RUNS = 62  # (runs, shared runs) of each step, counted by a profiled run
     ATTEMPTS = 63  # runs that were started
+    BASES = 64
+    NUM_BASES = 65
+    MOVED = 66  # 1: some of them moved, write their words before running
 
 
 class Row(IntEnum):
@@ -172,6 +177,15 @@ class Point(IntEnum):
     NUM_LATE = 12
     GUARDS = 13  # a rebind: (register, number) pairs
     NUM_GUARDS = 14
+
+
+class Base(IntEnum):
+    """Memory that may lie elsewhere at the next run."""
+
+    ADDRESS = 0
+    HAS_MOVED = 1  # 1: the words below have an older address
+    WORDS = 2  # (address of a word, offset) pairs: the word is ADDRESS + offset
+    NUM_WORDS = 3
 
 
 class Segment(IntEnum):

@@ -23,12 +23,10 @@ import numpy as np
 from semel.errors import InputError
 from semel.ir.abi import Code, Header
 from semel.ir.expr import evaluate
-from semel.plan.prepared import PreparedOp
 from semel.plan.state import PlanIO, PlanState
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
-from semel.runtime.optable import Words
 
 
 @dataclass(slots=True)
@@ -88,8 +86,8 @@ class Bindings:
                 self._buffers[binding.io.index].move(*binding.own)
                 binding.is_direct = False
 
-    def attach(self, ops: Sequence[PreparedOp], row_ops: Sequence[int], words: Words) -> None:
-        """Decide about every array, move the buffers, and write their addresses to the rows."""
+    def attach(self, bases: Mapping[int, int]) -> None:
+        """Decide about every array, move the buffers, and their bases with them."""
         for binding in self._bound.values():
             buffer = self._buffers[binding.io.index]
             binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
@@ -98,26 +96,9 @@ class Bindings:
             data = binding.array.reshape(-1).view(np.uint8)
             self._buffers[binding.io.index].move(Memory.over(data), 0, data.size)
             binding.is_direct = True
-        self._write_addresses(ops, row_ops, words)
+        for index, base in bases.items():
+            self._state.table.set_base(base, self._buffers[index].address)
         self._checked_version = -1
-
-    def _write_addresses(
-        self, ops: Sequence[PreparedOp], row_ops: Sequence[int], words: Words
-    ) -> None:
-        for index, places in self.places(ops, row_ops).items():
-            address = self._buffers[index].address
-            for place in places:
-                words[place] = address
-
-    def places(self, ops: Sequence[PreparedOp], row_ops: Sequence[int]) -> dict[int, list[int]]:
-        """For each buffer, the words of the table that hold its address."""
-        found: dict[int, list[int]] = {}
-        at = 0
-        for position, count in zip(row_ops, self._state.table.row_buffers, strict=True):
-            for offset, index in enumerate(ops[position].buffer_indices[:count]):
-                found.setdefault(index, []).append(at + offset)
-            at += count
-        return found
 
     def _can_be_direct(self, binding: Binding) -> bool:
         index, where = binding.io.index, _range(binding.array)

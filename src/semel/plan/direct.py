@@ -2,9 +2,9 @@
 
     plan.direct_call(names)  -->  DirectCall: (arrays, variables) -> results
 
-Small arrays are copied into the plan's inputs. A large one is read where it lies: its address
-stands in the rows for this run and the plan's own is put back after it, so that the plan keeps
-no array alive. All shapes are fixed, and whoever has the call has the plan to himself.
+Small arrays are copied into the plan's inputs. A large one is read where it lies: the input's
+base moves there for this run and back after it, so that the plan keeps no array alive. All
+shapes are fixed, and whoever has the call has the plan to himself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.runtime.buffer import Array
-from semel.runtime.optable import Words
+from semel.runtime.optable import OpTable
 
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: From here on an array is read where it lies: writing its address costs as much as copying this.
 LENT_FROM_BYTES = 16 << 10
 
-#: An input's own memory, and the words of the table that hold its address; none: always copied.
-Slot = tuple[Array, Sequence[int]]
+#: An input's own memory, and its base if it may be read elsewhere; else it is always copied.
+Slot = tuple[Array, int | None]
 
 
 class DirectCall:
@@ -32,23 +32,21 @@ class DirectCall:
     """
 
     def __init__(
-        self, plan: ExecutionPlan, slots: Sequence[Slot], outputs: Sequence[Array], words: Words
+        self, plan: ExecutionPlan, slots: Sequence[Slot], outputs: Sequence[Array], table: OpTable
     ) -> None:
         self.plan = plan
-        untouched = sum(view.nbytes for view, places in slots if places)
-        self.size_bytes = plan.memory.own_bytes - untouched
-        self._slots, self._outputs, self._words = slots, outputs, words
-        self._own = [(i, int(words[i])) for _, places in slots for i in places]
+        lent = [(base, view) for view, base in slots if base is not None]
+        self.size_bytes = plan.memory.own_bytes - sum(view.nbytes for _, view in lent)
+        self._slots, self._outputs, self._table = slots, outputs, table
+        self._own = [(base, _address(view)) for base, view in lent]
 
     def __call__(self, arrays: Sequence[Any], values: Mapping[str, int]) -> list[Array]:
         """Run; fresh arrays of the outputs. Arrays and numbers stand in the order of the names."""
-        words = self._words
+        table = self._table
         try:
-            for (view, places), array in zip(self._slots, arrays, strict=True):
-                if places and array.flags.aligned:
-                    address = array.__array_interface__["data"][0]
-                    for place in places:
-                        words[place] = address
+            for (view, base), array in zip(self._slots, arrays, strict=True):
+                if base is not None and array.flags.aligned:
+                    table.set_base(base, _address(array))
                 else:
                     view[...] = array
             if values:
@@ -57,5 +55,9 @@ class DirectCall:
                 self.plan.execute()
             return [output.copy() for output in self._outputs]
         finally:
-            for place, address in self._own:
-                words[place] = address
+            for base, address in self._own:
+                table.set_base(base, address)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])

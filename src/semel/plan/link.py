@@ -26,6 +26,7 @@ from semel.plan.prepared import (
     PreparedLoop,
     PreparedOp,
 )
+from semel.runtime.bases import FIXED
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 from semel.runtime.optable import TableLoop, TableRow, TableStep
@@ -100,6 +101,7 @@ class LinkedOps:
     `order` has every position in the order in which operations are taken up; views, which have
     no row, stand as early as what they must follow allows. `before[i]` are the positions that
     must come before i: dependencies, and the nearest operations that it shares bytes with.
+    `bases` has the number of the base of each buffer that can move.
     """
 
     steps: list[list[list[int]]]
@@ -110,6 +112,7 @@ class LinkedOps:
     before: list[tuple[int, ...]]
     loops: tuple[PlanLoop, ...]
     table_loops: list[TableLoop]
+    bases: dict[int, int]
 
 
 def link_ops(
@@ -120,8 +123,9 @@ def link_ops(
     buffers: Sequence[Buffer],
     binder: KernelBinder,
     functions: Mapping[str, CustomFunction],
+    movable: Sequence[int],
 ) -> LinkedOps:
-    """Steps and rows. Hazards are those of `order`.
+    """Steps and rows. Hazards are those of `order`; the buffers `movable` get bases.
 
     `run_order` is any order that keeps them, and is then the one to run in; without one,
     operations that conflict with nothing may move ahead to fill a step.
@@ -139,13 +143,16 @@ def link_ops(
     steps = form_steps(accesses, with_rows, conflicts, keep_order=run_order is not None)
     row_ops = [i for step in steps for segment in step for i in segment]
     loops = find_loops(ops)
+    bases = {index: number for number, index in enumerate(movable)}
     trips = {end: loop.trip for loop in loops for end in (loop.begin, loop.end)}
     return LinkedOps(
         steps,
         row_ops,
         _with_views(row_ops, taken, before),
         [
-            _loop_row(ops[i], trips[i]) if i in trips else _row(ops[i], buffers, binder, functions)
+            _loop_row(ops[i], trips[i])
+            if i in trips
+            else _row(ops[i], buffers, binder, functions, bases)
             for i in row_ops
         ],
         [
@@ -155,6 +162,7 @@ def link_ops(
         before,
         loops,
         _table_loops(loops, steps),
+        bases,
     )
 
 
@@ -304,16 +312,19 @@ def _row(
     buffers: Sequence[Buffer],
     binder: KernelBinder,
     functions: Mapping[str, CustomFunction],
+    bases: Mapping[int, int],
 ) -> TableRow:
     own = [buffers[b] for b in op.buffer_indices]
-    addresses = tuple(b.address for b in own)
+    places = tuple(
+        (bases[b], 0) if b in bases else (FIXED, buffers[b].address) for b in op.buffer_indices
+    )
     match op:
         case PreparedKernel():
             bound = binder.bind(op)
             return TableRow(
                 RowKind.KERNEL,
                 op.kernel.address,
-                addresses,
+                places,
                 bound.values,
                 bound.tiles,
                 bound.flops,
@@ -326,7 +337,7 @@ def _row(
             return TableRow(
                 RowKind.COPY,
                 0,
-                addresses,
+                places,
                 (),
                 tiles,
                 bytes=2 * size,
@@ -335,7 +346,7 @@ def _row(
             )
         case PreparedCustomFunction() if not _is_hosted(op, functions):
             address = functions[op.kind].address
-            return TableRow(RowKind.KERNEL, address, addresses, binder.values(op), 1)
+            return TableRow(RowKind.KERNEL, address, places, binder.values(op), 1)
         case _:
             return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
 

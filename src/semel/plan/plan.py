@@ -648,10 +648,9 @@ class ExecutionPlan:
             self._check_moved()
 
     def _attach(self) -> None:
-        table, linked = self._state.table, self._linked
         try:
             self._state.is_moving = True
-            self._bindings.attach(self._parts.ops, linked.row_ops, table.buffer_words)
+            self._bindings.attach(self._linked.bases)
             plain = self._plain_enter
             self._enter = partial(self._bindings.run, plain) if self._bindings else plain
             self._state.is_moving = False
@@ -666,16 +665,15 @@ class ExecutionPlan:
         """
         self._state.check_alive()
         buffers, keepers = self._parts.buffers, self._state.inputs
-        places = self._bindings.places(self._parts.ops, self._linked.row_ops)
-        slots: list[tuple[Array, Sequence[int]]] = []
+        slots: list[tuple[Array, int | None]] = []
         for name in names:
             keeper = keepers[name]
             view = buffers[keeper.index].array(keeper.shape_now())
             is_lent = view.nbytes >= LENT_FROM_BYTES and keeper.index not in self._parts.outputs
-            slots.append((view, places.get(keeper.index, ()) if is_lent else ()))
+            slots.append((view, self._linked.bases[keeper.index] if is_lent else None))
             keeper.record(view.shape)
         outputs = [buffers[i].array() for i in self._parts.outputs]
-        return DirectCall(self, slots, outputs, self._state.table.buffer_words)
+        return DirectCall(self, slots, outputs, self._state.table)
 
     # ------------------------------------------------------------ clones
 
@@ -937,6 +935,7 @@ class ExecutionPlan:
             parts.buffers,
             self._binder,
             parts.functions,
+            list(dict.fromkeys(io.index for io in (*parts.input_io, *parts.output_io))),
         )
         size = align(scratch_bytes(parts.ops, self._binder))
         self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
@@ -952,6 +951,7 @@ class ExecutionPlan:
             parts.threads,
             self._linked.table_loops,
             self._writers.marks,
+            bases=[parts.buffers[index].address for index in self._linked.bases],
         )
         words = state.table.words
         words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)

@@ -25,7 +25,8 @@ from semel.ir.abi import Code, Header, Lane, Segment, Step
 from semel.ir.abi import Event as EventWord
 from semel.runtime.device import Device, PlanEntry
 from semel.runtime.measured import Event, Span
-from semel.runtime.optable import OpTable, Words, aligned_words
+from semel.runtime.optable import OpTable
+from semel.runtime.words import Words, aligned_words
 
 #: Calls of one lane that a log has room for; a loop may make more, and they go unrecorded.
 MAX_EVENTS = 1 << 20

@@ -1,6 +1,6 @@
 """The op table of a plan in its binary form.
 
-    variables, guards, input checks, rows, steps, loops, rebinds  --OpTable-->  a native header
+    variables, guards, inputs, rows, steps, loops, rebinds, bases  --OpTable-->  a native header
 
 The header and everything it points to are arrays of 64-bit words laid out as
 `semel.ir.abi` says. What depends on variables (tile counts, work estimates, vals, trips) is
@@ -22,12 +22,14 @@ Counters and late variables are used like any others in values, tiles, amounts, 
 marks of the rows where they hold: a counter inside its loop, a late variable behind its
 REBIND up to the end of the loop or of the arm that holds it. Guards may hold late variables.
 
-Invariant: words that no variable reaches are written here, once, and never scattered.
+Buffers of rows, conditions and sources of late variables alike, are (base, offset) pairs;
+`set_base` moves a base (`semel.runtime.bases`).
+
+Invariant: words that no variable and no base reaches are written here, once, and never again.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,25 +38,20 @@ import numpy as np
 
 from semel.errors import InternalError
 from semel.ir import abi
-from semel.ir.abi import Header, Lane, Opcode, Row, RowKind, Segment, Step
+from semel.ir.abi import Base, Header, Lane, Opcode, Row, RowKind, Segment, Step
 from semel.ir.abi import Point as PointWord
 from semel.ir.expr import Dim, Variable
-from semel.runtime.registers import BIND, ONCE, Point, RegisterProgram
-
-Words = np.ndarray[Any, np.dtype[np.int64]]
+from semel.runtime.bases import Bases, Place
+from semel.runtime.control import JUMPS, check_control, find_points
+from semel.runtime.registers import BIND, ONCE, RegisterProgram
+from semel.runtime.words import Words, aligned_words, packed
 
 FLOPS_PER_NS = 50  #: what one core is assumed to reach; only steers chunking
 BYTES_PER_NS = 15
 
-_JUMPS = (RowKind.BRANCH, RowKind.JUMP)
 _ROWS = (RowKind.KERNEL, RowKind.HOST_CALL)  # steps that are no control
-
-
-def aligned_words(count: int) -> Words:
-    """Zeroed words that start on a cache line."""
-    raw = np.zeros(count + 8, np.int64)
-    skip = (-raw.ctypes.data % 64) // abi.WORD_BYTES
-    return raw[skip : skip + count]
+# Plain ints index faster than members of an enum.
+_DIRTY, _MOVED, _HAS_MOVED = int(Header.DIRTY), int(Header.MOVED), int(Base.HAS_MOVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class TableRow:
 
     kind: RowKind
     function: int
-    buffers: tuple[int, ...]
+    buffers: tuple[Place, ...]
     values: tuple[Dim, ...]
     tiles: Dim
     flops: Dim = 0
@@ -134,11 +131,13 @@ class OpTable:
         loops: Sequence[TableLoop] = (),
         marks: Sequence[Dim] = (),
         rebinds: Sequence[TableRebind] = (),
+        bases: Sequence[int] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
         self.bounds = tuple(bounds)
         self.loops, self.rebinds = tuple(loops), tuple(rebinds)
         self._keep: list[Words] = []
+        self._bases = Bases(bases)
         check_control(steps, loops, rebinds)
         points = find_points(steps, loops, rebinds)
         self._program = RegisterProgram(variables, points)
@@ -212,7 +211,7 @@ class OpTable:
         self._table(Header.CHECKS, Header.NUM_CHECKS, pairs, 2)
 
     def _table(self, field: Header, count: Header, items: Sequence[Any], width: int) -> None:
-        self._point(field, _packed(items, width))
+        self._point(field, packed(items, width))
         self.header[count] = len(items)
 
     def _write_rows(self, rows: Sequence[TableRow], steps: Sequence[TableStep]) -> None:
@@ -221,15 +220,15 @@ class OpTable:
         buffers = aligned_words(sum(len(r.buffers) for r in rows) + 1)
         values = aligned_words(sum(len(r.values) for r in rows) + 1)
         self._keep += [buffers, values]
-        #: The addresses that rows pass, one row's after the other's, and how many each has.
-        self.buffer_words, self.row_buffers = buffers, [len(r.buffers) for r in rows]
-        next_buffer = next_value = 0
+        next_buffer, next_value = int(buffers.ctypes.data), 0
+        addresses: list[int] = []
         for i, (row, number) in enumerate(zip(rows, _steps_of_rows(steps), strict=True)):
             words = table[i * abi.ROW_WORDS : (i + 1) * abi.ROW_WORDS]
             words[Row.KIND], words[Row.FUNCTION] = row.kind, row.function
-            words[Row.BUFFERS] = buffers.ctypes.data + next_buffer * abi.WORD_BYTES
-            buffers[next_buffer : next_buffer + len(row.buffers)] = row.buffers
-            next_buffer += len(row.buffers)
+            words[Row.BUFFERS] = next_buffer
+            for place in row.buffers:
+                addresses.append(self._bases.add(place, next_buffer))
+                next_buffer += abi.WORD_BYTES
             words[Row.VALUES] = values.ctypes.data + next_value * abi.WORD_BYTES
             for value in row.values:
                 self._place(self._program.register(value), values, next_value, number)
@@ -240,8 +239,11 @@ class OpTable:
             tiles, work = self._program.register(row.tiles), self._work(row)
             self._place(tiles, table, at + Row.TILES, number)
             self._place(work, table, at + Row.WORK_NS, number)
-            if self._is_shared and steps[number].kind in _ROWS:
+            if self._points and self._is_shared and steps[number].kind in _ROWS:
                 self._cut_at((tiles, work), number)
+        buffers[: len(addresses)] = addresses
+        self._point(Header.BASES, self._bases.write())
+        self.header[Header.NUM_BASES] = self._bases.count
 
     def _cut_at(self, registers: Sequence[int], step: int) -> None:
         """Cut the step again at the points where these change; the bind cuts all steps."""
@@ -287,7 +289,7 @@ class OpTable:
             words[Step.FIRST_SEGMENT], words[Step.NUM_SEGMENTS] = segment, len(step.segments)
             words[Step.FIRST_ROW], words[Step.NUM_ROWS] = row, sum(step.segments)
             words[Step.KIND] = step.kind
-            if step.kind in _JUMPS:
+            if step.kind in JUMPS:
                 self.rows[row * abi.ROW_WORDS + Row.TARGET] = step.target
             for num_rows in step.segments:
                 at = segment * abi.SEGMENT_WORDS
@@ -332,7 +334,7 @@ class OpTable:
     def _list(
         self, words: Words, field: PointWord, count: PointWord, items: Sequence[Any], width: int
     ) -> None:
-        array = _packed(items, width)
+        array = packed(items, width)
         self._keep.append(array)
         words[field], words[count] = array.ctypes.data, len(items)
 
@@ -358,6 +360,16 @@ class OpTable:
     def _register_address(self, variable: Variable) -> int:
         register = self._program.register(variable)
         return int(self._registers.ctypes.data + register * abi.WORD_BYTES)
+
+    def set_base(self, number: int, address: int) -> None:
+        """Let a base lie at `address`, from the next run on."""
+        at, bases, words = number * abi.BASE_WORDS, self._bases.words, self.words
+        if bases[at] != address:
+            # The address comes last: a run in between would write the old one, not half of it.
+            words[_MOVED] = 1
+            words[_DIRTY] = words[_DIRTY] or abi.ONLY_MOVED
+            bases[at + _HAS_MOVED] = 1
+            bases[at] = address
 
     def value(self, number: int) -> int:
         """What a variable's register holds: bound ones by number, then late ones.
@@ -434,60 +446,8 @@ class _PointParts:
     guards: list[tuple[int, int]] = field(default_factory=list)
 
 
-def check_control(
-    steps: Sequence[TableStep], loops: Sequence[TableLoop], rebinds: Sequence[TableRebind]
-) -> None:
-    """Every control step has its record and leads somewhere; loops nest."""
-    expected = {loop.first_step: RowKind.LOOP for loop in loops}
-    expected |= {loop.last_step: RowKind.END for loop in loops}
-    expected |= {rebind.step: RowKind.REBIND for rebind in rebinds}
-    kinds = (RowKind.LOOP, RowKind.END, RowKind.REBIND)
-    found = {i: step.kind for i, step in enumerate(steps) if step.kind in kinds}
-    if found != expected or len(expected) != 2 * len(loops) + len(rebinds):
-        raise InternalError("optable", f"control steps are {found}, records say {expected}.")
-    for a, b in itertools.combinations(sorted(loops, key=lambda loop: loop.first_step), 2):
-        if b.first_step < a.last_step < b.last_step:
-            raise InternalError("optable", f"loops of {a.counter} and {b.counter} must nest.")
-    for i, step in enumerate(steps):
-        if step.kind in _JUMPS:
-            _check_jump(i, step.target, len(steps), loops)
-
-
-def _check_jump(step: int, target: int, num_steps: int, loops: Sequence[TableLoop]) -> None:
-    if not step < target <= num_steps:
-        raise InternalError("optable", f"step {step} must lead to a later one, got {target}.")
-    for loop in loops:
-        inside = loop.first_step < step < loop.last_step
-        if loop.first_step < target <= loop.last_step and not inside:
-            raise InternalError("optable", f"step {step} leads into the loop of {loop.counter}.")
-
-
-def find_points(
-    steps: Sequence[TableStep], loops: Sequence[TableLoop], rebinds: Sequence[TableRebind]
-) -> list[Point]:
-    """The points of rebinds, then of loops, and the steps in which they hold."""
-    found = []
-    for rebind in rebinds:
-        ends = [loop.last_step for loop in loops if loop.first_step < rebind.step < loop.last_step]
-        ends += [
-            step.target - 1
-            for i, step in enumerate(steps)
-            if step.kind in _JUMPS and i < rebind.step < step.target
-        ]
-        found.append(Point(rebind.variables, rebind.step, min(ends, default=len(steps))))
-    found += [Point((loop.counter,), loop.first_step, loop.last_step) for loop in loops]
-    return found
-
-
 def _steps_of_rows(steps: Sequence[TableStep]) -> list[int]:
     return [i for i, step in enumerate(steps) for _ in range(sum(step.segments))]
-
-
-def _packed(items: Sequence[Any], width: int) -> Words:
-    array = aligned_words(max(len(items) * width, 1))
-    if items:
-        array[:] = np.array(items, np.int64).reshape(-1)
-    return array
 
 
 def make_lanes(threads: int, scratch_addresses: Sequence[int]) -> Words:
