@@ -15,7 +15,10 @@ the kernel cache it steers are process-wide too.
     SEMEL_CACHE_BYTES  how large it may grow (512M, 2G, plain bytes); default 512M
     SEMEL_DEBUG        comma list: poison (stale memory becomes NaN), jitter (random worker delays)
     SEMEL_DUMP         directory that receives the product of every compiler stage; default none
-    SEMEL_LOG          comma list of topics for `logging`, e.g. schedule,memory; default none
+    SEMEL_LOG          comma list of what to tell through `logging`; default none, `all` for all:
+                       schedule (which kernels, and why not fewer), compile (what was compiled, and
+                       how long it took), cache (kernels found or not, by key), memory (where the
+                       values of a plan lie), plan (growth), tune (choices and how they won)
     SEMEL_VERIFY       1 verifies the IR after every pass; default 0
     SEMEL_FUSION       0 gives every op its own kernel; default 1
     SEMEL_ARENA        0 gives every intermediate value bytes of its own; default 1
@@ -25,7 +28,7 @@ the kernel cache it steers are process-wide too.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -35,6 +38,7 @@ from semel.errors import UserError
 from semel.locks import make_lock
 
 DEBUG_MODES = frozenset({"poison", "jitter"})
+LOG_TOPICS = frozenset({"schedule", "compile", "cache", "memory", "plan", "tune"})
 MAX_THREADS = 1024
 MAX_SPIN_US = 1_000_000
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -62,7 +66,7 @@ class Settings:
     cache_bytes: int = 512 << 20
     debug: frozenset[str] = frozenset()
     dump: Path | None = None
-    log: tuple[str, ...] = ()
+    log: frozenset[str] = frozenset()
     verify: bool = False
     fusion: bool = True
     arena: bool = True
@@ -73,13 +77,18 @@ class Settings:
             _check_range("threads", self.threads, 1, MAX_THREADS)
         _check_range("cache_bytes", self.cache_bytes, 0, 1 << 62)
         _check_range("spin_us", self.spin_us, 0, MAX_SPIN_US)
-        unknown = sorted(self.debug - DEBUG_MODES)
-        if unknown:
-            raise UserError(
-                "config",
-                f"{_variable('debug')} must name some of {', '.join(sorted(DEBUG_MODES))}, "
-                f"got {', '.join(unknown)!r}.",
-            )
+        _check_words("debug", self.debug, DEBUG_MODES)
+        _check_words("log", self.log, LOG_TOPICS | {"all"})
+
+
+def _check_words(name: str, found: Collection[str], known: Set[str]) -> None:
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise UserError(
+            "config",
+            f"{_variable(name)} must name some of {', '.join(sorted(known))}, "
+            f"got {', '.join(unknown)!r}.",
+        )
 
 
 def _check_range(name: str, value: Any, low: int, high: int) -> None:
@@ -142,7 +151,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "cache_bytes": _size,
     "debug": lambda text: frozenset(_words(text)),
     "dump": _path,
-    "log": _words,
+    "log": lambda text: frozenset(_words(text)),
     "verify": _bool,
     "fusion": _bool,
     "arena": _bool,

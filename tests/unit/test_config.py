@@ -47,7 +47,7 @@ def test_every_variable_reaches_its_field() -> None:
         cache_bytes=2 << 30,
         debug=frozenset({"poison", "jitter"}),
         dump=Path("/dump"),
-        log=("schedule", "memory"),
+        log=frozenset({"schedule", "memory"}),
         verify=True,
         fusion=False,
         spin_us=7,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,7 @@ from semel.cache.key import digest
 from semel.config import settings
 from semel.errors import CacheError, CompileError
 from semel.locks import make_lock
+from semel.log import Topic
 
 T = TypeVar("T")
 
@@ -43,6 +45,7 @@ MAX_ENTRY_BYTES = 64 << 20  # kernels take kilobytes
 _HEADER = struct.Struct("<8sI32sQ32s")
 _MAGIC = b"SEMELKC\0"
 _SUFFIX = ".kernel"
+_CACHE, _COMPILE = Topic("cache"), Topic("compile")
 
 # ------------------------------------------------------------------------------ cache
 
@@ -75,7 +78,9 @@ class KernelCache:
             if data is not None:
                 self._memory.move_to_end(key)
                 self._memory_hits += 1
-                return data
+        if data is not None:
+            _CACHE("%s: found in memory", key)
+            return data
         data = self._disk.read(key) if self._disk else None
         with self._lock:
             if data is None:
@@ -83,6 +88,7 @@ class KernelCache:
             else:
                 self._disk_hits += 1
                 self._remember(key, data)
+        _CACHE("%s: %s", key, "not found" if data is None else "found on disk")
         return data
 
     def put(self, key: str, data: bytes) -> None:
@@ -153,7 +159,9 @@ def load_cached(
             return code, load(code)
         except CompileError as error:
             cache.discard(key, str(error))
+    start = time.perf_counter()
     code = compile_now()
+    _COMPILE("%s: %d bytes of code in %.1f ms", key, len(code), 1e3 * (time.perf_counter() - start))
     loaded = load(code)
     cache.put(key, code)
     return code, loaded
@@ -189,7 +197,7 @@ class _Disk:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.reason = str(error)
+            self._note(str(error))
             return None
         except CacheError as error:
             self.remove(key, str(error))
@@ -203,18 +211,18 @@ class _Disk:
         entry = _pack(name, payload)
         limit = min(self.max_bytes, MAX_ENTRY_BYTES)
         if len(entry) > limit:
-            self.reason = f"an entry of {len(entry)} bytes exceeds the limit of {limit}"
+            self._note(f"an entry of {len(entry)} bytes exceeds the limit of {limit}")
             return
         try:
             self._folder.replace(_file(name), entry)
             self._make_room(len(entry))
             self.reason = ""
         except (OSError, CacheError) as error:
-            self.reason = str(error)
+            self._note(str(error))
 
     def remove(self, key: str, reason: str) -> None:
         """Remove an entry that is in doubt."""
-        self.reason = reason
+        self._note(reason)
         self._remove(_file(digest([key])))
 
     def clear(self) -> None:
@@ -229,8 +237,13 @@ class _Disk:
         except FileNotFoundError:
             return []
         except (OSError, CacheError) as error:
-            self.reason = str(error)
+            self._note(str(error))
             return []
+
+    def _note(self, reason: str) -> None:
+        """Why the disk is of no use now."""
+        self.reason = reason
+        _CACHE("%s: %s", self.directory, reason)
 
     def _remove(self, file: str) -> bool:
         """Whether nothing has this name any more."""

@@ -17,7 +17,6 @@ compiled modules alone), the key is this process's own, and no other process eve
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.log import Topic
 
 #: What the code for every device depends on.
 CODE_SOURCES = ("errors.py", "locks.py", "ir", "kernel", "lower", "codegen")
@@ -33,7 +33,7 @@ CODE_SOURCES = ("errors.py", "locks.py", "ir", "kernel", "lower", "codegen")
 _PACKAGE = Path(__file__).parent.parent
 _IMPORTED_NS = time.time_ns()
 
-_log = logging.getLogger("semel.cache")
+_CACHE = Topic("cache")
 
 
 def cache_key(
@@ -77,7 +77,7 @@ def running_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
         reason = f"{changed[0]} was changed after it was imported"
     except OSError as error:
         reason = str(error)
-    _log.warning("[cache] kernels of this process are not kept: %s", reason)
+    _CACHE.warning("[cache] kernels of this process are not kept: %s", reason)
     return secrets.token_hex(32)
 
 

@@ -23,11 +23,13 @@ from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.text import format_kernel
 from semel.locks import make_lock
+from semel.log import Topic
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import CachedKernel
 
 KEPT_KERNELS = 256
+_CACHE = Topic("cache")
 
 
 class LoadedKernels:
@@ -89,6 +91,7 @@ def compile_kernel(
     key = compiler.key(text)
     found = loaded_kernels.find(key)
     if found is not None:
+        _CACHE("%s: loaded already", key)
         return found
     symbol = f"k{key[:24]}"
     code, loaded = load_cached(

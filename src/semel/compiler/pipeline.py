@@ -35,6 +35,7 @@ from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
+from semel.log import Topic
 from semel.lower import lower_schedule
 from semel.lower.register_tiles import panel_width
 from semel.ops.guards import guards
@@ -43,11 +44,14 @@ from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, instantiate
+from semel.plan.report.told import tell_memory
 from semel.runtime.free import HOST_DEVICE
+from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule, graph_to_run
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Node] = MappingProxyType({})
+_SCHEDULE, _COMPILE = Topic("schedule"), Topic("compile")
 
 
 def prepare_graph(
@@ -79,8 +83,11 @@ def prepare_graph(
     if program is None:
         program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
         keep_program(request, program)
+    else:
+        _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
     plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
+    tell_memory(plan)
     return plan
 
 
@@ -114,6 +121,7 @@ def compile_graph(
     stage.dump("graph", graph, format_graph)
     schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
+    _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     if tuning is not None:
         default, sizes = kernels, all_variables(asked, conditions)
@@ -123,10 +131,29 @@ def compile_graph(
     for number, lowered in enumerate(kernels):
         stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler))
-    return stage(
+    program = stage(
         "program",
         lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds, keep),
     )
+    _tell_compiled(asked, program, stage.seconds)
+    return program
+
+
+def _tell_schedule(schedule: Schedule) -> None:
+    if _SCHEDULE.is_on:
+        names, count = ", ".join(schedule.graph.names), len(schedule.groups)
+        _SCHEDULE("%s: %d nodes in %d kernels or loops", names, len(schedule.graph.nodes), count)
+        for line in schedule.log:
+            _SCHEDULE("%s", line)
+
+
+def _tell_compiled(graph: Graph, program: Program, seconds: Mapping[str, float]) -> None:
+    if _COMPILE.is_on:
+        for kernel in program.kernels:
+            size = len(kernel.code or b"")
+            _COMPILE("kernel %s is %s, %d bytes", kernel.name, kernel.entry_point, size)
+        took = ", ".join(f"{name} {1e3 * time:.1f}" for name, time in seconds.items())
+        _COMPILE("%s: compiled; ms by stage: %s", ", ".join(graph.names), took)
 
 
 def _with_kept(graph: Graph, keep: Mapping[str, Node]) -> Graph:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from semel.config import settings
 from semel.errors import CacheError
 from semel.ir.target import Target
 from semel.locks import make_lock
+from semel.log import Topic
 from semel.runtime.device import find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.version import VERSION
@@ -42,7 +42,7 @@ _SUFFIX = ".json"
 # What reading something else as a record raises.
 _NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
-_log = logging.getLogger("semel.tune")
+_TUNE = Topic("tune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class ChoiceMemory:
         """Report what is wrong with the disk; once, for every prepare asks."""
         if trouble != self._told:
             self._told = trouble
-            _log.warning("[tune] %s", trouble)
+            _TUNE.warning("[tune] %s", trouble)
 
 
 def default_memory(target: Target, device: str = HOST_DEVICE) -> ChoiceMemory:

@@ -15,7 +15,6 @@ a choice can only cost time.
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from semel.errors import SemelError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate
 from semel.ir.target import Target
 from semel.kernel.text import format_kernel
+from semel.log import Topic
 from semel.lower import for_group, lower_group
 from semel.lower.choices import Choice, candidate_choices
 from semel.lower.lowered import Lowered, Slot, nodes_of
@@ -53,7 +53,7 @@ MAX_BYTES = 1 << 30
 
 Measure = Callable[[Trial, int], float]
 
-_log = logging.getLogger("semel.tune")
+_TUNE = Topic("tune")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ class _Chooser:
             raced = self._race(default, candidates)
             if raced is not None:
                 entry = self.found[key] = raced
-        return default if entry is None else self._apply(default, candidates, entry)
+        chosen = default if entry is None else self._apply(default, candidates, entry)
+        _TUNE("%s: %s", chosen.kernel.name, chosen.choice)
+        return chosen
 
     def _apply(self, default: Lowered, candidates: Sequence[Choice], entry: Remembered) -> Lowered:
         """The kernel as `entry` says; the default if its choice is no candidate any more."""
@@ -164,9 +166,10 @@ class _Chooser:
             return None
         try:
             trials = self._trials(default, candidates, self.values)
+            _TUNE("%s: racing %s", default.kernel.name, ", ".join(t.name for t in trials))
             winner, ratio = race(trials, self.tuning.measure)
         except SemelError as error:
-            _log.warning("[tune] %s keeps its default: %s", default.kernel.name, error)
+            _TUNE.warning("[tune] %s keeps its default: %s", default.kernel.name, error)
             return None
         threads = self.tuning.threads
         values = {v.name: self.values[v.name] for v in default.kernel.variables}
@@ -282,7 +285,7 @@ def measured_values(
     for values in _small_values(unknown, given):
         if _broken_guard(guards, values) is None:
             return values
-    _log.warning("[tune] no values were found that satisfy the guards; give them: tune={...}")
+    _TUNE.warning("[tune] no values were found that satisfy the guards; give them: tune={...}")
     return None
 
 

@@ -60,6 +60,7 @@ from semel.plan.report.describe import describe_arena, describe_ops, describe_pl
 from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import RunInfo, merge_runs
+from semel.plan.report.told import tell_growth
 from semel.plan.save import pack_plan, save_plan
 from semel.plan.snapshot import Snapshot, take_snapshot
 from semel.plan.state import (
@@ -556,6 +557,7 @@ class ExecutionPlan:
         finally:
             self._check_moved()
         self.growths += 1
+        tell_growth(values, used, self.memory.peak_bytes)
 
     def _check_moved(self) -> None:
         """A signal that comes while memory moves leaves nothing that could be used safely."""

@@ -26,7 +26,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from semel.devices.cpu.apart import run_apart
 from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
 from semel.errors import CompileError, DeviceError, InternalError
 from semel.ir.target import Target, target_for
@@ -142,13 +141,9 @@ def features_from_cpuinfo(arch: str, text: str) -> tuple[str, ...] | None:
 
 def features_from_llvm(arch: str) -> tuple[str, ...]:
     """The same list from LLVM's own detection."""
-    found = run_apart(_llvm_features)
-    return tuple(name for name in _FEATURES[arch] if found.get(name))
-
-
-def _llvm_features() -> dict[str, bool]:
     with _llvm_lock:
-        return dict(_llvm().get_host_cpu_features())
+        found = _llvm().get_host_cpu_features()
+    return tuple(name for name in _FEATURES[arch] if found.get(name))
 
 
 def _cache_sizes(root: Path) -> dict[str, int]:
@@ -231,7 +226,7 @@ def toolchain_version() -> str:
 
 
 # llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
-# for it, so that the child finds LLVM at rest. Signal handlers never see it: `run_apart`.
+# for it, so that the child finds LLVM at rest.
 _llvm_lock = make_lock()
 
 
@@ -341,7 +336,8 @@ def compile_ir(
 
     Give functions `nounwind`, or each costs an unwind table that nobody reads.
     """
-    code = run_apart(lambda: _object_code(ir_text, target, passes))
+    with _optimised(ir_text, target, passes) as (machine, module):
+        code: bytes = machine.emit_object(module)
     stray = [
         name
         for name in undefined_symbols(code)
@@ -355,18 +351,8 @@ def compile_ir(
     return code
 
 
-def _object_code(ir_text: str, target: Target, passes: str) -> bytes:
-    with _optimised(ir_text, target, passes) as (machine, module):
-        code: bytes = machine.emit_object(module)
-    return code
-
-
 def assembly(ir_text: str, target: Target, *, passes: str = "none") -> str:
     """The machine code of `ir_text` as assembly text, for people and for tests."""
-    return run_apart(lambda: _assembly(ir_text, target, passes))
-
-
-def _assembly(ir_text: str, target: Target, passes: str) -> str:
     with _optimised(ir_text, target, passes) as (machine, module):
         text: str = machine.emit_assembly(module)
     return text

@@ -30,6 +30,12 @@ def format_explanation(it: Explanation) -> str:
     )
 
 
+def memory_lines(it: Explanation) -> Iterator[str]:
+    """What lies where, and the bytes in all."""
+    yield from _buffers(it.buffers)
+    yield from _memory(it)
+
+
 def _head(it: Explanation) -> Iterator[str]:
     threads = "1 thread" if it.threads == 1 else f"{it.threads} threads"
     yield (
