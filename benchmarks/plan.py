@@ -26,7 +26,7 @@ from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedEnd, PreparedKernel, PreparedLoop
+from semel.plan.rows import PreparedKernel, PreparedLoop
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -161,11 +161,8 @@ def _iteration_overhead() -> PlanRow:
         builder = ExecutionPlanBuilder()
         for i, buffer in enumerate(buffers):
             builder.add_buffer(i, buffer)
-        builder.add_op(PreparedLoop(0, "step", trip))
-        builder.add_kernel(
-            PreparedKernel(1, None, kernel, "cpu", (0, 1), (1,), fixedvars={"turns": 0})
-        )
-        builder.add_op(PreparedEnd(2))
+        call = PreparedKernel(1, None, kernel, "cpu", (0, 1), (1,), fixedvars={"turns": 0})
+        builder.add_op(PreparedLoop(0, "step", trip, (call,)))
         builder.set_output_buffer(1)
         plans.append(builder.build(threads=1))
     few_s, many_s = _best(plans, calls=50)
@@ -240,13 +237,11 @@ def _tail() -> PlanRow:
 
 def _lifetimes(plan: ExecutionPlan) -> list[Lifetime]:
     program = plan.program
-    if program is None:
-        return []
-    tops = {v.name: v.max or 1 for v in program.variables}
+    tops = {v.variable.name: v.variable.max or 1 for v in program.variables}
     return [
         Lifetime(evaluate(value.type.num_bytes, tops), value.first, value.last)
         for value in program.values
-        if value.kind == "arena"
+        if value.place == "arena"
     ]
 
 

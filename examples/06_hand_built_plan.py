@@ -13,7 +13,7 @@ from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.types import FLOAT32, TensorType
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import PreparedKernel
+from semel.plan.rows import PreparedKernel
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 

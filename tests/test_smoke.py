@@ -26,7 +26,7 @@ from semel.lower import lower_schedule
 from semel.lower.lowered import Lowered, nodes_of
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
-from semel.plan.program import instantiate
+from semel.plan.instantiate import instantiate
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
 from semel.tensor.realize import build_graph

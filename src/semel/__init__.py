@@ -37,18 +37,17 @@ from semel.ir.types import DType
 from semel.load import load_plan
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import (
+from semel.plan.report.explain import Explanation
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import KernelProfile
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
-    PreparedEnd,
     PreparedKernel,
     PreparedLoop,
     RuntimeVar,
 )
-from semel.plan.report.explain import Explanation
-from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import KernelProfile
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import (
     custom_function,
@@ -206,7 +205,6 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",
-    "PreparedEnd",
     "PreparedKernel",
     "PreparedLoop",
     "ProfileReport",

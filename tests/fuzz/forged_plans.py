@@ -98,11 +98,9 @@ def forge(data: bytes, rng: Random) -> bytes:
             mutate(form[part] if part else form, rng)
 
     def header(record: Any) -> None:
-        names = ("ops", "values", "dims", "variables", "guards", "inputs", "outputs")
-        kept = {name: record[name] for name in names}
+        program, dims = record["program"], record["dims"]
         for _ in range(0 if in_kernel else changes):
-            mutate(rng.choice((kept["ops"], kept["values"], kept["dims"], kept)), rng)
-        record |= kept
+            mutate(rng.choice((program["rows"], program["values"], dims, program)), rng)
 
     return forged(data, header, kernel)
 

@@ -407,8 +407,7 @@ def test_weights_of_the_loop_are_packed() -> None:
     data = operands("lstm", 32, 64)
     outputs = apply("lstm", Tensor.input("x", (5, 1, 32)), data, {})
     program = semel.prepare(outputs, threads=1).program
-    assert program is not None
-    shapes = [v.type.shape for v in program.values if v.kind == "constant"]
+    shapes = [v.type.shape for v in program.values if v.place == "constant"]
     assert sum(len(shape) == 3 for shape in shapes) == 2
 
 

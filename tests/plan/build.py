@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.plan.kernels import kernel
 
-from semel.ir.expr import Variable
+from semel.ir.expr import Dim, Variable
 from semel.ir.types import FLOAT32, TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedKernel
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
 
 N = Variable("n", 0, 1 << 20)
 
@@ -34,6 +37,7 @@ class Sketch:
         self.index: dict[str, int] = {}
         self.buffers: dict[str, Buffer] = {}
         self._next_id = 100
+        self._open: list[tuple[ExecutionPlanBuilder, PreparedLoop]] = []
 
     def buffer(self, name: str, buffer: Buffer | None = None) -> int:
         """The index of a named buffer, made at first use."""
@@ -61,10 +65,56 @@ class Sketch:
             )
         )
 
+    def begin(self, trip: Dim, counter: str = "step", id: int = 1) -> None:
+        """What is added up to the next `end` is the body of a loop."""
+        self._open.append((self.builder, PreparedLoop(id, counter, trip, ())))
+        self.builder = _Body(self.builder)  # type: ignore[assignment]
+
+    def end(self) -> int:
+        """The end of the loop that began last."""
+        body, (self.builder, loop) = self.builder, self._open.pop()
+        return self.builder.add_op(replace(loop, body=body.rows))  # type: ignore[attr-defined]
+
     def build(self, *outputs: str, threads: int = 1) -> ExecutionPlan:
         """Build with these outputs."""
         self.builder.set_output_buffers([self.buffer(o) for o in outputs])
         return self.builder.build(threads=threads)
+
+
+class _Body:
+    """Takes the rows of a loop; all else is the builder's."""
+
+    def __init__(self, builder: ExecutionPlanBuilder) -> None:
+        self._builder = builder
+        self.rows: list[PreparedOp] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def add_op(self, op: PreparedOp) -> None:
+        self.rows.append(op)
+
+    add_kernel = add_op
+
+
+def program_of(
+    values: Sequence[ProgramValue],
+    calls: Sequence[tuple[CachedKernel, Sequence[int], Sequence[Variable]]],
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
+    variables: Sequence[Variable],
+    **options: Any,
+) -> Program:
+    """A compiled program without a compiler: kernel calls one after the other."""
+    return Program(
+        tuple(values),
+        tuple(PreparedKernel.call(i, *call) for i, call in enumerate(calls)),
+        tuple(PlanIO(name, i, values[i].type) for name, i in inputs.items()),
+        tuple(PlanIO(name, i, values[i].type) for name, i in outputs.items()),
+        tuple(outputs.values()),
+        variables=tuple(PlanVariable(v) for v in variables),
+        **options,
+    )
 
 
 def symbolic_add(top: int = 4096, *, threads: int = 1, guards: Sequence[Any] = ()) -> ExecutionPlan:

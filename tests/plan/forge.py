@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from semel.plan import save
-from semel.plan.save import Prefix
+from semel.plan.file.format import PAGE_BYTES, Prefix
 
 Change = Callable[[Any], None]
 
@@ -36,7 +35,7 @@ def forged(
     header(record)
     text = json.dumps(record).encode()
     front = text + blobs
-    front += bytes(-(64 + len(front)) % save.PAGE_BYTES)
+    front += bytes(-(64 + len(front)) % PAGE_BYTES)
     constants = data[front_end:]
     prefix |= {
         "header_bytes": len(text),

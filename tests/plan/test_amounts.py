@@ -14,7 +14,7 @@ import semel
 from semel import Tensor, Variable
 from semel.errors import PlanError, SemelError, UserError, VariableError
 from semel.ir.expr import Dim
-from semel.plan.prepared import PreparedCopy, PreparedEnd, PreparedKernel, PreparedLoop, RuntimeVar
+from semel.plan.rows import PreparedCopy, PreparedKernel, RuntimeVar
 from semel.runtime.kernel import CachedKernel
 
 N, M = Variable("n", 0, 16), Variable("m", 0, 16)
@@ -97,16 +97,16 @@ def test_fixed_values_that_never_fit_are_refused_at_build() -> None:
 def test_a_loop_must_not_run_a_negative_number_of_times() -> None:
     for trip, message in ((N - 4, "trip = n - 4 must not be"), (8 // N, "at least 1")):
         s = Sketch(16)
-        s.builder.add_op(PreparedLoop(1, "step", trip))
+        s.begin(trip, "step")
         s.op("increment", "x", "out")
-        s.builder.add_op(PreparedEnd(2))
+        s.end()
         plan = s.build("out")
         with pytest.raises(VariableError, match=message):
             plan.execute_with_vars(n=0)
         plan.execute_with_vars(n=4)
     s = Sketch(16)
-    s.builder.add_op(PreparedLoop(1, "step", 4 * ANY))
-    s.builder.add_op(PreparedEnd(2))
+    s.begin(4 * ANY, "step")
+    s.end()
     s.buffer("x")
     with pytest.raises(PlanError, match=r"trip .* must stay within"):
         s.build("x")
@@ -152,9 +152,9 @@ def test_what_the_bounds_show_costs_no_guard() -> None:
 
 def test_a_saved_plan_has_each_guard_once(tmp_path: Any) -> None:
     s = Sketch(16)
-    s.builder.add_op(PreparedLoop(1, "step", N - 4))
+    s.begin(N - 4, "step")
     s.builder.add_op(PreparedCopy(3, (s.buffer("out"), s.buffer("x"))))
-    s.builder.add_op(PreparedEnd(2))
+    s.end()
     plan = s.build("out")
     plan.save(tmp_path / "plan")
     loaded = semel.load_plan(tmp_path / "plan")

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch, symbolic_add, typed
+from tests.plan.build import Sketch, program_of, symbolic_add, typed
 from tests.plan.kernels import TILE, kernel
 
 from semel import config
 from semel.errors import InputError, OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Variable
+from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
+from semel.plan.program import Program, ProgramValue
 
 X8 = np.arange(8, dtype=np.float32)
 
@@ -185,21 +186,15 @@ def _program(top: int | None, *, wide: bool = False) -> Program:
     n, k = Variable("n", 0, top), Variable("k", 0, top)
     vector = typed((k,))
     values = (
-        ProgramValue("x", vector, "input", node_ids=(1,)),
+        ProgramValue("x", vector, "io", node_ids=(1,)),
         ProgramValue("a", vector, "arena", None, 0, 1, (2,)),
         ProgramValue("b", vector, "arena", None, 1, 2, (3,)),
-        ProgramValue("out", vector, "output", node_ids=(4,)),
+        ProgramValue("out", vector, "io", node_ids=(4,)),
         ProgramValue("one", typed((4,)), "constant", np.ones(4, np.float32), node_ids=(5,)),
     )
-    ops = (
-        ProgramOp(0, (0, 1), (k,)),
-        ProgramOp(0, (1, 2), (k,)),
-        ProgramOp(1, (2, 3), (k,)),
-    )
-    kernels = (kernel("double", n), kernel("increment", n))
-    return Program(
-        kernels, values, ops, (("x", 0),), (("out", 3),), variables=(k,), compile_count=1
-    )
+    double, increment = kernel("double", n), kernel("increment", n)
+    calls = [(double, (0, 1), (k,)), (double, (1, 2), (k,)), (increment, (2, 3), (k,))]
+    return program_of(values, calls, {"x": 0}, {"out": 3}, (k,), compile_count=1)
 
 
 def _check(plan: ExecutionPlan, size: int) -> None:
@@ -258,13 +253,11 @@ def test_growth_past_the_memory_limit_is_refused_and_changes_nothing() -> None:
 def test_memory_says_what_sharing_saves() -> None:
     n = Variable("n", 1, 1000)
     vector = typed((n,))
-    values = [ProgramValue("x", vector, "input", node_ids=(1,))]
+    values = [ProgramValue("x", vector, "io", node_ids=(1,))]
     values += [ProgramValue(f"t{i}", vector, "arena", None, i, i + 1) for i in range(9)]
-    values.append(ProgramValue("out", vector, "output"))
-    ops = tuple(ProgramOp(0, (i, i + 1), (n,)) for i in range(10))
-    program = Program(
-        (kernel("double", n),), tuple(values), ops, (("x", 0),), (("out", 10),), variables=(n,)
-    )
+    values.append(ProgramValue("out", vector, "io"))
+    calls = [(kernel("double", n), (i, i + 1), (n,)) for i in range(10)]
+    program = program_of(values, calls, {"x": 0}, {"out": 10}, (n,))
     plan = instantiate(program, threads=1)
     assert plan.memory.naive_bytes == 9 * 4032
     assert plan.memory.arena_bytes == 2 * 4032

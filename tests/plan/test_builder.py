@@ -10,7 +10,7 @@ from tests.plan.kernels import kernel
 from semel.errors import CycleError, InputError, PlanError, UnsupportedError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import (
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,

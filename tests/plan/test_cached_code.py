@@ -19,7 +19,7 @@ from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.errors import CompileError
 from semel.ir.target import target_for
-from semel.plan.program import instantiate
+from semel.plan.instantiate import instantiate
 from semel.tensor.realize import build_graph
 
 OTHER = "define i64 @other() nounwind {\n  ret i64 1\n}"

@@ -10,7 +10,7 @@ import semel
 from semel import Tensor, Variable
 from semel.errors import ReleasedError, StaleError
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import PreparedCopy
+from semel.plan.rows import PreparedCopy
 from semel.runtime.buffer import Buffer
 
 TILE_BYTES = 256 << 10  #: what a copy is cut into

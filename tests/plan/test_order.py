@@ -19,7 +19,7 @@ from tests.plan.kernels import TILE
 import semel
 from semel import Tensor, config
 from semel.errors import OrderError, PlanError
-from semel.plan.prepared import PreparedBufferView, PreparedCopy, PreparedCustomFunction
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function
 
@@ -286,8 +286,8 @@ def test_instance_levels_follow_the_named_instances() -> None:
     s.op("double", "y", "b", id=5)
     s.op("double", "p", "c", id=5, dependencies=())
     s.op("double", "q", "d", id=5)
-    s.builder._instance_deps[2] = (0,)
-    s.builder._instance_deps[3] = (1,)
+    s.builder._after[2] = (0,)
+    s.builder._after[3] = (1,)
     assert s.build("d").op_levels == [[0, 1], [2, 3]]
 
 

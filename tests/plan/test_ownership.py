@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch, symbolic_add, typed
+from tests.plan.build import Sketch, program_of, symbolic_add, typed
 from tests.plan.kernels import TILE, kernel
 
 import semel
@@ -25,8 +25,9 @@ from semel.errors import (
 )
 from semel.ir.graph import Graph
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import PreparedKernel
-from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
+from semel.plan.instantiate import instantiate
+from semel.plan.program import Program, ProgramValue
+from semel.plan.rows import PreparedKernel
 from semel.runtime.allocator import allocate, counters
 from semel.runtime.buffer import Buffer
 
@@ -43,12 +44,13 @@ def _chain_program(elements: int) -> Program:
     n = Variable("n", 1, elements)
     vector = typed((n,))
     values = (
-        ProgramValue("x", vector, "input", node_ids=(1,)),
+        ProgramValue("x", vector, "io", node_ids=(1,)),
         ProgramValue("t", vector, "arena", None, 0, 1, (2,)),
-        ProgramValue("out", vector, "output", node_ids=(3,)),
+        ProgramValue("out", vector, "io", node_ids=(3,)),
     )
-    ops = (ProgramOp(0, (0, 1), (n,)), ProgramOp(0, (1, 2), (n,)))
-    return Program((kernel("double", n),), values, ops, (("x", 0),), (("out", 2),), variables=(n,))
+    double = kernel("double", n)
+    calls = [(double, (0, 1), (n,)), (double, (1, 2), (n,))]
+    return program_of(values, calls, {"x": 0}, {"out": 2}, (n,))
 
 
 # ---------------------------------------------------------------- release
@@ -190,17 +192,11 @@ def test_a_view_is_stale_after_growth() -> None:
     n = Variable("n", 1, None)
     vector = typed((n,))
     values = (
-        ProgramValue("x", vector, "input", node_ids=(1,)),
-        ProgramValue("out", vector, "output", node_ids=(2,)),
+        ProgramValue("x", vector, "io", node_ids=(1,)),
+        ProgramValue("out", vector, "io", node_ids=(2,)),
     )
-    program = Program(
-        (kernel("double", n),),
-        values,
-        (ProgramOp(0, (0, 1), (n,)),),
-        (("x", 0),),
-        (("out", 1),),
-        variables=(n,),
-    )
+    calls = [(kernel("double", n), (0, 1), (n,))]
+    program = program_of(values, calls, {"x": 0}, {"out": 1}, (n,))
     plan = instantiate(program, threads=1)
     plan(x=np.ones(4, np.float32))
     part, view = plan.output_buffer.view(0, 8), plan.output_buffer.borrow()
@@ -227,7 +223,7 @@ def test_a_clone_shares_kernels_and_constants_and_owns_the_rest() -> None:
     assert clone.kernels == plan.kernels
     assert clone.memory.own_bytes == plan.memory.own_bytes
     assert clone.memory.weights_bytes == plan.memory.weights_bytes > 0
-    constants = [i for i, v in enumerate(plan.program.values) if v.kind == "constant"]  # type: ignore[union-attr]
+    constants = [i for i, v in enumerate(plan.program.values) if v.place == "constant"]
     others = set(range(len(plan.buffers))) - set(constants)
     assert all(plan.buffers[i].address == clone.buffers[i].address for i in constants)
     assert all(plan.buffers[i].address != clone.buffers[i].address for i in others)
@@ -349,8 +345,8 @@ def test_weights_are_not_held_twice() -> None:
     shared = {
         plan.buffers[i].address
         for plan in (first, second)
-        for i, value in enumerate(plan.program.values)  # type: ignore[union-attr]
-        if value.kind == "constant"
+        for i, value in enumerate(plan.program.values)
+        if value.place == "constant"
     }
     assert len(shared) == 1
     ones = np.ones(4 * MIB, np.float32)
@@ -363,18 +359,13 @@ def test_constants_work_at_any_address_that_suits_their_elements(skip: int) -> N
     raw = np.arange(1000 + skip, dtype=np.float32)[skip:]
     vector, fixed = typed((1000,)), typed((1000,))
     values = (
-        ProgramValue("x", vector, "input", node_ids=(1,)),
+        ProgramValue("x", vector, "io", node_ids=(1,)),
         ProgramValue("w", fixed, "constant", raw, node_ids=(2,)),
-        ProgramValue("out", vector, "output", node_ids=(3,)),
+        ProgramValue("out", vector, "io", node_ids=(3,)),
     )
-    program = Program(
-        (kernel("add", n),),
-        values,
-        (ProgramOp(0, (0, 1, 2), (Variable("k", 1000, 1000),)),),
-        (("x", 0),),
-        (("out", 2),),
-        variables=(Variable("k", 1000, 1000),),
-    )
+    k = Variable("k", 1000, 1000)
+    calls = [(kernel("add", n), (0, 1, 2), (k,))]
+    program = program_of(values, calls, {"x": 0}, {"out": 2}, (k,))
     plan = instantiate(program, threads=1)
     np.testing.assert_array_equal(plan(x=np.ones(1000, np.float32)), raw + 1)
 

@@ -13,7 +13,7 @@ from tests.plan.kernels import kernel
 import semel
 from semel import GraphError, PlanError, StaleError, Tensor, Variable, VariableError, config
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedKernel, RuntimeVar
+from semel.plan.rows import PreparedKernel, RuntimeVar
 
 N = Variable("n", 1, 64)
 X = Tensor.input("x", (N, 4), "float32")

@@ -20,15 +20,15 @@ from semel.errors import CustomFunctionError, PlanError, VariableError
 from semel.ir import abi
 from semel.ir.abi import Header, Lane
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import (
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import RunInfo, covered_ns
+from semel.plan.report.trace import chrome_trace
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
     RuntimeVar,
 )
-from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import RunInfo, covered_ns
-from semel.plan.report.trace import chrome_trace
 from semel.runtime.custom import (
     custom_function,
     find_custom_function,

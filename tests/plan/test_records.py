@@ -26,11 +26,10 @@ from semel.errors import (
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import (
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
-    PreparedEnd,
     PreparedKernel,
     PreparedLoop,
     RuntimeVar,
@@ -51,8 +50,7 @@ GOOD: dict[type[Any], dict[str, Any]] = {
     PreparedCopy: {"id": 1, "buffer_indices": (0, 1)},
     PreparedBufferView: {"id": 1, "buffer_indices": (0, 1), "byte_offset": 0, "byte_size": 4},
     PreparedCustomFunction: {"id": 1, "kind": "all_reduce", "attrs": None, "buffer_indices": (0,)},
-    PreparedLoop: {"id": 1, "counter": "i", "trip": 3},
-    PreparedEnd: {"id": 1},
+    PreparedLoop: {"id": 1, "counter": "i", "trip": 3, "body": ()},
     RuntimeVar: {"name": "n", "min_val": 0, "max_val": 4},
 }
 NO_INT = (3.5, "3", None, True, [1])
@@ -80,6 +78,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "trip": (3.5, "n", None, True, (3,)),
     "min_val": (3.5, "3", None, True, -(1 << 70)),
     "max_val": (3.5, "3", True, -1, 1 << 70),
+    "body": (None, 5, "x", (5,), [None], (RuntimeVar("n", 0),)),
+    "notes": (None, "x", ("x",)),
 }
 
 

@@ -25,7 +25,7 @@ from semel import Tensor, Variable
 from semel.errors import BusyError
 from semel.ir.abi import Code, Header
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedCustomFunction
+from semel.plan.rows import PreparedCustomFunction
 from semel.runtime.buffer import BorrowedArray, Buffer
 from semel.runtime.custom import custom_function
 
@@ -67,17 +67,12 @@ REFUSED: dict[str, Attempt] = {
     "execute_profiled": lambda p: p.execute_profiled(limits=False),
     "execute_with_vars": lambda p: p.execute_with_vars(n=2),
     "execute_with_vars_profiled": lambda p: p.execute_with_vars_profiled(n=2),
-    "keep_results": lambda p: p.keep_results({}),
-    "keep_values": lambda p: p.keep_values({}, {}),
     "num_barriers": lambda p: p.num_barriers,
     "release_all_buffers": lambda p: p.release_all_buffers(),
     "release_intermediate_buffers": lambda p: p.release_intermediate_buffers(),
     "replicate": lambda p: p.replicate(),
     "resume": lambda p: p.resume({"n": 2}, {}),
     "run_between": lambda p: p.run_between({}, lambda name, shape: B, lambda i, array: None),
-    "set_again": lambda p: p.set_again(lambda n: p),
-    "set_program": lambda p: p.set_program(p.program, 0),  # type: ignore[arg-type]
-    "set_resize": lambda p: p.set_resize(lambda values: None),
     "unbind": lambda p: p.unbind(),
 }
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.
@@ -110,8 +105,6 @@ READ: dict[str, Attempt] = {
     "threads": lambda p: p.threads,
     "variables": lambda p: p.variables,
 }
-#: The package's own, called in the middle of a change.
-INSIDE = {"own"}
 
 BUFFER_REFUSED: dict[str, Callable[[Buffer], Any]] = {
     "alone": lambda b: b.alone(lambda: None),
@@ -143,7 +136,7 @@ def _members(kind: type) -> set[str]:
 
 
 def test_every_member_of_a_plan_is_in_a_table() -> None:
-    assert _members(ExecutionPlan) | {"__call__"} == {*REFUSED, *READ, *INSIDE}
+    assert _members(ExecutionPlan) | {"__call__"} == {*REFUSED, *READ}
 
 
 def test_every_member_of_a_buffer_is_in_a_table() -> None:

@@ -13,14 +13,12 @@ import semel
 from semel import Variable
 from semel.errors import ReleasedError
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import (
+from semel.plan.release import passing_ranges
+from semel.plan.rows import (
     PreparedCopy,
     PreparedCustomFunction,
-    PreparedEnd,
     PreparedKernel,
-    PreparedLoop,
 )
-from semel.plan.release import passing_ranges
 from semel.runtime.allocator import counters
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
@@ -29,7 +27,7 @@ BIG = 1 << 18  #: elements of a buffer whose memory is a mapping of its own
 
 
 def _passing(s: Sketch, plan: ExecutionPlan) -> set[str]:
-    found = passing_ranges(plan._parts, plan._binder)
+    found = passing_ranges(plan._parts)
     return {name for name, buffer in s.buffers.items() if buffer.byte_range in found}
 
 
@@ -105,11 +103,11 @@ def test_what_overlaps_bytes_that_are_seen_stays(reads_across: bool) -> None:
 def test_a_loop_that_may_not_run_writes_nothing_for_sure() -> None:
     for is_inside, expected in ((True, {"between"}), (False, set[str]())):
         s = Sketch(16)
-        s.builder.add_op(PreparedLoop(1, "step", Variable("t", 0, 4)))
+        s.begin(Variable("t", 0, 4), "step")
         s.op("increment", "x", "between")
         if is_inside:
             s.op("double", "between", "out")
-        s.builder.add_op(PreparedEnd(2))
+        s.end()
         if not is_inside:
             s.op("double", "between", "out")
         assert _passing(s, s.build("out")) == expected
@@ -118,7 +116,7 @@ def test_a_loop_that_may_not_run_writes_nothing_for_sure() -> None:
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_what_a_counter_selects_is_not_written_whole(is_fixed: bool) -> None:
     s = Sketch(16, fixed=False)
-    s.builder.add_op(PreparedLoop(1, "step", 4))
+    s.begin(4, "step")
     plain = kernel("increment", Variable("n", 0, 16))
     both = (Variable("step", 0, 16), Variable("n", 0, 16))
     specs = tuple(replace(spec, size=16) for spec in plain.signature.buffers)
@@ -135,7 +133,7 @@ def test_what_a_counter_selects_is_not_written_whole(is_fixed: bool) -> None:
         )
     )
     s.op("double", "between", "out", fixedvars={"n": 16})
-    s.builder.add_op(PreparedEnd(2))
+    s.end()
     assert _passing(s, s.build("out")) == ({"between"} if is_fixed else set())
 
 

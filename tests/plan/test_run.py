@@ -18,7 +18,7 @@ from semel.ir.abi import Header
 from semel.ir.expr import Variable
 from semel.ir.types import FLOAT32, TensorType
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import PreparedBufferView, PreparedCopy, PreparedKernel
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedKernel
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 

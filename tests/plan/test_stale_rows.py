@@ -12,7 +12,7 @@ from tests.plan.build import Sketch, symbolic_add, typed
 import semel
 from semel import Variable
 from semel.errors import StaleError
-from semel.plan.prepared import PreparedCopy, PreparedEnd, PreparedLoop
+from semel.plan.rows import PreparedCopy
 from semel.runtime.buffer import Buffer
 
 EARLIER = "of an earlier run at larger variables"
@@ -107,9 +107,9 @@ def test_halves_are_written_by_two() -> None:
 
 def test_a_loop_that_did_not_run_wrote_nothing() -> None:
     s = Sketch(16)
-    s.builder.add_op(PreparedLoop(1, "step", Variable("t", 0, 4)))
+    s.begin(Variable("t", 0, 4), "step")
     s.builder.add_op(PreparedCopy(3, (s.buffer("out"), s.buffer("x"))))
-    s.builder.add_op(PreparedEnd(2))
+    s.end()
     plan = s.build("out")
     plan.execute_with_vars(t=0)
     s.buffers["out"].numpy()  # nothing was ever computed
@@ -153,9 +153,9 @@ def test_a_declared_symbolic_shape_needs_no_marks() -> None:
 @pytest.mark.parametrize("how", ["clone", "file"])
 def test_what_was_copied_with_the_plan_is_as_stale_there(how: str, tmp_path: Path) -> None:
     s = Sketch(16)
-    s.builder.add_op(PreparedLoop(1, "step", Variable("t", 0, 4)))
+    s.begin(Variable("t", 0, 4), "step")
     s.builder.add_op(PreparedCopy(3, (s.buffer("out"), s.buffer("x"))))
-    s.builder.add_op(PreparedEnd(2))
+    s.end()
     plan = s.build("out")
     plan.execute_with_vars(t=2)
     plan.save(tmp_path / "plan")

@@ -167,9 +167,9 @@ def test_a_forged_symbolic_kernel_fails_its_run(symbolic: bytes, tmp_path: Path)
 def wider_variable(record: Any) -> None:
     number = len(record["dims"])
     record["dims"].append(["variable", "n", 1, 4000])
-    for op in record["ops"]:
-        op["variables"] = [[number]]
-    record["variables"] = [[number]]
+    for row in record["program"]["rows"]:
+        row["variables"] = [[number]]
+    record["program"]["variables"] = [[[number], None, None]]
 
 
 def test_a_variable_outside_the_kernels_range_is_refused(symbolic: bytes, tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_buffer_used_outside_its_lifetime_is_refused(tmp_path: Path) -> None:
     data = saved(tmp_path, {"y": (x @ x).sort(axis=0) @ x})
 
     def early(record: Any) -> None:
-        for value in record["values"]:
-            if value["kind"] == "arena":
+        for value in record["program"]["values"]:
+            if value["place"] == "arena":
                 value["life"] = [0, 0]
 
     with pytest.raises(PlanError, match="which must live then, and lives from op 0 to 0"):
@@ -211,7 +211,7 @@ def test_buffers_must_grow_with_their_kernels(tmp_path: Path) -> None:
     data = saved(tmp_path, {"y": Tensor.input("x", (8, n), "float32") * 2})
 
     def freeze(record: Any) -> None:
-        for value in record["values"]:
+        for value in record["program"]["values"]:
             value["type"] = [value["type"][0], 8, 64]
 
     with pytest.raises(PlanError, match="must always hold 8\\*n elements"):
@@ -292,8 +292,8 @@ def test_a_constant_must_have_slack_after_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(plan(x=np.ones(1008, np.float32)), weights)
 
     def move(record: Any) -> None:
-        (value,) = (v for v in record["values"] if v["place"] is not None)
-        value["place"] = 64
+        (value,) = (v for v in record["program"]["values"] if v["offset"] is not None)
+        value["offset"] = 64
 
     with pytest.raises(PlanFileError, match="a constant must have 64 bytes after it, at 64"):
         load(forged(data, move), tmp_path)
@@ -328,14 +328,15 @@ def test_constants_are_nobodys_to_write(field: str, message: str, tmp_path: Path
     data = saved(tmp_path, {"y": x + Tensor(np.arange(64, dtype=np.float32))})
 
     def change(header: Any) -> None:
-        kinds = [value["kind"] for value in header["values"]]
-        constant, output = kinds.index("constant"), kinds.index("output")
+        program = header["program"]
+        places = [value["place"] for value in program["values"]]
+        constant, output = places.index("constant"), program["outputs"][0][1]
         if field == "args":
-            (op,) = header["ops"]
+            (row,) = program["rows"]
             swap = {constant: output, output: constant}
-            op["args"] = [swap.get(arg, arg) for arg in op["args"]]
+            row["buffers"] = [swap.get(arg, arg) for arg in row["buffers"]]
         else:
-            header[field][0][1] = constant
+            program[field][0][1] = constant
 
     for trust in (False, True):
         path = tmp_path / "forged.plan"

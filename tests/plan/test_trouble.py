@@ -18,7 +18,7 @@ from tests.plan.kernels import TILE
 from semel.errors import CustomFunctionError, IndexRangeError, PlanError
 from semel.ir.abi import Header
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedCustomFunction
+from semel.plan.rows import PreparedCustomFunction
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function
 

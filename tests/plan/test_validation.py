@@ -13,7 +13,7 @@ from semel import Tensor, Variable
 from semel.errors import CycleError, GraphError, InputError, PlanError, ReleasedError, VariableError
 from semel.ir.expr import Index
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.prepared import (
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,

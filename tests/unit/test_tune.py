@@ -29,7 +29,9 @@ from semel.ir.graph import Graph
 from semel.lower.choices import candidate_choices
 from semel.lower.register_tiles import register_tile
 from semel.ops.guards import guards
-from semel.plan.program import instantiate
+from semel.plan.instantiate import instantiate
+from semel.plan.program import Program
+from semel.plan.rows import PreparedKernel
 from semel.tensor.realize import build_graph
 
 RNG = np.random.default_rng(3)
@@ -63,9 +65,13 @@ def never(trial: Trial, runs: int) -> float:
     raise AssertionError(f"{trial.name} was measured")
 
 
+def calls_of(program: Program) -> list[PreparedKernel]:
+    return [p.row for p in program.walk() if isinstance(p.row, PreparedKernel)]
+
+
 def choices(outputs: Tensor, tuning: Tuning | None) -> list[str]:
     program = compile_graph(build_graph(outputs), host_target(), tuning=tuning)
-    return [op.choice for op in program.ops]
+    return [row.notes.choice for row in calls_of(program)]
 
 
 # ------------------------------------------------------------------------------- race
@@ -217,7 +223,7 @@ def test_prepare_with_tune_false_asks_nobody(tmp_path: Path) -> None:
         refused = prepare_graph(build_graph(linear()), threads=1, tune=False)
     assert "tuned" in remembered.explain().ops[0].choice
     assert "(default)" in refused.explain().ops[0].choice
-    assert "tune" not in refused.program.stage_seconds  # type: ignore[union-attr]
+    assert "tune" not in refused.program.stage_seconds
 
 
 def test_tuning_really_runs() -> None:
@@ -422,7 +428,7 @@ def test_kernels_of_a_loop_are_chosen_and_give_the_same_bits(word: str) -> None:
         host_target(),
         tuning=Tuning(1, memory(), race=True, measure=favours(word)),
     )
-    assert any(word in op.choice and "tuned" in op.choice for op in tuned.ops)
+    assert any(word in c and "tuned" in c for c in (r.notes.choice for r in calls_of(tuned)))
     found = instantiate(tuned, threads=2)(x=data)
     want = instantiate(compile_graph(graph, host_target()), threads=1)(x=data)
     assert [a.tobytes() for a in found] == [a.tobytes() for a in want]

@@ -126,7 +126,7 @@ def run_demo(*, threads: int | None = None, quick: bool = False) -> DemoReport:
         cold_seconds=cold,
         warm_seconds=warm,
         nodes=sum(node.op.kind != "leaf" for node in prepared.graph.nodes),
-        kernels=len(program.ops),
+        kernels=len(plan.prepared_kernels),
         distinct_kernels=len(program.kernels),
         unfused_kernels=unfused_kernels(prepared),
         weights_bytes=memory.weights_bytes,

@@ -25,8 +25,9 @@ from semel.config import override
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import CompileError
 from semel.ir.graph import Graph
+from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import Program, instantiate
+from semel.plan.program import Program
 from semel.runtime.device import find_device
 from semel.runtime.free import HOST_DEVICE
 

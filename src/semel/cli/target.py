@@ -85,17 +85,13 @@ def run_target(target: PlanTarget, values: Mapping[str, int]) -> None:
 
 def example_inputs(plan: ExecutionPlan, values: Mapping[str, int]) -> dict[str, Any]:
     """Inputs for these values; a variable without one is 64, or as near as its bounds allow."""
-    program = plan.program
-    if program is None:
-        raise InputError("command", "a plan built by hand must come with inputs.")
     bound = {
         v.name: values.get(v.name, max(v.min, min(_DEFAULT_VALUE, v.max or _DEFAULT_VALUE)))
-        for v in program.variables
+        for v in (known.variable for known in plan.program.variables)
     }
     rng = np.random.default_rng(_SEED)
     found: dict[str, Any] = {}
-    for name, index in program.inputs:
-        kind = program.values[index].type
+    for name, kind in ((io.name, io.type) for io in plan.program.inputs):
         shape = tuple(evaluate(dim, bound) for dim in kind.shape)
         if kind.dtype.kind == "f":
             found[name] = rng.standard_normal(shape).astype(kind.dtype.numpy)

@@ -36,7 +36,8 @@ from semel.ir.graph import Array
 from semel.ir.outline import Outline
 from semel.locks import make_lock
 from semel.plan.direct import DirectCall
-from semel.plan.program import Program, instantiate
+from semel.plan.instantiate import instantiate
+from semel.plan.program import Program
 from semel.runtime.free import HOST_DEVICE
 
 MAX_OUTLINES = 256

@@ -26,6 +26,7 @@ from semel.ir.outline import REPEATING, Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
 from semel.plan.program import Program
+from semel.plan.rows import PreparedKernel, PreparedOp, map_rows
 
 #: Ops that treat a number the same way whether it is known or not, up to the last bit.
 _EXACT = frozenset(
@@ -148,8 +149,10 @@ def lines_of(program: Program, outline: Outline) -> Program:
     def named(origins: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(lines.get(origin, origin) for origin in origins)
 
-    ops = (
-        replace(op, origins=named(op.origins), check_origins=named(op.check_origins))
-        for op in program.ops
-    )
-    return replace(program, ops=tuple(ops))
+    def renamed(row: PreparedOp) -> PreparedOp:
+        if not isinstance(row, PreparedKernel):
+            return row
+        notes = replace(row.notes, check_origins=named(row.notes.check_origins))
+        return replace(row, ast=named(row.origins), notes=notes)
+
+    return replace(program, rows=map_rows(program.rows, renamed))

@@ -3,23 +3,32 @@
     Schedule, Lowered, CachedKernel --link_program--> Program
 
 Every materialised node becomes a value with a lifetime in execution steps; every
-kernel call becomes an op that names values by number. Memory is not planned here:
-`plan.program.instantiate` does that, because it must be able to do it again when a
+kernel call becomes a row that names values by number. Memory is not planned here:
+`plan.instantiate` does that, because it must be able to do it again when a
 variable outgrows its capacity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from semel.ir.expr import Dim, Variable, variables
 from semel.ir.graph import Graph, Node
 from semel.lower.lowered import Argument, Lowered, Region, Slot
-from semel.plan.program import Program, ProgramLoop, ProgramOp, ProgramValue
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.rows import (
+    KernelNotes,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+    num_rows,
+    walk,
+)
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
-_LEAF_KINDS = {"input": "input", "constant": "constant", "param": "constant"}
+_LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant"}
 
 
 def link_program(
@@ -39,47 +48,81 @@ def link_program(
     graph = schedule.graph
     order = _values(asked, kernels)
     number = {node: i for i, node in enumerate(order)}
-    distinct = list(dict.fromkeys(artefacts))
-    position = {kernel: i for i, kernel in enumerate(distinct)}
-    place = _numbers(schedule)
-    counters = _counters(kernels)
-    ops = tuple(
-        ProgramOp(
-            kernel=position[artefact],
-            args=tuple(number[n] for n in lowered.args),
-            variables=tuple(counters.get((lowered.region, v), v) for v in lowered.kernel.variables),
-            origins=_origins(lowered),
-            check_origins=tuple(check.origin for check in lowered.kernel.checks),
-            nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
-            reason=lowered.group.reason.why.sentence,
-            choice=lowered.choice,
-        )
-        for lowered, artefact in zip(kernels, artefacts, strict=True)
-    )
-    loops = _loops(kernels, counters)
-    spans = _lifetimes(ops, loops, {i for i, value in enumerate(order) if _is_local(value)})
+    rows = _Rows(schedule, number).make(kernels, artefacts)
+    spans = _lifetimes(rows, {i for i, value in enumerate(order) if _is_local(value)})
     results = _results(asked, graph)
-    values = tuple(
-        _value(graph, value, spans.get(i, (0, 0)), results) for i, value in enumerate(order)
+    outputs = tuple(
+        PlanIO(name, number[n], n.type)
+        for name, n in zip(graph.names, graph.outputs, strict=True)
+        if name not in keep
     )
     return Program(
-        kernels=tuple(distinct),
-        values=values,
-        ops=ops,
-        inputs=tuple((n.attrs.name, number[n]) for n in asked.inputs),
-        outputs=tuple(
-            (name, number[n])
-            for name, n in zip(graph.names, graph.outputs, strict=True)
-            if name not in keep
+        values=tuple(
+            _value(graph, value, spans.get(i, (0, 0)), results) for i, value in enumerate(order)
         ),
+        rows=rows,
+        inputs=tuple(PlanIO(n.attrs.name, number[n], n.type) for n in asked.inputs),
+        outputs=outputs,
+        results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
         guards=guards,
-        variables=all_variables(asked, guards),
+        variables=tuple(PlanVariable(v) for v in all_variables(asked, guards)),
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
-        loops=loops,
     )
+
+
+class _Rows:
+    """Kernel calls as rows; those of one region are the body of a loop."""
+
+    def __init__(self, schedule: Schedule, number: Mapping[Argument, int]) -> None:
+        self._number, self._place = number, _numbers(schedule)
+        self._position = self._num_loops = 0
+
+    def make(
+        self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel]
+    ) -> tuple[PreparedOp, ...]:
+        """The rows of all kernels, in order."""
+        rows: list[PreparedOp] = []
+        pairs = zip(kernels, artefacts, strict=True)
+        for region, calls in groupby(pairs, key=lambda pair: pair[0].region):
+            if region is None:
+                rows += [self._call(lowered, artefact, {}) for lowered, artefact in calls]
+            else:
+                rows.append(self._loop(region, list(calls)))
+        return tuple(rows)
+
+    def _take_position(self) -> int:
+        self._position += 1
+        return self._position - 1
+
+    def _loop(self, region: Region, calls: Sequence[tuple[Lowered, CachedKernel]]) -> PreparedOp:
+        """A counter of its own for each loop; kernels have one name for all."""
+        position, number = self._take_position(), self._num_loops
+        self._num_loops += 1
+        counter = Variable(f"{region.counter.name}{number}", 0, region.counter.max)
+        names = {region.counter: counter}
+        body = tuple(self._call(lowered, artefact, names) for lowered, artefact in calls)
+        return PreparedLoop(position, counter.name, region.trip, body)
+
+    def _call(
+        self, lowered: Lowered, artefact: CachedKernel, names: Mapping[Variable, Variable]
+    ) -> PreparedKernel:
+        place = self._place
+        return PreparedKernel.call(
+            self._take_position(),
+            artefact,
+            [self._number[n] for n in lowered.args],
+            [names.get(v, v) for v in lowered.kernel.variables],
+            origins=_origins(lowered),
+            notes=KernelNotes(
+                check_origins=tuple(check.origin for check in lowered.kernel.checks),
+                nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
+                reason=lowered.group.reason.why.sentence,
+                choice=lowered.choice,
+            ),
+        )
 
 
 def _numbers(schedule: Schedule) -> dict[Node, str]:
@@ -90,30 +133,6 @@ def _numbers(schedule: Schedule) -> dict[Node, str]:
             for i, node in enumerate(group.body.schedule.graph.nodes):
                 found.setdefault(node, f"{found[group.root]}.{i}")
     return found
-
-
-def _counters(kernels: Sequence[Lowered]) -> dict[tuple[Region | None, Variable], Variable]:
-    """A counter of its own for each loop; kernels have one name for all."""
-    regions = dict.fromkeys(k.region for k in kernels if k.region is not None)
-    return {
-        (region, region.counter): Variable(f"{region.counter.name}{k}", 0, region.counter.max)
-        for k, region in enumerate(regions)
-    }
-
-
-def _loops(
-    kernels: Sequence[Lowered], counters: Mapping[tuple[Region | None, Variable], Variable]
-) -> tuple[ProgramLoop, ...]:
-    """Runs of kernels of one region."""
-    spans: dict[Region, tuple[int, int]] = {}
-    for i, lowered in enumerate(kernels):
-        if lowered.region is not None:
-            first, _ = spans.get(lowered.region, (i, i))
-            spans[lowered.region] = (first, i)
-    return tuple(
-        ProgramLoop(counters[region, region.counter], region.trip, *span)
-        for region, span in spans.items()
-    )
 
 
 def _is_local(value: Argument) -> bool:
@@ -129,20 +148,18 @@ def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Argument]:
     return list(order)
 
 
-def _lifetimes(
-    ops: Sequence[ProgramOp], loops: Sequence[ProgramLoop], local: set[int]
-) -> dict[int, tuple[int, int]]:
-    """The first and the last op that touches each value.
+def _lifetimes(rows: Sequence[PreparedOp], local: set[int]) -> dict[int, tuple[int, int]]:
+    """The first and the last row that touches each value.
 
-    What a loop touches, other than for one iteration, is alive from its first op to its last.
+    What a loop touches, other than for one iteration, is alive from its first row to its last.
     """
     spans: dict[int, tuple[int, int]] = {}
-    around = {i: loop for loop in loops for i in range(loop.first, loop.last + 1)}
-    for step, op in enumerate(ops):
-        for value in op.args:
-            low = high = step
-            if step in around and value not in local:
-                low, high = around[step].first, around[step].last
+    for placed in walk(rows):
+        for value in placed.row.buffer_indices:
+            low = high = placed.position
+            if placed.around and value not in local:
+                outer = placed.around[0]
+                low, high = outer.position, outer.position + num_rows(outer.row) - 1
             first, last = spans.get(value, (low, high))
             spans[value] = (min(first, low), max(last, high))
     return spans
@@ -159,13 +176,13 @@ def _value(
 ) -> ProgramValue:
     if isinstance(node, Slot):
         return ProgramValue(node.name, node.type, "arena", None, *span)
-    kind = _LEAF_KINDS.get(node.op.name) or ("output" if node in graph.outputs else "arena")
-    array = node.attrs.storage.array if kind == "constant" else None
-    name = node.attrs.name if kind == "input" else f"{node.op.name}"
+    place = _LEAF_PLACES.get(node.op.name) or ("io" if node in graph.outputs else "arena")
+    array = node.attrs.storage.array if place == "constant" else None
+    name = node.attrs.name if node.op.name == "input" else f"{node.op.name}"
     # Whoever asks for the node of an output is shown the output, whatever else holds it.
     own = () if results.get(node, node) is not node else (node.id,)
     also = tuple(w.id for w, made in results.items() if made is node and w is not node)
-    return ProgramValue(name, node.type, kind, array, span[0], span[1], (*own, *also))
+    return ProgramValue(name, node.type, place, array, span[0], span[1], (*own, *also))
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:

@@ -42,8 +42,9 @@ from semel.ops.guards import guards
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
+from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import Program, instantiate
+from semel.plan.program import Program
 from semel.plan.report.told import tell_memory
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule

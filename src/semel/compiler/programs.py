@@ -27,7 +27,8 @@ from semel.ir.form import GraphForm, graph_form
 from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.locks import make_lock
-from semel.plan.program import Program, share_constants
+from semel.plan.program import Program
+from semel.plan.store import share_constants
 
 MAX_PROGRAMS = 256  #: known at most; the latest used ones
 SMALL_BYTES = 256 << 10

@@ -21,8 +21,10 @@ from semel.ir.expr import Variable, evaluate
 from semel.ir.graph import Node
 from semel.ir.types import TensorType
 from semel.lower.lowered import Lowered, nodes_of
+from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import Program, ProgramOp, ProgramValue, instantiate
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.rows import PreparedKernel
 from semel.runtime.kernel import CachedKernel
 
 _SEED = 20
@@ -50,27 +52,21 @@ def make_trial(
     """A plan that runs `kernel` on `data`; its outputs are its own."""
     nodes = nodes_of(lowered)
     outputs = [n for n in nodes if n not in data]
+    variables = [_fixed(v, values) for v in lowered.kernel.variables]
+    tensors = tuple(
+        ProgramValue(
+            n.op.name, _fixed_type(n, values), "constant" if n in data else "io", data.get(n)
+        )
+        for n in nodes
+    )
+    results = tuple(nodes.index(n) for n in outputs)
     program = Program(
-        kernels=(kernel,),
-        values=tuple(
-            ProgramValue(
-                n.op.name,
-                _fixed_type(n, values),
-                "constant" if n in data else "output",
-                data.get(n),
-            )
-            for n in nodes
-        ),
-        ops=(
-            ProgramOp(
-                0,
-                tuple(range(len(nodes))),
-                tuple(_fixed(v, values) for v in lowered.kernel.variables),
-            ),
-        ),
+        values=tensors,
+        rows=(PreparedKernel.call(0, kernel, range(len(nodes)), variables),),
         inputs=(),
-        outputs=tuple((f"output{i}", nodes.index(n)) for i, n in enumerate(outputs)),
-        variables=tuple(_fixed(v, values) for v in lowered.kernel.variables),
+        outputs=tuple(PlanIO(f"output{k}", i, tensors[i].type) for k, i in enumerate(results)),
+        results=results,
+        variables=tuple(PlanVariable(v) for v in variables),
     )
     return Trial(name, instantiate(program, threads=threads))
 

@@ -6,17 +6,16 @@ Everything that a plan built by hand needs has its name here.
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.parts import PlanMemory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import (
+from semel.plan.report.records import KernelProfile
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
-    PreparedEnd,
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
     RuntimeVar,
 )
-from semel.plan.report.records import KernelProfile
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -30,7 +29,6 @@ __all__ = [
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",
-    "PreparedEnd",
     "PreparedKernel",
     "PreparedLoop",
     "PreparedOp",

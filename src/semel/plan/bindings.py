@@ -14,7 +14,7 @@ Invariant: an array that is bound is kept alive; the shapes of all are checked b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ import numpy as np
 from semel.errors import InputError
 from semel.ir.abi import Code, Header
 from semel.ir.expr import evaluate
-from semel.plan.state import PlanIO, PlanState
+from semel.plan.program import PlanIO
+from semel.plan.state import PlanState
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
@@ -43,7 +44,7 @@ class Binding:
 class Bindings:
     """All bound arrays of one plan."""
 
-    def __init__(self, buffers: Sequence[Buffer], written: set[int], state: PlanState) -> None:
+    def __init__(self, buffers: Sequence[Buffer], written: Set[int], state: PlanState) -> None:
         self._buffers, self._written, self._state = buffers, written, state
         self._bound: dict[tuple[bool, str], Binding] = {}
         self._checked_version = -1

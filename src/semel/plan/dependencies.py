@@ -9,13 +9,13 @@ import heapq
 from collections.abc import Sequence
 
 from semel.errors import CycleError, PlanError
-from semel.plan.prepared import PreparedOp
+from semel.plan.rows import PreparedOp
 
 
 def resolve_dependencies(
     ops: Sequence[PreparedOp], instance_deps: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """For each operation the positions it must follow, from ids and instances."""
+    """For each row of a list the places it must follow, from ids and instances."""
     ids = [op.id for op in ops]
     is_unique = len(set(ids)) == len(ids)
     position = {op.id: i for i, op in enumerate(ops)} if is_unique else {}
@@ -34,13 +34,6 @@ def resolve_dependencies(
                 )
             found.append(position[dep])
         for j in instance_deps[i]:
-            if not 0 <= j < len(ops):
-                raise PlanError(
-                    f"op {op.id}",
-                    f"depends on position {j}, there are {len(ops)}.",
-                    op=op.id,
-                    dependency=j,
-                )
             if j == i:
                 raise PlanError(f"op {op.id}", "must not depend on itself.", op=op.id, dependency=j)
             found.append(j)

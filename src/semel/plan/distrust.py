@@ -1,6 +1,6 @@
 """What must hold of a plan whose file nobody vouches for, beyond what every plan is checked for.
 
-    ops, program  --check_calls, check_program-->  nothing, or a PlanError
+    rows, program  --check_calls, check_lives-->  nothing, or a PlanError
 
 A kernel that was confined to its buffers relies on three promises of whoever calls it: variables
 lie in the ranges that the kernel was read with, buffers have at least the sizes that it declares,
@@ -15,52 +15,53 @@ from collections.abc import Sequence
 from semel.errors import PlanError
 from semel.ir.expr import substitute, upper_bound, variables
 from semel.ir.prove import Budget, Knowledge
-from semel.plan.loops import PlanLoop, find_loops, loop_at
-from semel.plan.prepared import PreparedKernel, PreparedOp, RuntimeVar
 from semel.plan.program import Program
+from semel.plan.rows import Placed, PreparedKernel, RuntimeVar
 
 
-def check_calls(ops: Sequence[PreparedOp]) -> None:
+def check_calls(rows: Sequence[Placed]) -> None:
     """Every variable of a kernel must lie in the kernel's own range at every call."""
-    loops = find_loops(ops)
-    for position, op in enumerate(ops):
-        if not isinstance(op, PreparedKernel):
+    for placed in rows:
+        row = placed.row
+        if not isinstance(row, PreparedKernel):
             continue
-        number = loop_at(loops, position)
-        loop = None if number is None else loops[number]
-        given = op.runtime_vars or tuple(RuntimeVar.of(v) for v in op.kernel.signature.variables)
-        for own, var in zip(op.kernel.signature.variables, given, strict=True):
-            low, high = _range(op, var, loop)
+        given = row.runtime_vars or tuple(RuntimeVar.of(v) for v in row.kernel.signature.variables)
+        for own, var in zip(row.kernel.signature.variables, given, strict=True):
+            low, high = _range(placed, row, var)
             if low < own.min or (own.max is not None and (high is None or high > own.max)):
                 raise PlanError(
-                    f"op {op.id} ({op.kernel.name})",
+                    f"op {row.id} ({row.kernel.name})",
                     f"'{var.name}' must lie in the kernel's [{own.min}, {own.max}], "
                     f"got [{low}, {high}].",
                     variable=var.name,
-                    op=op.id,
+                    op=row.id,
                 )
 
 
-def _range(op: PreparedKernel, var: RuntimeVar, loop: PlanLoop | None) -> tuple[int, int | None]:
-    if var.name in op.fixedvars:
-        return op.fixedvars[var.name], op.fixedvars[var.name]
-    if loop is not None and loop.counter.name == var.name:
-        most = upper_bound(loop.trip)
-        return 0, None if most is None else max(most - 1, 0)
+def _range(placed: Placed, row: PreparedKernel, var: RuntimeVar) -> tuple[int, int | None]:
+    if var.name in row.fixedvars:
+        return row.fixedvars[var.name], row.fixedvars[var.name]
+    for loop in placed.loops:
+        if loop.counter == var.name:
+            most = upper_bound(loop.trip)
+            return 0, None if most is None else max(most - 1, 0)
     return var.min_val, var.max_val
 
 
-def check_program(program: Program) -> None:
+def check_lives(program: Program) -> None:
     """Lifetimes hold every use, and buffers grow at least as fast as their kernels need."""
     facts = [side for guard, _ in program.guards for side in (guard, -guard)]
     known = Knowledge({}, {}, Budget(), facts)
-    for position, op in enumerate(program.ops):
-        signature = program.kernels[op.kernel].signature
-        names = dict(zip(signature.variables, op.variables, strict=True))
-        for arg, spec in zip(op.args, signature.buffers, strict=True):
+    for position, row in ((p.position, p.row) for p in program.walk()):
+        if not isinstance(row, PreparedKernel):
+            continue
+        signature = row.kernel.signature
+        given = [var.as_variable() for var in row.runtime_vars]
+        names = dict(zip(signature.variables, given, strict=True))
+        for arg, spec in zip(row.buffer_indices, signature.buffers, strict=True):
             value = program.values[arg]
             where = f"op {position} ({signature.name})"
-            if value.kind == "arena" and not value.first <= position <= value.last:
+            if value.place == "arena" and not value.first <= position <= value.last:
                 raise PlanError(
                     where,
                     f"uses '{value.name}', which must live then, and lives from op "

@@ -1,198 +1,68 @@
-"""From operations to rows: what each touches, which run together, how each is called.
+"""From rows to steps: what each touches, which run together, how each is called.
 
-    ops + buffers + variables  --link_ops-->  LinkedOps (steps, rows)
+    PlanParts  --link_rows-->  LinkedRows (steps with jump targets, rows of the native table)
 
-This is the one place that turns Prepared* records into the runner's terms. Symbolic
-quantities of a kernel are renamed to the plan's variables once per (kernel, variables) and
-shared by all its calls.
+The tree of rows becomes one flat list of steps. Each list of rows is cut into steps by itself; a
+row with bodies is alone in its step, and the steps of its bodies follow it, up to one that leads
+back or on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from semel.errors import OrderError, PlanError
+from semel.errors import OrderError
 from semel.ir.abi import RowKind
-from semel.ir.expr import Dim, Variable, substitute, upper_bound
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
-from semel.plan.loops import PlanLoop, find_loops
-from semel.plan.prepared import (
+from semel.plan.parts import BlockKey, PlanParts
+from semel.plan.rows import (
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
-    PreparedEnd,
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
 )
 from semel.runtime.bases import FIXED
-from semel.runtime.buffer import Buffer
-from semel.runtime.custom import CustomFunction
 from semel.runtime.optable import TableLoop, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class BoundKernel:
-    """A kernel's symbolic quantities in the plan's variables."""
+@dataclass(slots=True)
+class LinkedRows:
+    """`steps` of segments of positions; `row_ops[r]` is the position behind table row r.
 
-    values: tuple[Dim, ...]
-    tiles: Dim
-    flops: Dim
-    bytes: Dim
-    tile_bytes: tuple[Dim | None, ...]
-    sizes_bytes: tuple[Dim, ...]
-    scratch_bytes: Dim
-
-
-class KernelBinder:
-    """Renames kernels' variables to the plan's; each distinct combination once."""
-
-    def __init__(self, variables: Mapping[str, Variable]) -> None:
-        self._variables = variables
-        self._known: dict[tuple[object, ...], BoundKernel] = {}
-
-    def names(self, op: PreparedKernel) -> dict[Variable, Dim]:
-        """For each variable of the kernel, what it stands for in the plan."""
-        return {
-            own: op.fixedvars[var.name] if var.name in op.fixedvars else self._variables[var.name]
-            for own, var in zip(op.kernel.signature.variables, op.runtime_vars, strict=True)
-        }
-
-    def values(self, op: PreparedCustomFunction) -> tuple[Dim, ...]:
-        """The values behind the variables of a native custom function."""
-        return tuple(
-            op.fixedvars[var.name] if var.name in op.fixedvars else self._variables[var.name]
-            for var in op.runtime_vars
-        )
-
-    def bind(self, op: PreparedKernel) -> BoundKernel:
-        """The kernel of `op` in the plan's variables."""
-        key = (id(op.kernel), op.runtime_vars, *sorted(op.fixedvars.items()))
-        if key not in self._known:
-            self._known[key] = self._bind(op)
-        return self._known[key]
-
-    def _bind(self, op: PreparedKernel) -> BoundKernel:
-        names, signature = self.names(op), op.kernel.signature
-        specs = signature.buffers
-        return BoundKernel(
-            values=tuple(names[v] for v in signature.variables),
-            tiles=substitute(signature.tiles, names),
-            flops=substitute(signature.flops, names),
-            bytes=substitute(signature.bytes, names),
-            tile_bytes=tuple(
-                None
-                if s.tile_stride is None
-                else substitute(s.tile_stride, names) * s.dtype.size_bytes
-                for s in specs
-            ),
-            sizes_bytes=tuple(substitute(s.size, names) * s.dtype.size_bytes for s in specs),
-            scratch_bytes=substitute(signature.scratch_bytes, names),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedOps:
-    """`steps` of segments of positions; `row_ops[r]` is the position behind row r.
-
-    `order` has every position in the order in which operations are taken up; views, which have
+    `order` has every position in the order in which rows are taken up; views, which have
     no row, stand as early as what they must follow allows. `before[i]` are the positions that
-    must come before i: dependencies, and the nearest operations that it shares bytes with.
-    `bases` has the number of the base of each buffer that can move.
+    must come before i: dependencies, and the nearest rows that it shares bytes with. `bases` has
+    the number of the base of each buffer that can move: those of inputs and outputs.
     """
 
-    steps: list[list[list[int]]]
-    row_ops: list[int]
-    order: tuple[int, ...]
-    rows: list[TableRow]
-    table_steps: list[TableStep]
-    before: list[tuple[int, ...]]
-    loops: tuple[PlanLoop, ...]
-    table_loops: list[TableLoop]
-    bases: dict[int, int]
+    steps: list[list[list[int]]] = field(default_factory=list)
+    row_ops: list[int] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
+    table_steps: list[TableStep] = field(default_factory=list)
+    table_loops: list[TableLoop] = field(default_factory=list)
+    before: list[tuple[int, ...]] = field(default_factory=list)
+    bases: dict[int, int] = field(default_factory=dict)
+
+    def shown_steps(self) -> list[list[list[int]]]:
+        """The steps without those that only lead back to the start of a loop."""
+        kinds = (step.kind for step in self.table_steps)
+        pairs = zip(self.steps, kinds, strict=True)
+        return [step for step, kind in pairs if kind is not RowKind.END]
 
 
-def link_ops(
-    ops: Sequence[PreparedOp],
-    after: Sequence[tuple[int, ...]],
-    order: Sequence[int],
-    run_order: Sequence[int] | None,
-    buffers: Sequence[Buffer],
-    binder: KernelBinder,
-    functions: Mapping[str, CustomFunction],
-    movable: Sequence[int],
-) -> LinkedOps:
-    """Steps and rows. Hazards are those of `order`; the buffers `movable` get bases.
-
-    `run_order` is any order that keeps them, and is then the one to run in; without one,
-    operations that conflict with nothing may move ahead to fill a step.
-    """
-    accesses = [
-        _access(op, _predecessors(i, ops, after), buffers, binder, functions)
-        for i, op in enumerate(ops)
-    ]
-    conflicts = find_conflicts(accesses, [i for i in order if _has_row(ops[i])])
-    before = [tuple(sorted({*after[i], *conflicts[i]})) for i in range(len(ops))]
-    if run_order is not None:
-        _check_order(run_order, accesses, before)
-    taken = order if run_order is None else run_order
-    with_rows = [i for i in taken if _has_row(ops[i])]
-    steps = form_steps(accesses, with_rows, conflicts, keep_order=run_order is not None)
-    row_ops = [i for step in steps for segment in step for i in segment]
-    loops = find_loops(ops)
-    bases = {index: number for number, index in enumerate(movable)}
-    trips = {end: loop.trip for loop in loops for end in (loop.begin, loop.end)}
-    return LinkedOps(
-        steps,
-        row_ops,
-        _with_views(row_ops, taken, before),
-        [
-            _loop_row(ops[i], trips[i])
-            if i in trips
-            else _row(ops[i], buffers, binder, functions, bases)
-            for i in row_ops
-        ],
-        [
-            TableStep(tuple(map(len, step)), _step_kind(ops[step[0][0]], functions))
-            for step in steps
-        ],
-        before,
-        loops,
-        _table_loops(loops, steps),
-        bases,
-    )
-
-
-def _with_views(
-    row_ops: Sequence[int], order: Sequence[int], before: Sequence[tuple[int, ...]]
-) -> tuple[int, ...]:
-    """The order of the rows, with each operation that has none where all before it are done."""
-    if len(row_ops) == len(order):
-        return tuple(row_ops)
-    place = {i: p for p, i in enumerate(order)}
-    has_row = set(row_ops)
-    views = [i for i in order if i not in has_row]
-    found: dict[int, None] = {}
-    for i in row_ops:
-        ready = [v for v in views if place[v] < place[i] and found.keys() >= set(before[v])]
-        found.update(dict.fromkeys((*ready, i)))
-        views = [v for v in views if v not in found]
-    return (*found, *views)
-
-
-def _table_loops(
-    loops: Sequence[PlanLoop], steps: Sequence[Sequence[Sequence[int]]]
-) -> list[TableLoop]:
-    """Where the loops begin and end among the steps: both ends are steps of their own."""
-    at = {step[0][0]: number for number, step in enumerate(steps)}
-    return [TableLoop(loop.counter, at[loop.begin], at[loop.end]) for loop in loops]
+def link_rows(parts: PlanParts) -> LinkedRows:
+    """Steps and rows of the native table."""
+    return _Linker(parts).link()
 
 
 def levels(before: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[list[int]]:
-    """Operations by the longest chain of predecessors before them; ascending in each level."""
+    """Rows by the longest chain of predecessors before them; ascending in each level."""
     depth: dict[int, int] = {}
     for i in order:
         depth[i] = 1 + max((depth[j] for j in before[i]), default=-1)
@@ -202,153 +72,215 @@ def levels(before: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[list
     return result
 
 
-def _has_row(op: PreparedOp) -> bool:
-    return not isinstance(op, PreparedBufferView)
+class _Linker:
+    """Walks the blocks and writes steps down."""
 
+    def __init__(self, parts: PlanParts) -> None:
+        self._parts, self._ops, self._scope = parts, parts.ops, parts.scope
+        movable = dict.fromkeys(io.index for io in (*parts.input_io, *parts.output_io))
+        bases = {index: number for number, index in enumerate(movable)}
+        self._made = LinkedRows(before=[()] * len(parts.ops), bases=bases)
+        self._accesses = [self._access(i) for i in range(len(parts.ops))]
+        self._join_insides()
 
-def _check_order(
-    run_order: Sequence[int], accesses: Sequence[OpAccess], before: Sequence[tuple[int, ...]]
-) -> None:
-    """Every predecessor must come first; an OrderError names an edge that is broken."""
-    place = {op: i for i, op in enumerate(run_order)}
-    for i in run_order:
-        for j in before[i]:
-            if place[j] > place[i]:
-                kind = conflict_kind(accesses[j], accesses[i])
-                reason = f"{kind} hazard" if kind else "dependency"
-                raise OrderError(
-                    "order",
-                    f"operation {j} must come before {i} ({reason}), it comes after.",
-                    before=j,
-                    after=i,
-                    reason=reason,
+    def link(self) -> LinkedRows:
+        self._block(None, self._parts.run_order)
+        return self._made
+
+    # ------------------------------------------------------------ blocks
+
+    def _block(self, key: BlockKey, run_order: Sequence[int] | None = None) -> None:
+        """The steps of one list of rows. Hazards are those of its schedule order.
+
+        `run_order` is any order that keeps them, and is then the one to run in; without one,
+        rows that conflict with nothing may move ahead to fill a step.
+        """
+        order, after = self._parts.blocks[key], self._parts.after
+        with_rows = [i for i in order if self._has_row(i)]
+        conflicts = find_conflicts(self._accesses, with_rows)
+        before = self._made.before
+        for i in order:
+            before[i] = tuple(sorted({*after[i], *conflicts[i]}))
+        if run_order is not None:
+            self._check_order(run_order)
+        taken = order if run_order is None else run_order
+        steps = form_steps(
+            self._accesses,
+            [i for i in taken if self._has_row(i)],
+            conflicts,
+            keep_order=run_order is not None,
+        )
+        row_ops = [i for step in steps for segment in step for i in segment]
+        views = _Views(row_ops, taken, before)
+        for step in steps:
+            self._made.order += views.up_to(step)
+            self._step(step)
+        self._made.order += views.rest()
+
+    def _step(self, step: list[list[int]]) -> None:
+        first = step[0][0]
+        row = self._ops[first]
+        if isinstance(row, PreparedLoop):
+            self._loop(first, row)
+            return
+        kind = RowKind.HOST_CALL if self._is_hosted(row) else RowKind.KERNEL
+        rows = [self._row(self._ops[i], kind) for segment in step for i in segment]
+        self._add(kind, step, rows)
+
+    def _add(self, kind: RowKind, step: list[list[int]], rows: Sequence[TableRow]) -> int:
+        """One more step; its number."""
+        made = self._made
+        made.steps.append(step)
+        made.row_ops += [i for segment in step for i in segment]
+        made.rows += rows
+        made.table_steps.append(TableStep(tuple(map(len, step)), kind))
+        return len(made.table_steps) - 1
+
+    def _loop(self, position: int, row: PreparedLoop) -> None:
+        made, ends = self._made, [[position]]
+        number = len(made.table_loops)
+        made.table_loops.append(TableLoop(row.counter_variable, 0, 0))
+        first = self._add(RowKind.LOOP, ends, [TableRow(RowKind.LOOP, 0, (), (), row.trip)])
+        self._block((position, 0))
+        last = self._add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
+        made.table_loops[number] = TableLoop(row.counter_variable, first, last)
+
+    def _row(self, row: PreparedOp, kind: RowKind) -> TableRow:
+        buffers, bases, scope = self._parts.buffers, self._made.bases, self._scope
+        own = [buffers[b] for b in row.buffer_indices]
+        places = tuple(
+            (bases[b], 0) if b in bases else (FIXED, buffers[b].address) for b in row.buffer_indices
+        )
+        match row:
+            case PreparedKernel():
+                bound = scope.bind(row)
+                return TableRow(
+                    RowKind.KERNEL,
+                    row.kernel.address,
+                    places,
+                    bound.values,
+                    bound.tiles,
+                    bound.flops,
+                    bound.bytes,
+                    is_serial=not row.kernel.host_parallel_safe,
+                )
+            case PreparedCopy():
+                size = own[0].capacity_bytes
+                tiles = _copy_tiles(own[0].byte_range, own[1].byte_range)
+                return TableRow(
+                    RowKind.COPY,
+                    0,
+                    places,
+                    (),
+                    tiles,
+                    bytes=2 * size,
+                    size_bytes=size,
+                    tile_bytes=size if tiles == 1 else _COPY_TILE_BYTES,
+                )
+            case PreparedCustomFunction() if kind is not RowKind.HOST_CALL:
+                address = scope.function(row).address
+                return TableRow(RowKind.KERNEL, address, places, scope.values(row), 1)
+            case _:
+                return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
+
+    # ------------------------------------------------------------ what rows touch
+
+    def _has_row(self, i: int) -> bool:
+        return not isinstance(self._ops[i], PreparedBufferView)
+
+    def _is_hosted(self, row: PreparedOp) -> bool:
+        """Whether the runner comes back to Python for it."""
+        if not isinstance(row, PreparedCustomFunction):
+            return False
+        return self._scope.function(row).convention != "kernel"
+
+    def _access(self, i: int) -> OpAccess:
+        row, buffers, after = self._ops[i], self._parts.buffers, self._predecessors(i)
+        touched = tuple(
+            Access(*buffers[use.index].byte_range, "w" in use.access, use.tile_bytes)
+            for use in row.uses(self._scope)
+            if use.access
+        )
+        match row:
+            case PreparedKernel():
+                is_alone = not row.kernel.host_parallel_safe
+                return OpAccess(touched, self._scope.bind(row).tiles, after, is_alone)
+            case PreparedCopy():
+                dst, src = (buffers[b].byte_range for b in row.buffer_indices)
+                return OpAccess(touched, _copy_tiles(dst, src), after)
+            case _:
+                is_alone = bool(row.bodies) or self._is_hosted(row)
+                return OpAccess(touched, 1, after, is_alone)
+
+    def _join_insides(self) -> None:
+        """A row touches what is inside it; from the last one on, so that insides are complete."""
+        for placed in reversed(self._parts.placed):
+            if placed.around:
+                outer = placed.around[-1].position
+                own, inner = self._accesses[outer], self._accesses[placed.position]
+                joined = tuple(
+                    Access(a.storage, a.start, a.end, a.is_write) for a in inner.accesses
+                )
+                self._accesses[outer] = OpAccess(
+                    tuple(dict.fromkeys((*own.accesses, *joined))), 1, own.after, is_alone=True
                 )
 
+    def _predecessors(self, i: int) -> tuple[int, ...]:
+        """Explicit predecessors that have rows: a view stands for its own predecessors."""
+        found: dict[int, None] = {}
+        stack = list(self._parts.after[i])
+        while stack:
+            j = stack.pop()
+            if self._has_row(j):
+                found[j] = None
+            else:
+                stack += self._parts.after[j]
+        return tuple(found)
 
-def scratch_bytes(ops: Sequence[PreparedOp], binder: KernelBinder) -> int:
-    """What one participant needs for any kernel at any legal value."""
-    most = 0
-    for bound, op in ((binder.bind(op), op) for op in ops if isinstance(op, PreparedKernel)):
-        top = upper_bound(bound.scratch_bytes)
-        if top is None:
-            raise PlanError(
-                op.kernel.name, f"scratch of {bound.scratch_bytes} bytes must have an upper bound."
-            )
-        most = max(most, top)
-    return most
-
-
-def _step_kind(first: PreparedOp, functions: Mapping[str, CustomFunction]) -> RowKind:
-    if isinstance(first, (PreparedLoop, PreparedEnd)):
-        return _loop_kind(first)
-    return RowKind.HOST_CALL if _is_hosted(first, functions) else RowKind.KERNEL
-
-
-def _is_hosted(op: PreparedOp, functions: Mapping[str, CustomFunction]) -> bool:
-    """Whether the runner comes back to Python for it."""
-    return isinstance(op, PreparedCustomFunction) and functions[op.kind].convention != "kernel"
-
-
-def _predecessors(
-    i: int, ops: Sequence[PreparedOp], after: Sequence[tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Explicit predecessors that have rows: a view stands for its own predecessors."""
-    found: dict[int, None] = {}
-    stack = list(after[i])
-    while stack:
-        j = stack.pop()
-        if isinstance(ops[j], PreparedBufferView):
-            stack += after[j]
-        else:
-            found[j] = None
-    return tuple(found)
+    def _check_order(self, run_order: Sequence[int]) -> None:
+        """Every predecessor must come first; an OrderError names an edge that is broken."""
+        place = {op: i for i, op in enumerate(run_order)}
+        for i in run_order:
+            for j in self._made.before[i]:
+                if place[j] > place[i]:
+                    kind = conflict_kind(self._accesses[j], self._accesses[i])
+                    reason = f"{kind} hazard" if kind else "dependency"
+                    raise OrderError(
+                        "order",
+                        f"operation {j} must come before {i} ({reason}), it comes after.",
+                        before=j,
+                        after=i,
+                        reason=reason,
+                    )
 
 
-def _access(
-    op: PreparedOp,
-    after: tuple[int, ...],
-    buffers: Sequence[Buffer],
-    binder: KernelBinder,
-    functions: Mapping[str, CustomFunction],
-) -> OpAccess:
-    ranges = [buffers[b].byte_range for b in op.buffer_indices]
-    match op:
-        case PreparedKernel():
-            bound = binder.bind(op)
-            accesses = tuple(
-                Access(*where, position in op.output_indices, bound.tile_bytes[position])
-                for position, where in enumerate(ranges)
-            )
-            is_alone = not op.kernel.host_parallel_safe
-            return OpAccess(accesses, bound.tiles, after, is_alone)
-        case PreparedCopy():
-            dst, src = ranges
-            tiles = _copy_tiles(dst, src)
-            return OpAccess((Access(*dst, True), Access(*src, False)), tiles, after)
-        case PreparedCustomFunction():
-            declared = functions[op.kind].access(len(ranges), op.attrs)
-            touched = tuple(
-                Access(*where, "w" in how)
-                for where, how in zip(ranges, declared, strict=True)
-                if how
-            )
-            return OpAccess(touched, 1, after, is_alone=_is_hosted(op, functions))
-        case PreparedLoop() | PreparedEnd():
-            return OpAccess((), 1, after, is_alone=True)
-        case PreparedBufferView():
-            return OpAccess((), 1, after)
+class _Views:
+    """Rows without work, each where all before it are done."""
 
+    def __init__(
+        self, row_ops: Sequence[int], taken: Sequence[int], before: Sequence[tuple[int, ...]]
+    ) -> None:
+        has_row = set(row_ops)
+        self._place = {i: p for p, i in enumerate(taken)}
+        self._left = [i for i in taken if i not in has_row]
+        self._before, self._done = before, set[int]()
 
-def _loop_kind(op: PreparedOp) -> RowKind:
-    return RowKind.LOOP if isinstance(op, PreparedLoop) else RowKind.END
+    def up_to(self, step: Sequence[Sequence[int]]) -> list[int]:
+        """The rows of a step in order, and the views that can come before each."""
+        found: list[int] = []
+        for i in (i for segment in step for i in segment):
+            for view in [v for v in self._left if self._place[v] < self._place[i]]:
+                if self._done >= set(self._before[view]):
+                    found.append(view)
+                    self._left.remove(view)
+                    self._done.add(view)
+            found.append(i)
+            self._done.add(i)
+        return found
 
-
-def _loop_row(op: PreparedOp, trip: Dim) -> TableRow:
-    return TableRow(_loop_kind(op), 0, (), (), trip)
-
-
-def _row(
-    op: PreparedOp,
-    buffers: Sequence[Buffer],
-    binder: KernelBinder,
-    functions: Mapping[str, CustomFunction],
-    bases: Mapping[int, int],
-) -> TableRow:
-    own = [buffers[b] for b in op.buffer_indices]
-    places = tuple(
-        (bases[b], 0) if b in bases else (FIXED, buffers[b].address) for b in op.buffer_indices
-    )
-    match op:
-        case PreparedKernel():
-            bound = binder.bind(op)
-            return TableRow(
-                RowKind.KERNEL,
-                op.kernel.address,
-                places,
-                bound.values,
-                bound.tiles,
-                bound.flops,
-                bound.bytes,
-                is_serial=not op.kernel.host_parallel_safe,
-            )
-        case PreparedCopy():
-            size = own[0].capacity_bytes
-            tiles = _copy_tiles(own[0].byte_range, own[1].byte_range)
-            return TableRow(
-                RowKind.COPY,
-                0,
-                places,
-                (),
-                tiles,
-                bytes=2 * size,
-                size_bytes=size,
-                tile_bytes=size if tiles == 1 else _COPY_TILE_BYTES,
-            )
-        case PreparedCustomFunction() if not _is_hosted(op, functions):
-            address = functions[op.kind].address
-            return TableRow(RowKind.KERNEL, address, places, binder.values(op), 1)
-        case _:
-            return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
+    def rest(self) -> list[int]:
+        """The views that nothing follows."""
+        return self._left
 
 
 def _copy_tiles(dst: tuple[int, int, int], src: tuple[int, int, int]) -> int:

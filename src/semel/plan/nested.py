@@ -20,10 +20,9 @@ from typing import Any
 from semel.errors import InputError, PlanError
 from semel.ir.types import TensorType
 from semel.plan.plan import ExecutionPlan
+from semel.plan.rows import GRAPH
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
-
-GRAPH = "graph"
 
 
 def _plan(attrs: Any) -> ExecutionPlan:

@@ -1,46 +1,117 @@
-"""What a plan is made of, and what it holds.
+"""What a plan is made of, all of it checked, and what it holds.
 
-    ExecutionPlanBuilder  --PlanParts-->  ExecutionPlan  --memory-->  PlanMemory
+    Program x buffers  --check_plan-->  PlanParts  -->  ExecutionPlan  --memory-->  PlanMemory
 
 Plain records; everything in them was checked by whoever made them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from semel.ir.expr import Dim
-from semel.plan.prepared import PreparedOp
-from semel.plan.state import PlanIO, PlanVariable
+from semel.ir.expr import Dim, Variable
+from semel.plan.program import PlanIO, PlanVariable, Program
+from semel.plan.rows import Placed, PreparedLoop, PreparedOp
+from semel.plan.scope import RowScope
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 from semel.runtime.device import Device
 
+#: One list of rows: that of a row (its position) with this number, or the outermost one.
+BlockKey = tuple[int, int] | None
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False)
 class PlanParts:
-    """What the builder hands over, all of it checked.
+    """A program with its buffers, and what follows from both; positions are those of `walk`.
 
-    `order` is the schedule order, from which hazards follow; `run_order` the one to run in, if
-    the caller asked for one.
+    `blocks` has each list of rows in schedule order: of two rows that share bytes, the earlier
+    one runs first. `after` are the positions that a row must follow by its dependencies.
+    `variables` and `guards` are those of the program and of its rows together.
     """
 
+    program: Program
     device: Device
     buffers: tuple[Buffer, ...]
-    ast_to_buffer: dict[int, int]
-    alias_ids: tuple[int, ...]
-    ops: tuple[PreparedOp, ...]
+    placed: tuple[Placed, ...]
+    blocks: Mapping[BlockKey, tuple[int, ...]]
     after: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-    outputs: tuple[int, ...]
     variables: tuple[PlanVariable, ...]
     guards: tuple[tuple[Dim, str], ...]
-    input_io: tuple[PlanIO, ...]
-    output_io: tuple[PlanIO, ...]
     threads: int
-    run_order: tuple[int, ...] | None
     functions: Mapping[str, CustomFunction]
+
+    @cached_property
+    def ops(self) -> tuple[PreparedOp, ...]:
+        """All rows by position."""
+        return tuple(placed.row for placed in self.placed)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """All positions in schedule order, what is inside a row after it."""
+        return tuple(self._order(None))
+
+    def _order(self, key: BlockKey) -> Iterator[int]:
+        for position in self.blocks[key]:
+            yield position
+            for number in range(len(self.ops[position].bodies)):
+                yield from self._order((position, number))
+
+    @property
+    def run_order(self) -> tuple[int, ...] | None:
+        """The order to take the outermost rows up in, if one was asked for."""
+        return self.program.run_order
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The buffers that are outputs."""
+        return self.program.results
+
+    @property
+    def input_io(self) -> tuple[PlanIO, ...]:
+        """The declared inputs."""
+        return self.program.inputs
+
+    @property
+    def output_io(self) -> tuple[PlanIO, ...]:
+        """The declared outputs."""
+        return self.program.outputs
+
+    @property
+    def alias_ids(self) -> tuple[int, ...]:
+        """Further ids that release callbacks are told about."""
+        return self.program.alias_ids
+
+    @cached_property
+    def ast_to_buffer(self) -> dict[int, int]:
+        """Node id to buffer index."""
+        return {id_: i for i, value in enumerate(self.program.values) for id_ in value.node_ids}
+
+    @cached_property
+    def counters(self) -> dict[str, Variable]:
+        """The counters of loops by name; nobody binds them."""
+        loops = (op for op in self.ops if isinstance(op, PreparedLoop))
+        return {loop.counter: loop.counter_variable for loop in loops}
+
+    @cached_property
+    def scope(self) -> RowScope:
+        """What the rows refer to, at the capacities there are."""
+        bounded = {v.variable.name: v.as_bounded() for v in self.variables}
+        return RowScope({**bounded, **self.counters}, self.functions, self.buffers)
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """The buffers that some row may write."""
+        uses = (use for op in self.ops for use in op.uses(self.scope))
+        return frozenset(use.index for use in uses if "w" in use.access)
+
+    @property
+    def own(self) -> frozenset[int]:
+        """The buffers that a clone must have for itself; the others are constants."""
+        inputs = {io.index for io in self.input_io}
+        return self.written | inputs | set(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)

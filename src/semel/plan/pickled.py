@@ -11,11 +11,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from semel.runtime.device import find_device
+
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan
     from semel.plan.program import Program
 
 _READER = "semel.load"
+_WRITER = "semel.plan.file.write"  # which needs programs itself
 
 
 def restore_plan(data: bytes, threads: int | None, memory_limit: int | None) -> ExecutionPlan:
@@ -23,6 +26,13 @@ def restore_plan(data: bytes, threads: int | None, memory_limit: int | None) -> 
     reader: Any = import_module(_READER)
     plan: ExecutionPlan = reader.plan_from_bytes(data, threads, memory_limit)
     return plan
+
+
+def reduce_program(program: Program) -> tuple[Any, ...]:
+    """What pickle keeps of a program."""
+    writer: Any = import_module(_WRITER)
+    code = find_device(program.device).device_code()
+    return restore_program, (writer.pack_plan(program, code),)
 
 
 def restore_program(data: bytes) -> Program:

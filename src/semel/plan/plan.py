@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -39,12 +39,11 @@ from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
-from semel.plan.fork import fork_buffers, written_buffers
-from semel.plan.link import KernelBinder, levels, link_ops, scratch_bytes
-from semel.plan.loops import counters, find_loops, loop_at
+from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
+from semel.plan.link import levels, link_rows
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
-from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp, as_it_is
+from semel.plan.program import PlanIO, Program
 from semel.plan.refusals import (
     as_value,
     as_values,
@@ -61,18 +60,25 @@ from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import RunInfo, merge_runs
 from semel.plan.report.told import tell_growth
-from semel.plan.save import pack_plan, save_plan
-from semel.plan.snapshot import Snapshot, take_snapshot
+from semel.plan.rows import (
+    KernelNotes,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+    as_it_is,
+    map_rows,
+)
+from semel.plan.stale import Writer
 from semel.plan.state import (
     ConstantKeeper,
     IntermediateKeeper,
     OutputKeeper,
     PlainKeeper,
     PlainOutputKeeper,
-    PlanIO,
     PlanState,
     is_answered_for,
 )
+from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
@@ -84,9 +90,6 @@ from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.measured import Event
 from semel.runtime.optable import OpTable, TableInput, make_lanes
-
-if TYPE_CHECKING:
-    from semel.plan.program import Program
 
 R = TypeVar("R")
 #: Variables by name.
@@ -101,11 +104,16 @@ _INTERRUPTED = "a change of its memory was interrupted."
 class ExecutionPlan:
     """A computation bound to its memory; run it as often as you like.
 
-    Made by `ExecutionPlanBuilder`, or from a compiled program by `instantiate`.
+    Made by `ExecutionPlanBuilder`, which gives it buffers, or from a compiled program by
+    `instantiate`, with a store that can grow.
     """
 
-    def __init__(self, parts: PlanParts) -> None:
-        self._parts = parts
+    def __init__(self, parts: PlanParts, store: ProgramStore | None = None) -> None:
+        self._parts, self._store = parts, store
+        #: What the plan does. Another one with the same rows may explain them better.
+        self.program: Program = parts.program
+        self.compile_count = parts.program.compile_count
+        self.memory_limit = None if store is None else store.options.memory_limit
         self._entry: PlanEntry = parts.device.open_entry()
         self._entry_token = when_freed(self._entry.release)
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
@@ -116,24 +124,10 @@ class ExecutionPlan:
         self._pool_ready = False
         self._scratch: list[Memory] = []
         self._fast: _FastCall | None = None
-        #: Set by `instantiate`: re-plans memory for larger capacities.
-        self._resize: Callable[[Mapping[str, int]], None] | None = None
-        #: Set by `instantiate`: makes another plan from the same program.
-        self._again: Callable[[int], ExecutionPlan] | None = None
-        self._program_memory: PlanMemory | None = None
-        #: Set by `instantiate`: what the plan was made from.
-        self.program: Program | None = None
-        self.memory_limit: int | None = None
-        self._kept: dict[str, int] = {}
-        #: Memory of intermediates, and of constants that other plans share.
-        self._arena: tuple[Memory, ...] = ()
-        self._shared: frozenset[int] = frozenset()
-        self.compile_count = 0
         self.growths = 0
         self._link()
         self._adopt_buffers()
-        written = written_buffers(parts.ops, parts.functions)
-        self._bindings = Bindings(parts.buffers, written, self._state)
+        self._bindings = Bindings(parts.buffers, parts.written, self._state)
         self._plain_enter = self._poisoned if "poison" in settings().debug else self._entry.call
         self._enter = self._plain_enter
         _plans.add(self)
@@ -169,9 +163,12 @@ class ExecutionPlan:
             return tuple(as_it_is(op, buffers, values) for op in self._parts.ops)
 
     def _values_with_counters(self) -> dict[str, int]:
-        loops, table = self._linked.loops, self._state.table
-        counted = {loop.counter.name: table.iteration(k) for k, loop in enumerate(loops)}
-        return {**self._state.current_values(), **counted}
+        return {**self._state.current_values(), **self._iterations()}
+
+    def _iterations(self) -> dict[str, int]:
+        """Where the loops stand, by their counters."""
+        table = self._state.table
+        return {loop.counter.name: table.iteration(k) for k, loop in enumerate(table.loops)}
 
     @property
     def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
@@ -181,8 +178,7 @@ class ExecutionPlan:
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
         """The distinct kernels, in order of first use."""
-        calls = (op.kernel for op in self._parts.ops if isinstance(op, PreparedKernel))
-        return tuple(dict.fromkeys(calls))
+        return self._parts.program.kernels
 
     @property
     def ast_to_buffer_map(self) -> dict[int, int]:
@@ -224,7 +220,7 @@ class ExecutionPlan:
     @property
     def kept(self) -> dict[str, Buffer]:
         """What `prepare(keep=...)` asked for, by name: readable after each run, like outputs."""
-        return {name: self._parts.buffers[index] for name, index in self._kept.items()}
+        return {name: self._parts.buffers[index] for name, index in self.program.kept}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -246,12 +242,12 @@ class ExecutionPlan:
     @property
     def steps(self) -> list[list[list[int]]]:
         """How it runs: steps of segments of positions in `prepared_ops`; barriers between steps."""
-        return self._linked.steps
+        return self._linked.shown_steps()
 
     @property
     def op_order(self) -> tuple[int, ...]:
         """Positions in the order in which operations are taken up; views have their place too."""
-        return self._linked.order
+        return tuple(self._linked.order)
 
     @property
     def op_dependencies(self) -> list[tuple[int, ...]]:
@@ -275,23 +271,17 @@ class ExecutionPlan:
     @property
     def memory(self) -> PlanMemory:
         """What the plan holds, in bytes."""
-        if self._program_memory is not None:
-            scratch = sum(m.size_bytes for m in self._scratch)
-            return replace(self._program_memory, scratch_bytes=scratch)
-        parts, own = self._parts, self._own_buffers()
-        held = {b.memory.id: b.memory.size_bytes for b in parts.buffers}
-        owned = {parts.buffers[i].memory.id for i in own}
+        scratch = sum(m.size_bytes for m in self._scratch)
+        if self._store is not None:
+            return replace(self._store.memory, scratch_bytes=scratch)
+        buffers = self._parts.buffers
+        held = {b.memory.id: b.memory.size_bytes for b in buffers}
+        owned = {buffers[i].memory.id for i in self._parts.own}
         return PlanMemory(
             weights_bytes=sum(size for id, size in held.items() if id not in owned),
             io_bytes=sum(size for id, size in held.items() if id in owned),
-            scratch_bytes=sum(m.size_bytes for m in self._scratch),
+            scratch_bytes=scratch,
         )
-
-    def _own_buffers(self) -> set[int]:
-        """The buffers that a clone must have for itself; the others are constants."""
-        parts = self._parts
-        inputs = {io.index for io in parts.input_io}
-        return written_buffers(parts.ops, parts.functions) | inputs | set(parts.outputs)
 
     # ------------------------------------------------------------ running
 
@@ -390,7 +380,7 @@ class ExecutionPlan:
             values,
             *count_steps(self._state.table),
             self.memory.arena_bytes,
-            describe_arena(parts, self._linked, self.program, values),
+            describe_arena(parts, self._linked, values),
             limits,
             len(runs),
         )
@@ -403,8 +393,6 @@ class ExecutionPlan:
             return explain_plan(
                 self._parts,
                 self._linked,
-                self._binder,
-                self.program,
                 self.memory,
                 self._state.current_values(),
                 self.compile_count,
@@ -568,13 +556,14 @@ class ExecutionPlan:
     def _resize_to(
         self, capacities: Mapping[str, int], exact: Mapping[str, int]
     ) -> Mapping[str, int]:
-        if self._resize is None:
+        store = self._store
+        if store is None:
             raise InternalError("plan", "has a capacity but no way to grow.")
         try:
             try:
-                self._resize(capacities)
+                store.resize(capacities, self._parts)
             except OutOfMemoryError:
-                self._resize(exact)
+                store.resize(exact, self._parts)
                 return exact
         except OutOfMemoryError:  # which says so before anything moves
             self._attach()
@@ -690,21 +679,29 @@ class ExecutionPlan:
         given = take_threads("clone", threads)
         self._state.check_alive()
         wanted = self._parts.threads if given is None else given
-        made = self._fork(wanted) if self._again is None else self._again(wanted)
+        made = self._again(wanted, self._store.again()) if self._store else self._fork(wanted)
         made._take_over(self)
         return made
 
     replicate = clone
 
+    def _again(self, threads: int, store: ProgramStore) -> ExecutionPlan:
+        """Another plan of the same program, with memory of its own."""
+        made = replace(self._parts, buffers=store.buffers, threads=threads)
+        return ExecutionPlan(made, store)
+
     def _fork(self, threads: int) -> ExecutionPlan:
+        """Another plan on copies of the buffers that it was given."""
         self._bindings.detach()
         try:
             parts = self._parts
-            buffers = fork_buffers(parts.buffers, sorted(self._own_buffers()))
+            buffers = fork_buffers(parts.buffers, sorted(parts.own))
         finally:
             self._attach()
-        ops = tuple(_cloned(op) for op in parts.ops)
-        return ExecutionPlan(replace(parts, buffers=buffers, ops=ops, threads=threads))
+        program = replace(parts.program, rows=map_rows(parts.program.rows, _cloned))
+        placed = tuple(replace(p, row=_cloned(p.row)) for p in parts.placed)
+        made = replace(parts, program=program, placed=placed, buffers=buffers, threads=threads)
+        return ExecutionPlan(made)
 
     def _take_over(self, source: ExecutionPlan) -> None:
         """Start with the variables and inputs of another plan of the same program."""
@@ -789,7 +786,7 @@ class ExecutionPlan:
         table = self._state.table
         i = table.words[Header.ERROR_INDEX]
         value, known = table.pending_words[i], self._parts.variables[i].variable
-        if known.max is None and value > known.min and self._resize is not None:
+        if known.max is None and value > known.min and self._store is not None:
             self._ensure_capacity({known.name: value})
             return
         raise variable_error(known, value)
@@ -803,7 +800,11 @@ class ExecutionPlan:
     def _on_status(self) -> None:
         position = self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]
         op, counted = self._parts.ops[position], self._counters_at(position)
-        raise status_error(op, self._binder, self._state, counted, self.program)
+        raise status_error(op, self._notes(position), self._parts.scope, self._state, counted)
+
+    def _notes(self, position: int) -> KernelNotes:
+        row = self.program.walk()[position].row
+        return row.notes if isinstance(row, PreparedKernel) else KernelNotes()
 
     def _on_host_call(self) -> None:
         table = self._state.table
@@ -815,12 +816,10 @@ class ExecutionPlan:
         table.words[Header.RESUME] = table.words[Header.PARKED]
 
     def _counters_at(self, position: int) -> dict[str, int]:
-        """The counter of the loop around an operation, at the iteration that the run is in."""
-        loops = self._linked.loops
-        number = loop_at(loops, position)
-        if number is None:
-            return {}
-        return {loops[number].counter.name: self._state.table.iteration(number)}
+        """The counters of the loops around an operation, at the iteration that the run is in."""
+        iterations = self._iterations()
+        loops = self._parts.placed[position].loops
+        return {loop.counter: iterations[loop.counter] for loop in loops}
 
     def _call_host(self, op: PreparedCustomFunction, counted: Mapping[str, int]) -> None:
         """Call a custom function; the workers have left, and the plan cannot be changed."""
@@ -872,9 +871,9 @@ class ExecutionPlan:
         return self._entry.call()
 
     def _fill_stale_memory(self) -> None:
-        for memory in (*self._arena, *self._scratch):
+        for memory in (*self._arena(), *self._scratch):
             memory.bytes[:] = 0xFF
-        for io in self._parts.output_io if self._arena else ():
+        for io in self._parts.output_io if self._store else ():
             buffer = self._parts.buffers[io.index]
             buffer.memory.bytes[buffer.offset : buffer.offset + buffer.capacity_bytes] = 0xFF
         for keeper in self._state.inputs.values():
@@ -883,25 +882,48 @@ class ExecutionPlan:
             if not keeper.is_bound:
                 buffer.memory.bytes[start : buffer.offset + buffer.capacity_bytes] = 0xFF
 
+    def _arena(self) -> tuple[Memory, ...]:
+        """Memory of intermediates."""
+        return () if self._store is None else (self._store.arena,)
+
     # ------------------------------------------------------------ linking
 
     def _adopt_buffers(self) -> None:
-        """Make declared inputs and outputs answer to this plan's variables and validity."""
-        for io in self._parts.input_io:
-            self._parts.buffers[io.index].keep(self._state.inputs[io.name])
-        is_input = {io.index for io in self._parts.input_io}
-        for io in self._parts.output_io:
+        """Let every buffer answer to this plan's variables and validity, as its place says."""
+        parts, state = self._parts, self._state
+        for io in parts.input_io:
+            parts.buffers[io.index].keep(state.inputs[io.name])
+        is_input = {io.index for io in parts.input_io}
+        for io in parts.output_io:
             if io.index not in is_input:
-                writers = self._writers.writers.get(io.index, ())
-                self._parts.buffers[io.index].keep(OutputKeeper(self._state, io.type, writers))
+                parts.buffers[io.index].keep(OutputKeeper(state, io.type, self._writing(io.index)))
+        if self._store is None:
+            self._adopt_given()
+            return
+        named = {*is_input, *parts.outputs, *(index for _, index in parts.program.kept)}
+        for i, (buffer, value) in enumerate(zip(parts.buffers, parts.program.values, strict=True)):
+            if i not in named and value.place in _KEEPERS:
+                buffer.keep(_KEEPERS[value.place](state, value.type))
+        for _, index in parts.program.kept:
+            if not is_answered_for(parts.buffers[index]):
+                kind = parts.program.values[index].type
+                parts.buffers[index].keep(OutputKeeper(state, kind))
+
+    def _adopt_given(self) -> None:
         for index in self._parts.outputs:
             buffer = self._parts.buffers[index]
             if not is_answered_for(buffer):
-                writers = self._writers.writers.get(index, ())
-                buffer.keep(PlainOutputKeeper(self._state, buffer.type, writers))
+                buffer.keep(PlainOutputKeeper(self._state, buffer.type, self._writing(index)))
         for buffer in self._parts.buffers:
             if buffer.keeper is None and buffer.whole is None:
                 buffer.keep(PlainKeeper(self._hold, buffer.type))
+
+    def _writing(self, index: int) -> tuple[Writer, ...]:
+        """Who writes a buffer, if a run may write less of it than another.
+
+        A compiled plan writes what it declares.
+        """
+        return () if self._store is not None else self._writers.writers.get(index, ())
 
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
@@ -921,27 +943,16 @@ class ExecutionPlan:
         self._attach()
 
     def _link(self) -> None:
-        """Turn operations into steps, rows and tables, and point the entry to them."""
+        """Turn rows into steps and tables, and point the entry to them."""
         parts, state = self._parts, self._state
-        bounded = {v.variable.name: v.as_bounded() for v in parts.variables}
-        self._binder = KernelBinder({**bounded, **counters(find_loops(parts.ops))})
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
         self._pins = [buffer.memory.bytes for buffer in parts.buffers]
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
-        self._linked = link_ops(
-            parts.ops,
-            parts.after,
-            parts.order,
-            parts.run_order,
-            parts.buffers,
-            self._binder,
-            parts.functions,
-            list(dict.fromkeys(io.index for io in (*parts.input_io, *parts.output_io))),
-        )
-        size = align(scratch_bytes(parts.ops, self._binder))
+        self._linked = link_rows(parts)
+        size = align(parts.scope.scratch_bytes(parts.ops))
         self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
-        self._writers = find_writers(parts, self._binder)
+        self._writers = find_writers(parts)
         state.table = OpTable(
             [v.variable for v in parts.variables],
             [(v.variable.min, NO_LIMIT if v.top is None else v.top) for v in parts.variables],
@@ -964,47 +975,6 @@ class ExecutionPlan:
                 state.table.pending_words[i] = state.table.current_words[i] = v.initial
         self._entry.point_to(state.table.address)
 
-    def own(self, record: PlanMemory, *, arena: tuple[Memory, ...], shared: frozenset[int]) -> None:
-        """For `instantiate`: what the plan's memory is, and which storages other plans share."""
-        self._program_memory, self._arena, self._shared = record, arena, shared
-
-    @alone
-    def set_program(self, program: Program, memory_limit: int | None) -> None:
-        """For `instantiate`: what the plan was made from, and under which limit."""
-        self.program, self.memory_limit = program, memory_limit
-        for keeper in (buffer.keeper for buffer in self.output_buffers):
-            if isinstance(keeper, OutputKeeper):
-                keeper.writers = ()  # a compiled plan writes what it declares
-
-    @alone
-    def set_again(self, again: Callable[[int], ExecutionPlan]) -> None:
-        """For `instantiate`: how to make another plan, for so many threads."""
-        self._again = again
-
-    @alone
-    def set_resize(self, resize: Callable[[Mapping[str, int]], None]) -> None:
-        """For `instantiate`: how to move the buffers to memory for larger capacities."""
-        self._resize = resize
-
-    @alone
-    def keep_values(
-        self, intermediates: Mapping[int, TensorType], constants: Mapping[int, TensorType]
-    ) -> None:
-        """For `instantiate`: buffers that share their bytes, and buffers that nobody writes."""
-        for index, kind in intermediates.items():
-            self._parts.buffers[index].keep(IntermediateKeeper(self._state, kind))
-        for index, kind in constants.items():
-            self._parts.buffers[index].keep(ConstantKeeper(self._state, kind))
-
-    @alone
-    def keep_results(self, kept: Mapping[str, tuple[int, TensorType]]) -> None:
-        """For `instantiate`: these buffers can be read like outputs; they have names."""
-        self._kept = {name: index for name, (index, _) in kept.items()}
-        for index, kind in kept.values():
-            buffer = self._parts.buffers[index]
-            if not is_answered_for(buffer):
-                buffer.keep(OutputKeeper(self._state, kind))
-
     # ------------------------------------------------------------ saving
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -1024,36 +994,32 @@ class ExecutionPlan:
         """The contents of a file of this plan."""
         return self.pass_source(lambda it: pack_plan(it, self._parts.device.device_code()))
 
-    def pass_source(self, write: Callable[[Program | Snapshot], R]) -> R:
+    def pass_source(self, write: Callable[[Program | PlanImage], R]) -> R:
         """`write(what a file of this plan is made from)`; it cannot run or change meanwhile.
 
         A program never changes, so that a compiled plan can be written at any time.
         """
-        if self.program is not None:
+        if self._store is not None:
             return write(self.program)
-        result: R = self._hold.alone(self._pass_snapshot, write)
+        result: R = self._hold.alone(self._pass_image, write)
         return result
 
-    def _pass_snapshot(self, write: Callable[[Program | Snapshot], R]) -> R:
+    def _pass_image(self, write: Callable[[Program | PlanImage], R]) -> R:
         self._state.check_alive()
         self._bindings.detach()
         try:
-            return write(self._snapshot())
+            inputs = self._state.inputs
+            bound = {name: self._bindings.input_array(name) for name in inputs}
+            image = take_image(
+                self._parts,
+                self._state.current_values(),
+                {name: keeper.recorded_shape() for name, keeper in inputs.items()},
+                {name: array for name, array in bound.items() if array is not None},
+                tuple(self._state.table.marks),
+            )
+            return write(image)
         finally:
             self._attach()
-
-    def _snapshot(self) -> Snapshot:
-        inputs = self._state.inputs
-        arrays = {name: self._bindings.input_array(name) for name in inputs}
-        ops = tuple(_packed(op) for op in self._parts.ops)
-        return take_snapshot(
-            replace(self._parts, ops=ops),
-            self._own_buffers(),
-            self._state.current_values(),
-            {name: keeper.recorded_shape() for name, keeper in inputs.items()},
-            {name: array for name, array in arrays.items() if array is not None},
-            tuple(self._state.table.marks),
-        )
 
     @alone
     def resume(
@@ -1092,9 +1058,9 @@ class ExecutionPlan:
         take_callback("release_intermediate_buffers", f)
         self._state.check_alive()
         kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
-        for memory in (*self._arena, *self._scratch):
+        for memory in (*self._arena(), *self._scratch):
             memory.discard()
-        if self.program is None:
+        if self._store is None:
             self._discard_passing()
         if f is not None:
             for ast_id, index in self._parts.ast_to_buffer.items():
@@ -1111,7 +1077,7 @@ class ExecutionPlan:
 
     def _discard_passing(self) -> None:
         held = {buffer.memory.id: buffer.memory for buffer in self._parts.buffers}
-        for storage, start, end in passing_ranges(self._parts, self._binder):
+        for storage, start, end in passing_ranges(self._parts):
             if not held[storage].is_held_beside(self):
                 held[storage].discard(start, end)
 
@@ -1130,16 +1096,18 @@ class ExecutionPlan:
         self._state.give_up("its buffers were released.")
         self._fast = None
         gone = allocate(0)
+        constants = {} if self._store is None else self._store.constants
+        shared = {memory.id for memory in constants.values()}
         for buffer in self._parts.buffers:
             is_last = buffer.memory.let_go(self)
-            if buffer.memory.id in self._shared:
+            if buffer.memory.id in shared:
                 buffer.move(gone, 0, 0)
             elif is_last:
                 buffer.memory.release()
                 buffer.move(gone, 0, 0)
             elif getattr(buffer.keeper, "state", None) is self._state:
                 buffer.keep(None)
-        for memory in (gone, *self._arena, *self._scratch):
+        for memory in (gone, *self._arena(), *self._scratch):
             if memory.let_go(self):
                 memory.release()
         self._pins = []
@@ -1187,13 +1155,6 @@ def _cloned(op: PreparedOp) -> PreparedOp:
     return op
 
 
-def _packed(op: PreparedOp) -> PreparedOp:
-    """An operation for a file: a plan inside as the contents of its own file."""
-    if isinstance(op, PreparedCustomFunction) and isinstance(op.attrs, ExecutionPlan):
-        return replace(op, attrs=op.attrs.pack())
-    return op
-
-
 @dataclass(slots=True)
 class _FastCall:
     """What the last `plan(**inputs)` looked like; good while the state's version is the same."""
@@ -1209,6 +1170,9 @@ class _FastCall:
             return self.single.copy()
         return tuple(array.copy() for array in self.outputs)
 
+
+#: Who answers for the buffers of a compiled plan that are neither input nor output.
+_KEEPERS = {"arena": IntermediateKeeper, "constant": ConstantKeeper}
 
 _ACTIONS: dict[int, Callable[[ExecutionPlan], None]] = {
     Code.BUSY: ExecutionPlan._on_busy,

@@ -8,7 +8,7 @@ The runner reports words: which variable, which check, which row. Here they beco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from semel.errors import (
     CustomFunctionError,
@@ -22,13 +22,11 @@ from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Variable, evaluate, substitute, variables
 from semel.ir.fields import take_value
-from semel.plan.link import KernelBinder
 from semel.plan.parts import PlanParts
-from semel.plan.prepared import PreparedCustomFunction, PreparedKernel, PreparedOp
-from semel.plan.state import PlanIO, PlanState
-
-if TYPE_CHECKING:
-    from semel.plan.program import Program
+from semel.plan.program import PlanIO
+from semel.plan.rows import KernelNotes, PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.scope import RowScope
+from semel.plan.state import PlanState
 
 
 def variable_error(variable: Variable, value: int) -> VariableError:
@@ -81,14 +79,17 @@ def written_error(parts: PlanParts, state: PlanState) -> InputError:
 
 def status_error(
     op: PreparedOp,
-    binder: KernelBinder,
+    notes: KernelNotes,
+    scope: RowScope,
     state: PlanState,
     counted: Mapping[str, int],
-    program: Program | None,
 ) -> SemelError:
-    """A kernel or a native function met bad data, perhaps in an iteration of a loop."""
+    """A kernel or a native function met bad data, perhaps in an iteration of a loop.
+
+    `counted` are the counters of the loops around it, the innermost last.
+    """
     words = state.table.words
-    iteration = next(iter(counted.values()), None)
+    iteration = next(reversed([*counted.values()]), None)
     when = "" if iteration is None else f", in iteration {iteration}"
     fields: dict[str, Any] = {} if iteration is None else {"iteration": iteration}
     code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
@@ -111,9 +112,8 @@ def status_error(
         )
     check = checks[code - 1]
     values = {**state.current_values(), **counted}
-    size = evaluate(substitute(check.size, binder.names(op)), values)
-    lines = () if program is None else program.ops[op.id].check_origins
-    origin = next(iter(lines[code - 1 : code]), "")
+    size = evaluate(substitute(check.size, scope.names(op)), values)
+    origin = next(iter(notes.check_origins[code - 1 : code]), "")
     return check.refusal(size, value, origin, when, **fields)
 
 

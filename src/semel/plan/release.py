@@ -9,16 +9,12 @@ input and no output, and every read of it follows a write in the same run that c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, is_nonnegative
-from semel.plan.link import KernelBinder
-from semel.plan.loops import PlanLoop, find_loops, loop_at
 from semel.plan.parts import PlanParts
-from semel.plan.prepared import PreparedCopy, PreparedCustomFunction, PreparedKernel, PreparedOp
-from semel.runtime.buffer import Buffer
-from semel.runtime.custom import CustomFunction
+from semel.plan.rows import PreparedKernel
 
 ByteRange = tuple[int, int, int]
 
@@ -27,20 +23,20 @@ ByteRange = tuple[int, int, int]
 class _Use:
     """One buffer of one operation: how many bytes it may read, and writes, from `where`.
 
-    `is_whole`: it writes them all each time, and not those that a loop's counter selects.
+    `inside` are the bodies that it is in, outermost first. `is_whole`: it writes them all each
+    time, and not those that a loop's counter selects.
     """
 
     where: ByteRange
     reads: Dim | None
     writes: Dim | None
-    loop: int | None
+    inside: tuple[tuple[int, int], ...]
     is_whole: bool
 
 
-def passing_ranges(parts: PlanParts, binder: KernelBinder) -> list[ByteRange]:
+def passing_ranges(parts: PlanParts) -> list[ByteRange]:
     """The byte ranges of buffers whose contents no later run sees."""
-    loops = find_loops(parts.ops)
-    uses = [use for position in parts.order for use in _uses(parts, position, binder, loops)]
+    uses = [use for position in parts.order for use in _uses(parts, position)]
     kept = [parts.buffers[io.index].byte_range for io in parts.input_io]
     kept += [parts.buffers[i].byte_range for i in parts.outputs]
     kept += _seen_later(uses)
@@ -48,47 +44,17 @@ def passing_ranges(parts: PlanParts, binder: KernelBinder) -> list[ByteRange]:
     return [one for one in ranges if not any(_overlap(one, other) for other in kept)]
 
 
-def _uses(
-    parts: PlanParts, position: int, binder: KernelBinder, loops: Sequence[PlanLoop]
-) -> Iterator[_Use]:
-    op, loop = parts.ops[position], loop_at(loops, position)
-    counter = None if loop is None else loops[loop].counter.name
-    is_whole = not isinstance(op, PreparedKernel) or all(
-        var.name != counter or var.name in op.fixedvars for var in op.runtime_vars
+def _uses(parts: PlanParts, position: int) -> Iterator[_Use]:
+    """What a row touches; reads come before writes."""
+    placed = parts.placed[position]
+    row, counters = placed.row, {loop.counter for loop in placed.loops}
+    is_whole = not isinstance(row, PreparedKernel) or all(
+        var.name not in counters or var.name in row.fixedvars for var in row.runtime_vars
     )
-    for index, access, size in accesses(op, parts.buffers, binder, parts.functions):
-        reads, writes = (size if letter in access else None for letter in "rw")
-        yield _Use(parts.buffers[index].byte_range, reads, writes, loop, is_whole)
-
-
-def accesses(
-    op: PreparedOp,
-    buffers: Sequence[Buffer],
-    binder: KernelBinder,
-    functions: Mapping[str, CustomFunction],
-) -> Iterator[tuple[int, str, Dim]]:
-    """(buffer, r, w or rw, bytes) for each argument; reads come before writes."""
-    match op:
-        case PreparedKernel():
-            specs, sizes = op.kernel.signature.buffers, binder.bind(op).sizes_bytes
-            found = [
-                (index, spec.access, size)
-                for index, spec, size in zip(op.buffer_indices, specs, sizes, strict=True)
-            ]
-        case PreparedCopy():
-            target, source = op.buffer_indices
-            size = buffers[target].capacity_bytes
-            found = [(source, "r", size), (target, "w", size)]
-        case PreparedCustomFunction():
-            # It writes what it likes of what it may write: nothing is sure.
-            how = functions[op.kind].access(len(op.buffer_indices), op.attrs)
-            found = [
-                (index, "rw" if "w" in letters else letters, buffers[index].capacity_bytes)
-                for index, letters in zip(op.buffer_indices, how, strict=True)
-            ]
-        case _:
-            found = []
-    yield from sorted(found, key=lambda use: "r" not in use[1])
+    inside = tuple((around.position, around.body) for around in placed.around)
+    for use in sorted(row.uses(parts.scope), key=lambda use: "r" not in use.access):
+        reads, writes = (use.size if letter in use.access else None for letter in "rw")
+        yield _Use(parts.buffers[use.index].byte_range, reads, writes, inside, is_whole)
 
 
 def _seen_later(uses: Sequence[_Use]) -> list[ByteRange]:
@@ -104,8 +70,8 @@ def _seen_later(uses: Sequence[_Use]) -> list[ByteRange]:
 
 
 def _covers(write: _Use, read: _Use) -> bool:
-    """Whether the write, if it came first, wrote all that is read; a loop may not run at all."""
-    if not write.is_whole or (write.loop is not None and write.loop != read.loop):
+    """Whether the write, if it came first, wrote all that is read; a body may not run at all."""
+    if not write.is_whole or read.inside[: len(write.inside)] != write.inside:
         return False
     if write.where[0] != read.where[0] or write.where[1] > read.where[1]:
         return False

@@ -11,7 +11,6 @@ that rows which were not written for these variables are never read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,37 +19,11 @@ from semel.ir import abi
 from semel.ir.abi import Header
 from semel.ir.expr import Dim, Variable, evaluate, terms
 from semel.ir.types import TensorType
+from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.stale import Writer, stale_range
 from semel.runtime.buffer import Buffer, ByteSpan, ConcreteShape
 from semel.runtime.hold import Hold
 from semel.runtime.optable import OpTable
-
-
-@dataclass(frozen=True, slots=True)
-class PlanVariable:
-    """A variable of the plan; `capacity` is what its buffers hold if it has no maximum."""
-
-    variable: Variable
-    initial: int | None = None
-    capacity: int | None = None
-
-    @property
-    def top(self) -> int | None:
-        """The largest value that fits the memory there is."""
-        return self.capacity if self.variable.max is None else self.variable.max
-
-    def as_bounded(self) -> Variable:
-        """The variable with its capacity as maximum."""
-        return Variable(self.variable.name, self.variable.min, self.top)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanIO:
-    """A named input or output: which buffer, and its symbolic type."""
-
-    name: str
-    index: int
-    type: TensorType
 
 
 class PlanState:

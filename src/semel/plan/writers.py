@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, is_nonnegative, minimum
-from semel.plan.link import KernelBinder
-from semel.plan.loops import find_loops, loop_at
 from semel.plan.parts import PlanParts
-from semel.plan.release import accesses
 from semel.plan.stale import Writer
 
 
@@ -24,9 +21,9 @@ class OutputWriters:
     marks: tuple[Dim, ...]
 
 
-def find_writers(parts: PlanParts, binder: KernelBinder) -> OutputWriters:
+def find_writers(parts: PlanParts) -> OutputWriters:
     """Who writes the outputs; none for an output that all of a run is sure to overwrite."""
-    written = _writes(parts, binder)
+    written = _writes(parts)
     declared = {io.index: io.type.num_bytes for io in parts.output_io}
     found: dict[int, tuple[Writer, ...]] = {}
     marks: dict[Dim, int] = {}
@@ -49,14 +46,16 @@ def find_writers(parts: PlanParts, binder: KernelBinder) -> OutputWriters:
     return OutputWriters(found, tuple(marks))
 
 
-def _writes(parts: PlanParts, binder: KernelBinder) -> list[tuple[int, int, int, Dim]]:
+def _writes(parts: PlanParts) -> list[tuple[int, int, int, Dim]]:
     """(storage, start, end, bytes that are written) of everything that a run writes."""
-    loops = find_loops(parts.ops)
     found: list[tuple[int, int, int, Dim]] = []
-    for position, op in enumerate(parts.ops):
-        loop = loop_at(loops, position)
-        times: Dim = 1 if loop is None else minimum(loops[loop].trip, 1)
-        for index, access, size in accesses(op, parts.buffers, binder, parts.functions):
-            if "w" in access:
-                found.append((*parts.buffers[index].byte_range, size * times))
+    for placed in parts.placed:
+        times: Dim = 1
+        for loop in placed.loops:
+            times = times * minimum(loop.trip, 1)
+        found += [
+            (*parts.buffers[use.index].byte_range, use.size * times)
+            for use in placed.row.uses(parts.scope)
+            if "w" in use.access
+        ]
     return found

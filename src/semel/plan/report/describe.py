@@ -1,9 +1,9 @@
 """Names and lifetimes of what a plan consists of, for reports.
 
-    PlanParts, Program | None  -->  names, kinds, positions; ProfiledOp, ArenaBlock
+    PlanParts  -->  names, kinds, positions; ProfiledOp, ArenaBlock
 
 `explain` and the profiler say the same of the same thing because both ask here. Positions
-count in order of execution (`LinkedOps.order`), views included.
+count in order of execution (`LinkedRows.order`), views included.
 """
 
 from __future__ import annotations
@@ -12,91 +12,50 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
-from semel.plan.loops import PlanLoop, find_loops, loop_at
-from semel.plan.prepared import (
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedEnd,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedOp,
-)
+from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, ProfiledOp
-from semel.runtime.custom import CustomFunction
+from semel.plan.rows import Placed, PreparedCustomFunction, PreparedKernel, PreparedOp
 
 if TYPE_CHECKING:
-    from semel.plan.link import LinkedOps
+    from semel.plan.link import LinkedRows
     from semel.plan.parts import PlanParts
-    from semel.plan.program import Program
-
-_KINDS: dict[type, str] = {
-    PreparedKernel: "kernel",
-    PreparedCopy: "copy",
-    PreparedBufferView: "view",
-    PreparedCustomFunction: "host call",
-    PreparedLoop: "loop",
-    PreparedEnd: "end",
-}
 
 
 def kind_of(parts: PlanParts, op: PreparedOp) -> str:
-    """kernel, copy, view, loop, end, host call, or native call: one that the runner calls."""
-    if isinstance(op, PreparedCustomFunction) and _function(parts, op).convention == "kernel":
-        return "native call"
-    return _KINDS[type(op)]
+    """The kind of a row; of a function, whether the host or the runner calls it."""
+    if isinstance(op, PreparedCustomFunction):
+        is_native = parts.scope.function(op).convention == "kernel"
+        return "native call" if is_native else "host call"
+    return op.kind
 
 
 def written_positions(parts: PlanParts, op: PreparedOp) -> set[int]:
-    """Positions among the operation's buffers that it may write."""
-    match op:
-        case PreparedKernel():
-            return set(op.output_indices)
-        case PreparedCustomFunction():
-            access = _function(parts, op).access(len(op.buffer_indices), op.attrs)
-            return {position for position, how in enumerate(access) if "w" in how}
-        case _:
-            return {0}
-
-
-def _function(parts: PlanParts, op: PreparedCustomFunction) -> CustomFunction:
-    return parts.functions[op.kind]
-
-
-def name_of(op: PreparedOp) -> str:
-    """The kernel's or function's name; a copy and a view are called what they are."""
-    match op:
-        case PreparedKernel():
-            return op.kernel.name
-        case PreparedCustomFunction():
-            return op.kind
-        case _:
-            return _KINDS[type(op)]
+    """Positions among the operation's buffers that it may write; a view's first is its own."""
+    uses = op.uses(parts.scope)
+    return {i for i, use in enumerate(uses) if "w" in use.access} if uses else {0}
 
 
 def origins_of(op: PreparedOp) -> tuple[str, ...]:
     """The source lines that a compiled kernel carries."""
-    ast = op.ast if isinstance(op, PreparedKernel) else None
-    return ast if isinstance(ast, tuple) and all(isinstance(o, str) for o in ast) else ()
+    return op.origins if isinstance(op, PreparedKernel) else ()
 
 
-def buffer_names(parts: PlanParts, program: Program | None) -> list[str]:
+def buffer_names(parts: PlanParts) -> list[str]:
     """A name for each buffer, with its index where the name alone could mean several."""
-    names = [f"#{i}" for i in range(len(parts.buffers))]
-    if program is not None:
-        names = [f"{value.name}#{i}" for i, value in enumerate(program.values)]
+    values = parts.program.values
+    names = [v.name if v.place == GIVEN else f"{v.name}#{i}" for i, v in enumerate(values)]
     for io in (*parts.output_io, *parts.input_io):
         names[io.index] = io.name
     return names
 
 
-def buffer_kinds(parts: PlanParts, program: Program | None) -> list[str]:
+def buffer_kinds(parts: PlanParts) -> list[str]:
     """input, output, constant, arena, or buffer for what a hand-built plan does not declare."""
-    if program is not None:
-        return [value.kind for value in program.values]
-    kinds = ["buffer"] * len(parts.buffers)
+    shown = {GIVEN: "buffer", "io": "output"}
+    kinds = [shown.get(value.place, value.place) for value in parts.program.values]
     for index in parts.outputs:
-        kinds[index] = "output"
+        if kinds[index] == "buffer":
+            kinds[index] = "output"
     for io in parts.input_io:
         kinds[io.index] = "input"
     return kinds
@@ -108,35 +67,39 @@ def alive_positions(parts: PlanParts, order: Sequence[int]) -> dict[int, tuple[i
     What a loop has from outside, or leaves behind, is alive from its begin to its end.
     """
     found: dict[int, tuple[int, int]] = {}
+    place = {i: at for at, i in enumerate(order)}
+    inside: dict[int, list[int]] = {}
     for position, i in enumerate(order):
         for b in parts.ops[i].buffer_indices:
             first, _ = found.get(b, (position, position))
             found[b] = (first, position)
-    place = {i: position for position, i in enumerate(order)}
-    for loop in find_loops(parts.ops):
-        begin, end = place[loop.begin], place[loop.end]
-        for b, (first, last) in found.items():
-            is_inside = begin < first and last < end
-            if not is_inside and first < end and begin < last and _is_used(parts, loop, b):
+        for around in parts.placed[i].around:
+            inside.setdefault(around.position, []).append(i)
+    for i in sorted(inside, reverse=True):  # inner ones first
+        begin, end = place[i], max(place[j] for j in inside[i])
+        for b in {b for j in inside[i] for b in parts.ops[j].buffer_indices}:
+            first, last = found[b]
+            if not (begin < first and last <= end):
                 found[b] = (min(first, begin), max(last, end))
     return found
 
 
-def _is_used(parts: PlanParts, loop: PlanLoop, buffer: int) -> bool:
-    inside = parts.ops[loop.begin + 1 : loop.end]
-    return any(buffer in op.buffer_indices for op in inside)
-
-
 def loop_times(parts: PlanParts) -> dict[int, str]:
-    """For each operation inside a loop, how often that is run."""
-    loops = find_loops(parts.ops)
-    return {i: str(loop.trip) for loop in loops for i in range(loop.begin + 1, loop.end)}
+    """For each operation inside loops, how often it is run."""
+    return {
+        placed.position: " x ".join(str(loop.trip) for loop in placed.loops)
+        for placed in parts.placed
+        if placed.loops
+    }
 
 
-def step_numbers(linked: LinkedOps) -> dict[int, int]:
+def step_numbers(linked: LinkedRows) -> dict[int, int]:
     """The step of each operation that has a row."""
     return {
-        i: number for number, step in enumerate(linked.steps) for segment in step for i in segment
+        i: number
+        for number, step in enumerate(linked.shown_steps())
+        for segment in step
+        for i in segment
     }
 
 
@@ -173,23 +136,22 @@ def _few(items: Sequence[str], most: int = 4) -> str:
 
 
 def describe_ops(
-    parts: PlanParts, linked: LinkedOps, values: Mapping[str, int]
+    parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
 ) -> list[ProfiledOp]:
     """Every operation in order of execution, with its work in all iterations at these variables."""
-    row_of = {i: row for row, i in enumerate(linked.row_ops)}
+    row_of = {i: row for row, i in reversed(list(enumerate(linked.row_ops)))}
     step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
     for i in linked.order:
         op, row = parts.ops[i], row_of.get(i, -1)
         work = linked.rows[row] if row >= 0 else None
-        loop = loop_at(linked.loops, i)
-        times = 1 if loop is None else max(evaluate(linked.loops[loop].trip, values), 0)
+        times = _times(parts.placed[i], values)
         found.append(
             ProfiledOp(
                 kernel=op.kernel if isinstance(op, PreparedKernel) else None,
                 device=parts.device.name,
                 num_buffers=len(op.buffer_indices),
-                name=name_of(op),
+                name=op.name,
                 kind=kind_of(parts, op),
                 op_index=i,
                 op_id=op.id,
@@ -204,14 +166,21 @@ def describe_ops(
     return found
 
 
+def _times(placed: Placed, values: Mapping[str, int]) -> int:
+    """How often a row runs; a loop whose trip an outer counter decides counts as one."""
+    times = 1
+    for loop in placed.loops:
+        trip = evaluate_or_none(loop.trip, values)
+        times *= 1 if trip is None else max(trip, 0)
+    return times
+
+
 def describe_arena(
-    parts: PlanParts, linked: LinkedOps, program: Program | None, values: Mapping[str, int]
+    parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
 ) -> tuple[ArenaBlock, ...]:
     """The values that share the arena, in order of their first use."""
-    if program is None:
-        return ()
     alive = alive_positions(parts, linked.order)
-    names = buffer_names(parts, program)
+    names = buffer_names(parts)
     blocks = [
         ArenaBlock(
             f"{names[i]}: {value.type}",
@@ -220,7 +189,7 @@ def describe_arena(
             evaluate(value.type.num_bytes, values),
             *alive[i],
         )
-        for i, value in enumerate(program.values)
-        if value.kind == "arena" and i in alive
+        for i, value in enumerate(parts.program.values)
+        if value.place == "arena" and i in alive
     ]
     return tuple(sorted(blocks, key=lambda b: (b.first, b.offset_bytes)))

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.ir.expr import Dim, Variable, evaluate, variables
-from semel.plan.prepared import PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.report.describe import (
     alive_positions,
     buffer_kinds,
@@ -23,18 +22,17 @@ from semel.plan.report.describe import (
     evaluate_or_none,
     kind_of,
     loop_times,
-    name_of,
     origins_of,
     step_numbers,
     written_positions,
 )
 from semel.plan.report.text import format_explanation
+from semel.plan.rows import KernelNotes, PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.allocator import align
 
 if TYPE_CHECKING:
-    from semel.plan.link import KernelBinder, LinkedOps
+    from semel.plan.link import LinkedRows
     from semel.plan.parts import PlanMemory, PlanParts
-    from semel.plan.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,59 +148,51 @@ class Explanation:
 
 def explain_plan(
     parts: PlanParts,
-    linked: LinkedOps,
-    binder: KernelBinder,
-    program: Program | None,
+    linked: LinkedRows,
     memory: PlanMemory,
     values: Mapping[str, int],
     compile_count: int,
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
     kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
-    buffers = _buffers(parts, linked.order, program)
+    buffers = _buffers(parts, linked.order)
     return Explanation(
         device=parts.device.name,
         threads=parts.threads,
         compile_count=compile_count,
-        num_steps=len(linked.steps),
+        num_steps=len(linked.shown_steps()),
         num_kernels=len(kernels),
         num_distinct_kernels=len(set(kernels)),
-        ops=_ops(parts, linked, binder, program),
+        ops=_ops(parts, linked),
         buffers=buffers,
-        variables=tuple(
-            _variable(v.variable, parts, binder, program, values) for v in parts.variables
-        ),
+        variables=tuple(_variable(v.variable, parts, values) for v in parts.variables),
         memory=_memory(memory, buffers, len(linked.order)),
-        log=() if program is None else program.log,
+        log=parts.program.log,
     )
 
 
 # ---------------------------------------------------------------- operations
 
 
-def _ops(
-    parts: PlanParts, linked: LinkedOps, binder: KernelBinder, program: Program | None
-) -> tuple[ExplainedOp, ...]:
-    step_of = step_numbers(linked)
-    names = buffer_names(parts, program)
+def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
+    step_of, steps = step_numbers(linked), linked.shown_steps()
+    names = buffer_names(parts)
     times = loop_times(parts)
     found: list[ExplainedOp] = []
     for i in linked.order:
         op, step = parts.ops[i], step_of.get(i, -1)
-        before = [] if step < 1 else [j for segment in linked.steps[step - 1] for j in segment]
+        before = [] if step < 1 else [j for segment in steps[step - 1] for j in segment]
         written = written_positions(parts, op)
-        is_kernel = isinstance(op, PreparedKernel)
-        # The ids of a program's kernel calls are their positions in it.
-        source = program.ops[op.id] if program is not None and is_kernel else None
-        bound = binder.bind(op) if isinstance(op, PreparedKernel) else None
+        notes = op.notes if isinstance(op, PreparedKernel) else KernelNotes()
+        bound = parts.scope.bind(op) if isinstance(op, PreparedKernel) else None
         found.append(
             ExplainedOp(
                 op=i,
                 kind=kind_of(parts, op),
-                name=name_of(op),
+                name=op.name,
                 step=step,
-                nodes=() if source is None else source.nodes,
-                reason="" if source is None else source.reason,
+                nodes=notes.nodes,
+                reason=notes.reason,
                 origins=origins_of(op),
                 reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
                 writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),
@@ -210,7 +200,7 @@ def _ops(
                 flops="" if bound is None else str(bound.flops),
                 bytes="" if bound is None else str(bound.bytes),
                 waits=tuple(_waits(parts, i, before, names)),
-                choice="" if source is None else source.choice,
+                choice=notes.choice,
                 times=str(op.trip) if isinstance(op, PreparedLoop) else times.get(i, ""),
             )
         )
@@ -249,15 +239,11 @@ def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -
 # ---------------------------------------------------------------- buffers and memory
 
 
-def _buffers(
-    parts: PlanParts, order: Sequence[int], program: Program | None
-) -> tuple[ExplainedBuffer, ...]:
-    names, kinds = buffer_names(parts, program), buffer_kinds(parts, program)
+def _buffers(parts: PlanParts, order: Sequence[int]) -> tuple[ExplainedBuffer, ...]:
+    names, kinds = buffer_names(parts), buffer_kinds(parts)
     alive = alive_positions(parts, order)
     ranges = [b.byte_range for b in parts.buffers]
-    types = [
-        b.type if program is None else program.values[i].type for i, b in enumerate(parts.buffers)
-    ]
+    types = [value.type for value in parts.program.values]
     found: list[ExplainedBuffer] = []
     for i, buffer in enumerate(parts.buffers):
         storage, start, end = ranges[i]
@@ -308,19 +294,13 @@ def _memory(
 # ---------------------------------------------------------------- variables
 
 
-def _variable(
-    variable: Variable,
-    parts: PlanParts,
-    binder: KernelBinder,
-    program: Program | None,
-    values: Mapping[str, int],
-) -> ExplainedVariable:
+def _variable(variable: Variable, parts: PlanParts, values: Mapping[str, int]) -> ExplainedVariable:
     others = {
         v.variable.name: values.get(v.variable.name, v.top if v.top is not None else v.variable.min)
         for v in parts.variables
     }
     quantities: dict[tuple[str, Dim], list[str]] = {}
-    for what, where, value in _quantities(parts, binder, program):
+    for what, where, value in _quantities(parts):
         if variable.name in {v.name for v in variables(value)}:
             quantities.setdefault((what, value), []).append(where)
     changes = [
@@ -338,25 +318,21 @@ def _variable(
     )
 
 
-def _quantities(
-    parts: PlanParts, binder: KernelBinder, program: Program | None
-) -> Iterator[tuple[str, str, Dim]]:
+def _quantities(parts: PlanParts) -> Iterator[tuple[str, str, Dim]]:
     """Everything symbolic in a plan: (what it is, whose, expression)."""
     for i, op in enumerate(parts.ops):
         if isinstance(op, PreparedKernel):
-            bound = binder.bind(op)
+            bound = parts.scope.bind(op)
             yield "tiles", f"op {i}", bound.tiles
             yield "scratch bytes", f"op {i}", bound.scratch_bytes
             yield "flops", f"op {i}", bound.flops
         elif isinstance(op, PreparedLoop):
             yield "iterations", f"op {i}", op.trip
-    names = buffer_names(parts, program)
-    if program is not None:
-        for name, value in zip(names, program.values, strict=True):
-            yield "bytes", name, value.type.num_bytes
-    else:
-        for io in (*parts.input_io, *parts.output_io):
-            yield "bytes", names[io.index], io.type.num_bytes
+    names = buffer_names(parts)
+    types = {i: value.type for i, value in enumerate(parts.program.values)}
+    types |= {io.index: io.type for io in (*parts.input_io, *parts.output_io)}
+    for i, name in enumerate(names):
+        yield "bytes", name, types[i].num_bytes
 
 
 def _change(

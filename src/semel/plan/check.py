@@ -1,0 +1,574 @@
+"""Everything that can be wrong with a program on its buffers, before anything runs.
+
+    Program x buffers  --check_plan-->  PlanParts, or a typed error
+
+What follows from the checks is written down on the way: rows completed from their kernels'
+signatures, dependencies as positions, the schedule order, the variables of all rows together, and
+the guards without which an amount could not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from semel.errors import (
+    CustomFunctionError,
+    PlanError,
+    UnsupportedError,
+    VariableError,
+)
+from semel.ir.expr import Dim, Index, Variable, atoms, substitute, upper_bound, variables
+from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
+from semel.plan.dependencies import resolve_dependencies, topological_order
+from semel.plan.parts import BlockKey, PlanParts
+from semel.plan.program import PlanIO, PlanVariable, Program
+from semel.plan.rows import (
+    Placed,
+    PreparedBufferView,
+    PreparedCopy,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+    RuntimeVar,
+    map_rows,
+    walk,
+)
+from semel.plan.scope import RowScope
+from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
+from semel.runtime.device import Device
+
+#: Variables that the runtime owns: kernels learn who they are from their lane.
+RESERVED_VARIABLES = frozenset({"core_id"})
+
+
+def check_plan(
+    program: Program,
+    buffers: Sequence[Buffer],
+    device: Device,
+    threads: int,
+    declared: Sequence[PlanVariable] | None = None,
+) -> PlanParts:
+    """The parts of a plan that runs the program on these buffers.
+
+    `declared` are the program's variables with first values and capacities, if not its own.
+    """
+    declared = program.variables if declared is None else declared
+    checker = _Checker(program, buffers)
+    rows = map_rows(program.rows, checker.complete)
+    placed = tuple(walk(rows))
+    order = _Order(program.after)
+    order.take(None, rows, 0)
+    _check_run_order(program.run_order, order.blocks[None])
+    counters = _check_loops(placed)
+    plan_variables = _all_variables(program, declared, placed, counters)
+    functions = _functions(placed)
+    bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
+    _check_sizes(placed, RowScope({**bounded, **counters}, functions, buffers), counters, buffers)
+    _check_io(program, bounded, buffers)
+    return PlanParts(
+        program=program,
+        device=device,
+        buffers=tuple(buffers),
+        placed=placed,
+        blocks=order.blocks,
+        after=tuple(order.edges[i] for i in range(len(placed))),
+        variables=plan_variables,
+        guards=_all_guards(program, placed, plan_variables, counters, functions, buffers),
+        threads=threads,
+        functions=functions,
+    )
+
+
+# ---------------------------------------------------------------- rows
+
+
+class _Checker:
+    """Looks at one row after the other."""
+
+    def __init__(self, program: Program, buffers: Sequence[Buffer]) -> None:
+        self._device, self._buffers = program.device, buffers
+        self._variables = [v.variable.name for v in program.variables]
+
+    def complete(self, row: PreparedOp) -> PreparedOp:
+        """The checked row, with the fields that follow from the buffers filled in."""
+        where = f"op {row.id}"
+        for index in row.buffer_indices:
+            check_index(where, index, len(self._buffers))
+        match row:
+            case PreparedKernel():
+                return self._complete_kernel(where, row)
+            case PreparedCopy():
+                self._check_copy(where, row)
+            case PreparedBufferView():
+                self._check_view(where, row)
+            case PreparedCustomFunction():
+                self._check_custom(where, row)
+            case PreparedLoop():
+                if row.buffer_indices:
+                    raise PlanError(where, "a loop has no buffers of its own.", op=row.id)
+        return row
+
+    def _check_custom(self, where: str, op: PreparedCustomFunction) -> None:
+        where = f"{where} ({op.kind})"
+        function = find_custom_function(op.kind)
+        if function is None:
+            known = ", ".join(custom_function_names()) or "none"
+            raise UnsupportedError(
+                where,
+                f"custom function '{op.kind}' must be registered; known: {known}.",
+                hint=f"It has {len(op.buffer_indices)} buffers and attrs={op.attrs!r}.",
+                kind=op.kind,
+                op=op.id,
+            )
+        _check_fixed(where, op.fixedvars, op.runtime_vars)
+        names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
+        types = [self._buffers[i].type for i in op.buffer_indices]
+        try:
+            function.access(len(op.buffer_indices), op.attrs)
+            if function.check is not None:
+                function.check(op.attrs, types, list(dict.fromkeys(names)))
+        except CustomFunctionError as error:
+            error.seen_at(where, op=op.id, kind=op.kind)
+            raise
+        except Exception as error:
+            message = f"is called wrongly: {type(error).__name__}: {error}"
+            raise CustomFunctionError(where, message, op=op.id, kind=op.kind) from error
+
+    def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
+        signature = op.kernel.signature
+        where = f"{where} ({signature.name})"
+        if not op.output_indices:
+            raise PlanError(where, "must have at least one output index.", op=op.id)
+        if len(set(op.output_indices)) != len(op.output_indices):
+            raise PlanError(where, f"output indices repeat: {op.output_indices}.", op=op.id)
+        for position in op.output_indices:
+            if not 0 <= position < len(op.buffer_indices):
+                raise PlanError(
+                    where,
+                    f"output indices must be positions among its {len(op.buffer_indices)} "
+                    f"buffers, got {position}.",
+                    op=op.id,
+                    index=position,
+                )
+        if len(op.buffer_indices) != len(signature.buffers):
+            raise PlanError(
+                where,
+                f"must have {len(signature.buffers)} buffers, got {len(op.buffer_indices)}.",
+                op=op.id,
+            )
+        if op.device != self._device:
+            raise PlanError(where, f"device must be {self._device}, got {op.device}.", op=op.id)
+        self._check_arguments(where, op)
+        runtime_vars = op.runtime_vars or tuple(RuntimeVar.of(v) for v in signature.variables)
+        for what, given in (("runtime_vars", runtime_vars), ("vals", op.vals)):
+            if len(given) != len(signature.variables) and not (what == "vals" and not given):
+                raise PlanError(
+                    where,
+                    f"must have {len(signature.variables)} {what}, got {len(given)}.",
+                    op=op.id,
+                )
+        _check_fixed(where, op.fixedvars, runtime_vars)
+        if runtime_vars == op.runtime_vars and not op.buffer_ptrs and not op.buffer_ids:
+            return op
+        return replace(op, runtime_vars=runtime_vars, buffer_ptrs=(), buffer_ids=())
+
+    def _check_arguments(self, where: str, op: PreparedKernel) -> None:
+        """Each buffer as the kernel wants it, and no written one under another's bytes."""
+        ranges = [self._buffers[i].byte_range for i in op.buffer_indices]
+        for position, spec in enumerate(op.kernel.signature.buffers):
+            buffer = self._buffers[op.buffer_indices[position]]
+            if "w" in spec.access and position not in op.output_indices:
+                raise PlanError(
+                    where, f"writes '{spec.name}', so {position} must be an output index.", op=op.id
+                )
+            if buffer.dtype != spec.dtype:
+                raise PlanError(
+                    where, f"'{spec.name}' must be {spec.dtype}, got {buffer.dtype}.", op=op.id
+                )
+            if position not in op.output_indices:
+                continue
+            for other, where_other in enumerate(ranges):
+                if other != position and _overlap(ranges[position], where_other):
+                    raise PlanError(
+                        where,
+                        f"'{spec.name}' is written, so its bytes must be its own; they overlap "
+                        f"argument {other}.",
+                        hint="A kernel that works in place takes the buffer once, as rw.",
+                        op=op.id,
+                    )
+
+    def _check_copy(self, where: str, op: PreparedCopy) -> None:
+        if len(op.buffer_indices) != 2:
+            raise PlanError(
+                where, f"a copy needs two buffers (dst, src), got {len(op.buffer_indices)}."
+            )
+        sizes = [self._buffers[i].capacity_bytes for i in op.buffer_indices]
+        if sizes[0] != sizes[1]:
+            raise PlanError(
+                where, f"dst and src must have the same size, got {sizes[0]} and {sizes[1]} bytes."
+            )
+
+    def _check_view(self, where: str, op: PreparedBufferView) -> None:
+        if len(op.buffer_indices) != 2:
+            raise PlanError(
+                where, f"a view needs two buffers (out, base), got {len(op.buffer_indices)}."
+            )
+        out, base = (self._buffers[i].byte_range for i in op.buffer_indices)
+        start = base[1] + op.byte_offset
+        if op.byte_offset < 0 or op.byte_size < 0 or start + op.byte_size > base[2]:
+            raise PlanError(
+                where,
+                f"[{op.byte_offset}, {op.byte_offset + op.byte_size}) must lie within base's "
+                f"{base[2] - base[1]} bytes.",
+                op=op.id,
+            )
+        if out != (base[0], start, start + op.byte_size):
+            raise PlanError(
+                where,
+                f"out must be (storage {base[0]}, [{start}, {start + op.byte_size})), "
+                f"got (storage {out[0]}, [{out[1]}, {out[2]})).",
+            )
+
+
+def check_index(where: str, index: int, num_buffers: int) -> int:
+    """The index, if there is such a buffer."""
+    if not 0 <= index < num_buffers:
+        raise PlanError(
+            where,
+            f"buffer index must lie in [0, {num_buffers}), got {index}.",
+            index=index,
+            num_buffers=num_buffers,
+        )
+    return index
+
+
+def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    return a[0] == b[0] and max(a[1], b[1]) < min(a[2], b[2])
+
+
+def _functions(placed: Sequence[Placed]) -> dict[str, CustomFunction]:
+    """The custom functions that rows name, as registered now."""
+    rows = (p.row for p in placed)
+    kinds = {row.kind for row in rows if isinstance(row, PreparedCustomFunction)}
+    found = {kind: find_custom_function(kind) for kind in sorted(kinds)}
+    return {kind: function for kind, function in found.items() if function is not None}
+
+
+# ---------------------------------------------------------------- order
+
+
+class _Order:
+    """Each list of rows in schedule order, and what each row must follow, by position."""
+
+    def __init__(self, given: Mapping[int, tuple[int, ...]]) -> None:
+        self._given = given
+        self.blocks: dict[BlockKey, tuple[int, ...]] = {}
+        self.edges: dict[int, tuple[int, ...]] = {}
+
+    def take(self, key: BlockKey, block: Sequence[PreparedOp], start: int) -> int:
+        """Order a list whose first row has position `start`; the position after its last."""
+        positions: list[int] = []
+        for row in block:
+            positions.append(start)
+            start += 1
+            for number, body in enumerate(row.bodies):
+                start = self.take((positions[-1], number), body, start)
+        place = {position: i for i, position in enumerate(positions)}
+        given = [_instances(block[i], self._given.get(p, ()), place) for p, i in place.items()]
+        edges = [
+            tuple(dict.fromkeys((*own, *fences)))
+            for own, fences in zip(resolve_dependencies(block, given), _fences(block), strict=True)
+        ]
+        self.blocks[key] = tuple(positions[i] for i in topological_order(block, edges))
+        for position, found in zip(positions, edges, strict=True):
+            self.edges[position] = tuple(positions[i] for i in found)
+        return start
+
+
+def _check_run_order(run_order: Sequence[int] | None, rows: Sequence[int]) -> None:
+    if run_order is not None and sorted(run_order) != sorted(rows):
+        raise PlanError(
+            "order", f"must name each of the {len(rows)} operations once, got {list(run_order)}."
+        )
+
+
+def _instances(row: PreparedOp, after: Sequence[int], place: Mapping[int, int]) -> tuple[int, ...]:
+    """Positions that a row must follow, as places in its own list."""
+    for position in after:
+        if position not in place:
+            raise PlanError(
+                f"op {row.id}",
+                f"depends on position {position}, there are {', '.join(map(str, place))}.",
+                op=row.id,
+                dependency=position,
+            )
+    return tuple(place[position] for position in after)
+
+
+def _fences(block: Sequence[PreparedOp]) -> list[tuple[int, ...]]:
+    """What each row must follow because of those with bodies: nothing moves across these."""
+    fence: tuple[int, ...] = ()
+    since: list[int] = []
+    result: list[tuple[int, ...]] = []
+    for i, row in enumerate(block):
+        if row.bodies:
+            result.append((*fence, *since))
+            fence, since = (i,), []
+        else:
+            result.append(fence)
+            since.append(i)
+    return result
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _check_loops(placed: Sequence[Placed]) -> dict[str, Variable]:
+    """The counters by name; each has a name of its own and is used inside its loop only."""
+    loops: dict[str, Placed] = {}
+    for p in placed:
+        if isinstance(p.row, PreparedLoop):
+            _check_loop(p.row, loops)
+            loops[p.row.counter] = p
+    for p in placed:
+        around = {loop.counter for loop in p.loops}
+        fixed = getattr(p.row, "fixedvars", {})
+        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
+        if isinstance(p.row, PreparedLoop):
+            used += [v.name for v in variables(p.row.trip)]
+        for name in used:
+            if name in loops and name not in around:
+                raise VariableError(
+                    f"op {p.row.id}",
+                    f"'{name}' counts the loop of op {loops[name].row.id} and has no value "
+                    "outside it.",
+                    variable=name,
+                )
+    return {name: Variable(name, 0) for name in loops}
+
+
+def _check_loop(op: PreparedLoop, found: Mapping[str, Placed]) -> None:
+    where = f"op {op.id}"
+    if op.counter in found:
+        raise PlanError(where, f"each loop needs a counter of its own, got '{op.counter}' twice.")
+    if any(isinstance(atom, Index) for atom in atoms(op.trip)):
+        raise PlanError(where, f"trip must be over the plan's variables, got {op.trip}.")
+    if op.counter in {v.name for v in variables(op.trip)}:
+        raise PlanError(where, f"trip must not depend on the counter, got {op.trip}.")
+
+
+# ---------------------------------------------------------------- variables
+
+
+def _all_variables(
+    program: Program,
+    declared: Sequence[PlanVariable],
+    placed: Sequence[Placed],
+    counters: Mapping[str, Variable],
+) -> tuple[PlanVariable, ...]:
+    """All variables of the plan by name, declared or seen by a row."""
+    found = {v.variable.name: v for v in declared}
+    for name in counters.keys() & found.keys():
+        raise PlanError("builder", f"'{name}' counts a loop and cannot be declared.")
+    for row in (p.row for p in placed):
+        if isinstance(row, (PreparedKernel, PreparedCustomFunction)):
+            initial = row.vals if isinstance(row, PreparedKernel) else ()
+            for i, var in enumerate(row.runtime_vars):
+                if var.name not in row.fixedvars and var.name not in counters:
+                    _merge(found, f"op {row.id}", var, initial[i] if initial else None)
+    for expr, message in program.guards:
+        _check_guard(expr, message)
+    used = [expr for expr, _ in program.guards]
+    used += [dim for io in (*program.inputs, *program.outputs) for dim in io.type.shape]
+    trips = [p.row.trip for p in placed if isinstance(p.row, PreparedLoop)]
+    for dim in (*used, *trips):
+        for variable in variables(dim):
+            if variable.name not in counters:
+                _merge(found, str(dim), RuntimeVar.of(variable), None)
+            elif dim in used:
+                raise PlanError("builder", f"{dim} must not depend on a loop's counter.")
+    return tuple(found[name] for name in sorted(found))
+
+
+def _check_sizes(
+    placed: Sequence[Placed],
+    scope: RowScope,
+    counters: Mapping[str, Variable],
+    buffers: Sequence[Buffer],
+) -> None:
+    """Every buffer must hold what its kernel touches at the variables' maxima."""
+    for row in (p.row for p in placed):
+        if not isinstance(row, PreparedKernel):
+            continue
+        _check_fixed_work(row, scope, counters)
+        sizes = scope.bind(row).sizes_bytes
+        for position, (index, size) in enumerate(zip(row.buffer_indices, sizes, strict=True)):
+            most, held = upper_bound(size), buffers[index].capacity_bytes
+            if most is None or most > held:
+                spec = row.kernel.signature.buffers[position]
+                raise PlanError(
+                    f"op {row.id} ({row.kernel.name})",
+                    f"buffer {index} must hold {spec.size} x {spec.dtype} of '{spec.name}' "
+                    f"({'unbounded' if most is None else f'{most} bytes'} at the "
+                    f"variables' maxima), it has {held} bytes.",
+                )
+
+
+def _check_fixed_work(
+    row: PreparedKernel, scope: RowScope, counters: Mapping[str, Variable]
+) -> None:
+    """Chunks are cut at the bind, so iterations differ in what they touch and not in how much."""
+    bound = scope.bind(row)
+    amounts = (bound.tiles, bound.flops, bound.bytes, bound.scratch_bytes, *bound.sizes_bytes)
+    for amount in amounts if counters else ():
+        if any(v.name in counters for v in variables(amount)):
+            raise PlanError(
+                f"op {row.id} ({row.kernel.name})",
+                f"tiles and sizes must not depend on a loop's counter, got {amount}.",
+                op=row.id,
+            )
+
+
+def _all_guards(
+    program: Program,
+    placed: Sequence[Placed],
+    plan_variables: Sequence[PlanVariable],
+    counters: Mapping[str, Variable],
+    functions: Mapping[str, CustomFunction],
+    buffers: Sequence[Buffer],
+) -> tuple[Guard, ...]:
+    """The guards that were given, and those without which an amount could not be used."""
+    # A maximum that is only a capacity may grow: it proves nothing.
+    exact = {v.variable.name: v.variable for v in plan_variables}
+    scope = RowScope({**exact, **counters}, functions, buffers)
+    amounts = [Amount("guard", message, expr, is_count=False) for expr, message in program.guards]
+    amounts += [
+        Amount(f"{kind} '{io.name}'", f"axis {axis}", dim)
+        for kind, ios in (("input", program.inputs), ("output", program.outputs))
+        for io in ios
+        for axis, dim in enumerate(io.type.shape)
+    ]
+    # A trip that an outer counter decides is not known at the bind: below zero nothing runs.
+    amounts += [
+        Amount(f"op {p.row.id}", "trip", p.row.trip)
+        for p in placed
+        if isinstance(p.row, PreparedLoop)
+        and not any(v.name in counters for v in variables(p.row.trip))
+    ]
+    amounts = [replace(a, value=_in_terms_of(exact, a.value)) for a in amounts]
+    for row in (p.row for p in placed):
+        if isinstance(row, PreparedKernel):
+            where, bound = f"op {row.id} ({row.kernel.name})", scope.bind(row)
+            amounts.append(Amount(where, "tiles", bound.tiles, most=MOST_TILES))
+            amounts += [Amount(where, "size", size) for size in bound.sizes_bytes]
+    divisions, counts = settle(amounts, {v.variable.name: v.top for v in plan_variables})
+    own = {expr for expr, _ in program.guards}  # a plan from a file has them already
+    return (
+        *(guard for guard in divisions if guard[0] not in own),
+        *program.guards,
+        *(guard for guard in counts if guard[0] not in own),
+    )
+
+
+def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequence[Buffer]) -> None:
+    """Declared inputs and outputs must fit their buffers at every value."""
+    for kind, ios in (("input", program.inputs), ("output", program.outputs)):
+        for io in ios:
+            where, buffer = f"{kind} '{io.name}'", buffers[io.index]
+            if io.type.dtype != buffer.dtype:
+                raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
+            most = upper_bound(_in_terms_of(bounded, io.type.num_bytes))
+            if most is None or most > buffer.capacity_bytes:
+                raise PlanError(
+                    where,
+                    f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
+                    f"{'any number' if most is None else most}.",
+                )
+        _check_shared(kind, ios)
+
+
+def _in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
+    """The expression over the plan's variables, whose bounds are what all its users allow."""
+    return substitute(value, {v: known[v.name] for v in variables(value)})
+
+
+def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:
+    """A buffer is one input, which is written in one shape; as several outputs, all of one type."""
+    first: dict[int, PlanIO] = {}
+    for io in ios:
+        known = first.setdefault(io.index, io)
+        where = f"{kind} '{io.name}'"
+        if kind == "input" and known is not io:
+            message = (
+                f"must have a buffer of its own, buffer {io.index} is the input '{known.name}'."
+            )
+            raise PlanError(where, message)
+        if known.type != io.type:
+            message = f"must be {known.type} as the output '{known.name}' there, got {io.type}."
+            raise PlanError(where, message)
+
+
+def check_reserved(where: str, name: str) -> None:
+    """Some names are the runtime's."""
+    if name in RESERVED_VARIABLES:
+        raise VariableError(
+            where,
+            f"'{name}' is reserved for the runtime.",
+            hint="A kernel finds its participant in its lane; a fixed value goes to fixedvars.",
+            variable=name,
+        )
+
+
+def _check_fixed(where: str, fixed: Mapping[str, int], runtime_vars: Iterable[RuntimeVar]) -> None:
+    """Fixed values of a row's variables must lie within their bounds."""
+    known = {var.name: var for var in runtime_vars}
+    for name, value in fixed.items():
+        if name in known:
+            check_bounds(known[name], value, where)
+
+
+def _check_guard(expr: Dim, message: str) -> None:
+    if isinstance(expr, Index) or any(isinstance(v, Index) for v in variables(expr)):
+        raise PlanError("add_guard", f"must be over variables, got {expr} ({message}).")
+
+
+def check_bounds(var: RuntimeVar, value: int, where: str = "builder") -> None:
+    """A value must lie within the bounds of its variable."""
+    if value < var.min_val or (var.max_val is not None and value > var.max_val):
+        top = "..." if var.max_val is None else var.max_val
+        raise VariableError(
+            where,
+            f"'{var.name}' must lie in [{var.min_val}, {top}], got {value}.",
+            variable=var.name,
+            value=value,
+        )
+
+
+def _merge(
+    found: dict[str, PlanVariable], where: str, var: RuntimeVar, initial: int | None
+) -> None:
+    """Add what one row says about a variable; bounds are met, first values must agree."""
+    check_reserved(where, var.name)
+    old = found.get(var.name)
+    if old is None:
+        old = PlanVariable(var.as_variable(), None)
+    low = max(old.variable.min, var.min_val)
+    tops = [t for t in (old.variable.max, var.max_val) if t is not None]
+    high = min(tops) if tops else None
+    if high is not None and high < low:
+        raise PlanError(where, f"the bounds of '{var.name}' exclude each other.")
+    if initial is not None and old.initial is not None and initial != old.initial:
+        raise PlanError(
+            where, f"'{var.name}' must start with one value, got {old.initial} and {initial}."
+        )
+    merged = PlanVariable(
+        Variable(var.name, low, high),
+        old.initial if initial is None else initial,
+        old.capacity,
+    )
+    if merged.initial is not None:
+        check_bounds(RuntimeVar.of(merged.variable), merged.initial)
+    found[var.name] = merged

@@ -1,0 +1,1 @@
+"""Plan files: their format, and how plans get into and out of them."""

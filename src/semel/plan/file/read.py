@@ -1,0 +1,425 @@
+"""Plan files, the reading side: from bytes to a program, and to the memory of an image.
+
+    file  --map_file, parse_file-->  PlanFile  --read_program-->  Program, constants
+                                               --read_memory-->   SavedMemory
+
+Records come from a file, so nothing is trusted: what does not fit is an error of ours, and no plan
+is made. What a plan must be checked for anyhow (`plan.check`) is checked there; what only the
+file can get wrong (that buffers lie inside their storage, that values fit their variables) here.
+Code and kernels are `semel.load`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from semel.errors import GraphError, OutOfMemoryError, PlanFileError
+from semel.ir.encode import DimReader, as_index, as_int, as_list, as_text, decode_type
+from semel.ir.expr import Dim, Variable
+from semel.ir.plain import decode_plain
+from semel.ir.target import Target
+from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Prefix
+from semel.plan.plan import ExecutionPlan
+from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.rows import GRAPH, decode_rows
+from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
+from semel.runtime.buffer import Buffer, ConcreteShape
+from semel.runtime.custom import find_custom_function
+from semel.runtime.kernel import CachedKernel
+
+#: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
+_CHECKED_BYTES = 256 << 10
+#: Makes a plan of the contents of its file.
+MakePlan = Callable[[Any], ExecutionPlan]
+
+# ---------------------------------------------------------------- the file
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A file whose prefix and checksums are right; `name` is for messages.
+
+    `private` are the bytes of `constants` once more: who writes there changes no file.
+    """
+
+    name: str
+    prefix: Prefix
+    header: Any
+    dim: DimReader
+    blobs: memoryview
+    constants: Bytes
+    private: Bytes
+
+    def blob(self, place: Any) -> bytes:
+        """The bytes at [offset, size]."""
+        offset, size = (as_int(n) for n in as_list(place, 2))
+        if offset < 0 or size < 0 or offset + size > len(self.blobs):
+            raise self.refuse(f"bytes [{offset}, {offset + size}) must lie inside the file.")
+        return bytes(self.blobs[offset : offset + size])
+
+    def target(self, number: Any) -> Target:
+        """The target that code was made for."""
+        targets = as_list(self.header["targets"])
+        record = dict(targets[as_index(number, len(targets), "target")])
+        features = tuple(as_text(name) for name in as_list(record["features"]))
+        return Target(**{**record, "features": features})
+
+    def contents(self, offset: int, size: int) -> Memory:
+        """The bytes of a storage, which may be written."""
+        constant_bytes(self, offset, size)
+        return Memory.over(self.private[offset : offset + size])
+
+    def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
+        """The error for this file."""
+        return _refuse(self.name, message, hint, **fields)
+
+
+def _refuse(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileError:
+    return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
+
+
+MALFORMED = (GraphError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turns whatever is wrong with the records into the error for this file."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise _refuse(name, f"its records must be those of a plan: {error!r:.200}.") from error
+
+
+def map_file(path: Path) -> tuple[Bytes, Bytes]:
+    """The file's bytes, read-only and shared with all who map it, and once more, to write to.
+
+    Both are of one open file, whatever is put in its place meanwhile.
+    """
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, np.uint8), np.empty(0, np.uint8)
+            shared = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            private = mmap.mmap(file.fileno(), len(shared), access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise _refuse(str(path), f"must be readable: {error}.") from error
+    return np.frombuffer(shared, np.uint8), np.frombuffer(private, np.uint8)
+
+
+def parse_file(data: Bytes, private: Bytes, name: str, *, verify: bool) -> PlanFile:
+    """The file in these bytes, if they are whole."""
+    prefix = _read_prefix(data, name)
+    front = memoryview(data)[Prefix.LAYOUT.size : prefix.constants_offset]  # type: ignore[arg-type]
+    constants, private = data[prefix.constants_offset :], private[prefix.constants_offset :]
+    if zlib.crc32(front) != prefix.front_checksum:
+        raise _damaged(name, "code or header")
+    if verify and _checksum(constants) != prefix.constants_checksum:
+        raise _damaged(name, "constants")
+    with reading(name):
+        header = json.loads(bytes(front[: prefix.header_bytes]))
+        dim = DimReader(header["dims"])
+    blobs = front[prefix.header_bytes :]
+    return PlanFile(name, prefix, header, dim, blobs, constants, private)
+
+
+def _read_prefix(data: Bytes, name: str) -> Prefix:
+    """The first bytes; what follows may be looked at only after this."""
+    size = Prefix.LAYOUT.size
+    start = data[:size].tobytes()
+    if start[: len(MAGIC)] != MAGIC:
+        raise _refuse(name, f"must start with {MAGIC!r}, as plan files do, got {start[:8]!r}.")
+    if len(start) < size:
+        raise _refuse(name, f"must have at least {size} bytes, got {len(start)}: it is cut off.")
+    _, *fields, checksum = Prefix.LAYOUT.unpack(start)
+    prefix = Prefix(*fields)
+    if prefix.format != FORMAT:
+        raise _refuse(
+            name,
+            f"format must be {FORMAT}, got {prefix.format}.",
+            "It was written by another version; save the plan with this one.",
+        )
+    if checksum != zlib.crc32(start[:-4]):
+        raise _damaged(name, "first bytes")
+    if prefix.file_bytes != data.size:
+        raise _refuse(name, f"must have {prefix.file_bytes} bytes, got {data.size}: it is cut off.")
+    if prefix.constants_offset % PAGE_BYTES or data.size % PAGE_BYTES:
+        raise _refuse(name, f"its constants must be whole pages of {PAGE_BYTES} bytes.")
+    return prefix
+
+
+def _damaged(name: str, what: str) -> PlanFileError:
+    return _refuse(name, f"the file is damaged: the checksum of its {what} is wrong.")
+
+
+def _checksum(constants: Bytes) -> int:
+    checksum = PageChecksum()
+    for start in range(0, constants.size, _CHECKED_BYTES):
+        checksum.update(constants[start : start + _CHECKED_BYTES])
+    return checksum.value
+
+
+# ---------------------------------------------------------------- programs
+
+
+@dataclass(frozen=True, slots=True)
+class _RowReader:
+    """What rows refer to, as this process has it."""
+
+    file: PlanFile
+    device: str
+    kernels: Sequence[CachedKernel]
+    make_plan: MakePlan
+
+    def dim(self, record: Any) -> Dim:
+        return self.file.dim(record)
+
+    def variable(self, record: Any) -> Variable:
+        return self.file.dim.variable(record)
+
+    def kernel(self, record: Any) -> CachedKernel:
+        return self.kernels[as_index(record, len(self.kernels), "kernel")]
+
+    def plain(self, record: Any) -> Any:
+        return decode_plain(record, self.file.blob)
+
+    def attrs(self, kind: str, record: Any) -> Any:
+        found = decode_plain(record, self.file.blob)
+        return self.make_plan(found) if kind == GRAPH else found
+
+
+def read_program(
+    file: PlanFile, kernels: Sequence[CachedKernel], make_plan: MakePlan, compile_count: int
+) -> tuple[Program, dict[int, Memory]]:
+    """The program, and where its constants lie."""
+    record, dim = file.header["program"], file.dim
+    device = as_text(record["device"])
+    constants: dict[int, Memory] = {}
+    values = tuple(
+        _read_value(file, i, entry, constants) for i, entry in enumerate(as_list(record["values"]))
+    )
+    order = record.get("order")
+    program = Program(
+        values=values,
+        rows=decode_rows(record["rows"], _RowReader(file, device, kernels, make_plan)),
+        inputs=_read_io(record["inputs"], len(values), dim),
+        outputs=_read_io(record["outputs"], len(values), dim),
+        results=tuple(as_index(i, len(values), "value") for i in as_list(record["results"])),
+        kept=tuple(
+            (as_text(name), as_index(index, len(values), "value"))
+            for name, index in (as_list(entry, 2) for entry in as_list(record["kept"]))
+        ),
+        guards=tuple(
+            (dim(expr), as_text(message))
+            for expr, message in (as_list(g, 2) for g in as_list(record["guards"]))
+        ),
+        variables=tuple(_read_variable(entry, dim) for entry in as_list(record["variables"])),
+        log=tuple(as_text(line) for line in as_list(record["log"])),
+        compile_count=compile_count,
+        device=device,
+        after={
+            as_int(i): _ints(positions)
+            for i, positions in (as_list(e, 2) for e in as_list(record.get("after", [])))
+        },
+        run_order=None if order is None else _ints(order),
+        alias_ids=_ints(record.get("alias_ids", [])),
+    )
+    return program, constants
+
+
+def missing_functions(file: PlanFile) -> list[str]:
+    """Names of the custom functions that rows call and nobody has registered."""
+    named = _function_names(file.header["program"]["rows"])
+    return sorted({name for name in named if find_custom_function(name) is None})
+
+
+def _function_names(rows: Any) -> Iterator[str]:
+    for row in as_list(rows):
+        if row["kind"] == "function":
+            yield as_text(row["function"])
+        for body in (value for value in row.values() if isinstance(value, list)):
+            if body and isinstance(body[0], dict):
+                yield from _function_names(body)
+
+
+def _read_value(file: PlanFile, i: int, record: Any, constants: dict[int, Memory]) -> ProgramValue:
+    kind = decode_type(record["type"], file.dim)
+    first, last = _ints(as_list(record["life"], 2))
+    array = None
+    if record["offset"] is not None:
+        data = constant_bytes(file, as_int(record["offset"]), as_int(kind.num_bytes))
+        constants[i] = Memory.over(data)
+        shape = tuple(as_int(d) for d in kind.shape)
+        array = np.ndarray(shape, kind.dtype.numpy, data.data)
+    ids = _ints(record.get("ids", []))
+    place = as_text(record["place"])
+    return ProgramValue(as_text(record["name"]), kind, place, array, first, last, ids)
+
+
+def constant_bytes(file: PlanFile, offset: int, size: int) -> Bytes:
+    """The bytes of a constant, which must be followed by a line that can be read."""
+    end = offset + max(size, ALIGNMENT_BYTES)
+    if offset < 0 or size < 0 or offset % ALIGNMENT_BYTES or end > file.constants.size:
+        raise file.refuse(f"a constant must lie inside the file, got {size} bytes at {offset}.")
+    if offset + size + SLACK_BYTES > file.constants.size:
+        raise file.refuse(f"a constant must have {SLACK_BYTES} bytes after it, at {offset}.")
+    return file.constants[offset:end]
+
+
+def _read_io(entries: Any, count: int, dim: DimReader) -> tuple[PlanIO, ...]:
+    found: dict[str, PlanIO] = {}
+    for name, index, kind in (as_list(entry, 3) for entry in as_list(entries)):
+        io = PlanIO(as_text(name), as_index(index, count, "value"), decode_type(kind, dim))
+        if found.setdefault(io.name, io) is not io:
+            raise GraphError("decode", f"names must be distinct, got '{io.name}' twice.")
+    return tuple(found.values())
+
+
+def _read_variable(entry: Any, dim: DimReader) -> PlanVariable:
+    reference, initial, capacity = as_list(entry, 3)
+    variable = dim.variable(reference)
+    first, room = (None if n is None else as_int(n) for n in (initial, capacity))
+    known = PlanVariable(variable, first, room)
+    if first is not None:
+        _check_value(known, first)
+    return known
+
+
+def _check_value(known: PlanVariable, value: int) -> int:
+    variable, top = known.variable, known.top
+    if value < variable.min or (top is not None and value > top) or abs(value) >= 1 << 62:
+        raise GraphError("decode", f"{variable.name} must be within bounds, got {value}.")
+    return value
+
+
+def _ints(entries: Any) -> tuple[int, ...]:
+    return tuple(as_int(entry) for entry in as_list(entries))
+
+
+# ---------------------------------------------------------------- images
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMemory:
+    """The buffers of an image, and what its plan goes on with."""
+
+    buffers: list[Buffer]
+    values: dict[str, int]
+    shapes: dict[str, ConcreteShape]
+    marks: tuple[int, ...]
+
+
+def read_memory(file: PlanFile, program: Program, memory_limit: int | None) -> SavedMemory:
+    """The memory that an image was saved with."""
+    record = file.header["memory"]
+    buffers = _read_buffers(record, file, program.device, memory_limit)
+    if len(buffers) != len(program.values):
+        raise GraphError("decode", "there must be a buffer for each value.")
+    if any(value.place != GIVEN for value in program.values):
+        raise GraphError("decode", "the values of a plan built by hand must lie in its memory.")
+    known = {v.variable.name: v for v in program.variables}
+    values = {
+        as_text(name): _check_value(known[name], as_int(value))
+        for name, value in dict(record["values"]).items()
+    }
+    shapes: dict[str, ConcreteShape] = {}
+    inputs = {io.name: io for io in program.inputs}
+    for name, written in dict(record["shapes"]).items():
+        io = inputs[name]
+        if written is not None:
+            shape = tuple(_size(size) for size in as_list(written, io.type.rank))
+            if prod(shape) * io.type.dtype.size_bytes > buffers[io.index].capacity_bytes:
+                raise GraphError("decode", f"input {name} must fit its buffer, got {shape}.")
+            shapes[name] = shape
+    marks = tuple(_size(mark) for mark in as_list(record["marks"]))
+    return SavedMemory(buffers, values, shapes, marks)
+
+
+def check_limit(wanted: int, memory_limit: int | None) -> None:
+    """Refuse a plan that takes more than it may."""
+    if memory_limit is not None and wanted > memory_limit:
+        raise OutOfMemoryError("cpu", wanted, memory_limit)
+
+
+def _read_buffers(
+    record: Any, file: PlanFile, device: str, memory_limit: int | None
+) -> list[Buffer]:
+    entries = [as_list(entry, 3) for entry in as_list(record["storages"])]
+    check_limit(sum(_size(size) for size, _, _ in entries), memory_limit)
+    storages = [_read_storage(entry, file) for entry in entries]
+    buffers: list[Buffer] = []
+    wholes: dict[int, int] = {}
+    for i, entry in enumerate(as_list(record["buffers"])):
+        if not isinstance(entry, list):
+            buffers.append(buffers[as_index(entry, i, "buffer")])
+            continue
+        storage, offset, size, kind, whole = as_list(entry, 5)
+        memory = storages[as_index(storage, len(storages), "storage")]
+        start, end = _size(offset), _size(offset) + _size(size)
+        if end > memory.size_bytes:
+            message = (
+                f"a buffer must lie inside its {memory.size_bytes} bytes, got [{start}, {end})."
+            )
+            raise GraphError("decode", message)
+        type_ = decode_type(kind, file.dim)
+        most = type_.max_bytes
+        if most is not None and most > end - start:
+            raise GraphError("decode", f"a buffer of {type_} must have {most} bytes, got {size}.")
+        buffers.append(Buffer.window(memory, start, end - start, type_, device))
+        if whole is not None:
+            wholes[i] = as_int(whole)
+    _set_wholes(buffers, wholes)
+    return buffers
+
+
+def _read_storage(entry: list[Any], file: PlanFile) -> Memory:
+    """Memory with the saved contents; what the plan itself writes gets memory of its own."""
+    size, is_own, place = entry
+    size = _size(size)
+    if place is None:
+        return allocate(size)
+    saved = file.contents(as_int(place), size)
+    if not is_own:
+        return saved
+    memory = allocate(size)
+    memory.bytes[:size] = saved.bytes
+    return memory
+
+
+def _set_wholes(buffers: list[Buffer], wholes: dict[int, int]) -> None:
+    """Make views views again; each must lie in its whole, and none may be part of itself."""
+    number_of = {id(buffer): i for i, buffer in reversed(list(enumerate(buffers)))}
+    for i, number in wholes.items():
+        part, whole = buffers[i], buffers[as_index(number, len(buffers), "whole")]
+        storage, start, end = whole.byte_range
+        if part.storage_id != storage or part.offset < start or part.byte_range[2] > end:
+            raise GraphError("decode", f"buffer {i} must lie inside buffer {number}.")
+        part.set_whole(whole)
+    checked: set[int] = set()
+    for i in wholes:
+        path: set[int] = set()
+        at: int | None = i
+        while at is not None and at not in checked:
+            if at in path:
+                raise GraphError("decode", f"buffer {i} must not be part of itself.")
+            path.add(at)
+            above = buffers[at].whole
+            at = None if above is None else number_of[id(above)]
+        checked |= path
+
+
+def _size(value: Any) -> int:
+    number = as_int(value)
+    if number < 0:
+        raise GraphError("decode", f"a size or offset must be >= 0, got {number}.")
+    return number

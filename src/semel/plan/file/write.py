@@ -1,0 +1,385 @@
+"""Plan files, the writing side.
+
+    Program | PlanImage  x  DeviceCode  --save_plan-->  file  --semel.load_plan-->  ExecutionPlan
+
+A compiled plan is saved as its program: the same plan gives the same bytes, because what differs
+from run to run (node ids, compile times) stays out. A plan built by hand is saved as it is at one
+moment, an *image*: its program, and its memory too. Its buffers are the caller's, and nobody knows
+which of them hold weights; so there are all storages, each once with its bytes, and buffers as
+byte ranges of storages, so that what overlaps here overlaps there. Storages that are all zeros take
+no room. Left out is what belongs to a process: addresses, the number of threads, bound arrays (of
+a bound input, the contents are there) and whatever a row has as `ast` that is not plain data.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from semel.errors import PlanError, PlanFileError
+from semel.ir.abi import RUNNER_VERSION
+from semel.ir.encode import DimWriter, encode_signature, encode_type
+from semel.ir.expr import Dim
+from semel.ir.fields import take_path
+from semel.ir.plain import encode_plain
+from semel.ir.signature import ABI_VERSION
+from semel.ir.target import Target
+from semel.plan.file.format import (
+    FORMAT,
+    PAGE_BYTES,
+    PageChecksum,
+    Prefix,
+    constant_pieces,
+    in_chunks,
+    place_constants,
+)
+from semel.plan.parts import PlanParts
+from semel.plan.program import PlanIO, Program
+from semel.plan.rows import GRAPH, PreparedCustomFunction
+from semel.runtime.allocator import Bytes
+from semel.runtime.buffer import Array, Buffer, ConcreteShape
+from semel.runtime.device import DeviceCode
+from semel.runtime.kernel import CachedKernel
+from semel.version import VERSION
+
+_numbers = itertools.count()
+
+
+# ---------------------------------------------------------------- images
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One block of memory. `is_own`: a plan writes it or has it as input or output."""
+
+    id: int
+    size_bytes: int
+    is_own: bool
+    data: Bytes | None  # None: all zeros
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlanImage:
+    """What is saved of a plan built by hand; good while the plan cannot run.
+
+    `values` are its variables, `shapes` those that its inputs were written in, `marks` how much of
+    the outputs runs have written.
+    """
+
+    program: Program
+    buffers: tuple[Buffer, ...]
+    storages: tuple[Storage, ...]
+    values: Mapping[str, int]
+    shapes: Mapping[str, ConcreteShape | None]
+    marks: tuple[int, ...]
+
+    def sections(self) -> dict[int, Array]:
+        """The contents to store, by storage."""
+        return {i: s.data for i, s in enumerate(self.storages) if s.data is not None}
+
+
+#: What a file is made from.
+Source: TypeAlias = Program | PlanImage
+
+
+def take_image(
+    parts: PlanParts,
+    values: Mapping[str, int],
+    shapes: Mapping[str, ConcreteShape | None],
+    bound: Mapping[str, Array],
+    marks: tuple[int, ...],
+) -> PlanImage:
+    """The image of a plan whose buffers lie in its own memory.
+
+    `bound` are the arrays that take the place of inputs.
+    """
+    own_ids = {parts.buffers[i].memory.id for i in parts.own}
+    storages: dict[int, Storage] = {}
+    for buffer in parts.buffers:
+        memory = buffer.memory
+        if memory.id not in storages:
+            data = memory.bytes[: memory.size_bytes]
+            for io in parts.input_io:
+                if io.name in bound and parts.buffers[io.index].memory is memory:
+                    data = _with_array(data, parts.buffers[io.index], bound[io.name])
+            kept = data if data.any() else None
+            storages[memory.id] = Storage(memory.id, memory.size_bytes, memory.id in own_ids, kept)
+    program = replace(parts.program, variables=parts.variables, guards=parts.guards)
+    return PlanImage(program, parts.buffers, tuple(storages.values()), values, shapes, marks)
+
+
+def _with_array(data: Bytes, buffer: Buffer, array: Array) -> Bytes:
+    """The storage as if the array had been written to the buffer."""
+    made = data.copy()
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    made[buffer.offset : buffer.offset + raw.size] = raw
+    return made
+
+
+# ---------------------------------------------------------------- files
+
+
+def save_plan(source: Source, code: DeviceCode, path: str | os.PathLike[str]) -> None:
+    """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
+    _check_kernels(program_of(source).kernels)
+    place = take_path("save", path)
+    beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
+    try:
+        with open(beside, "xb") as file:
+            _write(source, code, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+        _sync_folder(place.parent)
+    except OSError as error:
+        message = f"{place} must be writable: {error}."
+        raise PlanFileError("save", message, path=str(place)) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def pack_plan(source: Source, code: DeviceCode) -> bytes:
+    """The contents of a plan file as bytes, to send to another process."""
+    _check_kernels(program_of(source).kernels)
+    file = io.BytesIO()
+    _write(source, code, file)
+    return file.getvalue()
+
+
+def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
+    without = [k.name for k in kernels if not k.code or not k.encoded or k.target is None]
+    if without:
+        raise PlanError(
+            "save",
+            f"every kernel must come from the compiler; no code is known of {', '.join(without)}.",
+            hint="register_native_function() gives a pointer a name that a file can hold.",
+            kernels=without,
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename last; not every file system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _write(source: Source, code: DeviceCode, file: IO[bytes]) -> None:
+    blobs = _Blobs()
+    arrays = source.sections()
+    places, constants_bytes = place_constants(arrays)
+    header = json.dumps(encode_header(source, code, blobs, places), separators=(",", ":"))
+    text = header.encode()
+    front = b"".join([text, *blobs.pieces])
+    start = Prefix.LAYOUT.size + len(front)
+    constants_offset = -(-start // PAGE_BYTES) * PAGE_BYTES
+    front += bytes(constants_offset - start)
+    file.write(bytes(Prefix.LAYOUT.size))
+    file.write(front)
+    checksum = PageChecksum()
+    for chunk in in_chunks(constant_pieces(arrays, places, constants_bytes)):
+        checksum.update(chunk)
+        file.write(chunk)
+    prefix = Prefix(
+        FORMAT,
+        ABI_VERSION,
+        len(text),
+        constants_offset,
+        constants_offset + constants_bytes,
+        zlib.crc32(front),
+        checksum.value,
+    )
+    file.seek(0)
+    file.write(prefix.pack())
+
+
+class _Blobs:
+    """Byte strings one after the other; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._places: dict[bytes, list[int]] = {}
+        self._end = 0
+
+    def add(self, data: bytes) -> list[int]:
+        """[offset, size] of the bytes."""
+        if data not in self._places:
+            self._places[data] = [self._end, len(data)]
+            self.pieces.append(data)
+            self._end += len(data)
+        return self._places[data]
+
+
+# ---------------------------------------------------------------- header
+
+
+def program_of(source: Source) -> Program:
+    """The program behind a file."""
+    return source if isinstance(source, Program) else source.program
+
+
+def encode_header(
+    source: Source, code: DeviceCode, blobs: _Blobs, places: dict[int, int]
+) -> dict[str, Any]:
+    """All of a plan but its bytes, as JSON values; bytes go to `blobs`."""
+    program, dim = program_of(source), DimWriter()
+    is_image = isinstance(source, PlanImage)
+    targets: dict[Target, int] = {}
+
+    def target(which: Target | None) -> int:
+        wanted = code.target if which is None else which
+        return targets.setdefault(wanted, len(targets))
+
+    header = {
+        "semel": VERSION,
+        "runner": {
+            "version": RUNNER_VERSION,
+            "key": code.runner_key,
+            "target": target(code.target),
+            "code": blobs.add(code.runner),
+        },
+        "kernels": [
+            {**_encode_kernel(kernel, dim, blobs), "target": target(kernel.target)}
+            for kernel in program.kernels
+        ],
+        "program": _encode_program(program, dim, blobs, {} if is_image else places, is_image),
+        "memory": _encode_memory(source, dim, places) if isinstance(source, PlanImage) else None,
+    }
+    return {**header, "targets": [asdict(which) for which in targets], "dims": dim.entries}
+
+
+class _RowWriter:
+    """What rows refer to, as a file has it."""
+
+    def __init__(self, program: Program, dim: DimWriter, blobs: _Blobs) -> None:
+        self._number = {kernel: i for i, kernel in enumerate(program.kernels)}
+        self._dim, self._blobs = dim, blobs
+
+    def dim(self, value: Dim) -> Any:
+        return self._dim(value)
+
+    def kernel(self, kernel: CachedKernel) -> int:
+        return self._number[kernel]
+
+    def plain(self, where: str, value: Any) -> Any:
+        """Source lines, a name, anything plain; a plan runs the same without it."""
+        try:
+            encode_plain(value, where, lambda data: [0, 0])
+        except PlanError:
+            return None
+        return encode_plain(value, where, self._blobs.add)
+
+    def attrs(self, row: PreparedCustomFunction) -> Any:
+        """The attributes of a function; a plan inside as the contents of its own file."""
+        given = row.attrs.pack() if row.kind == GRAPH else row.attrs
+        return encode_plain(given, f"op {row.id} ({row.kind}): attrs", self._blobs.add)
+
+
+def _encode_program(
+    program: Program, dim: DimWriter, blobs: _Blobs, places: dict[int, int], with_ids: bool
+) -> dict[str, Any]:
+    """The records of a program; node ids mean something only in plans built by hand."""
+    to = _RowWriter(program, dim, blobs)
+    record = {
+        "device": program.device,
+        "values": [
+            {
+                "name": value.name,
+                "place": value.place,
+                "type": encode_type(value.type, dim),
+                "life": [value.first, value.last],
+                "offset": places.get(i),
+                **({"ids": list(value.node_ids)} if with_ids and value.node_ids else {}),
+            }
+            for i, value in enumerate(program.values)
+        ],
+        "rows": [row.encode(to) for row in program.rows],
+        "inputs": [_encode_io(io, dim) for io in program.inputs],
+        "outputs": [_encode_io(io, dim) for io in program.outputs],
+        "results": list(program.results),
+        "kept": [list(io) for io in program.kept],
+        "guards": [[dim(expr), message] for expr, message in program.guards],
+        "variables": [[dim(v.variable), v.initial, v.capacity] for v in program.variables],
+        "log": list(program.log),
+    }
+    if program.after:
+        record["after"] = [[i, list(positions)] for i, positions in program.after.items()]
+    if program.run_order is not None:
+        record["order"] = list(program.run_order)
+    if program.alias_ids:
+        record["alias_ids"] = list(program.alias_ids)
+    return record
+
+
+def _encode_io(io: PlanIO, dim: DimWriter) -> list[Any]:
+    return [io.name, io.index, encode_type(io.type, dim)]
+
+
+def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[str, Any]:
+    return {
+        "signature": encode_signature(kernel.signature, dim),
+        "entry": kernel.entry_point,
+        "code": blobs.add(kernel.code or b""),
+        "text": blobs.add(kernel.text.encode()),
+        "form": blobs.add(kernel.encoded),
+    }
+
+
+def _encode_memory(image: PlanImage, dim: DimWriter, places: Mapping[int, int]) -> dict[str, Any]:
+    """Storages, buffers and what a plan goes on with; `places` are the offsets of the contents."""
+    shapes = {name: None if s is None else list(s) for name, s in image.shapes.items()}
+    return {
+        "storages": [[s.size_bytes, s.is_own, places.get(i)] for i, s in enumerate(image.storages)],
+        "buffers": _encode_buffers(image, dim),
+        "values": dict(image.values),
+        "shapes": shapes,
+        "marks": list(image.marks),
+    }
+
+
+def _encode_buffers(image: PlanImage, dim: DimWriter) -> list[Any]:
+    """[storage, offset, size, type, whole] for each; a buffer that comes again is its index.
+
+    `whole` is the buffer that it is a view of and that answers for it.
+    """
+    number = {s.id: i for i, s in enumerate(image.storages)}
+    sizes = {s.id: s.size_bytes for s in image.storages}
+    buffers = image.buffers
+    first: dict[int, int] = {}
+    for i, buffer in enumerate(buffers):
+        first.setdefault(id(buffer), i)
+    records: list[Any] = []
+    for i, buffer in enumerate(buffers):
+        if first[id(buffer)] < i:
+            records.append(first[id(buffer)])
+            continue
+        end = buffer.offset + buffer.capacity_bytes
+        if not 0 <= buffer.offset <= end <= sizes[buffer.memory.id]:
+            raise PlanError("save", f"buffer {i} must lie inside its storage: {buffer}.")
+        whole = buffer.whole
+        while whole is not None and id(whole) not in first:
+            whole = whole.whole
+        records.append(
+            [
+                number[buffer.memory.id],
+                buffer.offset,
+                buffer.capacity_bytes,
+                encode_type(buffer.type, dim),
+                None if whole is None else first[id(whole)],
+            ]
+        )
+    return records

@@ -1,0 +1,61 @@
+"""A compiled program becomes a plan: it gets memory, and everything is checked.
+
+Program  --instantiate-->  ExecutionPlan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from semel.config import settings
+from semel.errors import VariableError
+from semel.plan.check import check_plan
+from semel.plan.plan import ExecutionPlan
+from semel.plan.program import PlanVariable, Program, check_program
+from semel.plan.store import ProgramStore, StoreOptions, first_capacities
+from semel.runtime.device import find_device
+
+
+def instantiate(
+    program: Program,
+    *,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    bindings: Mapping[str, int] | None = None,
+    arena: bool | None = None,
+) -> ExecutionPlan:
+    """A plan of its own: fresh buffers, shared kernels and constants.
+
+    `memory_limit` bounds the bytes of weights, arena, IO and scratch together. `bindings` are
+    the first values of variables; the others are unbound. With `arena` False (else: as the
+    settings say) no two intermediates share a byte.
+    """
+    check_program(program)
+    first = _checked_bindings(program, bindings or {})
+    is_shared = settings().arena if arena is None else arena
+    capacities = first_capacities(program, first)
+    store = ProgramStore(program, capacities, StoreOptions(memory_limit, is_shared))
+    device = find_device(program.device)
+    count = device.default_threads() if threads is None else threads
+    declared = [
+        PlanVariable(v, first.get(v.name), capacities.get(v.name))
+        for v in (known.variable for known in program.variables)
+    ]
+    plan = ExecutionPlan(check_plan(program, store.buffers, device, count, declared), store)
+    store.check_scratch(plan.memory.scratch_bytes)
+    return plan
+
+
+def _checked_bindings(program: Program, bindings: Mapping[str, int]) -> dict[str, int]:
+    """The first values of variables by name, each within its bounds."""
+    known = {v.variable.name: v.variable for v in program.variables}
+    unknown = [name for name in bindings if name not in known]
+    if unknown:
+        raise VariableError(
+            "bindings",
+            f"must be of variables that the plan has ({', '.join(known) or 'none'}), "
+            f"got {', '.join(map(str, unknown))}.",
+            variable=unknown[0],
+        )
+    fixed = {v.name: v.min for v in known.values() if v.min == v.max}
+    return fixed | dict(known[name].bind(value) for name, value in bindings.items())

@@ -1,0 +1,627 @@
+"""The rows of a program: what a plan does, as a tree of plain records.
+
+    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
+    | PreparedLoop (with a body of rows)  --link-->  steps
+
+Compiled plans and plans built by hand consist of the same records. A row names its buffers by
+index into the program's values, its predecessors by id. Ids need not be unique: in a list with
+repeated ids a dependency means the latest earlier row of that id. Byte-range hazards are found
+from what rows touch (`uses`); a dependency is needed only for an order that no buffer shows.
+
+A record takes what it is given when it is made: values of the wrong type are refused there, lists
+and dicts are copied into tuples and read-only mappings, so that what was checked is what
+runs. It knows what it touches, what is inside it (`bodies`), what it is called, and its form in
+a file; so a new kind of row is a record here, and steps where a device links it.
+
+A row with bodies is a fence: nothing around it moves in, out or across. Rows are numbered as
+`walk` meets them, a loop before what is inside it: these numbers are *positions*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeAlias, get_args
+
+from semel.errors import GraphError, VariableError
+from semel.ir.encode import as_int, as_list, as_text
+from semel.ir.expr import Dim, Variable
+from semel.ir.fields import (
+    set_fields,
+    take,
+    take_dim,
+    take_int,
+    take_ints,
+    take_items,
+    take_value,
+    take_values,
+)
+from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction
+from semel.runtime.kernel import CachedKernel
+
+#: The custom function whose attributes are a plan.
+GRAPH = "graph"
+
+# ---------------------------------------------------------------- what rows need and say
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One argument of a row: which buffer, whether it is read (r), written (w) or both.
+
+    `size` are the bytes that may be touched, from the buffer's first on; what is written and not
+    read is written whole. Tile t stays within its own `tile_bytes`, where that is known.
+    """
+
+    index: int
+    access: str
+    size: Dim
+    tile_bytes: Dim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundKernel:
+    """A kernel's symbolic quantities in the plan's variables."""
+
+    values: tuple[Dim, ...]
+    tiles: Dim
+    flops: Dim
+    bytes: Dim
+    tile_bytes: tuple[Dim | None, ...]
+    sizes_bytes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+class Scope(Protocol):
+    """What rows refer to and do not hold: variables, functions, the sizes of buffers."""
+
+    def bind(self, row: PreparedKernel) -> BoundKernel: ...
+    def function(self, row: PreparedCustomFunction) -> CustomFunction: ...
+    def size_bytes(self, index: int) -> int: ...
+
+
+class RowWriter(Protocol):
+    """How a row says what is stored elsewhere in a file."""
+
+    def dim(self, value: Dim) -> Any: ...
+    def kernel(self, kernel: CachedKernel) -> int: ...
+    def plain(self, where: str, value: Any) -> Any: ...
+    def attrs(self, row: PreparedCustomFunction) -> Any: ...
+
+
+class RowReader(Protocol):
+    """The same on the way back."""
+
+    @property
+    def device(self) -> str: ...
+    def dim(self, record: Any) -> Dim: ...
+    def variable(self, record: Any) -> Variable: ...
+    def kernel(self, record: Any) -> CachedKernel: ...
+    def plain(self, record: Any) -> Any: ...
+    def attrs(self, kind: str, record: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVar:
+    """A variable as one row sees it; `max_val=None` means no upper bound."""
+
+    name: str
+    min_val: int
+    max_val: int | None = None
+
+    def __post_init__(self) -> None:
+        take("RuntimeVar", "name", str, self.name)
+        where = f"variable '{self.name}'"
+        low = take_value(where, "min_val", self.min_val)
+        high = None if self.max_val is None else take_value(where, "max_val", self.max_val)
+        if high is not None and high < low:
+            raise VariableError(where, f"must have min_val <= max_val, got [{low}, {high}].")
+        set_fields(self, min_val=low, max_val=high)
+
+    @staticmethod
+    def of(variable: Variable) -> RuntimeVar:
+        """The record for a graph variable."""
+        return RuntimeVar(variable.name, variable.min, variable.max)
+
+    def as_variable(self) -> Variable:
+        """The graph variable of that name and range."""
+        return Variable(self.name, self.min_val, self.max_val)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNotes:
+    """What the compiler tells people about a kernel call.
+
+    The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
+    result is not computed inside the kernel that wants it, and the `choice` of how it is cut.
+    """
+
+    check_origins: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    choice: str = ""
+
+
+_NO_NOTES = KernelNotes()
+
+
+# ---------------------------------------------------------------- rows
+
+
+class Row:
+    """What all rows have; see the records below."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    id: int
+    buffer_indices: tuple[int, ...]
+    dependencies: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return self.kind
+
+    @property
+    def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
+        """The lists of rows inside."""
+        return ()
+
+    @property
+    def runtime_vars(self) -> tuple[RuntimeVar, ...]:
+        """The variables that it takes the values of."""
+        return ()
+
+    def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
+        """The same row with other lists of rows inside."""
+        return self  # type: ignore[return-value]  # only the records below are rows
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        """What it touches itself, without what is inside."""
+        return ()
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        """Its form in a file; what is as usual is left out."""
+        record: dict[str, Any] = {"kind": self.kind, "id": self.id}
+        if self.buffer_indices:
+            record["buffers"] = list(self.buffer_indices)
+        if self.dependencies:
+            record["dependencies"] = list(self.dependencies)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedKernel(Row):
+    """One call of a kernel.
+
+    `buffer_indices` are in the kernel's argument order; `output_indices` are the positions
+    among them that are written. `runtime_vars[i]` is the plan variable behind the kernel's
+    i-th variable, which may have another name there. `vals` are initial values of those
+    variables (empty: unbound); `fixedvars` win over everything. `build()` fills `runtime_vars` if
+    empty. A plan's `prepared_ops` are records of the moment: `vals` are the current values, and
+    `buffer_ptrs` and `buffer_ids` the addresses and storages of the buffers.
+    """
+
+    kind = "kernel"
+
+    id: int
+    ast: Any
+    kernel: CachedKernel
+    device: str
+    buffer_indices: tuple[int, ...]
+    output_indices: tuple[int, ...]
+    vals: tuple[int, ...] = ()
+    fixedvars: Mapping[str, int] = field(default_factory=dict)
+    dependencies: tuple[int, ...] = ()
+    buffer_ptrs: tuple[int, ...] = ()
+    buffer_ids: tuple[int, ...] = ()
+    runtime_vars: tuple[RuntimeVar, ...] = ()
+    notes: KernelNotes = field(default=_NO_NOTES, repr=False)
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "kernel", CachedKernel, self.kernel)
+        take(where, "device", str, self.device)
+        take(where, "notes", KernelNotes, self.notes)
+        vals = take_ints(where, "vals", self.vals)
+        set_fields(
+            self,
+            output_indices=take_ints(where, "output_indices", self.output_indices),
+            vals=tuple(take_value(where, "vals", value) for value in vals),
+            fixedvars=take_values(where, "fixedvars", self.fixedvars),
+            buffer_ptrs=take_ints(where, "buffer_ptrs", self.buffer_ptrs),
+            buffer_ids=take_ints(where, "buffer_ids", self.buffer_ids),
+            runtime_vars=take_items(where, "runtime_vars", RuntimeVar, self.runtime_vars),
+        )
+
+    @staticmethod
+    def call(
+        id: int,
+        kernel: CachedKernel,
+        args: Sequence[int],
+        variables: Sequence[Variable] = (),
+        *,
+        device: str = "cpu",
+        origins: tuple[str, ...] = (),
+        notes: KernelNotes = _NO_NOTES,
+    ) -> PreparedKernel:
+        """A call as the compiler makes it: written is what the kernel's signature says."""
+        written = [i for i, spec in enumerate(kernel.signature.buffers) if "w" in spec.access]
+        return PreparedKernel(
+            id=id,
+            ast=origins,
+            kernel=kernel,
+            device=device,
+            buffer_indices=tuple(args),
+            output_indices=tuple(written),
+            runtime_vars=tuple(RuntimeVar.of(v) for v in variables),
+            notes=notes,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The source lines of what a compiled kernel computes."""
+        ast = self.ast
+        return ast if isinstance(ast, tuple) and all(isinstance(o, str) for o in ast) else ()
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        bound = scope.bind(self)
+        return tuple(
+            # Who says that a kernel writes what its signature does not may write any part of it.
+            Use(
+                index,
+                spec.access if "w" in spec.access or i not in self.output_indices else "rw",
+                bound.sizes_bytes[i],
+                bound.tile_bytes[i],
+            )
+            for i, (index, spec) in enumerate(
+                zip(self.buffer_indices, self.kernel.signature.buffers, strict=True)
+            )
+        )
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        record = Row.encode(self, to)
+        record["kernel"] = to.kernel(self.kernel)
+        optional = {
+            "ast": to.plain("ast", self.ast),
+            "outputs": list(self.output_indices),
+            "vals": list(self.vals),
+            "fixed": dict(self.fixedvars),
+            "variables": [to.dim(v.as_variable()) for v in self.runtime_vars],
+            "check_origins": list(self.notes.check_origins),
+            "nodes": list(self.notes.nodes),
+            "reason": self.notes.reason,
+            "choice": self.notes.choice,
+        }
+        return record | {key: value for key, value in optional.items() if value}
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedKernel:
+        return PreparedKernel(
+            kernel=source.kernel(record["kernel"]),
+            ast=source.plain(record.get("ast")),
+            device=source.device,
+            output_indices=_ints(record.get("outputs", [])),
+            vals=_ints(record.get("vals", [])),
+            fixedvars=_read_fixed(record),
+            runtime_vars=_read_vars(record, source),
+            notes=KernelNotes(
+                _texts(record.get("check_origins", [])),
+                _texts(record.get("nodes", [])),
+                as_text(record.get("reason", "")),
+                as_text(record.get("choice", "")),
+            ),
+            **_read_common(record),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCopy(Row):
+    """Copy one buffer to another of the same size: `buffer_indices = (dst, src)`."""
+
+    kind = "copy"
+
+    id: int
+    buffer_indices: tuple[int, ...]
+    dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _take_common(self)
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        target, source = self.buffer_indices
+        size = scope.size_bytes(target)
+        return Use(target, "w", size), Use(source, "r", size)
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedCopy:
+        return PreparedCopy(**_read_common(record))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBufferView(Row):
+    """States that buffer `out` is a slice of `base`: `buffer_indices = (out, base)`. No work."""
+
+    kind = "view"
+
+    id: int
+    buffer_indices: tuple[int, ...]
+    byte_offset: int
+    byte_size: int
+    dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        set_fields(
+            self,
+            byte_offset=take_int(where, "byte_offset", self.byte_offset),
+            byte_size=take_int(where, "byte_size", self.byte_size),
+        )
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {**Row.encode(self, to), "bytes": [self.byte_offset, self.byte_size]}
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedBufferView:
+        offset, size = _ints(as_list(record["bytes"], 2))
+        return PreparedBufferView(byte_offset=offset, byte_size=size, **_read_common(record))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCustomFunction(Row):
+    """A call of the registered custom function `kind`.
+
+    It is given the current values of all variables of the plan, `fixedvars` before them; a
+    native one those of its `runtime_vars`, in order.
+    """
+
+    id: int
+    kind: str  # type: ignore[misc]  # the seeds' name; the record's own kind is "function"
+    attrs: Any
+    buffer_indices: tuple[int, ...]
+    fixedvars: Mapping[str, int] = field(default_factory=dict)
+    dependencies: tuple[int, ...] = ()
+    runtime_vars: tuple[RuntimeVar, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "kind", str, self.kind)
+        set_fields(
+            self,
+            fixedvars=take_values(where, "fixedvars", self.fixedvars),
+            runtime_vars=take_items(where, "runtime_vars", RuntimeVar, self.runtime_vars),
+        )
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        # It writes what it likes of what it may write: nothing is sure.
+        how = scope.function(self).access(len(self.buffer_indices), self.attrs)
+        return tuple(
+            Use(index, "rw" if "w" in letters else letters, scope.size_bytes(index))
+            for index, letters in zip(self.buffer_indices, how, strict=True)
+        )
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {
+            **Row.encode(self, to),
+            "kind": "function",
+            "function": self.kind,
+            "attrs": to.attrs(self),
+            "fixed": dict(self.fixedvars),
+            "variables": [to.dim(v.as_variable()) for v in self.runtime_vars],
+        }
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedCustomFunction:
+        kind = as_text(record["function"])
+        return PreparedCustomFunction(
+            kind=kind,
+            attrs=source.attrs(kind, record["attrs"]),
+            fixedvars=_read_fixed(record),
+            runtime_vars=_read_vars(record, source),
+            **_read_common(record),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedLoop(Row):
+    """The rows of `body` run `trip` times, for counter = 0, 1, ...
+
+    `trip` is an expression over the plan's variables; at 0, nothing runs. `counter` is a
+    variable that rows inside see by its name and that nobody binds: the runner writes it.
+    """
+
+    kind = "loop"
+
+    id: int
+    counter: str
+    trip: Dim
+    body: tuple[PreparedOp, ...]
+    dependencies: tuple[int, ...] = ()
+    buffer_indices: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        take(where, "counter", str, self.counter)
+        set_fields(
+            self,
+            trip=take_dim(where, "trip", self.trip),
+            body=_take_rows(where, "body", self.body),
+        )
+
+    @property
+    def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
+        return (self.body,)
+
+    def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
+        return replace(self, body=bodies[0])
+
+    @property
+    def counter_variable(self) -> Variable:
+        """The counter as a variable of expressions."""
+        return Variable(self.counter, 0)
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {
+            **Row.encode(self, to),
+            "counter": self.counter,
+            "trip": to.dim(self.trip),
+            "body": [row.encode(to) for row in self.body],
+        }
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedLoop:
+        return PreparedLoop(
+            counter=as_text(record["counter"]),
+            trip=source.dim(record["trip"]),
+            body=decode_rows(record["body"], source),
+            **_read_common(record),
+        )
+
+
+PreparedOp: TypeAlias = (
+    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction | PreparedLoop
+)
+
+_RECORDS = {
+    **{cls.kind: cls for cls in get_args(PreparedOp) if cls is not PreparedCustomFunction},
+    "function": PreparedCustomFunction,
+}
+
+
+# ---------------------------------------------------------------- trees of rows
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A row that another is inside of, and in which of its bodies."""
+
+    position: int
+    row: PreparedOp
+    body: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A row of a tree at its position; `around` are the rows it is inside of, outermost first."""
+
+    position: int
+    row: PreparedOp
+    around: tuple[Around, ...] = ()
+
+    @property
+    def loops(self) -> tuple[PreparedLoop, ...]:
+        """The loops it is inside of."""
+        return tuple(a.row for a in self.around if isinstance(a.row, PreparedLoop))
+
+
+def walk(rows: Sequence[PreparedOp]) -> list[Placed]:
+    """All rows of a tree in the order of their positions."""
+    found: list[Placed] = []
+    _walk(rows, (), found)
+    return found
+
+
+def _walk(rows: Sequence[PreparedOp], around: tuple[Around, ...], found: list[Placed]) -> None:
+    for row in rows:
+        position = len(found)
+        found.append(Placed(position, row, around))
+        for number, body in enumerate(row.bodies):
+            _walk(body, (*around, Around(position, row, number)), found)
+
+
+def num_rows(row: PreparedOp) -> int:
+    """The row, and all that is inside it."""
+    return 1 + sum(num_rows(inner) for body in row.bodies for inner in body)
+
+
+def map_rows(
+    rows: Sequence[PreparedOp], change: Callable[[PreparedOp], PreparedOp]
+) -> tuple[PreparedOp, ...]:
+    """The tree with `change(row)` in the place of each row; insides first."""
+    return tuple(
+        change(row.with_bodies([map_rows(body, change) for body in row.bodies])) for row in rows
+    )
+
+
+def as_it_is(op: PreparedOp, buffers: Sequence[Buffer], values: Mapping[str, int]) -> PreparedOp:
+    """The row with these values of variables, and with where its buffers lie now.
+
+    Without any buffers: they are gone, and so are their addresses.
+    """
+    if not isinstance(op, PreparedKernel):
+        return op
+    known = {**values, **op.fixedvars}
+    names = [var.name for var in op.runtime_vars]
+    own = [buffers[i] for i in op.buffer_indices] if buffers else []
+    return replace(
+        op,
+        vals=tuple(known[name] for name in names) if known.keys() >= set(names) else (),
+        buffer_ptrs=tuple(b.address for b in own),
+        buffer_ids=tuple(b.storage_id for b in own),
+    )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def decode_rows(records: Any, source: RowReader) -> tuple[PreparedOp, ...]:
+    """The rows of a list of records from a file, of which nothing is trusted."""
+    found: list[PreparedOp] = []
+    for record in as_list(records):
+        cls = _RECORDS.get(as_text(record["kind"]))
+        if cls is None:
+            raise GraphError(
+                "decode", f"a row must be of a known kind, got {record['kind']!r:.40}."
+            )
+        found.append(cls.decode(record, source))
+    return tuple(found)
+
+
+def _read_common(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": as_int(record["id"]),
+        "buffer_indices": _ints(record.get("buffers", [])),
+        "dependencies": _ints(record.get("dependencies", [])),
+    }
+
+
+def _read_fixed(record: Mapping[str, Any]) -> dict[str, int]:
+    return {as_text(n): as_int(value) for n, value in dict(record.get("fixed", {})).items()}
+
+
+def _read_vars(record: Mapping[str, Any], source: RowReader) -> tuple[RuntimeVar, ...]:
+    entries = as_list(record.get("variables", []))
+    return tuple(RuntimeVar.of(source.variable(entry)) for entry in entries)
+
+
+def _ints(entries: Any) -> tuple[int, ...]:
+    return tuple(as_int(entry) for entry in as_list(entries))
+
+
+def _texts(entries: Any) -> tuple[str, ...]:
+    return tuple(as_text(entry) for entry in as_list(entries))
+
+
+# ---------------------------------------------------------------- checking
+
+
+def _take_common(op: PreparedOp) -> str:
+    """Check and freeze the fields that every row has; how to call it in messages."""
+    number = take_int(type(op).__name__, "id", op.id)
+    where = f"op {number}"
+    set_fields(
+        op,
+        id=number,
+        buffer_indices=take_ints(where, "buffer_indices", op.buffer_indices),
+        dependencies=take_ints(where, "dependencies", op.dependencies),
+    )
+    return where
+
+
+def _take_rows(where: str, what: str, rows: Any) -> tuple[PreparedOp, ...]:
+    return take_items(where, what, Row, rows)  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""What the rows of one plan refer to: its variables, its functions, the sizes of its buffers.
+
+    kernel signature x plan variables  --RowScope.bind-->  BoundKernel
+
+Symbolic quantities of a kernel are renamed to the plan's variables once per (kernel, variables)
+and shared by all its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from semel.errors import PlanError
+from semel.ir.expr import Dim, Variable, substitute, upper_bound
+from semel.plan.rows import BoundKernel, PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction
+
+
+class RowScope:
+    """Renames kernels' variables to the plan's; each distinct combination once."""
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        functions: Mapping[str, CustomFunction],
+        buffers: Sequence[Buffer],
+    ) -> None:
+        self._variables, self._functions, self._buffers = variables, functions, buffers
+        self._known: dict[tuple[object, ...], BoundKernel] = {}
+
+    def names(self, row: PreparedKernel) -> dict[Variable, Dim]:
+        """For each variable of the kernel, what it stands for in the plan."""
+        return dict(zip(row.kernel.signature.variables, self.values(row), strict=True))
+
+    def values(self, row: PreparedKernel | PreparedCustomFunction) -> tuple[Dim, ...]:
+        """The values behind the variables of a call, in their order."""
+        fixed = row.fixedvars
+        return tuple(
+            fixed[var.name] if var.name in fixed else self._variables[var.name]
+            for var in row.runtime_vars
+        )
+
+    def function(self, row: PreparedCustomFunction) -> CustomFunction:
+        """The function behind a call."""
+        return self._functions[row.kind]
+
+    def size_bytes(self, index: int) -> int:
+        """How many bytes a buffer has."""
+        return self._buffers[index].capacity_bytes
+
+    def bind(self, row: PreparedKernel) -> BoundKernel:
+        """The kernel of `row` in the plan's variables."""
+        key = (id(row.kernel), row.runtime_vars, *sorted(row.fixedvars.items()))
+        if key not in self._known:
+            self._known[key] = self._bind(row)
+        return self._known[key]
+
+    def _bind(self, row: PreparedKernel) -> BoundKernel:
+        names, signature = self.names(row), row.kernel.signature
+        specs = signature.buffers
+        return BoundKernel(
+            values=tuple(names[v] for v in signature.variables),
+            tiles=substitute(signature.tiles, names),
+            flops=substitute(signature.flops, names),
+            bytes=substitute(signature.bytes, names),
+            tile_bytes=tuple(
+                None
+                if s.tile_stride is None
+                else substitute(s.tile_stride, names) * s.dtype.size_bytes
+                for s in specs
+            ),
+            sizes_bytes=tuple(substitute(s.size, names) * s.dtype.size_bytes for s in specs),
+            scratch_bytes=substitute(signature.scratch_bytes, names),
+        )
+
+    def scratch_bytes(self, rows: Sequence[PreparedOp]) -> int:
+        """What one participant needs for any kernel of these rows at any legal value."""
+        most = 0
+        for row in rows:
+            if isinstance(row, PreparedKernel):
+                wanted = self.bind(row).scratch_bytes
+                top = upper_bound(wanted)
+                if top is None:
+                    raise PlanError(
+                        row.kernel.name, f"scratch of {wanted} bytes must have an upper bound."
+                    )
+                most = max(most, top)
+        return most

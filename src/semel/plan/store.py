@@ -1,0 +1,302 @@
+"""The memory of one plan: a buffer for each value of its program.
+
+    Program x capacities  --Layout-->  offsets  --ProgramStore-->  buffers
+
+Inputs and outputs of a compiled program lie in one IO block, intermediates share one arena, both
+sized for the variables' maxima. A variable without a maximum gets a capacity that grows on demand.
+Constants are shared by all plans of a program.
+
+A plan built by hand has the buffers that it was given and no store; `fork_buffers` makes those of
+its clones.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from semel.errors import OutOfMemoryError, PlanError, VariableError
+from semel.ir.expr import Variable, evaluate, substitute, upper_bound
+from semel.plan.memory import Lifetime, plan_memory
+from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.program import Program, ProgramValue
+from semel.plan.scope import RowScope
+from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
+from semel.runtime.buffer import Buffer
+from semel.runtime.free import check_free
+
+_FIRST_CAPACITY = 64
+
+
+def first_capacities(program: Program, values: Mapping[str, int]) -> dict[str, int]:
+    """What the variables without a maximum get room for, if they begin with these values."""
+    return {
+        v.variable.name: max(_FIRST_CAPACITY, 2 * v.variable.min, values.get(v.variable.name, 0))
+        for v in program.variables
+        if v.variable.max is None
+    }
+
+
+# ---------------------------------------------------------------- sizes and offsets
+
+
+class Layout:
+    """Sizes and offsets of all values at given capacities; plain numbers, no memory."""
+
+    def __init__(self, program: Program, sizes: list[int], is_shared: bool) -> None:
+        values, end = program.values, len(program.walk())
+        self.sizes = sizes
+        self.offsets = [0] * len(values)
+        self.io_bytes = 0
+        for i, value in enumerate(values):
+            if value.place == "io":
+                self.offsets[i] = self.io_bytes
+                # A line of slack, as for every buffer of its own.
+                self.io_bytes += align(max(self.sizes[i], 1)) + 64
+        arena = [i for i, value in enumerate(values) if value.place == "arena"]
+        placed = plan_memory(
+            [
+                Lifetime(self.sizes[i], values[i].first, values[i].last)
+                if is_shared
+                else Lifetime(self.sizes[i], 0, end)
+                for i in arena
+            ]
+        )
+        for i, offset in zip(arena, placed.offsets, strict=True):
+            self.offsets[i] = offset
+        self.arena_bytes = placed.arena_bytes
+        self.naive_bytes = sum(align(self.sizes[i]) for i in arena)
+        self.weights_bytes = sum(
+            size for size, v in zip(self.sizes, values, strict=True) if v.place == "constant"
+        )
+
+    @staticmethod
+    def within(program: Program, capacities: Mapping[str, int], is_shared: bool) -> Layout:
+        """For all values up to the variables' maxima, or up to these capacities."""
+        bounded = {
+            v: Variable(v.name, v.min, max(capacities[v.name], v.min))
+            for v in (known.variable for known in program.variables)
+            if v.max is None
+        }
+        return Layout(program, [_size_bytes(v, bounded) for v in program.values], is_shared)
+
+    @staticmethod
+    def at(program: Program, values: Mapping[str, int], is_shared: bool) -> Layout:
+        """For exactly these values."""
+        sizes = [evaluate(v.type.num_bytes, values) for v in program.values]
+        return Layout(program, sizes, is_shared)
+
+    def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
+        """Refuse what does not fit before anything is allocated."""
+        own = self.io_bytes + self.arena_bytes + scratch
+        wanted = own + self.weights_bytes
+        if memory_limit is not None and wanted > memory_limit:
+            raise OutOfMemoryError("cpu", wanted, memory_limit)
+        check_free(own)  # the weights are there already
+
+    def as_memory(self) -> PlanMemory:
+        """The sums, for people."""
+        return PlanMemory(
+            weights_bytes=self.weights_bytes,
+            arena_bytes=self.arena_bytes,
+            io_bytes=self.io_bytes,
+            naive_bytes=self.naive_bytes,
+        )
+
+
+def _size_bytes(value: ProgramValue, bounded: Mapping[Variable, Variable]) -> int:
+    size = upper_bound(substitute(value.type.num_bytes, bounded))
+    if size is None:
+        raise PlanError(
+            value.name,
+            f"{value.type} has no largest size.",
+            hint="Give what it divides by a minimum of 1.",
+        )
+    return max(size, 0)
+
+
+# ---------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """`memory_limit` bounds weights, arena, IO and scratch together; `is_shared`: intermediates
+    that are never alive together may lie in the same bytes.
+    """
+
+    memory_limit: int | None
+    is_shared: bool
+
+
+class ProgramStore:
+    """The memory of one plan of a compiled program, and a buffer for each of its values."""
+
+    def __init__(
+        self, program: Program, capacities: Mapping[str, int], options: StoreOptions
+    ) -> None:
+        self.program, self.options = program, options
+        self.capacities = dict(capacities)
+        layout = self._layout(capacities)
+        layout.check_limit(options.memory_limit)
+        self.constants = constants_of(program)
+        self._allocate(layout)
+        self.buffers = tuple(
+            Buffer.window(*self._where(i), value.type) for i, value in enumerate(program.values)
+        )
+
+    def again(self) -> ProgramStore:
+        """As much memory for another plan."""
+        return ProgramStore(self.program, self.capacities, self.options)
+
+    def _layout(self, capacities: Mapping[str, int]) -> Layout:
+        _check_capacities(self.program, capacities)
+        return Layout.within(self.program, capacities, self.options.is_shared)
+
+    def _allocate(self, layout: Layout) -> None:
+        self._current = layout
+        self.io = allocate(layout.io_bytes)
+        self.arena = allocate(layout.arena_bytes, mapped=True)
+
+    def _where(self, i: int) -> tuple[Memory, int, int]:
+        layout = self._current
+        match self.program.values[i].place:
+            case "constant":
+                return self.constants[i], 0, layout.sizes[i]
+            case "arena":
+                return self.arena, layout.offsets[i], layout.sizes[i]
+            case _:
+                return self.io, layout.offsets[i], layout.sizes[i]
+
+    @property
+    def memory(self) -> PlanMemory:
+        """What is held now; scratch is the plan's."""
+        program, is_shared = self.program, self.options.is_shared
+
+        def measure(values: Mapping[str, int]) -> PlanMemory:
+            return Layout.at(program, values, is_shared).as_memory()
+
+        return replace(self._current.as_memory(), measure=measure)
+
+    def check_scratch(self, scratch_bytes: int) -> None:
+        """Refuse scratch that does not fit beside what is held."""
+        self._current.check_limit(self.options.memory_limit, scratch_bytes)
+
+    def resize(self, capacities: Mapping[str, int], parts: PlanParts) -> None:
+        """Move every buffer to memory for these capacities; the inputs keep their contents.
+
+        An OutOfMemoryError says so before anything moves.
+        """
+        layout = self._layout(capacities)
+        scratch = _scratch_bytes(parts, capacities)
+        layout.check_limit(self.options.memory_limit, scratch)
+        old = [b.memory.bytes[b.offset : b.offset + b.capacity_bytes] for b in self.buffers]
+        self._allocate(layout)
+        self.capacities = dict(capacities)
+        inputs = {io.index for io in self.program.inputs}
+        for i, buffer in enumerate(self.buffers):
+            buffer.move(*self._where(i))
+            if i in inputs:
+                self.io.bytes[buffer.offset : buffer.offset + len(old[i])] = old[i]
+
+
+def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:
+    most = program.max_capacity
+    for name, capacity in capacities.items():
+        if most is not None and capacity > most:
+            raise VariableError(
+                "plan",
+                f"'{name}' has no maximum and must stay below {most} in a plan from a file that is "
+                f"not trusted, its buffers would be made for {capacity}.",
+                hint="Give the variable a maximum, or load a file you trust with trust=True.",
+                variable=name,
+            )
+
+
+def _scratch_bytes(parts: PlanParts, capacities: Mapping[str, int]) -> int:
+    """What all participants need together at these capacities."""
+    bounded = {
+        v.variable.name: replace(
+            v, capacity=capacities.get(v.variable.name, v.capacity)
+        ).as_bounded()
+        for v in parts.variables
+    }
+    scope = RowScope({**bounded, **parts.counters}, parts.functions, parts.buffers)
+    return parts.threads * align(scope.scratch_bytes(parts.ops))
+
+
+# ---------------------------------------------------------------- constants
+
+_constant_memory: weakref.WeakKeyDictionary[Program, dict[int, Memory]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def constants_of(program: Program) -> dict[int, Memory]:
+    """Where the constants lie, for all plans of a program: the arrays themselves.
+
+    They are sealed, so that nobody can change them; only what is too small for a kernel to
+    read safely is copied.
+    """
+    found = _constant_memory.get(program)
+    if found is None:
+        found = {}
+        for i, value in enumerate(program.values):
+            if value.array is not None:
+                found[i] = _constant(value)
+        _constant_memory[program] = found
+    return found
+
+
+def share_constants(program: Program, other: Program) -> None:
+    """Let the plans of `other`, which has the same constants, read them where `program`'s do."""
+    adopt_constants(other, constants_of(program))
+
+
+def adopt_constants(program: Program, memory: dict[int, Memory]) -> None:
+    """Let the plans of `program` read its constants where they lie: memory by value."""
+    _constant_memory[program] = memory
+
+
+def _constant(value: ProgramValue) -> Memory:
+    array: np.ndarray[Any, Any] = np.asarray(value.array)
+    if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
+        raise PlanError(
+            value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
+        )
+    if array.nbytes >= ALIGNMENT_BYTES and array.flags.c_contiguous and array.flags.aligned:
+        return Memory.over(array.reshape(-1).view(np.uint8))
+    memory = allocate(array.nbytes)
+    np.ndarray(array.shape, array.dtype, memory.bytes.data)[...] = array
+    memory.bytes.flags.writeable = False
+    return memory
+
+
+# ---------------------------------------------------------------- clones of plans built by hand
+
+
+def fork_buffers(buffers: Sequence[Buffer], own: Iterable[int]) -> tuple[Buffer, ...]:
+    """Buffers with the same types and offsets; the storages of those in `own` are copies.
+
+    All others hold weights and are shared. Buffers that share bytes here share bytes there.
+    """
+    forked: dict[int, Memory] = {}
+    for index in own:
+        memory = buffers[index].memory
+        if memory.id not in forked:
+            forked[memory.id] = _copy(memory)
+    return tuple(
+        Buffer.window(
+            forked.get(b.memory.id, b.memory), b.offset, b.capacity_bytes, b.type, b.device
+        )
+        for b in buffers
+    )
+
+
+def _copy(memory: Memory) -> Memory:
+    made = allocate(memory.size_bytes)
+    made.bytes[: memory.size_bytes] = memory.bytes[: memory.size_bytes]
+    return made
