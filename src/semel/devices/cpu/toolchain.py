@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from semel.devices.cpu.apart import run_apart
 from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
 from semel.errors import CompileError, DeviceError, InternalError
 from semel.ir.target import Target, target_for
@@ -141,9 +142,13 @@ def features_from_cpuinfo(arch: str, text: str) -> tuple[str, ...] | None:
 
 def features_from_llvm(arch: str) -> tuple[str, ...]:
     """The same list from LLVM's own detection."""
-    with _llvm_lock:
-        found = _llvm().get_host_cpu_features()
+    found = run_apart(_llvm_features)
     return tuple(name for name in _FEATURES[arch] if found.get(name))
+
+
+def _llvm_features() -> dict[str, bool]:
+    with _llvm_lock:
+        return dict(_llvm().get_host_cpu_features())
 
 
 def _cache_sizes(root: Path) -> dict[str, int]:
@@ -226,7 +231,7 @@ def toolchain_version() -> str:
 
 
 # llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
-# for it, so that the child finds LLVM at rest.
+# for it, so that the child finds LLVM at rest. Signal handlers never see it: `run_apart`.
 _llvm_lock = make_lock()
 
 
@@ -336,8 +341,7 @@ def compile_ir(
 
     Give functions `nounwind`, or each costs an unwind table that nobody reads.
     """
-    with _optimised(ir_text, target, passes) as (machine, module):
-        code: bytes = machine.emit_object(module)
+    code = run_apart(lambda: _object_code(ir_text, target, passes))
     stray = [
         name
         for name in undefined_symbols(code)
@@ -351,8 +355,18 @@ def compile_ir(
     return code
 
 
+def _object_code(ir_text: str, target: Target, passes: str) -> bytes:
+    with _optimised(ir_text, target, passes) as (machine, module):
+        code: bytes = machine.emit_object(module)
+    return code
+
+
 def assembly(ir_text: str, target: Target, *, passes: str = "none") -> str:
     """The machine code of `ir_text` as assembly text, for people and for tests."""
+    return run_apart(lambda: _assembly(ir_text, target, passes))
+
+
+def _assembly(ir_text: str, target: Target, passes: str) -> str:
     with _optimised(ir_text, target, passes) as (machine, module):
         text: str = machine.emit_assembly(module)
     return text

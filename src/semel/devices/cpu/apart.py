@@ -1,0 +1,52 @@
+"""Work that no signal handler may interrupt, on a thread where none runs.
+
+    run_apart(work)  -->  what `work()` returns or raises
+
+Python calls handlers on the main thread, between any two instructions, and they may raise there.
+Code of ours is written for that. LLVM's binding is not: an exception inside it leaves a lock
+held for ever, or an object that is freed twice. To mask signals does not help, since another
+thread may take them and the main thread calls the handler all the same.
+
+An exception that a handler raises leaves the work to itself: it goes on to its end, and the
+interpreter waits for it before it exits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: How long a forked child waits for a thread that its parent has, before it looks.
+_LOOK_S = 0.2
+
+
+def run_apart(work: Callable[[], T]) -> T:
+    """`work()`, on another thread if this is the one that handles signals.
+
+    It may run twice: in the child of a fork that a handler makes, where no such thread is.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return work()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    while not results and not errors:
+        thread = threading.Thread(target=run, name="semel-llvm")
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be had: rather a risk than no code
+            return work()
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    if errors:
+        raise errors.pop()
+    return results.pop()
