@@ -12,7 +12,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.fuzz.interrupts import find_places, interrupt
 
+from semel.devices.cpu import apart
 from semel.devices.cpu.apart import run_apart
 from semel.devices.cpu.toolchain import assembly, compile_ir, host_target
 from semel.errors import CompileError
@@ -146,9 +148,37 @@ def test_the_child_of_a_fork_that_a_handler_makes_does_the_work_again() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
 
 
+def test_a_handler_may_raise_while_a_thread_starts() -> None:
+    """At any place; what it raises is what comes out, and the next work is done."""
+
+    def fail() -> None:
+        raise StopError("enough")
+
+    def action() -> None:
+        assert run_apart(threading.get_ident) != threading.get_ident()
+
+    places = [place for place in find_places(action) if place[0].co_filename == apart.__file__]
+    assert len(places) > 8
+    for place in places:
+        with pytest.raises(StopError, match="enough"):
+            interrupt(action, place, fail)
+        action()
+
+
 def test_without_a_thread_it_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(apart, "start_new_thread", refuse)
     assert run_apart(threading.get_ident) == threading.get_ident()
+
+
+def test_an_error_of_a_handler_is_not_taken_for_a_lack_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a handler's own")
+
+    monkeypatch.setattr(apart, "start_new_thread", fail)
+    with pytest.raises(RuntimeError, match="own"):
+        run_apart(threading.get_ident)

@@ -7,13 +7,15 @@ Code of ours is written for that. LLVM's binding is not: an exception inside it 
 held for ever, or an object that is freed twice. To mask signals does not help, since another
 thread may take them and the main thread calls the handler all the same.
 
-An exception that a handler raises leaves the work to itself: it goes on to its end, and the
-interpreter waits for it before it exits.
+An exception that a handler raises leaves the work to itself: it goes on to its end. So threads are
+started here without `threading`, whose own tables such an exception would leave half changed.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,21 +34,34 @@ def run_apart(work: Callable[[], T]) -> T:
         return work()
     results: list[T] = []
     errors: list[BaseException] = []
+    done, worked_for = allocate_lock(), 0
 
     def run() -> None:
         try:
             results.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.release()
 
     while not results and not errors:
-        thread = threading.Thread(target=run, name="semel-llvm")
-        try:
-            thread.start()
-        except RuntimeError:  # no thread can be had: rather a risk than no code
-            return work()
-        while thread.is_alive():
-            thread.join(_LOOK_S)
+        if worked_for != os.getpid():
+            worked_for, done = os.getpid(), allocate_lock()
+            done.acquire()
+            if not _could_start(run):
+                return work()
+        done.acquire(timeout=_LOOK_S)
     if errors:
         raise errors.pop()
     return results.pop()
+
+
+def _could_start(run: Callable[[], None]) -> bool:
+    """Whether a thread could be had. Without one the work is done in place: a risk, but done."""
+    try:
+        start_new_thread(run, ())
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise  # a handler's
+        return False
+    return True

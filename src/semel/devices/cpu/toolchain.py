@@ -14,6 +14,7 @@ avx512bf16, whose casts flush denormals, and avx512fp16, since float16 is a stor
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import platform
@@ -233,6 +234,13 @@ def toolchain_version() -> str:
 # llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
 # for it, so that the child finds LLVM at rest. Signal handlers never see it: `run_apart`.
 _llvm_lock = make_lock()
+_PATIENCE_S = 60.0
+
+
+def _wait_for_rest() -> None:
+    """At exit: what LLVM compiles for nobody any more must be over before its memory goes."""
+    if _llvm_lock.acquire(timeout=_PATIENCE_S):
+        _llvm_lock.release()
 
 
 @cache
@@ -242,6 +250,7 @@ def _llvm() -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for inline assembly such as `pause`
+    atexit.register(_wait_for_rest)
     return llvm
 
 
