@@ -358,3 +358,73 @@ def test_a_row_wise_chain_has_no_barrier_through_tensors() -> None:
     np.testing.assert_array_equal(plan(x=data), alone(x=data))
     assert len(plan.prepared_kernels) >= 2
     assert plan.num_barriers == 0, plan.steps
+
+
+# ---------------------------------------------------------------- empty and touching ranges
+
+
+def _join(attrs: Any, buffers: Any, variables: Any) -> None:
+    *parts, out = (b.numpy() for b in buffers)
+    buffers[-1].copyin(np.concatenate(parts)[: out.size])
+
+
+custom_function("order_join", reads=(0, 1, 2), writes=(3,))(_join)
+
+
+@pytest.mark.parametrize("empty", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_an_empty_operand_hides_no_conflict_of_the_others(empty: tuple[int, ...]) -> None:
+    """Wherever the operand of no bytes stands, the operands around it have their order."""
+    full = next(k for k in range(3) if k not in empty)
+    s = Sketch(SIZE)
+    s.op("increment", "x", "made", id=1)
+    names = [f"none{k}" if k in empty else "made" if k == full else "x" for k in range(3)]
+    for name in names:
+        if name.startswith("none"):
+            s.buffer(name, Buffer.empty((0,), "float32"))
+    indices = tuple(s.buffer(name) for name in (*names, "out"))
+    s.builder.add_op(PreparedCustomFunction(2, "order_join", None, indices))
+    s.builder.set_output_buffer(s.buffer("out"))
+    with pytest.raises(OrderError, match=r"0 must come before 1 \(RAW hazard"):
+        s.builder.build(threads=1, order=[1, 0])
+    plan = s.builder.build(threads=1)
+    assert plan.op_dependencies[1] == (0,)
+
+
+#: (start of the target, start of the source) in tiles of a copy, and whether bytes are shared.
+COPIES = [(0, 2, False), (2, 0, False), (0, 3, False), (0, 1, True), (1, 0, True), (0, 0, True)]
+
+
+@pytest.mark.parametrize(("target", "source", "overlaps"), COPIES)
+def test_a_copy_is_cut_unless_its_ranges_share_bytes(
+    target: int, source: int, overlaps: bool
+) -> None:
+    """Ranges that only touch are cut as others; shared bytes are moved in one piece."""
+    quarter, size = (256 << 10) // 4, 512 << 10
+    first = np.arange(6 * quarter, dtype=np.float32)
+    whole = Buffer(first)
+    plan_of = {}
+    for name, at in (("target", target), ("source", source)):
+        plan_of[name] = whole.view(at * quarter * 4, size)
+    s = Sketch(size // 4, bytes_per_element=1_000_000)
+    for name, view in plan_of.items():
+        s.buffer(name, view)
+    s.builder.add_op(PreparedCopy(1, (s.buffer("target"), s.buffer("source"))))
+    plan = s.build("target", threads=2)
+    (profile,) = plan.execute_profiled(limits=False)
+    assert profile.tiles == (1 if overlaps else 2)
+    want = first.copy()
+    want[target * quarter :][: size // 4] = first[source * quarter :][: size // 4]
+    np.testing.assert_array_equal(whole.numpy(), want)
+
+
+@pytest.mark.parametrize("extra", [-4, 0, 4])
+def test_a_copy_between_storages_is_cut_by_its_size(extra: int) -> None:
+    size = (512 << 10) + extra
+    s = Sketch(size // 4, bytes_per_element=1_000_000)
+    data = np.arange(size // 4, dtype=np.float32)
+    s.buffer("source", Buffer(data))
+    s.builder.add_op(PreparedCopy(1, (s.buffer("target"), s.buffer("source"))))
+    plan = s.build("target", threads=2)
+    (profile,) = plan.execute_profiled(limits=False)
+    assert profile.tiles == (3 if extra > 0 else 2)
+    np.testing.assert_array_equal(s.buffers["target"].numpy(), data)

@@ -60,3 +60,38 @@ def test_stack_promotes_and_takes_numbers() -> None:
     mixed = reference(Tensor.stack([np.array([1, 2], np.int8), np.array([0.5, 1], np.float16)], 1))
     assert mixed.dtype == np.float16
     assert mixed.tolist() == [[1, 0.5], [2, 1]]
+
+
+@pytest.mark.parametrize("sizes", [[3], [0, 3], [3, 0], [1, 0, 2], [0, 0, 3, 0], [1, 1, 1]])
+def test_split_takes_pieces_of_any_size(sizes: list[int]) -> None:
+    pieces = Tensor(ARRAY).split(sizes, 1)
+    wanted = np.split(ARRAY, np.cumsum(sizes)[:-1], 1)
+    assert [p.shape for p in pieces] == [w.shape for w in wanted]
+    for piece, want in zip(pieces, wanted, strict=True):
+        np.testing.assert_array_equal(reference(piece), want, strict=True)
+
+
+@pytest.mark.parametrize("sizes", [[], [2], [4], [3, 1], [-1, 4], [4, -1], [2, -1, 2]])
+def test_split_refuses_sizes_that_do_not_fill_the_axis(sizes: list[int]) -> None:
+    with pytest.raises(GraphError, match=r"\[split\] sizes must add up to 3, got"):
+        Tensor(ARRAY).split(sizes, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 6, 7])
+def test_equal_pieces_end_with_the_rest(length: int, size: int) -> None:
+    x = np.arange(length * 2, dtype=np.float32).reshape(length, 2)
+    pieces = [reference(p).tolist() for p in Tensor(x).split(size)]
+    assert pieces == [x[at : at + size].tolist() for at in range(0, max(length, 1), size)]
+    chunks = [reference(p).tolist() for p in Tensor(x).chunk(size)]
+    width = max(-(-length // size), 1)
+    assert chunks == [x[at : at + width].tolist() for at in range(0, max(length, 1), width)]
+    assert len(chunks) <= size
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_piece_has_at_least_one_element(size: int) -> None:
+    with pytest.raises(GraphError, match=rf"\[split\] the piece size must be > 0, got {size}"):
+        Tensor(ARRAY).split(size)
+    with pytest.raises(GraphError, match=rf"\[chunk\] the number of chunks must be > 0, got {size}"):
+        Tensor(ARRAY).chunk(size)
