@@ -83,6 +83,21 @@ def test_the_target_uses_its_instruction(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_a_batch_of_computed_operands_uses_the_instruction_too(name: str) -> None:
+    """The words of each matrix are put together in whole panels, the columns past the end too."""
+    target = TARGETS[name]
+    rng = np.random.default_rng(1)
+    a = rng.integers(0, 255, (2, 9, 21), endpoint=True).astype(np.uint8)
+    b = rng.integers(-128, 127, (2, 21, 19), endpoint=True).astype(np.int8)
+    output = Tensor.input("a", a.shape, "uint8").matmul_integer(Tensor.input("b", b.shape, "int8"))
+    graph, kernels = kernels_for(output, target)
+    texts = [assembly(emit_kernel(k.kernel, target, "f"), target) for k in kernels]
+    assert any(INSTRUCTIONS[name] in text for text in texts)
+    (got,) = run_kernels(graph, kernels, {"a": a, "b": b}, {}, run_by_interpreter)
+    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("a_dtype", ["uint8", "int8"])
 def test_kernels_are_sound_and_mean_the_exact_product(name: str, a_dtype: str) -> None:
     output, a, expected = product(a_dtype, 7, 11, 9)

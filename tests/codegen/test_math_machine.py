@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from tests.codegen.machine import Array, Native, every_target
 from tests.codegen.test_scalars import N, loop_kernel
 
+from semel.codegen.emit import emit_kernel
+from semel.devices.cpu.toolchain import assembly, compile_ir
 from semel.ir.expr import Index
+from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.types import FLOAT32, FLOAT64, DType
 from semel.kernel.interpret import evaluate_value
 from semel.kernel.ir import MATH, Buffer, Value, load, op
@@ -112,3 +116,34 @@ def test_pow_of_special_values_is_numpys() -> None:
     x, y = (np.ascontiguousarray(a).reshape(-1) for a in np.meshgrid(values, values))
     want = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
     np.testing.assert_allclose(run_pow(x, y), want, rtol=5e-7)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes"),
+    [(FLOAT32, 16), (FLOAT32, 32), (FLOAT32, 64), (FLOAT64, 8), (FLOAT64, 16), (FLOAT64, 32)],
+    ids=str,
+)
+def test_wide_registers_scale_in_one_instruction_each(dtype: DType, lanes: int) -> None:
+    """AVX-512 multiplies by a power of two: once for every register of the loop, at every width."""
+    target = target_for("x86_64", ("avx", *AVX2, *AVX512))
+    value = load(Buffer("x", dtype, N, "r"), Index("i", N))
+    kernel = loop_kernel([expand_math(op("exp", value))], [value.data[0]], lanes, N)
+    text = emit_kernel(kernel, target, "f")
+    compile_ir(text, target)  # refuses calls
+    wide = f"<{64 // dtype.size_bytes} x {'float' if dtype is FLOAT32 else 'double'}>"
+    calls = [line for line in text.splitlines() if "call" in line and ".scalef.p" in line]
+    assert len(calls) > lanes * dtype.size_bytes // 64  # those of the rest besides
+    assert all(f"call {wide}" in line for line in calls)
+    name = "vscalefps" if dtype is FLOAT32 else "vscalefpd"
+    found = re.findall(rf"{name}\s.*%zmm", assembly(text, target))
+    assert len(found) > lanes * dtype.size_bytes // 64
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(FLOAT32, 8), (FLOAT64, 4), (FLOAT32, 1)], ids=str)
+def test_narrow_loops_scale_by_factors(dtype: DType, lanes: int) -> None:
+    target = target_for("x86_64", ("avx", *AVX2, *AVX512))
+    value = load(Buffer("x", dtype, N, "r"), Index("i", N))
+    kernel = loop_kernel([expand_math(op("exp", value))], [value.data[0]], lanes, N)
+    text = emit_kernel(kernel, target, "f")
+    assert ".scalef." not in text
+    compile_ir(text, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,41 @@ def test_a_long_line_is_cut_for_threads() -> None:
     assert tiles >= 4
     want = np_pool("max", x.transpose(0, 2, 1), 3, 1, 1).transpose(0, 2, 1)
     np.testing.assert_array_equal(y.prepare(threads=2)(x=x), want)
+
+
+def whole_places(size: int, kernel: int, stride: int, pads: tuple[int, int], step: int) -> range:
+    """The places all of whose taps lie in the data."""
+    places = (size + sum(pads) - (kernel - 1) * step - 1) // stride + 1
+    inside = [
+        p
+        for p in range(places)
+        if all(0 <= p * stride + t * step - pads[0] < size for t in range(kernel))
+    ]
+    return range(inside[0], inside[-1] + 1)
+
+
+#: size, kernel, stride, padding and dilation of a row
+AXES = [
+    (9, 3, 1, (1, 1), 1),
+    (17, 5, 1, (2, 2), 1),
+    (18, 5, 2, (2, 2), 1),
+    (20, 3, 3, (2, 2), 2),
+    (21, 4, 1, (3, 2), 1),
+    (15, 3, 2, (1, 2), 2),
+]
+
+
+@pytest.mark.parametrize("row", AXES)
+@pytest.mark.parametrize("column", AXES[:2])
+def test_the_edge_is_no_wider_than_it_must_be(row: Any, column: Any) -> None:
+    """Places are tested tap by tap only where a tap can lie outside, on both axes."""
+    (height, width), kernel, stride, pads, dilation = zip(column, row, strict=True)
+    x = Tensor.input("x", (1, height, width, 32)).permute(0, 3, 1, 2)
+    y = x.conv(data(1, 32, 1, *kernel), None, stride, pads, dilation, 32).permute(0, 2, 3, 1)
+    text = kernel_text(y)
+    bounds = [int(n) for n in re.findall(r"select i64 %\d+, i64:(\d+), i64:\d+\n +bind", text)]
+    wanted = whole_places(*row)
+    assert bounds == [wanted.start, wanted.stop]
+    head = text.partition("bind")[0]
+    low, high = (int(re.findall(rf"{test} b1 %0, i64:(\d+)", head)[0]) for test in ("ge", "lt"))
+    assert range(low, high) == whole_places(*column)

@@ -17,6 +17,7 @@ from semel.ir.graph import Graph
 from semel.ir.types import as_dtype
 from semel.kernel.interpret import interpret
 from semel.kernel.verify import verify_kernel
+from semel.ops.attrs import GroupedMatmulAttrs
 from semel.ops.evaluate import evaluate
 from semel.plan.plan import ExecutionPlan
 
@@ -257,3 +258,19 @@ def test_malformed_calls_are_refused(build: Any, message: str) -> None:
     with pytest.raises(GraphError, match=r"^\[grouped_matmul\]") as caught:
         build()
     assert str(caught.value) == f"[grouped_matmul] {message}"
+
+
+@pytest.mark.parametrize("unused", [(), (0,), (1,), (2,), (0, 1), (1, 2), (0, 2)])
+def test_lines_of_no_rows_are_passed_over_wherever_they_stand(unused: tuple[int, ...]) -> None:
+    x, w = normal(4, 5), normal(3, 5, 7)
+    lines = np.array([[1, 2, 0, 2], [0, 1, 1, 1], [2, 1, 3, 3]])
+    lines[list(unused), 1] = 0
+    want = np.zeros((4, 7), np.float32)
+    for group, count, *places in lines:
+        for place in places[:count]:
+            want[place] = x[place] @ w[group]
+    rows = Tensor.input("lines", lines.shape, "int64")
+    attrs = GroupedMatmulAttrs(1, 4)
+    y = Tensor._apply("grouped_matmul", Tensor(x), Tensor(w), rows, attrs=attrs)
+    (got,) = evaluate(Graph((y.node,)), {"lines": lines})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -9,8 +9,8 @@ import pytest
 from tests.plan.build import Sketch, program_of, symbolic_add, typed
 from tests.plan.kernels import TILE, kernel
 
-from semel import config
-from semel.errors import InputError, OutOfMemoryError, PlanError, VariableError
+from semel import Tensor, config
+from semel.errors import InputError, OutOfMemoryError, PlanError, UserError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
@@ -291,3 +291,34 @@ def test_poison_fills_everything_stale() -> None:
     assert np.isnan(whole[5:]).all()
     assert np.isnan(plan.buffers[0].array((64,))[5:]).all()
     _check(plan, 64)
+
+
+@pytest.mark.parametrize(
+    ("dim", "sizes"),
+    [
+        (3 * Variable("n", 1, 9), {3: 1, 6: 2, 27: 9}),
+        (Variable("n", 1, 9) + 4, {5: 1, 13: 9}),
+        (2 * Variable("n", 1, 9) - 1, {1: 1, 3: 2, 17: 9}),
+    ],
+    ids=str,
+)
+def test_a_variable_is_read_from_any_line_through_it(dim: Any, sizes: dict[int, int]) -> None:
+    plan = (Tensor.input("x", (dim,)) + 1).prepare(threads=1)
+    for size, n in sizes.items():
+        x = np.arange(size, dtype=np.float32)
+        np.testing.assert_array_equal(plan(x=x), x + 1)
+        assert plan.explain().variables[0].value == n
+    for size in {min(sizes) - 1, max(sizes) + 1}:
+        with pytest.raises(UserError, match=r"shape must be|must lie in"):
+            plan(x=np.zeros(size, np.float32))
+
+
+def test_a_dim_that_falls_with_its_variable_is_checked_and_gives_none() -> None:
+    n = Variable("n", 1, 9)
+    x, y = Tensor.input("x", (n,)), Tensor.input("y", (10 - n,))
+    plan = Tensor.concat([x, y]).prepare(threads=1)
+    for size in (1, 5, 9):
+        a, b = np.zeros(size, np.float32), np.ones(10 - size, np.float32)
+        np.testing.assert_array_equal(plan(x=a, y=b), np.concatenate([a, b]))
+        with pytest.raises(UserError, match="y"):
+            plan(x=a, y=np.ones(11 - size, np.float32))

@@ -13,6 +13,7 @@ import semel
 from semel import Tensor, Variable
 from semel.cli.main import main
 from semel.plan.plan import ExecutionPlan
+from semel.plan.prepared import PreparedBufferView
 
 N = Variable("n", 1, 64)
 
@@ -173,3 +174,54 @@ def test_kernels_that_move_states_say_so() -> None:
         "a loop's state has a first value.",
         "a loop's last state is its result.",
     ]
+
+
+def test_the_text_lists_every_op_under_its_step() -> None:
+    s = Sketch(4096)
+    s.op("double", "x", "a", id=1)
+    part = s.builder.add_buffer(77, s.buffers["a"].view(0, 32))
+    s.builder.add_op(PreparedBufferView(2, (part, s.buffer("a")), 0, 32, dependencies=(1,)))
+    s.op("reverse", "a", "b", id=3)
+    s.op("reverse", "x", "c", id=4)
+    s.op("reverse", "b", "d", id=5)
+    explained = s.build("d", threads=2).explain()
+    lines = str(explained).partition("\nbuffers\n")[0].splitlines()
+    found: list[tuple[int, int]] = []  # (step, op)
+    heads: list[int] = []
+    for line in lines:
+        words = line.split()
+        if line.startswith("  step "):
+            heads.append(int(words[1]))
+        elif line.startswith("    op "):
+            found.append((heads[-1], int(words[1])))
+    assert heads == list(range(explained.num_steps)) and explained.num_steps >= 3
+    assert [op for _, op in found] == [op.op for op in explained.ops]
+    # An op without a step of its own, as a view, stands where it was added.
+    assert any(op.step < 0 for op in explained.ops)
+    assert all(op.step in (-1, step) for (step, _), op in zip(found, explained.ops, strict=True))
+
+
+def test_one_thread_is_one() -> None:
+    s = Sketch(16)
+    s.op("double", "x", "y")
+    assert ", 1 thread: 1 ops, 1 kernel calls" in str(s.build("y").explain())
+    s = Sketch(16)
+    s.op("double", "x", "y")
+    assert ", 2 threads: " in str(s.build("y", threads=2).explain())
+
+
+@pytest.mark.parametrize(("others", "shown"), [(0, 0), (1, 1), (3, 3), (4, 4), (5, 5), (20, 20)])
+def test_a_long_list_of_buffers_is_cut_and_counted(others: int, shown: int) -> None:
+    """Views of one buffer share its bytes: the first few by number, then how many more."""
+    s = Sketch(1024)
+    s.op("double", "x", "y")
+    for k in range(others):
+        s.builder.add_buffer(50 + k, s.buffers["x"].view(64 * k, 64))
+    explained = s.build("y").explain()
+    assert len(explained.buffers[0].shares_with) == others
+    table = str(explained).partition("\nbuffers\n")[2].splitlines()
+    row = next(line for line in table if line.split()[0] == "0")
+    named, more = row.count(", #") + row.count("  #") - 1, row.partition(" and ")[2]
+    hidden = int(more.split()[0]) if more else 0
+    assert named + hidden == shown
+    assert hidden == 0 or named > 0

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from semel.ir import abi
+from semel.runtime.device import find_device
+from semel.runtime.pool import WorkerPool
 
 _HEAD = """
 import os, signal, threading, time
@@ -113,3 +119,50 @@ def test_starting_workers(code: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def own_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, dict[int, int]]]:
+    """A pool of two whose workers are busy the first `patience[record]` times they are asked."""
+    real = find_device("cpu").pool()
+    patience: dict[int, int] = {}
+
+    def stop(record: int) -> int:
+        patience[record] = patience.get(record, 3) - 1
+        return real._stop(record) if patience[record] < 0 else 0
+
+    pool = WorkerPool(real._entry, stop, real._spin_ticks)
+    assert pool.ensure(2) == 2
+    yield pool, patience
+    patience.clear()
+    monkeypatch.undo()
+    pool.stop()
+    atexit.unregister(pool.stop)
+
+
+def _exited(pool: WorkerPool) -> list[int]:
+    words = pool._records.bytes.view("int64")
+    return [int(words[i * abi.WORKER_WORDS + abi.Worker.EXITED]) for i in range(pool.num_workers)]
+
+
+def test_busy_workers_are_asked_again_until_they_end(
+    own_pool: tuple[WorkerPool, dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, patience = own_pool
+    monkeypatch.setattr("semel.runtime.pool._STOP_SECONDS", 60)
+    pool.stop()
+    assert list(patience.values()) == [-1, -1]
+    assert all(_exited(pool))
+
+
+def test_a_worker_that_is_never_free_is_left(
+    own_pool: tuple[WorkerPool, dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends all the same, and the next worker was asked too."""
+    pool, patience = own_pool
+    monkeypatch.setattr("semel.runtime.pool._STOP_SECONDS", 0.02)
+    records = [pool.address + i * abi.WORKER_WORDS * abi.WORD_BYTES for i in range(2)]
+    patience.update(dict.fromkeys(records, 1 << 60))
+    pool.stop()
+    assert all(patience[record] < 1 << 60 for record in records)
+    assert not any(_exited(pool))

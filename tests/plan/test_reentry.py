@@ -22,7 +22,7 @@ from tests.plan.build import Sketch
 from tests.plan.kernels import TILE
 
 from semel import Tensor, Variable
-from semel.errors import BusyError
+from semel.errors import BusyError, SemelError
 from semel.ir.abi import Code, Header
 from semel.plan.plan import ExecutionPlan
 from semel.plan.rows import PreparedCustomFunction
@@ -434,3 +434,65 @@ def test_a_signal_while_an_array_is_bound_leaves_a_plan_that_works_or_says_why(a
         assert (plan(x=small) == 2).all()
     except Exception as error:
         assert "interrupted" in str(error)
+
+
+LARGE, SMALL = np.ones((16, 8), np.float32), np.full((2, 8), 3, np.float32)
+#: What is bound before, and the change that a signal comes into.
+CHANGES: dict[str, tuple[Attempt, Attempt]] = {
+    "bind an input": (lambda p: None, lambda p: p.bind_input("x", SMALL)),
+    "bind another": (lambda p: p.bind_input("x", SMALL + 1), lambda p: p.bind_input("x", SMALL)),
+    "bind an output": (lambda p: None, lambda p: p.bind_output("output0", np.zeros_like(LARGE))),
+    "unbind": (lambda p: p.bind_input("x", SMALL), lambda p: p.unbind()),
+}
+
+
+def _interrupted_at(at: int, action: Callable[[], Any]) -> bool:
+    """Run the action with a KeyboardInterrupt at its n-th line there; whether it has that many."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal lines
+        if "/semel/" not in frame.f_code.co_filename:
+            return None
+        if event == "line" and frame.f_code.co_name in _MOVING:
+            lines += 1
+            if lines == at:
+                raise KeyboardInterrupt
+        return trace
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(old)
+    return False
+
+
+_MOVING = ("_rebind", "_bind_input", "_forget", "_attach", "attach", "detach", "_write_addresses")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_rows_and_arrays_never_part_when_a_signal_comes_between(name: str) -> None:
+    """At every line of the change: what runs next is the old array, the new one or a refusal."""
+    before, change = CHANGES[name]
+    y = X * 2
+    at, refused = 0, 0
+    while True:
+        at += 1
+        plan = y.prepare(threads=1)
+        plan(x=LARGE)
+        before(plan)
+        if not _interrupted_at(at, lambda plan=plan: change(plan)):  # type: ignore[misc]
+            break
+        try:
+            plan.execute()
+            got = plan.output_buffer.numpy()
+        except SemelError:
+            refused += 1
+            continue
+        whole = (2 * LARGE, 2 * SMALL, 2 * (SMALL + 1))
+        assert any(np.array_equal(got, want) for want in whole), f"line {at}: {got.shape} {got[0]}"
+    assert at > 5 and refused > 0

@@ -15,10 +15,13 @@ import pytest
 import semel
 from semel import RecompileError, Tensor, Variable, config
 from semel.compiler import programs
+from semel.compiler.pipeline import compile_graph
 from semel.compiler.programs import MAX_PROGRAMS, SMALL_BYTES, forget_programs
 from semel.compiler.remembered import ChoiceMemory, Remembered
+from semel.devices.cpu.toolchain import host_target
 from semel.ir.form import graph_form
 from semel.plan.plan import ExecutionPlan
+from semel.plan.program import instantiate
 from semel.tensor.realize import build_graph
 
 N = Variable("n", 1, 64)
@@ -249,6 +252,12 @@ def test_files_and_clones_count_as_they_did(tmp_path: Path) -> None:
     assert semel.load_plan(tmp_path / "a.plan").compile_count == 0
     assert semel.load_plan(tmp_path / "a.plan", recompile=True).compile_count == 1
     assert plan.clone().compile_count == 1
+
+
+def test_plans_of_a_compiled_program_were_compiled_once() -> None:
+    program = compile_graph(build_graph(_model()), host_target())
+    for plan in (instantiate(program), instantiate(program, threads=2)):
+        assert (plan.compile_count, plan.explain().compile_count) == (1, 1)
 
 
 # ---------------------------------------------------------------- threads and processes

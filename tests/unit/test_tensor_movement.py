@@ -93,5 +93,5 @@ def test_equal_pieces_end_with_the_rest(length: int, size: int) -> None:
 def test_a_piece_has_at_least_one_element(size: int) -> None:
     with pytest.raises(GraphError, match=rf"\[split\] the piece size must be > 0, got {size}"):
         Tensor(ARRAY).split(size)
-    with pytest.raises(GraphError, match=rf"\[chunk\] the number of chunks must be > 0, got {size}"):
+    with pytest.raises(GraphError, match=r"\[chunk\] the number of chunks must be > 0, got"):
         Tensor(ARRAY).chunk(size)
