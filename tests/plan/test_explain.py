@@ -13,7 +13,7 @@ import semel
 from semel import Tensor, Variable
 from semel.cli.main import main
 from semel.plan.plan import ExecutionPlan
-from semel.plan.prepared import PreparedBufferView
+from semel.plan.rows import PreparedBufferView
 
 N = Variable("n", 1, 64)
 

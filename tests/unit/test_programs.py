@@ -20,8 +20,8 @@ from semel.compiler.programs import MAX_PROGRAMS, SMALL_BYTES, forget_programs
 from semel.compiler.remembered import ChoiceMemory, Remembered
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.form import graph_form
+from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import instantiate
 from semel.tensor.realize import build_graph
 
 N = Variable("n", 1, 64)
