@@ -204,6 +204,22 @@ class Variable(_Arithmetic):
 
 
 @dataclass(frozen=True)
+class LateVariable(Variable):
+    """A size that a run finds out itself: how many elements of a mask are true.
+
+    Nobody binds it. It is at most `limit`, an expression over variables that are known before
+    it; `max` is what is known of that beforehand.
+    """
+
+    limit: Dim = 0
+
+    __hash__ = _Arithmetic.__hash__
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.name, self.min, self.max, self.limit
+
+
+@dataclass(frozen=True)
 class Index(_Arithmetic):
     """A loop index, or an index read from memory: an integer in [0, extent)."""
 

@@ -53,7 +53,8 @@ class _Reader:
             (n.op.name, tuple(place[i] for i in n.inputs), self.attrs(n.attrs), n.type)
             for n in graph.nodes
         )
-        return (nodes, tuple(place[n] for n in graph.outputs), graph.names), place
+        outputs = tuple(place[n] for n in graph.outputs)
+        return (nodes, outputs, graph.names, graph.late), place
 
     def attrs(self, attrs: Any) -> Hashable:
         """Attributes as they are, if they hold nothing but values."""

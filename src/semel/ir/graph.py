@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable, variables
+from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, upper_bound, variables
 from semel.ir.opdef import OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
@@ -64,20 +64,21 @@ class Rule:
     """What follows from an op, its attrs and the types of its operands; nodes share it.
 
     There is one at a time for the same op, attrs and types. `feature` is what the outline of a
-    graph says of such a node, once one was taken.
+    graph says of such a node, once one was taken; `late` are the late variables in its attrs.
     """
 
-    __slots__ = ("__weakref__", "feature", "type")
+    __slots__ = ("__weakref__", "feature", "late", "type")
 
-    def __init__(self, type_: TensorType) -> None:
+    def __init__(self, type_: TensorType, attrs: Any) -> None:
         self.type = type_
         self.feature: Any = None
+        self.late = _late_variables(attrs)
 
 
 class Node:
     """One op applied to nodes. Make one with `make_node`."""
 
-    __slots__ = ("__weakref__", "attrs", "id", "inputs", "op", "origins", "rule", "type")
+    __slots__ = ("__weakref__", "attrs", "counts", "id", "inputs", "op", "origins", "rule", "type")
 
     op: OpDef
     inputs: tuple[Node, ...]
@@ -86,6 +87,7 @@ class Node:
     id: int
     origins: tuple[str, ...]
     rule: Rule
+    counts: tuple[Node, ...]  #: keeps alive what tells the late variables in its attrs
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op.name} : {self.type}"
@@ -103,10 +105,11 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
     with _lock:
         found = _interned.get(key)
     if found is None:
-        rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]))
+        rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
         node = Node()
         node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
         node.id, node.origins, node.rule = next(_ids), (), rule
+        node.counts = tuple(n for v in rule.late if (n := _counts.get(v))) if rule.late else ()
         with _lock:
             found = _interned.setdefault(key, node)
     if origin and origin not in found.origins and len(found.origins) < 8:
@@ -129,7 +132,7 @@ def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
         with _lock:
             found = _rules.get(key)
         if found is None:
-            made = Rule(record.infer(attrs, *key[2:]))
+            made = Rule(record.infer(attrs, *key[2:]), attrs)
             with _lock:
                 found = _rules.setdefault(key, made)
         if len(_latest_rules) >= MAX_RULES:
@@ -155,6 +158,38 @@ def attr_dims(attrs: Any) -> Iterator[Dim]:
                 yield dim
 
 
+# ---------------------------------------------------------------- late variables
+
+#: The node that tells each late variable. Nodes with the variable in their attrs keep it alive.
+_counts: WeakValueDictionary[LateVariable, Node] = WeakValueDictionary()
+_late_of: WeakKeyDictionary[Node, LateVariable] = WeakKeyDictionary()
+
+
+def late_variable(count: Node, limit: Dim) -> LateVariable:
+    """The variable whose value is that of `count` (an int64 scalar), once a run has computed it.
+
+    There is one for each node: equal counts are one size. It lies in [0, limit].
+    """
+    with _lock:
+        found = _late_of.get(count)
+        if found is None:
+            made = LateVariable(f"late{next(_ids)}", 0, upper_bound(limit), limit)
+            found = _late_of[count] = made
+            _counts[made] = count
+    return found
+
+
+def count_of(variable: LateVariable) -> Node | None:
+    """The node that tells the variable; None if nobody holds it any more."""
+    return _counts.get(variable)
+
+
+def _late_variables(attrs: Any) -> tuple[LateVariable, ...]:
+    """Those in the attributes, in the order in which they were made."""
+    found = {v for dim in attr_dims(attrs) for v in variables(dim) if isinstance(v, LateVariable)}
+    return tuple(sorted(found, key=lambda v: (len(v.name), v.name))) if found else ()
+
+
 def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:
     """All nodes the outputs need, operands before users, in a deterministic order."""
     order: list[Node] = []
@@ -175,11 +210,13 @@ def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:
 class Graph:
     """What to compute: named outputs. Guards are dims that must be zero at run time.
 
-    `names` are the outputs' names, parallel to `outputs`.
+    `names` are the outputs' names, parallel to `outputs`. The first outputs are what tells the
+    variables in `late`, one each (ir/late.py), so that it stands before all that has such a size.
     """
 
     outputs: tuple[Node, ...]
     names: tuple[str, ...] = ()
+    late: tuple[LateVariable, ...] = ()
     nodes: tuple[Node, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -211,6 +248,19 @@ class Graph:
                 )
 
     @property
+    def results(self) -> tuple[tuple[str, Node], ...]:
+        """The outputs that somebody asked for, by name."""
+        return tuple(zip(self.names, self.outputs, strict=True))[len(self.late) :]
+
+    @property
+    def counts(self) -> dict[Node, list[LateVariable]]:
+        """The nodes that tell late variables, and which."""
+        found: dict[Node, list[LateVariable]] = {}
+        for node, variable in zip(self.outputs, self.late, strict=False):
+            found.setdefault(node, []).append(variable)
+        return found
+
+    @property
     def inputs(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.op.name == "input")
 
@@ -224,7 +274,7 @@ class Graph:
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
-        return Graph(tuple(outputs), self.names)
+        return Graph(tuple(outputs), self.names, self.late)
 
 
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:

@@ -21,6 +21,12 @@ and a loop names it by that number; inside, `_step` is the number of the iterati
       ...
     end
     %1 = loop %0 {trip=t, body=0, num_states=1, backward=(), output=0} : f32[4]
+
+A late variable says what it is at most; the output of its name tells it:
+
+    late late0 in [0, 8] of 8
+    %4 = compact %0 %2 %3 {size=late0, tile=4096} : i64[late0]
+    output %3 "late0"
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ from semel.ir.expr import (
     Expr,
     Fn,
     Index,
+    LateVariable,
     Variable,
     evaluate,
     floordiv,
@@ -61,7 +68,16 @@ MAX_VALUES = 16
 def format_graph(graph: Graph) -> str:
     """The text of a graph; deterministic, one line per node."""
     storages: dict[Storage, int] = {}
-    lines = [f"variable {v.name} in {_interval(v)}" for v in graph.variables]
+    lines = [
+        f"variable {v.name} in {_interval(v)}"
+        for v in graph.variables
+        if not isinstance(v, LateVariable)
+    ]
+    lines += [
+        f"late {v.name} in {_interval(v)} of {format_dim(v.limit)}"
+        for v in graph.late or graph.variables
+        if isinstance(v, LateVariable)
+    ]
     bodies: dict[Graph, int] = {}
     for attrs in (n.attrs for n in graph.nodes if n.op.name == "loop"):
         if attrs.body not in bodies:
@@ -184,6 +200,7 @@ def _format_atom(atom: Variable | Index | Fn) -> str:
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
+_LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
 _BODY = re.compile(r"body (\d+) of (.+) iterations")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
 _NODE = re.compile(
@@ -217,6 +234,7 @@ class _Parser:
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
+        self.late: list[LateVariable] = []
         self.nodes: dict[int, Node] = {}
         self.storages: dict[int, Storage] = {}
         self.outputs: list[Node] = []
@@ -227,7 +245,8 @@ class _Parser:
         self.line = 0
 
     def graph(self) -> Graph:
-        return Graph(tuple(self.outputs), tuple(self.names))
+        told = tuple(v for v in self.late if v.name in self.names)
+        return Graph(tuple(self.outputs), tuple(self.names), told)
 
     def begin_body(self, number: int, trip: str, line: int) -> _Parser:
         """A parser for the body of a loop: it knows the variables and storages, not the nodes."""
@@ -244,6 +263,12 @@ class _Parser:
         if found := _VARIABLE.fullmatch(line):
             name, low, high = found.groups()
             self.variables[name] = Variable(name, int(low), None if high == "inf" else int(high))
+        elif found := _LATE.fullmatch(line):
+            name, low, high, limit = found.groups()
+            (most,) = self.dims(limit)
+            top = None if high == "inf" else int(high)
+            self.late.append(LateVariable(name, int(low), top, most))
+            self.variables[name] = self.late[-1]
         elif found := _OUTPUT.fullmatch(line):
             default = f"output{len(self.outputs)}"
             self.names.append(json.loads(found[2]) if found[2] else default)

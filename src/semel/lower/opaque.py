@@ -1,4 +1,4 @@
-"""Ops with kernels of their own: scan, argsort, scatter, and the lines of a grouped matmul.
+"""Ops with kernels of their own: scan, argsort, scatter, compact, lines of a grouped matmul.
 
     Group(kind="opaque") --lower_opaque--> Kernel
 
@@ -19,6 +19,7 @@ from semel.ir.types import INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
+from semel.lower.compact import lower_compact
 from semel.lower.evaluate import COMBINE, start_value
 from semel.lower.grouped import list_rows
 from semel.lower.lowered import (
@@ -232,4 +233,5 @@ _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] =
     "argsort": _argsort,
     "scatter": _scatter,
     "group_rows": list_rows,
+    "compact": lower_compact,
 }

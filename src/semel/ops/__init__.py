@@ -2,7 +2,7 @@
 
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
-Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop. An op is
+Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop, late. An op is
 a row of its family's table; importing this package fills the table.
 """
 
@@ -12,6 +12,7 @@ from semel.ops import (
     elementwise,
     grouped,
     integer,
+    late,
     leaf,
     loop,
     movement,
@@ -25,6 +26,7 @@ __all__ = [
     "elementwise",
     "grouped",
     "integer",
+    "late",
     "leaf",
     "loop",
     "movement",

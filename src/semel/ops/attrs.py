@@ -239,6 +239,14 @@ class ScatterAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactAttrs:
+    """The size of the result, which a run finds out, and how many elements one tile looks at."""
+
+    size: Dim
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRowsAttrs:
     """How many groups there are, and how many positions a line of the result holds."""
 

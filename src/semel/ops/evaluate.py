@@ -4,20 +4,22 @@
 
 Slow and plain on purpose: one op after another, each checked against its inferred type.
 Variables that are not given are solved from the shapes of the inputs; all values are
-checked against their ranges and the guards before anything is computed.
+checked against their ranges and the guards before anything is computed. A late variable gets its
+value when what tells it was computed, and what depends on it is checked then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from semel.errors import InputError, InternalError, VariableError
 from semel.ir import expr
-from semel.ir.expr import Dim, Variable
+from semel.ir.expr import Dim, LateVariable, Variable
 from semel.ir.graph import Graph, Node
+from semel.ir.late import with_counts
 from semel.ir.types import as_dtype
 from semel.ops.guards import guards
 
@@ -28,18 +30,23 @@ def evaluate(
     graph: Graph, inputs: Mapping[str, Any], variables: Mapping[str, int] | None = None
 ) -> list[Array]:
     """The outputs in order, as fresh C-contiguous arrays."""
+    graph, _ = with_counts(graph)
+    conditions = guards(graph)
     arrays = _input_arrays(graph, inputs)
-    env = _bind(graph, arrays, dict(variables or {}))
+    env = _bind(graph, arrays, dict(variables or {}), conditions)
     _check_shapes(graph, arrays, env)
     values: dict[Node, Array] = {}
+    counts = graph.counts
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             if node.op.name == "input":
                 values[node] = arrays[node.attrs.name]
             else:
                 values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
+            for variable in counts.get(node, ()):
+                _rebind(variable, int(values[node]), env, conditions)
     # order="C" turns a 0-d result into a copy too, and keeps its shape.
-    return [np.array(values[n], order="C") for n in graph.outputs]
+    return [np.array(values[n], order="C") for _, n in graph.results]
 
 
 def evaluate_node(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
@@ -68,22 +75,42 @@ def _input_arrays(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     return arrays
 
 
-def _bind(graph: Graph, arrays: Mapping[str, Array], env: dict[str, int]) -> dict[str, int]:
+Conditions = Sequence[tuple[Dim, str]]
+
+
+def _bind(
+    graph: Graph, arrays: Mapping[str, Array], env: dict[str, int], conditions: Conditions
+) -> dict[str, int]:
     for node in graph.inputs:
         for dim, size in zip(node.type.shape, arrays[node.attrs.name].shape, strict=True):
             solved = solve(dim, size)
             if solved is not None:
                 env.setdefault(solved[0].name, solved[1])
     for variable in graph.variables:
+        if variable in graph.late:
+            continue
         if variable.name not in env:
             raise VariableError(variable.name, "has no value: no input has it as a dim.")
-        value = env[variable.name]
-        if value < variable.min or (variable.max is not None and value > variable.max):
-            raise VariableError(
-                variable.name, f"must lie in [{variable.min}, {variable.max}], got {value}."
-            )
-    _check_guards(graph, env)
+        _check_range(variable, env[variable.name])
+    _check_guards(conditions, env)
     return env
+
+
+def _rebind(
+    variable: LateVariable, value: int, env: dict[str, int], conditions: Conditions
+) -> None:
+    """Give a late variable its value, and check what is known from then on."""
+    _check_range(variable, value)
+    env[variable.name] = value
+    own = [c for c in conditions if variable in expr.variables(c[0])]
+    _check_guards(own, env)
+
+
+def _check_range(variable: Variable, value: int) -> None:
+    if value < variable.min or (variable.max is not None and value > variable.max):
+        raise VariableError(
+            variable.name, f"must lie in [{variable.min}, {variable.max}], got {value}."
+        )
 
 
 def solve(dim: Dim, size: int) -> tuple[Variable, int] | None:
@@ -96,9 +123,11 @@ def solve(dim: Dim, size: int) -> tuple[Variable, int] | None:
     return None if (size - offset) % scale else (found[0], (size - offset) // scale)
 
 
-def _check_guards(graph: Graph, env: Mapping[str, int]) -> None:
-    for dim, text in guards(graph):
-        if expr.evaluate(dim, env) != 0:
+def _check_guards(conditions: Conditions, env: Mapping[str, int]) -> None:
+    """Check the conditions whose variables are all known."""
+    for dim, text in conditions:
+        is_known = all(v.name in env for v in expr.variables(dim))
+        if is_known and expr.evaluate(dim, env) != 0:
             values = ", ".join(f"{v.name}={env[v.name]}" for v in expr.variables(dim))
             raise VariableError("guard", f"{text} Found {values}.")
 

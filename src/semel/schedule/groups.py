@@ -25,6 +25,7 @@ from semel.ir.expr import (
     Dim,
     Fn,
     Index,
+    LateVariable,
     Variable,
     atoms,
     ceildiv,
@@ -34,8 +35,9 @@ from semel.ir.expr import (
     substitute,
     terms,
     upper_bound,
+    variables,
 )
-from semel.ir.graph import Graph, Node, make_node, users
+from semel.ir.graph import Graph, Node, attr_dims, make_node, users
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
@@ -123,6 +125,8 @@ class _Scheduler:
         self.weight = _weights(graph)
         self.epilogues = _epilogues(graph, self.users)
         self.loops: dict[Any, Group] = {}
+        self.counts = graph.counts
+        self.sized: dict[LateVariable, dict[Group, None]] = {v: {} for v in graph.late}
         self._counter = 0
 
     def run(self) -> Schedule:
@@ -492,8 +496,13 @@ class _Scheduler:
             return False
         if len(host.outputs) >= MAX_OUTPUTS:
             return False
-        others = [g for g in self.wanted[node].by if g is not host]
-        return not any(self._reaches(host, g) for g in others)
+        sized = self._sized_by(node)
+        others = [g for g in (*self.wanted[node].by, *sized) if g is not host]
+        return host not in sized and not any(self._reaches(host, g) for g in others)
+
+    def _sized_by(self, node: Node) -> list[Group]:
+        """Groups with a late variable that the node tells: it must be known before they run."""
+        return [g for v in self.counts.get(node, ()) for g in self.sized[v]]
 
     def _reaches(self, start: Group, goal: Group) -> bool:
         """Whether `start` needs results of `goal`, directly or through others."""
@@ -531,11 +540,15 @@ class _Scheduler:
             if user is not group:
                 user.reads.append(node)
                 self.depends[user].add(group)
+        for user in self._sized_by(node):
+            self.depends[user].add(group)
 
     def _place(self, node: Node, group: Group) -> None:
         """Compute `node` inside `group` and tell its operands at which indices."""
         group.inside.append(node)
         group.work += node.op.cost
+        for variable in _late_variables(node) if self.sized else ():
+            self.sized[variable][group] = None
         for at in list(self.wanted[node].by[group]):
             if node.op.kind == "reduce":
                 self._want_reduced(node, group, at)
@@ -643,6 +656,13 @@ class _Scheduler:
         place = {n: i for i, n in enumerate(self.graph.nodes)}
         rank = {g: place[g.root] for g in self.groups}
         return tuple(order_groups(self.depends, rank))
+
+
+def _late_variables(node: Node) -> set[LateVariable]:
+    """The late variables in the sizes of a node and of its operands, and in its attributes."""
+    types = (node.type, *(n.type for n in node.inputs))
+    dims = (*(d for t in types for d in t.shape), *attr_dims(node.attrs))
+    return {v for d in dims for v in variables(d) if isinstance(v, LateVariable)}
 
 
 def _no_gather(node: Node, at: Indices) -> Dim:

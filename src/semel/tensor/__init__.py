@@ -6,7 +6,7 @@
 of the layers below it, so that no two modules import each other:
 
     handle -> movement -> elementwise -> activations -> reduce -> contract -> indexing
-           -> assign -> order -> nn -> conv -> pool -> quantise -> creation -> random
+           -> assign -> order -> late -> nn -> conv -> pool -> quantise -> creation -> random
            -> loop -> recurrent -> realize -> tensor -> functions
 
 Nothing here computes: every method adds nodes, and a composition such as softmax is nodes

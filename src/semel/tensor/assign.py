@@ -15,9 +15,9 @@ from typing import Any, Self
 from semel.errors import GraphError
 from semel.ir.expr import is_nonnegative, minimum, product
 from semel.ops.attrs import ScatterAttrs
-from semel.tensor.handle import Handle, TensorLike, normalize_axis, weak_kind
+from semel.tensor.handle import TensorLike, normalize_axis, weak_kind
 from semel.tensor.indexing import Indexing
-from semel.tensor.key import Cut, Key, is_mask, parse_key, result_axes
+from semel.tensor.key import Cut, Key, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import is_negative
 
 _MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
@@ -35,7 +35,7 @@ class Assign(Indexing):
     def _with(self, key: Any, value: TensorLike, mode: str, where: str) -> Self:
         """This tensor with `value` written (or combined) at `key`."""
         update = self._in_my_dtype(value)
-        if is_mask(key) and isinstance(key, Handle) and key.node.op.name != "constant":
+        if mode == "set" and is_computed_mask(key) and update.ndim <= self.ndim - key.ndim:
             return self._masked(self._lift(key), update)
         parsed = parse_key(key, self.shape, where)
         if mode == "set" and not parsed.picks:
@@ -68,15 +68,9 @@ class Assign(Indexing):
                 return self.minimum(update)
 
     def _masked(self, mask: Self, update: Self) -> Self:
-        """A computed mask: the value must not depend on how many elements it selects."""
+        """One value for wherever a computed mask is true: a choice, which fuses."""
         mask = mask._of_shape(self.shape[: mask.ndim], "setitem", "mask")
         behind = self.shape[mask.ndim :]
-        if update.ndim > len(behind):
-            raise GraphError(
-                "setitem",
-                f"with a computed mask the value must fit the axes behind it, got {update.type}.",
-                hint="Use where(mask, value, x).",
-            )
         wide = mask.reshape(*mask.shape, *(1,) * len(behind))
         return self._choose(wide, update._reach(behind, "setitem"), self)
 

@@ -18,15 +18,15 @@ from semel.ir.expr import Dim, minimum
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import AttentionAttrs, GatherAttrs
 from semel.tensor.handle import TensorLike
+from semel.tensor.late import Late
 from semel.tensor.movement import broadcast_shapes
-from semel.tensor.order import Order
 
 _WHERE = "scaled_dot_product_attention"
 
 Window = tuple["Dim | None", "Dim | None"]
 
 
-class Attention(Order):
+class Attention(Late):
     """softmax(q @ k.T) @ v in all its variants."""
 
     __slots__ = ()

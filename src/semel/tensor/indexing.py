@@ -5,6 +5,8 @@
 Index arrays are data: every index passes a `check_index` node, which wraps negative ones
 once and turns one out of range into an IndexRangeError at run time, naming the operation.
 Several index arrays become one flat index along merged axes, so that one gather does it all.
+A computed mask stands for the positions where it is true, whose number a run finds out
+(ops/late.py); they are in range, and not checked.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from semel.ir.expr import Dim, product
 from semel.ir.types import INT64, Shape
 from semel.ops.attrs import CheckIndexAttrs, GatherAttrs, IotaAttrs
 from semel.ops.elementwise import check_indices, index_check
+from semel.ops.late import positions
 from semel.tensor.contract import Contract
 from semel.tensor.handle import DTypeLike, TensorLike, normalize_axis, weak_kind, whole_number
-from semel.tensor.key import Cut, Key, parse_key, result_axes
+from semel.tensor.key import Cut, Key, MaskAxis, parse_key, result_axes
 from semel.tensor.movement import broadcast_shapes
+from semel.tensor.origin import user_origin
 
 
 class Indexing(Contract):
@@ -66,14 +70,36 @@ class Indexing(Contract):
 
     def _flat_index(self, key: Key, where: str) -> Self:
         """The checked index arrays of a key as one index into its merged axes."""
-        checked = [
-            self._lift(index)._checked(self.shape[place], where) for place, index in key.picks
-        ]
+        if key.only_mask is not None:
+            mask, places = self._lift(key.only_mask), [place for place, _ in key.picks]
+            return mask._of_shape(tuple(self.shape[p] for p in places), where, "mask")._positions()
+        checked = [self._index(item, self.shape[place], where) for place, item in key.picks]
         indices = self._broadcast(checked, where)
         flat = indices[0]
         for (place, _), index in zip(key.picks[1:], indices[1:], strict=True):
             flat = flat * self.shape[place] + index
         return flat
+
+    def _index(self, item: Any, size: Dim, where: str) -> Self:
+        """One index array of a key, in [0, size)."""
+        if not isinstance(item, MaskAxis):
+            return self._lift(item)._checked(size, where)
+        mask = self._lift(item.mask)
+        shape = (*mask.shape[: item.axis], size, *mask.shape[item.axis + 1 :])
+        return mask._of_shape(shape, where, "mask")._where()[item.axis]
+
+    def _positions(self) -> Self:
+        """The flat positions where this mask is true, ascending."""
+        return self._wrap(positions(self._node, origin=user_origin()))
+
+    def _where(self) -> tuple[Self, ...]:
+        """The positions where this mask is true, as one index for each axis."""
+        found: list[Self] = []
+        rest = self._positions()
+        for dim in reversed(self.shape[1:]):
+            found.append(rest % dim)
+            rest = rest // dim
+        return (rest, *reversed(found))
 
     def _checked(self, size: Dim, where: str, what: str = "index") -> Self:
         """These indices as int64 in [0, size): checked now if they are known, else at run time.

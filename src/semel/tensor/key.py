@@ -37,18 +37,36 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskAxis:
+    """The index along one of its axes of where a computed mask is true."""
+
+    mask: Handle
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """`cuts` has one per axis; `layout` says where each result axis of the cut comes from.
 
     A layout entry is an axis number or None for an inserted axis. `picks` maps positions in
-    the layout to index arrays (NumPy arrays, tensors or ints), in order. `is_adjacent`: they
-    stand side by side in the brackets, so that their result stays in place.
+    the layout to index arrays (NumPy arrays, tensors, ints or axes of masks), in order.
+    `is_adjacent`: they stand side by side in the brackets, so that their result stays in place.
     """
 
     cuts: tuple[Cut, ...]
     layout: tuple[int | None, ...]
     picks: tuple[tuple[int, Any], ...]
     is_adjacent: bool
+
+    @property
+    def only_mask(self) -> Handle | None:
+        """The computed mask whose axes are all that is picked by, in order."""
+        items = [item for _, item in self.picks]
+        first = items[0] if items else None
+        if not isinstance(first, MaskAxis) or len(items) != first.mask.ndim:
+            return None
+        whole = [MaskAxis(first.mask, axis) for axis in range(first.mask.ndim)]
+        return first.mask if items == whole else None
 
     def cut_shape(self) -> Shape:
         return tuple(1 if axis is None else self.cuts[axis].size for axis in self.layout)
@@ -100,8 +118,13 @@ def is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
+def is_computed_mask(item: Any) -> bool:
+    """Whether an item is a mask whose elements only a run knows."""
+    return isinstance(item, Handle) and is_mask(item) and item.node.op.name != "constant"
+
+
 def _is_index_array(item: Any) -> bool:
-    return isinstance(item, (np.ndarray, Handle))
+    return isinstance(item, (np.ndarray, Handle, MaskAxis))
 
 
 def _are_adjacent(items: list[Any]) -> bool:
@@ -115,13 +138,16 @@ def _is_basic(item: Any) -> bool:
 
 
 def _expand_masks(items: list[Any], shape: Shape, where: str) -> list[Any]:
-    """Constant masks become the index arrays of their true elements."""
+    """Masks become the index arrays of their true elements, one for each of their axes."""
     result: list[Any] = []
     axis = 0
     for item in items:
         if is_mask(item):
             _check_mask(item, shape, axis, where)
-            result.extend(np.nonzero(item))
+            if isinstance(item, Handle):
+                result.extend(MaskAxis(item, k) for k in range(item.ndim))
+            else:
+                result.extend(np.nonzero(item))
         else:
             result.append(item)
         axis += _axes_of(item)
@@ -136,26 +162,25 @@ def _axes_of(item: Any) -> int:
 
 
 def _check_mask(mask: Any, shape: Shape, axis: int, where: str) -> None:
-    """A mask has exactly the dims of the axes it speaks of: none stretches."""
-    if mask.shape != shape[axis : axis + mask.ndim]:
+    """A mask has the dims of the axes it speaks of: none stretches.
+
+    Those that may be equal are left for a guard.
+    """
+    differ = [p for p in zip(mask.shape, shape[axis:], strict=False) if p[0] != p[1]]
+    if any(have == 1 or isinstance(have - want, int) for have, want in differ):
         raise GraphError(
             where,
             f"a mask must have the shape of its axes, got {show(mask.shape)} of {show(shape)}.",
         )
 
 
-def _mask_array(item: Any, where: str) -> Any:
+def _mask(item: Any, where: str) -> Any:
+    """A mask whose elements are known as an array, another one as it is."""
     if item.ndim == 0:
         raise UnsupportedError(where, f"a bool is not an index, got {item!r}.", hint="Use None.")
-    if isinstance(item, np.ndarray):
-        return item
-    if item.node.op.name == "constant":
+    if isinstance(item, Handle) and item.node.op.name == "constant":
         return item.node.attrs.storage.array
-    raise UnsupportedError(
-        where,
-        f"the number of true elements of a computed mask ({item.type}) is not known beforehand.",
-        hint="Use where(mask, x, fill), or mask.numpy() if the mask is a constant.",
-    )
+    return item
 
 
 def _check_item(item: Any, where: str) -> Any:
@@ -164,7 +189,7 @@ def _check_item(item: Any, where: str) -> Any:
     if isinstance(item, (bool, np.bool_)):
         raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
     if is_mask(item):
-        return _mask_array(item, where)
+        return _mask(item, where)
     if isinstance(item, Handle):
         if not item.dtype.is_integer:
             raise GraphError(where, f"indices must be integers, got {item.type}.")

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir.expr import LateVariable, variables
 from semel.ir.graph import Storage
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.ops.attrs import InputAttrs, ParamAttrs
@@ -50,6 +51,7 @@ class Tensor(Realize):
         """A tensor that the caller passes at every run, by name."""
         _check_name(name, "input")
         kind = TensorType(as_shape(shape, "input"), as_dtype(dtype, "input"))
+        _check_known(name, kind)
         return cls._apply("input", attrs=InputAttrs(name, kind))
 
     @classmethod
@@ -78,6 +80,16 @@ class Tensor(Realize):
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle holds the value: graphs are rebuilt by the program that made them.
         return type(self), (self._array("pickle"),)
+
+
+def _check_known(name: str, kind: TensorType) -> None:
+    late = [v.name for d in kind.shape for v in variables(d) if isinstance(v, LateVariable)]
+    if late:
+        raise GraphError(
+            "input",
+            f"the shape of '{name}' must be known before a run, got {kind}: {late[0]} is the size "
+            "of what a run computes.",
+        )
 
 
 def _check_name(name: Any, where: str) -> None:

@@ -1,0 +1,134 @@
+"""Sizes that a run finds out: graphs that say where each of them comes from.
+
+    Graph  --with_counts-->  Graph whose first outputs tell its late variables, and old -> new nodes
+
+A late variable is made with the node that counts (`ir.graph.late_variable`), under a name of
+its own in this process. In the graph that is compiled it has a name by its place instead,
+so that equal graphs have equal text and are found again; and what counts is an output, so
+that no pass drops it, and first, so that whatever has such a size comes after it: not all of
+that depends on it by its operands (`zeros_like(x[mask])`). Why this way:
+docs/decisions/0039-late-sizes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, substitute, variables
+from semel.ir.graph import Graph, Node, count_of, make_node, topological
+from semel.ir.types import TensorType
+
+_DIMS = (Variable, Index, Fn, Expr)
+
+
+def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    """The graph with all its late variables told, and what each of its nodes became.
+
+    A graph without any, or one that has been here, is returned as it is.
+    """
+    if all(variable in graph.late for variable in _mentioned(graph.nodes)):
+        return graph, {}
+    counts: dict[LateVariable, Node] = dict(zip(graph.late, graph.outputs, strict=False))
+    for variable in _mentioned(graph.nodes):
+        _find_count(variable, counts)
+    names, outputs = zip(*graph.results, strict=True)
+    by = _numbered(counts, {*names, *(v.name for v in _all_variables(counts, graph))})
+    new: dict[Node, Node] = {}
+    for node in topological((*counts.values(), *outputs)):
+        attrs = substitute_attrs(node.attrs, by)
+        made = make_node(node.op.name, [new[n] for n in node.inputs], attrs)
+        made.origins = made.origins or node.origins
+        new[node] = made
+    late = tuple(by[variable] for variable in counts)
+    told = tuple(new[n] for n in (*counts.values(), *outputs))
+    return Graph(told, (*(v.name for v in late), *names), late), new
+
+
+def _mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
+    """In order of appearance, which is the same for equal graphs."""
+    return list(dict.fromkeys(variable for node in nodes for variable in node.rule.late))
+
+
+def _find_count(variable: LateVariable, counts: dict[LateVariable, Node]) -> None:
+    """Add what tells a variable, after what tells those that it needs itself."""
+    if variable in counts:
+        return
+    count = count_of(variable)
+    if count is None:
+        raise GraphError(
+            "prepare",
+            f"'{variable.name}' must be the size of a tensor that somebody holds.",
+            hint="Keep the tensor whose shape has it.",
+        )
+    for other in _mentioned(topological((count,))):
+        _find_count(other, counts)
+    counts[variable] = count
+
+
+def _all_variables(counts: Mapping[LateVariable, Node], graph: Graph) -> set[Variable]:
+    """The variables that somebody binds, of the graph and of what counts."""
+    found = set(graph.variables)
+    for variable, count in counts.items():
+        found.update(variables(variable.limit))
+        found.update(Graph((count,)).variables)
+    return {v for v in found if not isinstance(v, LateVariable)}
+
+
+def _numbered(
+    counts: Mapping[LateVariable, Node], taken: set[str]
+) -> dict[LateVariable, LateVariable]:
+    """Names by place, other than those that are taken."""
+    by: dict[LateVariable, LateVariable] = {}
+    number = 0
+    for variable in counts:
+        while f"late{number}" in taken:
+            number += 1
+        limit = substitute(variable.limit, by)
+        by[variable] = LateVariable(f"late{number}", variable.min, variable.max, limit)
+        number += 1
+    return by
+
+
+# ---------------------------------------------------------------- dims of attributes
+
+
+def substitute_attrs(attrs: Any, by: Mapping[Any, Dim]) -> Any:
+    """The attributes with atoms of their dims replaced; the same object if there are none."""
+    changed = {}
+    for each in fields(attrs) if attrs is not None else ():
+        value = getattr(attrs, each.name)
+        new = _substitute(value, by)
+        if new is not value:
+            changed[each.name] = new
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _substitute(value: Any, by: Mapping[Any, Dim]) -> Any:
+    match value:
+        case Variable() | Index() | Fn() | Expr():
+            return substitute(value, by)
+        case tuple() if any(isinstance(v, _DIMS) for v in value):
+            new = tuple(_substitute(v, by) for v in value)
+            return value if new == value else new
+        case TensorType():
+            shape = _substitute(value.shape, by)
+            return value if shape is value.shape else TensorType(shape, value.dtype)
+        case Graph():
+            return substitute_graph(value, by)
+    return value
+
+
+def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
+    """The graph with atoms of its dims replaced; the same object if there are none."""
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        attrs = substitute_attrs(node.attrs, by)
+        inputs = [new[n] for n in node.inputs]
+        is_same = attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        new[node] = node if is_same else make_node(node.op.name, inputs, attrs)
+        new[node].origins = new[node].origins or node.origins
+    outputs = tuple(new[n] for n in graph.outputs)
+    return graph if outputs == graph.outputs else graph.with_outputs(outputs)
