@@ -142,9 +142,19 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[getitem] the sign of a slice bound must be known, got n - 4."),
     ("two ellipses", lambda: A[..., ...], GraphError,
      "[getitem] a key may hold one ellipsis (...), got several."),
-    ("computed mask", lambda: A[A[:, 0] > 0], UnsupportedError,
-     "[getitem] the number of true elements of a computed mask (b1[3]) is not known beforehand. "
-     "Use where(mask, x, fill), or mask.numpy() if the mask is a constant."),
+    ("computed mask shape", lambda: A[A[:, :1] > 0], GraphError,
+     "[getitem] a mask must have the shape of its axes, got [3,1] of [3,4]."),
+    ("late len", lambda: len(X[X > 0]), GraphError,
+     "[len] a value must not depend on inputs or variables, got input 'x': f32[n,4], variable 'n'. "
+     "Prepare it once, plan = t.prepare(), and call plan(name=array)."),
+    ("late input", lambda: Tensor.input("y", X[X > 0].shape), GraphError,
+     "[input] the shape of 'y' must be known before a run, got f32[late"),
+    ("nonzero", lambda: Tensor(1.0).nonzero(), GraphError,
+     "[nonzero] needs at least 1 axis, got f32[]."),
+    ("argwhere", lambda: Tensor(1.0).argwhere(), GraphError,
+     "[argwhere] needs at least 1 axis, got f32[]."),
+    ("masked_select", lambda: A.masked_select(A), GraphError,
+     "[masked_select] the mask must be bool, got f32[3,4]."),
     ("mask shape", lambda: A[np.array([True])], GraphError,
      "[getitem] a mask must have the shape of its axes, got [1] of [3,4]."),
     ("take", lambda: A.take([0.5], 0), GraphError, "[take] indices must be integers, got f32[1]."),
@@ -160,8 +170,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("assign shape", lambda: Tensor(A).__setitem__(0, np.zeros(3, np.float32)), GraphError,
      "[setitem] only dims of size 1 stretch, got f32[3] to [4]."),
     ("assign mask", lambda: Tensor(A).__setitem__(A > 0, A), GraphError,
-     "[setitem] with a computed mask the value must fit the axes behind it, got f32[3,4]. "
-     "Use where(mask, value, x)."),
+     "[setitem] f32[3,4] has more axes than shape [late"),
     # networks, creation, random numbers
     ("group_norm", lambda: A.group_norm(3), GraphError,
      "[group_norm] 4 channels do not form 3 equal groups."),

@@ -9,7 +9,7 @@ import pytest
 
 import semel.ops  # noqa: F401  (registers the ops)
 from semel.errors import GraphError
-from semel.ir.expr import Variable
+from semel.ir.expr import LateVariable, Variable
 from semel.ir.graph import Graph, Node, Storage, make_node
 from semel.ir.opdef import OPS
 from semel.ir.types import (
@@ -30,6 +30,7 @@ from semel.ops.attrs import (
     AttentionAttrs,
     CastAttrs,
     CheckIndexAttrs,
+    CompactAttrs,
     ConcatAttrs,
     ConstantAttrs,
     ExpandAttrs,
@@ -72,6 +73,8 @@ def stored(*shape: int) -> Storage:
     return Storage(np.zeros(shape, np.float32))
 
 
+LATE = LateVariable("late0", 0, 8, 8)
+MASK = [tensor(BOOL, 8), tensor(INT64, 2), tensor(INT64)]
 LINES = make_node("group_rows", (tensor(INT64, 4),), GroupRowsAttrs(2, 8))
 ONE_EACH = GroupedMatmulAttrs(1, 4)
 
@@ -178,6 +181,9 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("scan", [f32(4)], ScanAttrs(1, "sum"), "axis must lie in [0, 1)"),
     ("scan", [f32(4)], ScanAttrs(0, "or"), "got 'or'"),
     ("argsort", [f32(4)], ArgsortAttrs(1), "axis must lie in [0, 1)"),
+    ("compact", MASK, CompactAttrs(N, 4), "needs a late variable"),
+    ("compact", [f32(8), *MASK[1:]], CompactAttrs(LATE, 4), "needs bool [n], int64 [runs] and"),
+    ("compact", MASK, CompactAttrs(LATE, 3), "needs one start per 3 of b1[8], got i64[2]"),
     ("scatter", [f32(4, 3), tensor(INT64, 2), f32(3, 3)], ScatterAttrs("set"), "one update per"),
     ("scatter", [f32(4, 3), tensor(INT64, 2), f32(2, 4)], ScatterAttrs("set"), "one length"),
     ("scatter", [f32(4, 3), tensor(INT32, 2), f32(2, 3)], ScatterAttrs("set"), "int64 indices"),
@@ -278,6 +284,7 @@ ACCEPTED: list[tuple[str, list[Node], Any, TensorType]] = [
     ("matmul", [f32(2, N, 3), f32(2, 3, M)], None, TensorType((2, N, M), FLOAT32)),
     ("scan", [f32(4, N)], ScanAttrs(1, "max"), TensorType((4, N), FLOAT32)),
     ("argsort", [f32(4, N)], ArgsortAttrs(1), TensorType((4, N), INT64)),
+    ("compact", MASK, CompactAttrs(LATE, 4), TensorType((LATE,), INT64)),
 ]
 
 

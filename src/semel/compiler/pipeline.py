@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
 from semel.compiler.link import all_variables, link_program
-from semel.compiler.programs import find_program, keep_program, make_request
+from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
@@ -32,6 +32,7 @@ from semel.devices import find_backend
 from semel.errors import GraphError, UserError
 from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
+from semel.ir.late import with_counts
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
@@ -78,11 +79,15 @@ def prepare_graph(
         tune = take_switch("prepare", "tune", tune)
     target = find_backend(HOST_DEVICE).target()
     tuning = tuning_for(target, threads, tune)
-    request = make_request(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+    graph, became = with_counts(graph)
+    keep = {name: became.get(node, node) for name, node in keep.items()}
+    ids = {made.id: node.id for node, made in became.items()}
+    request = make_request(graph, target, fusion=fusion, tuning=tuning, keep=keep, ids=ids)
     program = find_program(request)
     is_new = program is None
     if program is None:
         program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+        program = for_nodes(program, ids) if ids else program
         keep_program(request, program)
     else:
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
@@ -110,7 +115,7 @@ def compile_graph(
     options = settings()
     stage = Trace(options.dump)
     fuse = options.fusion if fusion is None else fusion
-    graph = _with_kept(graph, keep)
+    graph = _with_kept(with_counts(graph)[0], keep)
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
     asked, conditions = graph, guards(graph)
 
@@ -164,7 +169,9 @@ def _with_kept(graph: Graph, keep: Mapping[str, Node]) -> Graph:
     if taken:
         raise GraphError("keep", f"names must not be those of outputs, got {', '.join(taken)}.")
     more = {node: name for name, node in keep.items() if node not in known}
-    return Graph((*graph.outputs, *more), (*graph.names, *more.values())) if more else graph
+    if not more:
+        return graph
+    return Graph((*graph.outputs, *more), (*graph.names, *more.values()), graph.late)
 
 
 class Trace:

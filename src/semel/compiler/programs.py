@@ -49,13 +49,17 @@ def make_request(
     fusion: bool | None,
     tuning: Tuning | None,
     keep: Mapping[str, Node],
+    ids: Mapping[int, int],
 ) -> Request:
     """The key of everything that the compiler looks at.
 
-    A race measures, and SEMEL_DUMP writes: both want the compiler to run.
+    `ids` are those of the caller's nodes, by those of nodes that stand for them. A race measures,
+    and SEMEL_DUMP writes: both want the compiler to run.
     """
     options = settings()
     form = graph_form(graph, keep)
+    if ids:
+        form = replace(form, ids=tuple(ids[i] for i in form.ids))
     if options.dump is not None or (tuning is not None and tuning.race):
         return Request(None, form)
     data = tuple(storage.id for storage in form.storages)
@@ -97,7 +101,7 @@ def find_program(request: Request) -> Program | None:
     if entry is None or found is None:
         return None
     if entry.ids != request.form.ids:
-        found = _for_nodes(found, dict(zip(entry.ids, request.form.ids, strict=True)))
+        found = for_nodes(found, dict(zip(entry.ids, request.form.ids, strict=True)))
     keep_program(request, found)
     return found
 
@@ -138,7 +142,7 @@ def _take_gone() -> list[_Known | None]:
     return found
 
 
-def _for_nodes(program: Program, ids: Mapping[int, int]) -> Program:
+def for_nodes(program: Program, ids: Mapping[int, int]) -> Program:
     """The program with its values under the ids of other, equal nodes."""
     values = tuple(
         replace(value, node_ids=tuple(ids[i] for i in value.node_ids if i in ids))

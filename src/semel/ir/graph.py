@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -163,6 +164,9 @@ def attr_dims(attrs: Any) -> Iterator[Dim]:
 #: The node that tells each late variable. Nodes with the variable in their attrs keep it alive.
 _counts: WeakValueDictionary[LateVariable, Node] = WeakValueDictionary()
 _late_of: WeakKeyDictionary[Node, LateVariable] = WeakKeyDictionary()
+#: The latest of them, kept until a graph of such sizes is compiled: in `ones(x[mask].shape)` the
+#: tensor is gone before the node with its size is made.
+_latest_counts: deque[Node] = deque(maxlen=8)
 
 
 def late_variable(count: Node, limit: Dim) -> LateVariable:
@@ -176,7 +180,13 @@ def late_variable(count: Node, limit: Dim) -> LateVariable:
             made = LateVariable(f"late{next(_ids)}", 0, upper_bound(limit), limit)
             found = _late_of[count] = made
             _counts[made] = count
+        _latest_counts.append(count)
     return found
+
+
+def let_counts_go() -> None:
+    """Keep nothing alive that only tells sizes which no node has."""
+    _latest_counts.clear()
 
 
 def count_of(variable: LateVariable) -> Node | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, substitute, variables
-from semel.ir.graph import Graph, Node, count_of, make_node, topological
+from semel.ir.graph import Graph, Node, count_of, let_counts_go, make_node, topological
 from semel.ir.types import TensorType
 
 _DIMS = (Variable, Index, Fn, Expr)
@@ -42,6 +42,7 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
         made = make_node(node.op.name, [new[n] for n in node.inputs], attrs)
         made.origins = made.origins or node.origins
         new[node] = made
+    let_counts_go()
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
     return Graph(told, (*(v.name for v in late), *names), late), new
@@ -127,7 +128,9 @@ def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
     for node in graph.nodes:
         attrs = substitute_attrs(node.attrs, by)
         inputs = [new[n] for n in node.inputs]
-        is_same = attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        is_same = attrs is node.attrs and all(
+            a is b for a, b in zip(inputs, node.inputs, strict=True)
+        )
         new[node] = node if is_same else make_node(node.op.name, inputs, attrs)
         new[node].origins = new[node].origins or node.origins
     outputs = tuple(new[n] for n in graph.outputs)

@@ -21,7 +21,9 @@ from semel.compiler.eager import compute
 from semel.compiler.pipeline import prepare_graph
 from semel.config import settings
 from semel.errors import GraphError
+from semel.ir.expr import Dim, LateVariable, variables
 from semel.ir.graph import Graph, Node, Storage
+from semel.ir.late import with_counts
 from semel.ir.outline import take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
@@ -74,6 +76,11 @@ def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Gr
     graph = Graph(tuple(h.node for h in handles), names)
     check_closed(graph, "prepare")
     return graph
+
+
+def _is_late(dim: Dim) -> bool:
+    """Whether a size is known only once it is computed."""
+    return any(isinstance(v, LateVariable) for v in variables(dim))
 
 
 def _handles(given: Handle | Sequence[Handle] | Mapping[str, Handle], what: str) -> list[Handle]:
@@ -166,9 +173,10 @@ class Realize(Recurrent):
 
     def _compile_and_run(self, where: str) -> Array:
         """For what has no outline: it is a plan, or an error."""
-        graph = Graph((self._node,))
+        graph, _ = with_counts(Graph((self._node,)))
         missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
-        missing += [f"variable '{v.name}'" for v in graph.variables]
+        bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
+        missing += [f"variable '{v.name}'" for v in bound]
         if missing:
             raise GraphError(
                 where,
@@ -182,10 +190,22 @@ class Realize(Recurrent):
 
     def item(self) -> Any:
         """The only element as a Python number."""
-        if self.size != 1:
-            raise GraphError("item", f"needs exactly one element, got {self.type}.")
-        value = self._array("item").reshape(())
+        value = self._only("item", f"needs exactly one element, got {self.type}.")
         return float(value) if self.dtype.is_float else value.item()
+
+    def _only(self, where: str, refusal: str, hint: str = "") -> Array:
+        """The one element there is; how many there are may be known only once it is computed."""
+        if not _is_late(self.size) and self.size != 1:
+            raise GraphError(where, refusal, hint=hint)
+        array = self._array(where)
+        if array.size != 1:
+            raise GraphError(where, f"{refusal[:-1]} with {array.size}.", hint=hint)
+        return array.reshape(())
+
+    def __len__(self) -> int:
+        if self.ndim and _is_late(self.shape[0]):
+            return int(self._dim(self.shape[0])._array("len"))
+        return super().__len__()
 
     def tolist(self) -> Any:
         """The value as nested lists of Python numbers."""
@@ -193,13 +213,8 @@ class Realize(Recurrent):
         return (array.astype(np.float32) if self.dtype.is_half else array).tolist()
 
     def __bool__(self) -> bool:
-        if self.size != 1:
-            raise GraphError(
-                "bool",
-                f"the truth of a tensor needs exactly one element, got {self.type}.",
-                hint="Use .any() or .all().",
-            )
-        return bool(self.item())
+        refusal = f"the truth of a tensor needs exactly one element, got {self.type}."
+        return bool(self._only("bool", refusal, "Use .any() or .all()."))
 
     def __int__(self) -> int:
         return int(self.item())
