@@ -180,7 +180,6 @@ def test_unique(dtype: str) -> None:
         values[1, :3] = np.nan
         values[0, 0] = -0.0
     results = a.unique(return_index=True, return_inverse=True, return_counts=True)
-    assert isinstance(results, tuple)
     got = evaluate(graph_of(*results), {"a": values})
     want = np.unique(values.astype(np.float64), True, True, True)
     for one, other in zip(got, want, strict=True):
@@ -209,7 +208,7 @@ def test_a_body_may_have_such_sizes_and_may_not_make_them() -> None:
     (last,), _ = Tensor.loop(3, [a], lambda s, h: ([h[0] + a], []))
     (got,) = evaluate(graph_of(last), {"x": DATA})
     np.testing.assert_array_equal(got, 4 * DATA[DATA > 0])
-    with pytest.raises(UnsupportedError, match="a size that a run finds out.*inside a body"):
+    with pytest.raises(UnsupportedError, match=r"a size that a run finds out .* in a body"):
         Tensor.loop(3, [x()], lambda s, h: ([h[0] + 1], [h[0][h[0] > 0].sum()]))
 
 

@@ -28,7 +28,7 @@ from semel.ops.attrs import (
     ScanAttrs,
 )
 from semel.ops.numerics import Array
-from semel.ops.shapes import REQUIREMENTS, Requirement, at_most, check, check_count, equal
+from semel.ops.shapes import Requirement, at_most, check, check_count, equal
 
 #: Elements of a mask that one tile looks at: some microseconds of work.
 TILE = 4096
@@ -72,5 +72,4 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[Any, int]) ->
     return np.flatnonzero(arrays[0]).astype(np.int64)
 
 
-register(OpDef("compact", "opaque", CompactAttrs, _infer, _reference, cost=4))
-REQUIREMENTS["compact"] = _require
+register(OpDef("compact", "opaque", CompactAttrs, _infer, _reference, cost=4, require=_require))

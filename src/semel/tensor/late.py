@@ -9,7 +9,7 @@ size; of others it is checked that they agree, when it is known.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self, overload
 
 from semel.errors import GraphError
 from semel.ir.types import BOOL, INT64
@@ -48,12 +48,20 @@ class Late(Order):
         # The indices come from positions and orders, so they need no check.
         return self._apply("gather", self, index, attrs=GatherAttrs(0))
 
+    @overload
+    def unique(self) -> Self: ...
+
+    @overload
+    def unique(
+        self, return_index: bool = ..., return_inverse: bool = ..., return_counts: bool = ...
+    ) -> Any: ...
+
     def unique(
         self,
         return_index: bool = False,
         return_inverse: bool = False,
         return_counts: bool = False,
-    ) -> Self | tuple[Self, ...]:
+    ) -> Any:
         """np.unique: the distinct elements in ascending order, NaN once and last.
 
         Also, if asked for: the position of each one's first occurrence in the flat tensor;
