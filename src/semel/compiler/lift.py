@@ -101,7 +101,8 @@ def lift_graph(outline: Outline, lifted: Collection[int]) -> Graph:
         if made is not node:
             made.origins = (_token(place),)
         new.append(made)
-    return Graph((new[-1],))
+    names = (*(v.name for v in outline.late), "output0")
+    return Graph(tuple(new[place] for place in outline.outputs), names, outline.late)
 
 
 def _lifted(

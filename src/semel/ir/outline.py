@@ -1,6 +1,7 @@
 """A graph without its data and without its numbers, taken in one walk from its output.
 
     output node  --take_outline-->  Outline: `key`, `nodes`, `data`, `numbers`
+    graph with late variables  --graph_outline-->  the same
 
 Two graphs with equal keys do the same things to data of the same types. What may differ is
 listed beside the key, in the order of the walk: the arrays of constants and params, and
@@ -17,16 +18,17 @@ from collections.abc import Hashable
 from typing import Any
 from weakref import WeakValueDictionary
 
+from semel.ir.expr import Dim, LateVariable, atoms
 from semel.ir.form import plain_attrs
-from semel.ir.graph import Array, Node, attr_dims
+from semel.ir.graph import Array, Graph, Node, attr_dims
 from semel.locks import make_lock
 
 
 class Feature:
     """What a node says beside its operands, its data and its numbers.
 
-    `is_known` is False if a value needs more than the graph: an input, a variable, or constants
-    inside the body of a loop, which no list shows.
+    `is_known` is False if a value needs more than the graph: an input, a variable that is not late,
+    or constants inside the body of a loop, which no list shows.
     """
 
     __slots__ = ("__weakref__", "is_known", "kind")
@@ -41,12 +43,15 @@ class Outline:
     `nodes` stand in the order of the walk, operands first, and `wires` has the places of each
     one's operands. A number stands there once for each use, and so does what repeats it: that two
     of them are equal now says nothing of the next graph. `slots` has the place in `data`, or the
-    first one in `numbers`, by place of the node.
+    first one in `numbers`, by place of the node. `outputs` are the places of the graph's outputs,
+    the first of which tell the variables in `late`.
     """
 
-    __slots__ = ("data", "key", "nodes", "numbers", "slots", "values", "wires")
+    __slots__ = ("data", "key", "late", "nodes", "numbers", "outputs", "slots", "values", "wires")
 
-    def __init__(self) -> None:
+    def __init__(self, late: tuple[LateVariable, ...]) -> None:
+        self.late = late
+        self.outputs: list[int] = []
         self.key: tuple[Hashable, ...] = ()
         self.nodes: list[Node] = []
         self.wires: list[list[int]] = []
@@ -58,10 +63,19 @@ class Outline:
 
 def take_outline(output: Node) -> Outline | None:
     """The outline of the graph of one output; None if it has no value of its own."""
-    found = Outline()
+    return _take((output,), ())
+
+
+def graph_outline(graph: Graph) -> Outline | None:
+    """The outline of a graph whose late variables have names by place (`ir.late`)."""
+    return _take(graph.outputs, graph.late)
+
+
+def _take(outputs: tuple[Node, ...], late: tuple[LateVariable, ...]) -> Outline | None:
+    found = Outline(late)
     place: dict[Node, int] = {}
-    key: list[Hashable] = []
-    stack = [output]
+    key: list[Hashable] = [len(late)] if late else []
+    stack = list(reversed(outputs))
     while stack:
         node = stack[-1]
         if node in place:
@@ -74,9 +88,10 @@ def take_outline(output: Node) -> Outline | None:
         stack.pop()
         wires = [place[n] if n in place else _repeat(found, key, n) for n in node.inputs]
         place[node] = _add(found, key, node, wires)
-        if place[node] < 0:
+        if place[node] < 0 or (node.rule.late and not late):
             return None
-    found.key = tuple(key)
+    found.outputs = [place[n] for n in outputs]
+    found.key = (*key, *found.outputs) if late else tuple(key)
     return found
 
 
@@ -133,6 +148,11 @@ _scalars: dict[Hashable, Feature] = {}  #: by dtype: they are made anew all the 
 _lock = make_lock()
 
 
+def is_bound(dim: Dim) -> bool:
+    """Whether somebody must give a value before the dim is known, or a loop does."""
+    return any(not isinstance(atom, LateVariable) for atom in atoms(dim))
+
+
 def _feature(node: Node) -> Feature:
     """The feature of a node; its rule keeps it."""
     name, attrs = node.op.name, node.attrs
@@ -140,21 +160,21 @@ def _feature(node: Node) -> Feature:
         return _scalars.get(attrs.dtype) or _scalars.setdefault(
             attrs.dtype, Feature("scalar", is_known=True)
         )
-    kind, rest, is_known = "", attrs, True
+    kind, rest, is_known = "", attrs, not any(is_bound(dim) for dim in attr_dims(attrs))
+    is_fixed = not any(True for _ in attr_dims(attrs))
     match name:
         case "constant" | "param":
             name, kind, rest = "data", "data", attrs.type
-        case "slice":
+        case "slice" if is_fixed:
             kind, rest = "starts", (attrs.sizes, attrs.steps)
-            is_known = not any(True for _ in attr_dims(attrs))
-        case "pad":
-            kind, is_known = "before", not any(True for _ in attr_dims(attrs))
+        case "pad" if is_fixed:
+            kind = "before"
             rest = tuple(b + a for b, a in zip(attrs.before, attrs.after, strict=True))
         case "loop":
             rest, storages = plain_attrs(attrs)
-            is_known = not storages and not any(True for _ in attr_dims(attrs))
-        case _:
-            is_known = name != "input" and not any(True for _ in attr_dims(attrs))
+            is_known = is_known and not storages
+        case "input":
+            is_known = False
     key = (name, rest, len(node.inputs), is_known)
     with _lock:
         found = _features.get(key)

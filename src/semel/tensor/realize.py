@@ -24,7 +24,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, variables
 from semel.ir.graph import Graph, Node, Storage
 from semel.ir.late import with_counts
-from semel.ir.outline import take_outline
+from semel.ir.outline import Outline, graph_outline, take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
@@ -169,10 +169,14 @@ class Realize(Recurrent):
         options = settings()
         # Who wants to see the compiler's products wants those of the graph as it is written.
         outline = take_outline(self._node) if options.dump is None else None
-        return self._compile_and_run(where) if outline is None else compute(outline, options)
+        outline = outline or self._late_outline(where)
+        if outline is not None and options.dump is None:
+            return compute(outline, options)
+        result: Array = prepare(self)()
+        return result
 
-    def _compile_and_run(self, where: str) -> Array:
-        """For what has no outline: it is a plan, or an error."""
+    def _late_outline(self, where: str) -> Outline | None:
+        """For what has no outline by itself: that of the graph with all its sizes, or an error."""
         graph, _ = with_counts(Graph((self._node,)))
         missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
         bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
@@ -183,8 +187,7 @@ class Realize(Recurrent):
                 f"a value must not depend on inputs or variables, got {', '.join(missing)}.",
                 hint="Prepare it once, plan = t.prepare(), and call plan(name=array).",
             )
-        result: Array = prepare(self)()
-        return result
+        return graph_outline(graph) if graph.late else None
 
     # ------------------------------------------------------------ Python numbers
 
