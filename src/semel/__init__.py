@@ -46,6 +46,7 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
+    PreparedRebind,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
@@ -207,6 +208,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "PreparedCustomFunction",
     "PreparedKernel",
     "PreparedLoop",
+    "PreparedRebind",
     "ProfileReport",
     "RecompileError",
     "ReleasedError",

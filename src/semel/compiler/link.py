@@ -10,11 +10,12 @@ variable outgrows its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from semel.ir.expr import Dim, Variable, variables
+from semel.ir.expr import Dim, LateVariable, Variable, substitute, variables
 from semel.ir.graph import Graph, Node
+from semel.ir.types import TensorType
 from semel.lower.lowered import Argument, Lowered, Region, Slot
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import (
@@ -22,6 +23,8 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
+    PreparedRebind,
+    RuntimeVar,
     num_rows,
     walk,
 )
@@ -48,24 +51,26 @@ def link_program(
     graph = schedule.graph
     order = _values(asked, kernels)
     number = {node: i for i, node in enumerate(order)}
+    known = {v: v.as_bound() for v in graph.late}
     rows = _Rows(schedule, number).make(kernels, artefacts)
     spans = _lifetimes(rows, {i for i, value in enumerate(order) if _is_local(value)})
     results = _results(asked, graph)
     outputs = tuple(
-        PlanIO(name, number[n], n.type)
-        for name, n in zip(graph.names, graph.outputs, strict=True)
+        PlanIO(name, number[n], _plain(n.type, known))
+        for name, n in graph.results
         if name not in keep
     )
     return Program(
         values=tuple(
-            _value(graph, value, spans.get(i, (0, 0)), results) for i, value in enumerate(order)
+            _value(graph, value, spans.get(i, (0, 0)), results, known)
+            for i, value in enumerate(order)
         ),
         rows=rows,
         inputs=tuple(PlanIO(n.attrs.name, number[n], n.type) for n in asked.inputs),
         outputs=outputs,
         results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
-        guards=guards,
+        guards=tuple((substitute(expr, known), text) for expr, text in guards),
         variables=tuple(PlanVariable(v) for v in all_variables(asked, guards)),
         log=schedule.log,
         stage_seconds=dict(seconds),
@@ -73,12 +78,27 @@ def link_program(
     )
 
 
+def _plain(kind: TensorType, known: Mapping[LateVariable, Variable]) -> TensorType:
+    """The type as programs have it: which variables are late is for their rows to say."""
+    if not known:
+        return kind
+    return TensorType(tuple(substitute(d, known) for d in kind.shape), kind.dtype)
+
+
 class _Rows:
-    """Kernel calls as rows; those of one region are the body of a loop."""
+    """Kernel calls as rows; those of one region are the body of a loop.
+
+    Late variables get their values before the first row that needs one: all that can be told
+    by then, in one rebind.
+    """
 
     def __init__(self, schedule: Schedule, number: Mapping[Argument, int]) -> None:
         self._number, self._place = number, _numbers(schedule)
         self._position = self._num_loops = 0
+        self._counts = schedule.graph.counts
+        #: Who was told and has no value yet, and by which value.
+        self._told: dict[LateVariable, int] = {}
+        self._late = {v: v.as_bound() for v in schedule.graph.late}
 
     def make(
         self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel]
@@ -88,10 +108,33 @@ class _Rows:
         pairs = zip(kernels, artefacts, strict=True)
         for region, calls in groupby(pairs, key=lambda pair: pair[0].region):
             if region is None:
-                rows += [self._call(lowered, artefact, {}) for lowered, artefact in calls]
+                for lowered, artefact in calls:
+                    rows += self._rebind([lowered])
+                    rows.append(self._call(lowered, artefact, {}))
             else:
-                rows.append(self._loop(region, list(calls)))
-        return tuple(rows)
+                inside = list(calls)
+                rows += self._rebind([lowered for lowered, _ in inside], variables(region.trip))
+                rows.append(self._loop(region, inside))
+        return (*rows, *self._rebind())
+
+    def _rebind(
+        self, kernels: Sequence[Lowered] | None = None, wanted: Iterable[Variable] = ()
+    ) -> list[PreparedOp]:
+        """A row that gives late variables their values, if these kernels need one that has none.
+
+        Without kernels: what is left, for the shapes of outputs.
+        """
+        needed = {*wanted, *(v for k in kernels or () for v in k.kernel.variables)}
+        if not self._told or not (kernels is None or needed & self._told.keys()):
+            return []
+        told, self._told = self._told, {}
+        made = PreparedRebind(
+            self._take_position(),
+            tuple(RuntimeVar.of(v) for v in told),
+            tuple(told.values()),
+            tuple(substitute(v.limit, self._late) for v in told),
+        )
+        return [made]
 
     def _take_position(self) -> int:
         self._position += 1
@@ -110,6 +153,9 @@ class _Rows:
         self, lowered: Lowered, artefact: CachedKernel, names: Mapping[Variable, Variable]
     ) -> PreparedKernel:
         place = self._place
+        for node in lowered.group.outputs:
+            for variable in self._counts.get(node, ()) if node in lowered.args else ():
+                self._told[variable] = self._number[node]
         return PreparedKernel.call(
             self._take_position(),
             artefact,
@@ -172,17 +218,23 @@ def _results(asked: Graph, graph: Graph) -> dict[Node, Node]:
 
 
 def _value(
-    graph: Graph, node: Argument, span: tuple[int, int], results: Mapping[Node, Node]
+    graph: Graph,
+    node: Argument,
+    span: tuple[int, int],
+    results: Mapping[Node, Node],
+    known: Mapping[LateVariable, Variable],
 ) -> ProgramValue:
+    kind = _plain(node.type, known)
     if isinstance(node, Slot):
-        return ProgramValue(node.name, node.type, "arena", None, *span)
-    place = _LEAF_PLACES.get(node.op.name) or ("io" if node in graph.outputs else "arena")
+        return ProgramValue(node.name, kind, "arena", None, *span)
+    is_asked = any(node is made for _, made in graph.results)
+    place = _LEAF_PLACES.get(node.op.name) or ("io" if is_asked else "arena")
     array = node.attrs.storage.array if place == "constant" else None
     name = node.attrs.name if node.op.name == "input" else f"{node.op.name}"
     # Whoever asks for the node of an output is shown the output, whatever else holds it.
     own = () if results.get(node, node) is not node else (node.id,)
     also = tuple(w.id for w, made in results.items() if made is node and w is not node)
-    return ProgramValue(name, node.type, place, array, span[0], span[1], (*own, *also))
+    return ProgramValue(name, kind, place, array, span[0], span[1], (*own, *also))
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:
@@ -204,4 +256,4 @@ def all_variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[Va
     found = set(graph.variables)
     for expression, _ in guards:
         found.update(variables(expression))
-    return tuple(sorted(found, key=lambda v: v.name))
+    return tuple(sorted(found - set(graph.late), key=lambda v: v.name))

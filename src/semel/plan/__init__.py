@@ -14,6 +14,7 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
+    PreparedRebind,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
@@ -32,5 +33,6 @@ __all__ = [
     "PreparedKernel",
     "PreparedLoop",
     "PreparedOp",
+    "PreparedRebind",
     "RuntimeVar",
 ]

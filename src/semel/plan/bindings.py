@@ -23,7 +23,7 @@ import numpy as np
 from semel.errors import InputError
 from semel.ir.abi import Code, Header
 from semel.ir.expr import evaluate
-from semel.plan.program import PlanIO
+from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.state import PlanState
 from semel.runtime.allocator import Memory
 from semel.runtime.buffer import Array, Buffer
@@ -44,8 +44,15 @@ class Binding:
 class Bindings:
     """All bound arrays of one plan."""
 
-    def __init__(self, buffers: Sequence[Buffer], written: Set[int], state: PlanState) -> None:
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        written: Set[int],
+        state: PlanState,
+        late: Sequence[PlanVariable] = (),
+    ) -> None:
         self._buffers, self._written, self._state = buffers, written, state
+        self._late = tuple(late)
         self._bound: dict[tuple[bool, str], Binding] = {}
         self._checked_version = -1
 
@@ -147,7 +154,8 @@ class Bindings:
         for binding in self._bound.values():
             if binding.is_output:
                 try:
-                    wanted = tuple(evaluate(d, values) for d in binding.io.type.shape)
+                    known = self._at_most(values)
+                    wanted = tuple(evaluate(d, known) for d in binding.io.type.shape)
                 except KeyError:
                     return  # a variable is not bound: the runner says so
                 if binding.array.shape != wanted:
@@ -157,6 +165,14 @@ class Bindings:
                         f"got {binding.array.shape}.",
                         shape=binding.array.shape,
                     )
+
+
+    def _at_most(self, values: Mapping[str, int]) -> dict[str, int]:
+        """The values, with late variables at their limits: arrays have room for the most."""
+        known = dict(values)
+        for late in self._late:
+            known[late.variable.name] = evaluate(late.limit or 0, known)
+        return known
 
 
 def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:

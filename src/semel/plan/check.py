@@ -9,7 +9,7 @@ the guards without which an amount could not be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from semel.errors import (
@@ -18,12 +18,14 @@ from semel.errors import (
     UnsupportedError,
     VariableError,
 )
-from semel.ir.expr import Dim, Index, Variable, atoms, substitute, upper_bound, variables
+from semel.ir.expr import Dim, Index, Variable, atoms, maximum, upper_bound, variables
+from semel.ir.types import INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
 from semel.plan.parts import BlockKey, PlanParts
-from semel.plan.program import PlanIO, PlanVariable, Program
+from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
 from semel.plan.rows import (
+    Around,
     Placed,
     PreparedBufferView,
     PreparedCopy,
@@ -31,6 +33,7 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
+    PreparedRebind,
     RuntimeVar,
     map_rows,
     walk,
@@ -63,9 +66,10 @@ def check_plan(
     order.take(None, rows, 0)
     _check_run_order(program.run_order, order.blocks[None])
     counters = _check_loops(placed)
-    plan_variables = _all_variables(program, declared, placed, counters)
+    plan_variables, late = _all_variables(program, declared, placed, counters)
+    _check_late(placed, {v.variable.name for v in late})
     functions = _functions(placed)
-    bounded = {v.variable.name: v.as_bounded() for v in plan_variables}
+    bounded = bounded_variables(plan_variables, late)
     _check_sizes(placed, RowScope({**bounded, **counters}, functions, buffers), counters, buffers)
     _check_io(program, bounded, buffers)
     return PlanParts(
@@ -76,7 +80,8 @@ def check_plan(
         blocks=order.blocks,
         after=tuple(order.edges[i] for i in range(len(placed))),
         variables=plan_variables,
-        guards=_all_guards(program, placed, plan_variables, counters, functions, buffers),
+        late=late,
+        guards=_all_guards(program, placed, plan_variables, late, counters, functions, buffers),
         threads=threads,
         functions=functions,
     )
@@ -109,7 +114,21 @@ class _Checker:
             case PreparedLoop():
                 if row.buffer_indices:
                     raise PlanError(where, "a loop has no buffers of its own.", op=row.id)
+            case PreparedRebind():
+                self._check_rebind(where, row)
         return row
+
+    def _check_rebind(self, where: str, row: PreparedRebind) -> None:
+        for variable, index in zip(row.variables, row.buffer_indices, strict=True):
+            check_reserved(where, variable.name)
+            buffer = self._buffers[index]
+            if buffer.dtype != INT64 or buffer.type.num_elements != 1:
+                raise PlanError(
+                    where,
+                    f"'{variable.name}' must come from a buffer of one int64, got {buffer.type}.",
+                    op=row.id,
+                    variable=variable.name,
+                )
 
     def _check_custom(self, where: str, op: PreparedCustomFunction) -> None:
         where = f"{where} ({op.kind})"
@@ -309,12 +328,12 @@ def _instances(row: PreparedOp, after: Sequence[int], place: Mapping[int, int]) 
 
 
 def _fences(block: Sequence[PreparedOp]) -> list[tuple[int, ...]]:
-    """What each row must follow because of those with bodies: nothing moves across these."""
+    """What each row must follow because of fences: nothing moves across these."""
     fence: tuple[int, ...] = ()
     since: list[int] = []
     result: list[tuple[int, ...]] = []
     for i, row in enumerate(block):
-        if row.bodies:
+        if row.is_fence:
             result.append((*fence, *since))
             fence, since = (i,), []
         else:
@@ -363,16 +382,43 @@ def _check_loop(op: PreparedLoop, found: Mapping[str, Placed]) -> None:
 # ---------------------------------------------------------------- variables
 
 
+def _check_late(placed: Sequence[Placed], late: set[str]) -> None:
+    """A late variable is used behind its rebind, and not outside the list that this is in."""
+    known: dict[str, tuple[Around, ...]] = {}
+    for p in placed:
+        dims = [*p.row.limits] if isinstance(p.row, PreparedRebind) else []
+        dims += [p.row.trip] if isinstance(p.row, PreparedLoop) else []
+        fixed = getattr(p.row, "fixedvars", {})
+        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
+        for name in (*used, *(v.name for dim in dims for v in variables(dim))):
+            lists = known.get(name)
+            if name in late and (lists is None or p.around[: len(lists)] != lists):
+                raise VariableError(
+                    f"op {p.row.id}",
+                    f"'{name}' has no value here: a rebind must give it one before.",
+                    variable=name,
+                )
+        for var in p.row.variables if isinstance(p.row, PreparedRebind) else ():
+            if known.setdefault(var.name, p.around) is not p.around:
+                raise PlanError(f"op {p.row.id}", f"'{var.name}' has a rebind already.")
+
+
 def _all_variables(
     program: Program,
     declared: Sequence[PlanVariable],
     placed: Sequence[Placed],
     counters: Mapping[str, Variable],
-) -> tuple[PlanVariable, ...]:
-    """All variables of the plan by name, declared or seen by a row."""
+) -> tuple[tuple[PlanVariable, ...], tuple[PlanVariable, ...]]:
+    """All variables of the plan, declared or seen by a row: those by name, and late ones."""
     found = {v.variable.name: v for v in declared}
     for name in counters.keys() & found.keys():
         raise PlanError("builder", f"'{name}' counts a loop and cannot be declared.")
+    late = program.late
+    for each in late:
+        name = each.variable.name
+        if name in found or name in counters:
+            raise PlanError("builder", f"'{name}' gets its value from a run, nobody else's.")
+        found[name] = each
     for row in (p.row for p in placed):
         if isinstance(row, (PreparedKernel, PreparedCustomFunction)):
             initial = row.vals if isinstance(row, PreparedKernel) else ()
@@ -390,7 +436,9 @@ def _all_variables(
                 _merge(found, str(dim), RuntimeVar.of(variable), None)
             elif dim in used:
                 raise PlanError("builder", f"{dim} must not depend on a loop's counter.")
-    return tuple(found[name] for name in sorted(found))
+    names = dict.fromkeys(each.variable.name for each in late)
+    bound = tuple(found[name] for name in sorted(found) if name not in names)
+    return bound, tuple(found[name] for name in names)
 
 
 def _check_sizes(
@@ -436,13 +484,14 @@ def _all_guards(
     program: Program,
     placed: Sequence[Placed],
     plan_variables: Sequence[PlanVariable],
+    late: Sequence[PlanVariable],
     counters: Mapping[str, Variable],
     functions: Mapping[str, CustomFunction],
     buffers: Sequence[Buffer],
 ) -> tuple[Guard, ...]:
     """The guards that were given, and those without which an amount could not be used."""
     # A maximum that is only a capacity may grow: it proves nothing.
-    exact = {v.variable.name: v.variable for v in plan_variables}
+    exact = {v.variable.name: v.variable for v in (*plan_variables, *late)}
     scope = RowScope({**exact, **counters}, functions, buffers)
     amounts = [Amount("guard", message, expr, is_count=False) for expr, message in program.guards]
     amounts += [
@@ -458,19 +507,30 @@ def _all_guards(
         if isinstance(p.row, PreparedLoop)
         and not any(v.name in counters for v in variables(p.row.trip))
     ]
-    amounts = [replace(a, value=_in_terms_of(exact, a.value)) for a in amounts]
+    amounts = [replace(a, value=in_terms_of(exact, a.value)) for a in amounts]
     for row in (p.row for p in placed):
         if isinstance(row, PreparedKernel):
             where, bound = f"op {row.id} ({row.kernel.name})", scope.bind(row)
             amounts.append(Amount(where, "tiles", bound.tiles, most=MOST_TILES))
             amounts += [Amount(where, "size", size) for size in bound.sizes_bytes]
-    divisions, counts = settle(amounts, {v.variable.name: v.top for v in plan_variables})
+    tops = {v.name: v.max for v in bounded_variables(plan_variables, late).values()}
+    divisions, counts = settle(amounts, tops)
     own = {expr for expr, _ in program.guards}  # a plan from a file has them already
     return (
         *(guard for guard in divisions if guard[0] not in own),
         *program.guards,
+        *(guard for guard in _limits(late) if guard[0] not in own),
         *(guard for guard in counts if guard[0] not in own),
     )
+
+
+def _limits(late: Sequence[PlanVariable]) -> Iterator[Guard]:
+    """What late variables are at most, where their own maxima do not say it."""
+    for each in late:
+        name, limit = each.variable.name, each.limit or 0
+        excess = maximum(each.variable - limit, 0)
+        if excess != 0:
+            yield excess, f"{name} must be at most {limit}"
 
 
 def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequence[Buffer]) -> None:
@@ -480,7 +540,7 @@ def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequen
             where, buffer = f"{kind} '{io.name}'", buffers[io.index]
             if io.type.dtype != buffer.dtype:
                 raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
-            most = upper_bound(_in_terms_of(bounded, io.type.num_bytes))
+            most = upper_bound(in_terms_of(bounded, io.type.num_bytes))
             if most is None or most > buffer.capacity_bytes:
                 raise PlanError(
                     where,
@@ -488,11 +548,6 @@ def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequen
                     f"{'any number' if most is None else most}.",
                 )
         _check_shared(kind, ios)
-
-
-def _in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
-    """The expression over the plan's variables, whose bounds are what all its users allow."""
-    return substitute(value, {v: known[v.name] for v in variables(value)})
 
 
 def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:
@@ -564,10 +619,10 @@ def _merge(
         raise PlanError(
             where, f"'{var.name}' must start with one value, got {old.initial} and {initial}."
         )
-    merged = PlanVariable(
-        Variable(var.name, low, high),
-        old.initial if initial is None else initial,
-        old.capacity,
+    merged = replace(
+        old,
+        variable=Variable(var.name, low, high),
+        initial=old.initial if initial is None else initial,
     )
     if merged.initial is not None:
         check_bounds(RuntimeVar.of(merged.variable), merged.initial)

@@ -4,12 +4,12 @@
 
 Small arrays are copied into the plan's inputs. A large one is read where it lies: the input's
 base moves there for this run and back after it, so that the plan keeps no array alive. All
-shapes are fixed, and whoever has the call has the plan to himself.
+shapes of inputs are fixed, and whoever has the call has the plan to himself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.runtime.buffer import Array
@@ -32,7 +32,11 @@ class DirectCall:
     """
 
     def __init__(
-        self, plan: ExecutionPlan, slots: Sequence[Slot], outputs: Sequence[Array], table: OpTable
+        self,
+        plan: ExecutionPlan,
+        slots: Sequence[Slot],
+        outputs: Sequence[Callable[[], Array]],
+        table: OpTable,
     ) -> None:
         self.plan = plan
         lent = [(base, view) for view, base in slots if base is not None]
@@ -53,7 +57,7 @@ class DirectCall:
                 self.plan.execute_with_vars(values)
             else:
                 self.plan.execute()
-            return [output.copy() for output in self._outputs]
+            return [copy() for copy in self._outputs]
         finally:
             for base, address in self._own:
                 table.set_base(base, address)

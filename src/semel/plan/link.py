@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from semel.errors import OrderError
 from semel.ir.abi import RowKind
+from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.rows import (
@@ -23,9 +24,10 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
+    PreparedRebind,
 )
 from semel.runtime.bases import FIXED
-from semel.runtime.optable import TableLoop, TableRow, TableStep
+from semel.runtime.optable import TableLoop, TableRebind, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
 
@@ -46,6 +48,7 @@ class LinkedRows:
     rows: list[TableRow] = field(default_factory=list)
     table_steps: list[TableStep] = field(default_factory=list)
     table_loops: list[TableLoop] = field(default_factory=list)
+    table_rebinds: list[TableRebind] = field(default_factory=list)
     before: list[tuple[int, ...]] = field(default_factory=list)
     bases: dict[int, int] = field(default_factory=dict)
 
@@ -123,6 +126,9 @@ class _Linker:
         if isinstance(row, PreparedLoop):
             self._loop(first, row)
             return
+        if isinstance(row, PreparedRebind):
+            self._rebind(step, row)
+            return
         kind = RowKind.HOST_CALL if self._is_hosted(row) else RowKind.KERNEL
         rows = [self._row(self._ops[i], kind) for segment in step for i in segment]
         self._add(kind, step, rows)
@@ -145,12 +151,24 @@ class _Linker:
         last = self._add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
         made.table_loops[number] = TableLoop(row.counter_variable, first, last)
 
-    def _row(self, row: PreparedOp, kind: RowKind) -> TableRow:
-        buffers, bases, scope = self._parts.buffers, self._made.bases, self._scope
-        own = [buffers[b] for b in row.buffer_indices]
-        places = tuple(
+    def _rebind(self, step: list[list[int]], row: PreparedRebind) -> None:
+        made = TableRow(RowKind.REBIND, 0, self._where(row), (), 1)
+        number = self._add(RowKind.REBIND, step, [made])
+        known = [self._parts.bounded[v.name] for v in row.variables]
+        bounds = tuple((v.min, NO_LIMIT if v.max is None else v.max) for v in known)
+        self._made.table_rebinds.append(TableRebind(number, tuple(known), bounds))
+
+    def _where(self, row: PreparedOp) -> tuple[tuple[int, int], ...]:
+        """Where the buffers of a row lie: a base, or none, and bytes from there."""
+        buffers, bases = self._parts.buffers, self._made.bases
+        return tuple(
             (bases[b], 0) if b in bases else (FIXED, buffers[b].address) for b in row.buffer_indices
         )
+
+    def _row(self, row: PreparedOp, kind: RowKind) -> TableRow:
+        buffers, scope = self._parts.buffers, self._scope
+        own = [buffers[b] for b in row.buffer_indices]
+        places = self._where(row)
         match row:
             case PreparedKernel():
                 bound = scope.bind(row)
@@ -209,7 +227,7 @@ class _Linker:
                 dst, src = (buffers[b].byte_range for b in row.buffer_indices)
                 return OpAccess(touched, _copy_tiles(dst, src), after)
             case _:
-                is_alone = bool(row.bodies) or self._is_hosted(row)
+                is_alone = row.is_fence or self._is_hosted(row)
                 return OpAccess(touched, 1, after, is_alone)
 
     def _join_insides(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from semel.ir.expr import Dim, Variable
-from semel.plan.program import PlanIO, PlanVariable, Program
+from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables
 from semel.plan.rows import Placed, PreparedLoop, PreparedOp
 from semel.plan.scope import RowScope
 from semel.runtime.buffer import Buffer
@@ -29,7 +29,8 @@ class PlanParts:
 
     `blocks` has each list of rows in schedule order: of two rows that share bytes, the earlier
     one runs first. `after` are the positions that a row must follow by its dependencies.
-    `variables` and `guards` are those of the program and of its rows together.
+    `variables` and `guards` are those of the program and of its rows together; `late` are the
+    variables that rebinds give values, in their order.
     """
 
     program: Program
@@ -39,6 +40,7 @@ class PlanParts:
     blocks: Mapping[BlockKey, tuple[int, ...]]
     after: tuple[tuple[int, ...], ...]
     variables: tuple[PlanVariable, ...]
+    late: tuple[PlanVariable, ...]
     guards: tuple[tuple[Dim, str], ...]
     threads: int
     functions: Mapping[str, CustomFunction]
@@ -98,8 +100,12 @@ class PlanParts:
     @cached_property
     def scope(self) -> RowScope:
         """What the rows refer to, at the capacities there are."""
-        bounded = {v.variable.name: v.as_bounded() for v in self.variables}
-        return RowScope({**bounded, **self.counters}, self.functions, self.buffers)
+        return RowScope({**self.bounded, **self.counters}, self.functions, self.buffers)
+
+    @cached_property
+    def bounded(self) -> dict[str, Variable]:
+        """The variables by name, with the largest values that fit the memory there is."""
+        return bounded_variables(self.variables, self.late)
 
     @cached_property
     def written(self) -> frozenset[int]:

@@ -32,9 +32,8 @@ from semel.errors import (
     SemelError,
     VariableError,
 )
-from semel.ir import abi
 from semel.ir.abi import Code, Header
-from semel.ir.expr import evaluate
+from semel.ir.expr import evaluate, variables
 from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import Bindings, check_array
@@ -49,6 +48,7 @@ from semel.plan.refusals import (
     as_values,
     find_io,
     guard_error,
+    late_error,
     names_error,
     status_error,
     variable_error,
@@ -117,7 +117,7 @@ class ExecutionPlan:
         self._entry: PlanEntry = parts.device.open_entry()
         self._entry_token = when_freed(self._entry.release)
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
-        self._state = PlanState(parts.variables, parts.input_io)
+        self._state = PlanState(parts.variables, parts.input_io, parts.late)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
         self._hold = self._state.hold
         self._lock = self._hold.lock
@@ -127,7 +127,7 @@ class ExecutionPlan:
         self.growths = 0
         self._link()
         self._adopt_buffers()
-        self._bindings = Bindings(parts.buffers, parts.written, self._state)
+        self._bindings = Bindings(parts.buffers, parts.written, self._state, parts.late)
         self._plain_enter = self._poisoned if "poison" in settings().debug else self._entry.call
         self._enter = self._plain_enter
         _plans.add(self)
@@ -229,10 +229,10 @@ class ExecutionPlan:
 
     @property
     def variables(self) -> dict[str, int | None]:
-        """Current values by name; None: never bound."""
-        current = self._state.table.current_words
-        values = ((v.variable.name, current[i]) for i, v in enumerate(self._parts.variables))
-        return {name: None if value == abi.UNBOUND else value for name, value in values}
+        """Current values by name; None: never bound, or late and not found out by a good run."""
+        values = self._state.current_values()
+        known = (*self._parts.variables, *self._parts.late)
+        return {v.variable.name: values.get(v.variable.name) for v in known}
 
     @property
     def threads(self) -> int:
@@ -479,9 +479,22 @@ class ExecutionPlan:
             name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
             for name, a in arrays.items()
         }
-        outputs = [b.array(b.readable_shape()) for b in self.output_buffers]
+        outputs = [self._copier(i) for i in self._parts.outputs]
         single = outputs[0] if len(outputs) == 1 else None
         return _FastCall(self._state.version, views, outputs, single)
+
+    def _copier(self, index: int) -> Callable[[], Array]:
+        """A way to copy an output after each run at the same variables."""
+        buffer = self._parts.buffers[index]
+        if self._has_late_shape(index):
+            return lambda: buffer.array(buffer.readable_shape()).copy()
+        return buffer.array(buffer.shape).copy
+
+    def _has_late_shape(self, index: int) -> bool:
+        """Whether only a run says how large an output is."""
+        late = {v.variable.name for v in self._parts.late}
+        kinds = (io.type for io in self._parts.output_io if io.index == index)
+        return bool(late) and any(v.name in late for k in kinds for d in k.shape for v in variables(d))
 
     # ------------------------------------------------------------ binding
 
@@ -501,6 +514,10 @@ class ExecutionPlan:
         for name, value in values.items():
             if name not in index:
                 known = ", ".join(index) or "none"
+                if any(v.variable.name == name for v in self._parts.late):
+                    raise VariableError(
+                        "plan", f"'{name}' is found out by each run, nobody binds it.", variable=name
+                    )
                 raise VariableError(
                     "plan", f"has no variable '{name}'; known: {known}.", variable=name
                 )
@@ -663,7 +680,7 @@ class ExecutionPlan:
             is_lent = view.nbytes >= LENT_FROM_BYTES and keeper.index not in self._parts.outputs
             slots.append((view, self._linked.bases[keeper.index] if is_lent else None))
             keeper.record(view.shape)
-        outputs = [buffers[i].array() for i in self._parts.outputs]
+        outputs = [self._copier(i) for i in self._parts.outputs]
         return DirectCall(self, slots, outputs, self._state.table)
 
     # ------------------------------------------------------------ clones
@@ -705,7 +722,7 @@ class ExecutionPlan:
 
     def _take_over(self, source: ExecutionPlan) -> None:
         """Start with the variables and inputs of another plan of the same program."""
-        values = source._state.current_values()
+        values = source._state.bound_values()
         self._ensure_capacity(values)
         for name, keeper in source._state.inputs.items():
             shape = keeper.recorded_shape()
@@ -785,6 +802,9 @@ class ExecutionPlan:
     def _on_variable(self) -> None:
         table = self._state.table
         i = table.words[Header.ERROR_INDEX]
+        if i >= len(self._parts.variables):
+            late = self._parts.late[i - len(self._parts.variables)].variable
+            raise late_error(self._parts.bounded[late.name], table.value(i))
         value, known = table.pending_words[i], self._parts.variables[i].variable
         if known.max is None and value > known.min and self._store is not None:
             self._ensure_capacity({known.name: value})
@@ -824,7 +844,8 @@ class ExecutionPlan:
     def _call_host(self, op: PreparedCustomFunction, counted: Mapping[str, int]) -> None:
         """Call a custom function; the workers have left, and the plan cannot be changed."""
         buffers = [self._parts.buffers[i] for i in op.buffer_indices]
-        values = {**self._state.current_values(), **counted, **op.fixedvars}
+        known = {**self._state.bound_values(), **self._state.late_values()}
+        values = {**known, **counted, **op.fixedvars}
         try:
             call_on_host(
                 self._parts.functions[op.kind],
@@ -964,6 +985,7 @@ class ExecutionPlan:
             parts.threads,
             self._linked.table_loops,
             self._writers.marks,
+            self._linked.table_rebinds,
             bases=[parts.buffers[index].address for index in self._linked.bases],
         )
         words = state.table.words
@@ -1012,7 +1034,7 @@ class ExecutionPlan:
             bound = {name: self._bindings.input_array(name) for name in inputs}
             image = take_image(
                 self._parts,
-                self._state.current_values(),
+                self._state.bound_values(),
                 {name: keeper.recorded_shape() for name, keeper in inputs.items()},
                 {name: array for name, array in bound.items() if array is not None},
                 tuple(self._state.table.marks),
@@ -1161,14 +1183,14 @@ class _FastCall:
 
     version: int
     inputs: dict[str, tuple[Array, tuple[int, ...], np.dtype[Any]]]
-    outputs: list[Array]
-    single: Array | None
+    outputs: list[Callable[[], Array]]
+    single: Callable[[], Array] | None
 
     def copies(self) -> Any:
         """The outputs as fresh arrays: one, or a tuple."""
         if self.single is not None:
-            return self.single.copy()
-        return tuple(array.copy() for array in self.outputs)
+            return self.single()
+        return tuple([copy() for copy in self.outputs])
 
 
 #: Who answers for the buffers of a compiled plan that are neither input nor output.

@@ -10,16 +10,17 @@ same kernels and constants. Names are for people; everything refers to values by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable
+from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.pickled import reduce_program
-from semel.plan.rows import Placed, PreparedKernel, PreparedOp, walk
+from semel.plan.rows import Placed, PreparedKernel, PreparedOp, PreparedRebind, walk
 from semel.runtime.kernel import CachedKernel
 
 #: Where a value of a compiled program lies: in the IO block, in the arena, or in the program.
@@ -57,11 +58,15 @@ class PlanIO:
 
 @dataclass(frozen=True, slots=True)
 class PlanVariable:
-    """A variable of the plan; `capacity` is what its buffers hold if it has no maximum."""
+    """A variable of the plan; `capacity` is what its buffers hold if it has no maximum.
+
+    A late one has a `limit`, and room for the most that this can be.
+    """
 
     variable: Variable
     initial: int | None = None
     capacity: int | None = None
+    limit: Dim | None = None
 
     @property
     def top(self) -> int | None:
@@ -71,6 +76,24 @@ class PlanVariable:
     def as_bounded(self) -> Variable:
         """The variable with its capacity as maximum."""
         return Variable(self.variable.name, self.variable.min, self.top)
+
+
+def bounded_variables(
+    variables: Iterable[PlanVariable], late: Iterable[PlanVariable]
+) -> dict[str, Variable]:
+    """All variables by name, each with the largest value that fits the memory there is."""
+    known = {v.variable.name: v.as_bounded() for v in variables}
+    for each in late:
+        top = upper_bound(in_terms_of(known, each.limit or 0))
+        low = each.variable.min
+        found = replace(each, capacity=None if top is None else max(top, low))
+        known[each.variable.name] = found.as_bounded()
+    return known
+
+
+def in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
+    """The expression over these variables, whose bounds are what all their users allow."""
+    return substitute(value, {v: known[v.name] for v in variables(value)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +129,17 @@ class Program:
         """The distinct kernels, in order of first use."""
         rows = (placed.row for placed in self.walk())
         return tuple(dict.fromkeys(r.kernel for r in rows if isinstance(r, PreparedKernel)))
+
+    @property
+    def late(self) -> tuple[PlanVariable, ...]:
+        """The variables that nobody binds, in the order in which a run finds them out."""
+        rows = (placed.row for placed in self.walk())
+        return tuple(
+            PlanVariable(variable.as_variable(), limit=limit)
+            for row in rows
+            if isinstance(row, PreparedRebind)
+            for variable, limit in zip(row.variables, row.limits, strict=True)
+        )
 
     def walk(self) -> list[Placed]:
         """All rows by position."""

@@ -50,10 +50,23 @@ def variable_error(variable: Variable, value: int) -> VariableError:
     )
 
 
+def late_error(variable: Variable, value: int) -> VariableError:
+    """What a run found out lies outside the bounds."""
+    name, low, high = variable.name, variable.min, variable.max
+    return VariableError(
+        "plan",
+        f"'{name}' must lie in [{low}, {'...' if high is None else high}], the run found {value}.",
+        variable=name,
+        value=value,
+        min=low,
+        max=high,
+    )
+
+
 def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
-    """A guard does not hold at the pending values."""
+    """A guard does not hold at the pending values, or at those that a run found out."""
     expr, message = parts.guards[state.table.words[Header.ERROR_INDEX]]
-    values = state.pending_values()
+    values = {**state.pending_values(), **state.late_values()}
     found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
     return VariableError("guard", f"{message.removesuffix('.')}. Found {found}.", values=values)
 
@@ -111,7 +124,7 @@ def status_error(
             **fields,
         )
     check = checks[code - 1]
-    values = {**state.current_values(), **counted}
+    values = {**state.bound_values(), **state.late_values(), **counted}
     size = evaluate(substitute(check.size, scope.names(op)), values)
     origin = next(iter(notes.check_origins[code - 1 : code]), "")
     return check.refusal(size, value, origin, when, **fields)

@@ -1,7 +1,7 @@
 """The rows of a program: what a plan does, as a tree of plain records.
 
     PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
-    | PreparedLoop (with a body of rows)  --link-->  steps
+    | PreparedLoop (with a body of rows) | PreparedRebind  --link-->  steps
 
 Compiled plans and plans built by hand consist of the same records. A row names its buffers by
 index into the program's values, its predecessors by id. Ids need not be unique: in a list with
@@ -13,7 +13,7 @@ and dicts are copied into tuples and read-only mappings, so that what was checke
 runs. It knows what it touches, what is inside it (`bodies`), what it is called, and its form in
 a file; so a new kind of row is a record here, and steps where a device links it.
 
-A row with bodies is a fence: nothing around it moves in, out or across. Rows are numbered as
+A row with bodies is a fence, and so is a rebind: nothing around it moves in, out or across. Rows are numbered as
 `walk` meets them, a loop before what is inside it: these numbers are *positions*.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, get_args
 
-from semel.errors import GraphError, VariableError
+from semel.errors import GraphError, PlanError, VariableError
 from semel.ir.encode import as_int, as_list, as_text
 from semel.ir.expr import Dim, Variable
 from semel.ir.fields import (
@@ -36,6 +36,7 @@ from semel.ir.fields import (
     take_value,
     take_values,
 )
+from semel.ir.types import INT64
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 from semel.runtime.kernel import CachedKernel
@@ -167,6 +168,11 @@ class Row:
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
         """The lists of rows inside."""
         return ()
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether nothing may move across it."""
+        return bool(self.bodies)
 
     @property
     def runtime_vars(self) -> tuple[RuntimeVar, ...]:
@@ -483,8 +489,76 @@ class PreparedLoop(Row):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRebind(Row):
+    """Late variables get their values: `variables[i]` that of the int64 at `buffer_indices[i]`.
+
+    Nobody binds them; rows behind this one see them by their names, up to the end of the list
+    that it is in. Each is at most `limits[i]`, an expression over variables that are known
+    before, and lies in its own bounds; that, and the guards that hold one of them, is
+    checked here, and a run in which something does not hold is over before any later row.
+    """
+
+    kind = "rebind"
+
+    id: int
+    variables: tuple[RuntimeVar, ...]
+    buffer_indices: tuple[int, ...]
+    limits: tuple[Dim, ...] = ()
+    dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        found = take_items(where, "variables", RuntimeVar, self.variables)
+        given = self.limits or tuple(v.max_val for v in found)
+        if not len(found) == len(self.buffer_indices) == len(given) or not found:
+            raise PlanError(
+                where,
+                f"a rebind needs one buffer and one limit for each variable, got {len(found)} "
+                f"variables, {len(self.buffer_indices)} buffers and {len(given)} limits.",
+            )
+        loose = [v.name for v, limit in zip(found, given, strict=True) if limit is None]
+        if loose:
+            raise VariableError(
+                where, f"'{loose[0]}' must have a maximum or a limit.", variable=loose[0]
+            )
+        limits = tuple(take_dim(where, "limits", limit) for limit in given)
+        set_fields(self, variables=found, limits=limits)
+
+    @property
+    def is_fence(self) -> bool:
+        return True
+
+    @property
+    def name(self) -> str:
+        return f"rebind {', '.join(v.name for v in self.variables)}"
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        return tuple(Use(index, "r", INT64.size_bytes) for index in self.buffer_indices)
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {
+            **Row.encode(self, to),
+            "variables": [to.dim(v.as_variable()) for v in self.variables],
+            "limits": [to.dim(limit) for limit in self.limits],
+        }
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedRebind:
+        return PreparedRebind(
+            variables=_read_vars(record, source),
+            limits=tuple(source.dim(limit) for limit in as_list(record["limits"])),
+            **_read_common(record),
+        )
+
+
 PreparedOp: TypeAlias = (
-    PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction | PreparedLoop
+    PreparedKernel
+    | PreparedCopy
+    | PreparedBufferView
+    | PreparedCustomFunction
+    | PreparedLoop
+    | PreparedRebind
 )
 
 _RECORDS = {

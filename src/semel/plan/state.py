@@ -29,7 +29,12 @@ from semel.runtime.optable import OpTable
 class PlanState:
     """Shared by a plan and its buffers. `version` changes when shapes or variables may have."""
 
-    def __init__(self, variables: Sequence[PlanVariable], inputs: Sequence[PlanIO]) -> None:
+    def __init__(
+        self,
+        variables: Sequence[PlanVariable],
+        inputs: Sequence[PlanIO],
+        late: Sequence[PlanVariable] = (),
+    ) -> None:
         self.hold = Hold()
         self.version = 0
         self.is_released = False
@@ -43,6 +48,7 @@ class PlanState:
         self._voided = (-1, "")
         self._names = tuple(v.variable.name for v in variables)
         self._bounds = {v.variable.name: v.variable for v in variables}
+        self._late = tuple(v.variable.name for v in late)
         self.inputs: dict[str, InputKeeper] = {}
         first = 0
         for io in inputs:
@@ -50,8 +56,20 @@ class PlanState:
             first += 1 + io.type.rank
 
     def current_values(self) -> dict[str, int]:
+        """The variables by name: bound ones, and those that the last good run found out."""
+        values = self.bound_values()
+        if self._late and self.table.words[Header.VALID]:
+            values |= self.late_values()
+        return values
+
+    def bound_values(self) -> dict[str, int]:
         """The bound variables by name."""
         return self._values(self.table.current_words)
+
+    def late_values(self) -> dict[str, int]:
+        """What the last rebind of each late variable found, in a good run or not."""
+        first = len(self._names)
+        return {name: self.table.value(first + i) for i, name in enumerate(self._late)}
 
     def pending_values(self) -> dict[str, int]:
         """The values of the bind that is being checked."""
@@ -66,7 +84,8 @@ class PlanState:
         try:
             return tuple(evaluate(dim, values) for dim in kind.shape)
         except KeyError as error:
-            raise PlanError("plan", f"the shape of {kind} needs {error}, never bound.") from None
+            why = "known after a run" if error.args[0] in self._late else "never bound"
+            raise PlanError("plan", f"the shape of {kind} needs {error}, {why}.") from None
 
     def void(self, why: str) -> None:
         """The outputs of the last run cannot be read any more."""

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from semel.errors import OutOfMemoryError, PlanError, VariableError
-from semel.ir.expr import Variable, evaluate, substitute, upper_bound
+from semel.ir.expr import Variable, evaluate, upper_bound
 from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import PlanMemory, PlanParts
-from semel.plan.program import Program, ProgramValue
+from semel.plan.program import Program, ProgramValue, bounded_variables, in_terms_of
 from semel.plan.scope import RowScope
 from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
 from semel.runtime.buffer import Buffer
@@ -77,17 +77,20 @@ class Layout:
     @staticmethod
     def within(program: Program, capacities: Mapping[str, int], is_shared: bool) -> Layout:
         """For all values up to the variables' maxima, or up to these capacities."""
-        bounded = {
-            v: Variable(v.name, v.min, max(capacities[v.name], v.min))
-            for v in (known.variable for known in program.variables)
-            if v.max is None
-        }
+        roomy = [
+            replace(v, capacity=max(capacities.get(v.variable.name, 0), v.variable.min))
+            for v in program.variables
+        ]
+        bounded = bounded_variables(roomy, program.late)
         return Layout(program, [_size_bytes(v, bounded) for v in program.values], is_shared)
 
     @staticmethod
     def at(program: Program, values: Mapping[str, int], is_shared: bool) -> Layout:
-        """For exactly these values."""
-        sizes = [evaluate(v.type.num_bytes, values) for v in program.values]
+        """For exactly these values, and the most that late variables can be at them."""
+        known = dict(values)
+        for late in program.late:
+            known.setdefault(late.variable.name, evaluate(late.limit or 0, known))
+        sizes = [evaluate(v.type.num_bytes, known) for v in program.values]
         return Layout(program, sizes, is_shared)
 
     def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
@@ -108,8 +111,8 @@ class Layout:
         )
 
 
-def _size_bytes(value: ProgramValue, bounded: Mapping[Variable, Variable]) -> int:
-    size = upper_bound(substitute(value.type.num_bytes, bounded))
+def _size_bytes(value: ProgramValue, bounded: Mapping[str, Variable]) -> int:
+    size = upper_bound(in_terms_of(bounded, value.type.num_bytes))
     if size is None:
         raise PlanError(
             value.name,
@@ -218,12 +221,10 @@ def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:
 
 def _scratch_bytes(parts: PlanParts, capacities: Mapping[str, int]) -> int:
     """What all participants need together at these capacities."""
-    bounded = {
-        v.variable.name: replace(
-            v, capacity=capacities.get(v.variable.name, v.capacity)
-        ).as_bounded()
-        for v in parts.variables
-    }
+    roomy = [
+        replace(v, capacity=capacities.get(v.variable.name, v.capacity)) for v in parts.variables
+    ]
+    bounded = bounded_variables(roomy, parts.late)
     scope = RowScope({**bounded, **parts.counters}, parts.functions, parts.buffers)
     return parts.threads * align(scope.scratch_bytes(parts.ops))
 
