@@ -27,11 +27,12 @@ from semel.compiler.lift import (
     lines_of,
     movable_starts,
     number_name,
+    with_lines,
 )
 from semel.compiler.pipeline import compile_graph
 from semel.config import Settings
 from semel.devices import find_backend
-from semel.errors import IndexRangeError
+from semel.errors import IndexRangeError, VariableError
 from semel.ir.graph import Array
 from semel.ir.outline import Outline
 from semel.locks import make_lock
@@ -114,6 +115,8 @@ def compute(outline: Outline, options: Settings) -> Array:
         call.plan.program = lines_of(eager.program, outline)
         call(arrays, starts)
         raise
+    except VariableError as error:
+        raise with_lines(error, outline) from None
     _give(eager, call)
     return result
 

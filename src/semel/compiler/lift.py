@@ -17,9 +17,11 @@ of them serves graphs from many lines; `lines_of` tells those of one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
 from semel.ir.graph import Graph, Node, make_node
 from semel.ir.outline import REPEATING, Outline
@@ -140,12 +142,25 @@ def _token(place: int) -> str:
     return f"%{place}"
 
 
-def lines_of(program: Program, outline: Outline) -> Program:
-    """The program with the lines of this outline's nodes."""
-    lines = {
+def _lines(outline: Outline) -> dict[str, str]:
+    """The line of each node, by what stands for it."""
+    return {
         _token(place): node.origins[0] if node.origins else ""
         for place, node in enumerate(outline.nodes)
     }
+
+
+def with_lines(error: VariableError, outline: Outline) -> VariableError:
+    """The error of a guard, with the line of this outline's node."""
+    lines = _lines(outline)
+    text = re.sub(r" \((%\d+)\)", lambda found: f" ({lines[found[1]]})", str(error))
+    error.args = (text.replace(" ()", ""),)
+    return error
+
+
+def lines_of(program: Program, outline: Outline) -> Program:
+    """The program with the lines of this outline's nodes."""
+    lines = _lines(outline)
 
     def named(origins: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(lines.get(origin, origin) for origin in origins)

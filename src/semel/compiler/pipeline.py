@@ -130,7 +130,7 @@ def compile_graph(
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     if tuning is not None:
-        default, sizes = kernels, all_variables(asked, conditions)
+        default, sizes = kernels, (*all_variables(asked, conditions), *asked.late)
         kernels = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
         )

@@ -166,7 +166,6 @@ class Bindings:
                         shape=binding.array.shape,
                     )
 
-
     def _at_most(self, values: Mapping[str, int]) -> dict[str, int]:
         """The values, with late variables at their limits: arrays have room for the most."""
         known = dict(values)

@@ -494,7 +494,9 @@ class ExecutionPlan:
         """Whether only a run says how large an output is."""
         late = {v.variable.name for v in self._parts.late}
         kinds = (io.type for io in self._parts.output_io if io.index == index)
-        return bool(late) and any(v.name in late for k in kinds for d in k.shape for v in variables(d))
+        return bool(late) and any(
+            v.name in late for k in kinds for d in k.shape for v in variables(d)
+        )
 
     # ------------------------------------------------------------ binding
 
@@ -516,7 +518,9 @@ class ExecutionPlan:
                 known = ", ".join(index) or "none"
                 if any(v.variable.name == name for v in self._parts.late):
                     raise VariableError(
-                        "plan", f"'{name}' is found out by each run, nobody binds it.", variable=name
+                        "plan",
+                        f"'{name}' is found out by each run, nobody binds it.",
+                        variable=name,
                     )
                 raise VariableError(
                     "plan", f"has no variable '{name}'; known: {known}.", variable=name
@@ -759,7 +763,8 @@ class ExecutionPlan:
         The shapes are those at `values`, and at the variables as they are where it has none.
         """
         self._state.check_alive()
-        known = {**self._state.current_values(), **values}
+        values = {name: value for name, value in values.items() if name in self._index}
+        known = {**self._state.bound_values(), **values}
         arrays = {io: read(io.name, _shape_at(io, known)) for io in self._parts.input_io}
         for io, array in arrays.items():
             self._state.inputs[io.name].begin_write(array.shape)
