@@ -17,7 +17,17 @@ from dataclasses import fields, replace
 from typing import Any
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, substitute, variables
+from semel.ir.expr import (
+    Dim,
+    Expr,
+    Fn,
+    Index,
+    LateVariable,
+    Variable,
+    atoms,
+    substitute,
+    variables,
+)
 from semel.ir.graph import Graph, Node, count_of, let_counts_go, make_node, topological
 from semel.ir.types import TensorType
 
@@ -110,7 +120,7 @@ def substitute_attrs(attrs: Any, by: Mapping[Any, Dim]) -> Any:
 def _substitute(value: Any, by: Mapping[Any, Dim]) -> Any:
     match value:
         case Variable() | Index() | Fn() | Expr():
-            return substitute(value, by)
+            return _substitute_dim(value, by)
         case tuple() if any(isinstance(v, _DIMS) for v in value):
             new = tuple(_substitute(v, by) for v in value)
             return value if new == value else new
@@ -120,6 +130,13 @@ def _substitute(value: Any, by: Mapping[Any, Dim]) -> Any:
         case Graph():
             return substitute_graph(value, by)
     return value
+
+
+def _substitute_dim(value: Dim, by: Mapping[Any, Dim]) -> Dim:
+    """The expression with atoms replaced, in the extents of steps too."""
+    steps = {a: substitute(a.extent, by) for a in atoms(value) if isinstance(a, Index)}
+    moved = {a: Index(a.name, extent) for a, extent in steps.items() if extent != a.extent}
+    return substitute(value, {**by, **moved} if moved else by)
 
 
 def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:

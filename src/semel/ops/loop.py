@@ -85,6 +85,12 @@ def _check_node(node: Node) -> None:
             "a loop inside a loop is not supported.",
             hint="Let the inner one run over tensors that hold all iterations of the outer one.",
         )
+    if node.op.name == "compact":
+        raise UnsupportedError(
+            "loop",
+            f"a size that a run finds out ({node.type}) must not be made in a body.",
+            hint="Select outside of the loop, or use where(mask, x, fill).",
+        )
     for dim in node.type.shape:
         if any(isinstance(a, Index) for a in atoms(dim)):
             raise GraphError("loop", f"shapes must not depend on the step, got {node.type}.")

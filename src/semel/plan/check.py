@@ -399,8 +399,7 @@ def _check_late(placed: Sequence[Placed], late: set[str]) -> None:
                     variable=name,
                 )
         for var in p.row.variables if isinstance(p.row, PreparedRebind) else ():
-            if known.setdefault(var.name, p.around) is not p.around:
-                raise PlanError(f"op {p.row.id}", f"'{var.name}' has a rebind already.")
+            known[var.name] = p.around
 
 
 def _all_variables(
@@ -417,7 +416,9 @@ def _all_variables(
     for each in late:
         name = each.variable.name
         if name in found or name in counters:
-            raise PlanError("builder", f"'{name}' gets its value from a run, nobody else's.")
+            raise PlanError(
+                "builder", f"'{name}' gets its value at one rebind, and cannot be declared."
+            )
         found[name] = each
     for row in (p.row for p in placed):
         if isinstance(row, (PreparedKernel, PreparedCustomFunction)):

@@ -13,8 +13,8 @@ and dicts are copied into tuples and read-only mappings, so that what was checke
 runs. It knows what it touches, what is inside it (`bodies`), what it is called, and its form in
 a file; so a new kind of row is a record here, and steps where a device links it.
 
-A row with bodies is a fence, and so is a rebind: nothing around it moves in, out or across. Rows are numbered as
-`walk` meets them, a loop before what is inside it: these numbers are *positions*.
+A row with bodies is a fence, and so is a rebind: nothing around it moves in, out or across. Rows
+are numbered as `walk` meets them, a loop before what is inside it: these numbers are *positions*.
 """
 
 from __future__ import annotations
@@ -510,7 +510,7 @@ class PreparedRebind(Row):
     def __post_init__(self) -> None:
         where = _take_common(self)
         found = take_items(where, "variables", RuntimeVar, self.variables)
-        given = self.limits or tuple(v.max_val for v in found)
+        given: tuple[Dim | None, ...] = self.limits or tuple(v.max_val for v in found)
         if not len(found) == len(self.buffer_indices) == len(given) or not found:
             raise PlanError(
                 where,
@@ -522,7 +522,7 @@ class PreparedRebind(Row):
             raise VariableError(
                 where, f"'{loose[0]}' must have a maximum or a limit.", variable=loose[0]
             )
-        limits = tuple(take_dim(where, "limits", limit) for limit in given)
+        limits = tuple(take_dim(where, "limits", limit) for limit in given if limit is not None)
         set_fields(self, variables=found, limits=limits)
 
     @property
