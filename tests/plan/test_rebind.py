@@ -23,7 +23,13 @@ from semel import (
 )
 from semel.ir.types import FLOAT32, INT64, TensorType
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedRebind, RuntimeVar
+from semel.plan.rows import (
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedOp,
+    PreparedRebind,
+    RuntimeVar,
+)
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
 
@@ -255,7 +261,7 @@ def test_mistakes() -> None:
         PreparedRebind(1, (RuntimeVar("late", 0),), (0,))
     with pytest.raises(PlanError, match="needs one buffer and one limit for each variable"):
         PreparedRebind(1, (var,), (0, 1))
-    rows = {
+    rows: dict[str, list[PreparedOp]] = {
         "from a buffer of one int64, got f32": [PreparedRebind(1, (var,), (0,))],
         "'late' gets its value at one rebind": [PreparedRebind(i, (var,), (1,)) for i in (1, 2)],
         "a rebind must give it one before": [_double(), PreparedRebind(1, (var,), (1,))],

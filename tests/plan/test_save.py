@@ -37,6 +37,7 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
+    PreparedRebind,
     RuntimeVar,
 )
 from semel.runtime.buffer import Array
@@ -229,7 +230,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
     PlanImage: ("program buffers storages values shapes marks", ""),
     Storage: ("size_bytes is_own data", "id"),
-    PlanVariable: ("variable initial capacity", ""),
+    PlanVariable: ("variable initial capacity", "limit"),  # which a rebind says
     PlanIO: ("name index type", ""),
     RuntimeVar: ("name min_val max_val", ""),
     PreparedKernel: (
@@ -241,6 +242,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     PreparedCopy: ("id buffer_indices dependencies", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
     PreparedLoop: ("id counter trip body dependencies buffer_indices", ""),
+    PreparedRebind: ("id variables buffer_indices limits dependencies", ""),
     PreparedCustomFunction: (
         "id kind attrs buffer_indices fixedvars dependencies runtime_vars",
         "",
