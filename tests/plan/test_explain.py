@@ -225,3 +225,70 @@ def test_a_long_list_of_buffers_is_cut_and_counted(others: int, shown: int) -> N
     hidden = int(more.split()[0]) if more else 0
     assert named + hidden == shown
     assert hidden == 0 or named > 0
+
+
+def test_ops_of_a_loop_are_shown_inside_it() -> None:
+    explained = _loop_plan().explain()
+    (loop,) = [op for op in explained.ops if op.kind == "loop"]
+    inner = [op for op in explained.ops if op.inside]
+    assert inner == [op for op in explained.ops if op.kind == "kernel" and op.times]
+    assert all(op.inside == (loop.op,) for op in inner)
+    lines = str(explained).splitlines()
+    starts = {
+        line.split()[1]: len(line) - len(line.lstrip())
+        for line in lines
+        if line.lstrip().startswith("op ")
+    }
+    assert {starts[str(op.op)] - starts[str(loop.op)] for op in inner} == {2}
+
+
+def test_who_comes_after_a_loop_says_that_it_ends_before() -> None:
+    s = Sketch(8)
+    s.begin(3)
+    s.op("double", "x", "y")
+    s.end()
+    s.op("double", "a", "b")
+    explained = s.build("b").explain()
+    assert [op.waits for op in explained.ops][-1] == ("op 0 ends before it",)
+
+
+def test_nested_loops_say_how_often_as_a_product() -> None:
+    s = Sketch(8)
+    s.builder.declare_variable(N)
+    s.begin(N + 1, "i", id=1)
+    s.begin(4, "j", id=2)
+    s.op("double", "x", "y")
+    s.end()
+    s.end()
+    ops = s.build("y").explain().ops
+    assert [op.times for op in ops] == ["n + 1", "(n + 1) x 4", "(n + 1) x 4"]
+    assert [op.inside for op in ops] == [(), (0,), (0, 1)]
+
+
+def test_kept_values_are_no_outputs() -> None:
+    x = Tensor.input("x", (N, 8))
+    middle = (x * 2).exp()
+    plan = semel.prepare({"sum": middle.sum()}, keep={"middle": middle}, threads=1)
+    explained = plan.explain()
+    (kept,) = [b for b in explained.buffers if b.kind == "kept"]
+    assert kept.name == "middle"
+    assert [b.name for b in explained.buffers if b.kind == "output"] == ["sum"]
+    assert [op.reason for op in explained.ops] == ["it is kept to be read.", "it is an output."]
+
+
+def test_a_kept_output_is_an_output() -> None:
+    x = Tensor.input("x", (N, 8))
+    y = x * 2
+    explained = semel.prepare({"y": y}, keep={"also": y}, threads=1).explain()
+    assert [(b.kind, b.name) for b in explained.buffers] == [("input", "x"), ("output", "y")]
+    assert [op.reason for op in explained.ops] == ["it is an output."]
+
+
+def test_buffers_of_a_plan_made_by_hand_are_what_it_declares() -> None:
+    s = Sketch(8)
+    s.op("double", "x", "y")
+    s.op("double", "y", "z")
+    explained = s.build("z").explain()
+    assert [b.kind for b in explained.buffers] == ["buffer", "buffer", "output"]
+    assert [op.reason for op in explained.ops] == ["", ""]
+    assert "writes #2" in str(explained)

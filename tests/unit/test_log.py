@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.unit.test_tune import favours, linear, memory
 
+import semel
 from semel import Tensor, Variable
 from semel.cache.kernels import KernelCache
 from semel.compiler.pipeline import compile_graph
@@ -99,6 +100,15 @@ def test_memory_is_told_value_by_value(caplog: pytest.LogCaptureFixture) -> None
     assert f"= {plan.memory.peak_bytes} bytes" in told
     for buffer in plan.explain().buffers:
         assert buffer.name in told
+
+
+def test_a_plan_from_a_file_tells_where_its_values_lie(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    _prepare().save(tmp_path / "a.plan")
+    with override(log=frozenset({"memory"})):
+        plan = semel.load_plan(tmp_path / "a.plan", threads=1)
+    assert f"= {plan.memory.peak_bytes} bytes" in "\n".join(_told(caplog, "memory"))
 
 
 def test_growth_is_told(caplog: pytest.LogCaptureFixture) -> None:

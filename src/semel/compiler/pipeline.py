@@ -46,7 +46,6 @@ from semel.passes.words import pack_words
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
-from semel.plan.report.told import tell_memory
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule, graph_to_run
@@ -93,7 +92,6 @@ def prepare_graph(
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
     plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
-    tell_memory(plan)
     return plan
 
 
@@ -125,7 +123,7 @@ def compile_graph(
     words = stage("words", lambda: pack_words(graph_to_run(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
-    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel))
+    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel, kept=keep))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))

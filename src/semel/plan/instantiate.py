@@ -12,6 +12,7 @@ from semel.errors import VariableError
 from semel.plan.check import check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanVariable, Program, check_program
+from semel.plan.report.told import tell_memory
 from semel.plan.store import ProgramStore, StoreOptions, first_capacities
 from semel.runtime.device import find_device
 
@@ -43,6 +44,7 @@ def instantiate(
     ]
     plan = ExecutionPlan(check_plan(program, store.buffers, device, count, declared), store)
     store.check_scratch(plan.memory.scratch_bytes)
+    tell_memory(plan)
     return plan
 
 

@@ -18,6 +18,7 @@ fused reduction or contraction is computed once; groups are in topological order
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,13 +80,15 @@ def build_schedule(
     fusion: bool = True,
     panel: PanelWidth = _ANY_WIDTH,
     stored: Why = why.IS_OUTPUT,
+    kept: Collection[str] = (),
 ) -> Schedule:
     """Decide what is computed together; without fusion every node is a kernel of its own.
 
     `panel` says how many columns of a contraction lowering takes at once, `stored` why the
-    graph's outputs are wanted in memory.
+    graph's outputs are wanted in memory; those named in `kept` are because they are kept.
     """
-    return _Scheduler(graph, fusion, panel, stored).run()
+    whys = [why.IS_KEPT if name in kept else stored for name in graph.names]
+    return _Scheduler(graph, fusion, panel, whys).run()
 
 
 def graph_to_run(graph: Graph) -> Graph:
@@ -114,8 +117,8 @@ class _Wanted:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth, stored: Why) -> None:
-        self.graph, self.fusion, self.panel, self.stored = graph, fusion, panel, stored
+    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth, whys: Sequence[Why]) -> None:
+        self.graph, self.fusion, self.panel, self.whys = graph, fusion, panel, whys
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
         self.users = users(graph.nodes)
         self.home: dict[Node, Group] = {}
@@ -130,9 +133,9 @@ class _Scheduler:
         self._counter = 0
 
     def run(self) -> Schedule:
-        for node in self.graph.outputs:
+        for node, reason in zip(self.graph.outputs, self.whys, strict=True):
             self.wanted[node].is_forced = True
-            self.wanted[node].why = self.stored
+            self.wanted[node].why = self.wanted[node].why or reason
         for node in reversed(self.graph.nodes):
             self._visit(node)
         for group in self.groups:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, ProfiledOp
-from semel.plan.rows import Placed, PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.rows import (
+    Placed,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+)
 
 if TYPE_CHECKING:
     from semel.plan.link import LinkedRows
@@ -44,18 +50,20 @@ def buffer_names(parts: PlanParts) -> list[str]:
     """A name for each buffer, with its index where the name alone could mean several."""
     values = parts.program.values
     names = [v.name if v.place == GIVEN else f"{v.name}#{i}" for i, v in enumerate(values)]
+    for name, index in parts.program.kept:
+        names[index] = name
     for io in (*parts.output_io, *parts.input_io):
         names[io.index] = io.name
     return names
 
 
 def buffer_kinds(parts: PlanParts) -> list[str]:
-    """input, output, constant, arena, or buffer for what a hand-built plan does not declare."""
-    shown = {GIVEN: "buffer", "io": "output"}
-    kinds = [shown.get(value.place, value.place) for value in parts.program.values]
+    """The kinds of `ExplainedBuffer`; who is kept and an output is an output, as is no input."""
+    kinds = ["buffer" if v.place == GIVEN else v.place for v in parts.program.values]
+    for _, index in parts.program.kept:
+        kinds[index] = "kept"
     for index in parts.outputs:
-        if kinds[index] == "buffer":
-            kinds[index] = "output"
+        kinds[index] = "output"
     for io in parts.input_io:
         kinds[io.index] = "input"
     return kinds
@@ -85,12 +93,16 @@ def alive_positions(parts: PlanParts, order: Sequence[int]) -> dict[int, tuple[i
 
 
 def loop_times(parts: PlanParts) -> dict[int, str]:
-    """For each operation inside loops, how often it is run."""
-    return {
-        placed.position: " x ".join(str(loop.trip) for loop in placed.loops)
-        for placed in parts.placed
-        if placed.loops
-    }
+    """For each operation inside loops how often it is run, for a loop how often what is inside."""
+    found: dict[int, str] = {}
+    for placed in parts.placed:
+        own = (placed.row,) if isinstance(placed.row, PreparedLoop) else ()
+        trips = [str(loop.trip) for loop in (*placed.loops, *own)]
+        if len(trips) > 1:
+            trips = [f"({trip})" if " " in trip else trip for trip in trips]
+        if trips:
+            found[placed.position] = " x ".join(trips)
+    return found
 
 
 def step_numbers(linked: LinkedRows) -> dict[int, int]:

@@ -42,7 +42,7 @@ class ExplainedOp:
     `reason` says why its result goes to memory instead of into the kernel that wants it;
     `waits` names what it must wait for in the step before; `choice` says how its kernel is
     cut and whether that is the default or was measured to be faster; `times` how often it
-    runs, if that is a loop.
+    runs, if that is a loop. `inside` are the ops that it is a part of, outermost first.
     """
 
     op: int
@@ -60,13 +60,16 @@ class ExplainedOp:
     waits: tuple[str, ...]
     choice: str = ""
     times: str = ""
+    inside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedBuffer:
     """One buffer: where it lies, how long it lives, and whose bytes it uses again.
 
-    `first` and `last` are positions in order of execution, -1 if nothing touches it.
+    `first` and `last` are positions in order of execution, -1 if nothing touches it. `kind` is
+    input, output, kept (to be read by its name), constant or arena; buffer for what a plan built
+    by hand does not declare.
     """
 
     index: int
@@ -201,7 +204,8 @@ def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
                 bytes="" if bound is None else str(bound.bytes),
                 waits=tuple(_waits(parts, i, before, names)),
                 choice=notes.choice,
-                times=str(op.trip) if isinstance(op, PreparedLoop) else times.get(i, ""),
+                times=times.get(i, ""),
+                inside=tuple(around.position for around in parts.placed[i].around),
             )
         )
     return tuple(found)
@@ -221,6 +225,14 @@ def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]
         else:
             if j in parts.after[i]:
                 yield f"must follow op {j}"
+    yield from (f"op {k} ends before it" for k in _ended(parts, i, before))
+
+
+def _ended(parts: PlanParts, i: int, before: Sequence[int]) -> list[int]:
+    """Rows with bodies that the step before was inside of and operation `i` is not."""
+    now = {around.position for around in parts.placed[i].around}
+    then = {around.position for j in before for around in parts.placed[j].around}
+    return sorted(then - now)
 
 
 def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -> str | None:

@@ -52,7 +52,8 @@ def _ops(it: Explanation) -> Iterator[str]:
         if op.step != step and op.step >= 0:
             step = op.step
             yield f"  step {step}"
-        yield from (f"    {line}" for line in _op(op, names))
+        indent = "    " + "  " * len(op.inside)
+        yield from (indent + line for line in _op(op, names))
 
 
 def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
@@ -61,7 +62,8 @@ def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
     name = op.name if op.name == op.kind else f"{op.name} ({op.kind})"
     yield f"op {op.op}  {name}{tiles}{times}"
     if op.nodes:
-        yield f"  fuses {len(op.nodes)} nodes: {', '.join(op.nodes)}"
+        count = "" if len(op.nodes) == 1 else f"{len(op.nodes)} nodes: "
+        yield f"  computes {count}{', '.join(op.nodes)}"
     if op.reason:
         yield f"  not fused further: {op.reason}"
     if op.choice:
