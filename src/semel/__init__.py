@@ -41,6 +41,7 @@ from semel.plan.report.explain import Explanation
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import KernelProfile
 from semel.plan.rows import (
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -203,6 +204,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "OutOfMemoryError",
     "PlanError",
     "PlanFileError",
+    "PreparedBranch",
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",

@@ -13,7 +13,7 @@ from semel.ir.types import FLOAT32, TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
-from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -37,7 +37,8 @@ class Sketch:
         self.index: dict[str, int] = {}
         self.buffers: dict[str, Buffer] = {}
         self._next_id = 100
-        self._open: list[tuple[ExecutionPlanBuilder, PreparedLoop]] = []
+        #: The builder outside, what is being filled, and which of its fields.
+        self._open: list[tuple[ExecutionPlanBuilder, PreparedOp, str]] = []
 
     def buffer(self, name: str, buffer: Buffer | None = None) -> int:
         """The index of a named buffer, made at first use."""
@@ -67,13 +68,34 @@ class Sketch:
 
     def begin(self, trip: Dim, counter: str = "step", id: int = 1) -> None:
         """What is added up to the next `end` is the body of a loop."""
-        self._open.append((self.builder, PreparedLoop(id, counter, trip, ())))
-        self.builder = _Body(self.builder)  # type: ignore[assignment]
+        self._start(PreparedLoop(id, counter, trip, ()), "body")
+
+    def branch(self, condition: str, id: int = 2) -> None:
+        """What is added up to the next `end` runs if the named bool is true."""
+        self.flag(condition)
+        self._start(PreparedBranch(id, (self.buffer(condition),), ()), "then")
+
+    def orelse(self) -> None:
+        """What is added from here to `end` runs if it is false."""
+        self._start(self._finish(), "orelse")
 
     def end(self) -> int:
-        """The end of the loop that began last."""
-        body, (self.builder, loop) = self.builder, self._open.pop()
-        return self.builder.add_op(replace(loop, body=body.rows))  # type: ignore[attr-defined]
+        """The end of what began last."""
+        row = self._finish()
+        return self.builder.add_op(row)
+
+    def flag(self, name: str) -> Buffer:
+        """The buffer of a named bool."""
+        self.buffer(name, None if name in self.index else Buffer.empty((1,), "bool"))
+        return self.buffers[name]
+
+    def _start(self, row: PreparedOp, field: str) -> None:
+        self._open.append((self.builder, row, field))
+        self.builder = _Body(self.builder)  # type: ignore[assignment]
+
+    def _finish(self) -> PreparedOp:
+        body, (self.builder, row, field) = self.builder, self._open.pop()
+        return replace(row, **{field: tuple(body.rows)})  # type: ignore[attr-defined, arg-type]
 
     def build(self, *outputs: str, threads: int = 1) -> ExecutionPlan:
         """Build with these outputs."""

@@ -27,6 +27,7 @@ from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.rows import (
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -51,6 +52,7 @@ GOOD: dict[type[Any], dict[str, Any]] = {
     PreparedBufferView: {"id": 1, "buffer_indices": (0, 1), "byte_offset": 0, "byte_size": 4},
     PreparedCustomFunction: {"id": 1, "kind": "all_reduce", "attrs": None, "buffer_indices": (0,)},
     PreparedLoop: {"id": 1, "counter": "i", "trip": 3, "body": ()},
+    PreparedBranch: {"id": 1, "buffer_indices": (0,), "then": ()},
     RuntimeVar: {"name": "n", "min_val": 0, "max_val": 4},
 }
 NO_INT = (3.5, "3", None, True, [1])
@@ -79,6 +81,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "min_val": (3.5, "3", None, True, -(1 << 70)),
     "max_val": (3.5, "3", True, -1, 1 << 70),
     "body": (None, 5, "x", (5,), [None], (RuntimeVar("n", 0),)),
+    "then": (None, 5, "x", (5,), [None]),
+    "orelse": (None, 5, "x", (5,), [None]),
     "notes": (None, "x", ("x",)),
 }
 

@@ -32,6 +32,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import (
     KernelNotes,
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -241,6 +242,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     KernelNotes: ("check_origins nodes reason choice", ""),
     PreparedCopy: ("id buffer_indices dependencies", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
+    PreparedBranch: ("id buffer_indices then orelse dependencies", ""),
     PreparedLoop: ("id counter trip body dependencies buffer_indices", ""),
     PreparedRebind: ("id variables buffer_indices limits dependencies", ""),
     PreparedCustomFunction: (

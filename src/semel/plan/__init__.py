@@ -8,6 +8,7 @@ from semel.plan.parts import PlanMemory
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.records import KernelProfile
 from semel.plan.rows import (
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -27,6 +28,7 @@ __all__ = [
     "ExecutionPlanBuilder",
     "KernelProfile",
     "PlanMemory",
+    "PreparedBranch",
     "PreparedBufferView",
     "PreparedCopy",
     "PreparedCustomFunction",

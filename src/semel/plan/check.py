@@ -19,7 +19,7 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import Dim, Index, Variable, atoms, maximum, upper_bound, variables
-from semel.ir.types import INT64
+from semel.ir.types import BOOL, INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
 from semel.plan.parts import BlockKey, PlanParts
@@ -27,6 +27,7 @@ from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables,
 from semel.plan.rows import (
     Around,
     Placed,
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -114,9 +115,18 @@ class _Checker:
             case PreparedLoop():
                 if row.buffer_indices:
                     raise PlanError(where, "a loop has no buffers of its own.", op=row.id)
+            case PreparedBranch():
+                self._check_condition(f"{where} (branch)", row)
             case PreparedRebind():
                 self._check_rebind(where, row)
         return row
+
+    def _check_condition(self, where: str, row: PreparedOp) -> None:
+        """One bool, which says where the run goes on."""
+        kinds = [self._buffers[i].type for i in row.buffer_indices]
+        if len(kinds) != 1 or kinds[0].dtype != BOOL or (kinds[0].max_bytes or 1) < 1:
+            found = ", ".join(map(str, kinds)) or "none"
+            raise PlanError(where, f"must have one buffer with a bool, got {found}.", op=row.id)
 
     def _check_rebind(self, where: str, row: PreparedRebind) -> None:
         for variable, index in zip(row.variables, row.buffer_indices, strict=True):

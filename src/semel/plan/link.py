@@ -10,7 +10,7 @@ back or on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from semel.errors import OrderError
 from semel.ir.abi import RowKind
@@ -18,6 +18,7 @@ from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.rows import (
+    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
@@ -26,7 +27,7 @@ from semel.plan.rows import (
     PreparedOp,
     PreparedRebind,
 )
-from semel.runtime.bases import FIXED
+from semel.runtime.bases import FIXED, Place
 from semel.runtime.optable import TableLoop, TableRebind, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
@@ -53,10 +54,11 @@ class LinkedRows:
     bases: dict[int, int] = field(default_factory=dict)
 
     def shown_steps(self) -> list[list[list[int]]]:
-        """The steps without those that only lead back to the start of a loop."""
-        kinds = (step.kind for step in self.table_steps)
-        pairs = zip(self.steps, kinds, strict=True)
-        return [step for step, kind in pairs if kind is not RowKind.END]
+        """The steps without those that only lead elsewhere: each row once."""
+        first: dict[int, list[list[int]]] = {}
+        for step in self.steps:
+            first.setdefault(step[0][0], step)
+        return list(first.values())
 
 
 def link_rows(parts: PlanParts) -> LinkedRows:
@@ -126,8 +128,11 @@ class _Linker:
         if isinstance(row, PreparedLoop):
             self._loop(first, row)
             return
+        if isinstance(row, PreparedBranch):
+            self._branch(first, row)
+            return
         if isinstance(row, PreparedRebind):
-            self._rebind(step, row)
+            self._rebind(first, row)
             return
         kind = RowKind.HOST_CALL if self._is_hosted(row) else RowKind.KERNEL
         rows = [self._row(self._ops[i], kind) for segment in step for i in segment]
@@ -151,14 +156,34 @@ class _Linker:
         last = self._add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
         made.table_loops[number] = TableLoop(row.counter_variable, first, last)
 
-    def _rebind(self, step: list[list[int]], row: PreparedRebind) -> None:
-        made = TableRow(RowKind.REBIND, 0, self._where(row), (), 1)
-        number = self._add(RowKind.REBIND, step, [made])
+    def _branch(self, position: int, row: PreparedBranch) -> None:
+        """The condition leads on to `then` or behind it; the end of `then` behind `orelse`."""
+        otherwise = self._control(RowKind.BRANCH, position, self._where(row))
+        self._block((position, 0))
+        if row.orelse:
+            over = self._control(RowKind.JUMP, position)
+            self._lead(otherwise)
+            self._block((position, 1))
+            self._lead(over)
+        else:
+            self._lead(otherwise)
+
+    def _control(self, kind: RowKind, position: int, places: tuple[Place, ...] = ()) -> int:
+        """A step with a row that leads elsewhere; its number."""
+        return self._add(kind, [[position]], [TableRow(kind, 0, places, (), 1)])
+
+    def _lead(self, step: int) -> None:
+        """Let a step lead to where the next one will be."""
+        steps = self._made.table_steps
+        steps[step] = replace(steps[step], target=len(steps))
+
+    def _rebind(self, position: int, row: PreparedRebind) -> None:
+        number = self._control(RowKind.REBIND, position, self._where(row))
         known = [self._parts.bounded[v.name] for v in row.variables]
         bounds = tuple((v.min, NO_LIMIT if v.max is None else v.max) for v in known)
         self._made.table_rebinds.append(TableRebind(number, tuple(known), bounds))
 
-    def _where(self, row: PreparedOp) -> tuple[tuple[int, int], ...]:
+    def _where(self, row: PreparedOp) -> tuple[Place, ...]:
         """Where the buffers of a row lie: a base, or none, and bytes from there."""
         buffers, bases = self._parts.buffers, self._made.bases
         return tuple(

@@ -1,7 +1,7 @@
 """The rows of a program: what a plan does, as a tree of plain records.
 
     PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
-    | PreparedLoop (with a body of rows) | PreparedRebind  --link-->  steps
+    | PreparedLoop, PreparedBranch (with bodies of rows) | PreparedRebind  --link-->  steps
 
 Compiled plans and plans built by hand consist of the same records. A row names its buffers by
 index into the program's values, its predecessors by id. Ids need not be unique: in a list with
@@ -490,6 +490,55 @@ class PreparedLoop(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedBranch(Row):
+    """The rows of `then` run if the bool in buffer `buffer_indices[0]` is true, else `orelse`.
+
+    The bool is read when the run comes here, so that rows before may compute it.
+    """
+
+    kind = "branch"
+
+    id: int
+    buffer_indices: tuple[int, ...]
+    then: tuple[PreparedOp, ...]
+    orelse: tuple[PreparedOp, ...] = ()
+    dependencies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)
+        set_fields(
+            self,
+            then=_take_rows(where, "then", self.then),
+            orelse=_take_rows(where, "orelse", self.orelse),
+        )
+
+    @property
+    def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
+        return self.then, self.orelse
+
+    def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
+        return replace(self, then=bodies[0], orelse=bodies[1])
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        return (Use(self.buffer_indices[0], "r", 1),)
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {
+            **Row.encode(self, to),
+            "then": [row.encode(to) for row in self.then],
+            "orelse": [row.encode(to) for row in self.orelse],
+        }
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedBranch:
+        return PreparedBranch(
+            then=decode_rows(record["then"], source),
+            orelse=decode_rows(record["orelse"], source),
+            **_read_common(record),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedRebind(Row):
     """Late variables get their values: `variables[i]` that of the int64 at `buffer_indices[i]`.
 
@@ -558,6 +607,7 @@ PreparedOp: TypeAlias = (
     | PreparedBufferView
     | PreparedCustomFunction
     | PreparedLoop
+    | PreparedBranch
     | PreparedRebind
 )
 

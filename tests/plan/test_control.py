@@ -1,0 +1,237 @@
+"""Branches and nested loops of plans built by hand: what runs, and what a run reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plan.build import Sketch
+from tests.plan.kernels import TILE
+from tests.plan.test_loops import check_kernel
+
+import semel
+from semel import Variable
+from semel.errors import IndexRangeError, PlanError
+from semel.plan import ExecutionPlan, PreparedBranch, PreparedCopy, PreparedKernel
+from semel.runtime.buffer import Buffer
+
+T = Variable("t", 0, 1 << 20)
+
+
+def either(threads: int = 1) -> tuple[Sketch, ExecutionPlan]:
+    """out = 2 * (2 * x) if p, else 2 * (x + 1)."""
+    s = Sketch(8)
+    s.buffer("x")
+    s.branch("p")
+    s.op("double", "x", "y")
+    s.orelse()
+    s.op("increment", "x", "y")
+    s.end()
+    s.op("double", "y", "out")
+    plan = s.build("out", threads=threads)
+    s.buffers["x"].copyin(np.arange(8, dtype=np.float32))
+    return s, plan
+
+
+def set_flag(buffer: Buffer, value: bool) -> None:
+    buffer.copyin(np.array([value]))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_of_two_arms_runs(threads: int) -> None:
+    s, plan = either(threads)
+    x = np.arange(8)
+    for value in (True, False, True, True, False):
+        set_flag(s.buffers["p"], value)
+        plan.execute()
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), 4 * x if value else 2 * (x + 1))
+
+
+def test_a_row_before_may_compute_the_condition() -> None:
+    s = Sketch(1, "bool")
+    seen: list[bool] = []
+
+    def flip(attrs: Any, buffers: Any, variables: Any) -> None:
+        buffers[0].copyin(~buffers[0].numpy())
+
+    def note(attrs: Any, buffers: Any, variables: Any) -> None:
+        seen.append(attrs)
+
+    semel.custom_function("control_flip")(flip)
+    semel.custom_function("control_note")(note)
+    try:
+        s.builder.add_op(
+            semel.plan.PreparedCustomFunction(1, "control_flip", None, (s.buffer("p"),))
+        )
+        s.branch("p")
+        s.builder.add_op(semel.plan.PreparedCustomFunction(2, "control_note", True, ()))
+        s.orelse()
+        s.builder.add_op(semel.plan.PreparedCustomFunction(3, "control_note", False, ()))
+        s.end()
+        plan = s.build("p")
+        set_flag(s.buffers["p"], False)
+        for _ in range(3):
+            plan.execute()
+        assert seen == [True, False, True]
+    finally:
+        for name in ("control_flip", "control_note"):
+            semel.unregister_custom_function(name)
+
+
+def test_what_an_arm_that_does_not_run_would_report_is_not_reported() -> None:
+    s = Sketch(8, "int64")
+    out, x = s.buffer("out"), s.buffer("x")
+    s.branch("p")
+    call = PreparedKernel(3, None, check_kernel(), "cpu", (out, x), (0,), fixedvars={"row": 0})
+    s.builder.add_op(call)
+    s.end()
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.full(8, 99))
+    set_flag(s.flag("p"), False)
+    plan.execute()
+    set_flag(s.flag("p"), True)
+    with pytest.raises(IndexRangeError, match="got 99"):
+        plan.execute()
+    set_flag(s.flag("p"), False)
+    plan.execute()
+
+
+def test_a_branch_is_a_fence_with_steps_of_its_own() -> None:
+    _, plan = either()
+    assert plan.steps == [[[0]], [[1]], [[2]], [[3]]]
+    assert plan.op_dependencies == [(), (), (), (0,)]
+    told = plan.explain()
+    assert [op.kind for op in told.ops] == ["branch", "kernel", "kernel", "kernel"]
+    report = plan.execute_profiled(limits=False)
+    assert [len(p.spans) for p in report] in ([0, 1, 0, 1], [0, 0, 1, 1])
+
+
+def test_a_clone_and_a_file_branch_too(tmp_path: Path) -> None:
+    s = Sketch(8)
+    a, b, out = (s.buffer(name) for name in ("a", "b", "out"))
+    s.branch("p")
+    s.builder.add_op(PreparedCopy(3, (out, a)))
+    s.orelse()
+    s.builder.add_op(PreparedCopy(4, (out, b)))
+    s.end()
+    plan = s.build("out")
+    s.buffers["a"].copyin(np.full(8, 1, np.float32))
+    s.buffers["b"].copyin(np.full(8, 2, np.float32))
+    for value, want in ((True, 1), (False, 2)):
+        set_flag(s.buffers["p"], value)
+        plan.execute()
+        plan.save(tmp_path / "plan")
+        for other in (plan, plan.clone(), semel.load_plan(tmp_path / "plan", threads=1)):
+            other.execute()
+            np.testing.assert_array_equal(other.output_buffer.numpy(), np.full(8, want))
+
+
+@pytest.mark.parametrize("buffers", [(), (0,), (1, 1)])
+def test_a_branch_needs_one_bool(buffers: tuple[int, ...]) -> None:
+    s = Sketch(8)
+    s.buffer("x")
+    s.flag("p")
+    s.builder.add_op(PreparedBranch(5, buffers, ()))
+    with pytest.raises(PlanError, match="one buffer with a bool"):
+        s.build("x")
+
+
+def test_loops_nest() -> None:
+    s = Sketch(8)
+    s.begin(T, "i", 1)
+    s.op("increment", "x", "y")
+    s.begin(3, "j", 2)
+    s.op("increment", "y", "z")
+    s.op("increment", "z", "y")
+    s.end()
+    s.op("double", "y", "x")
+    s.end()
+    plan = s.build("x")
+    for trip in (0, 1, 4):
+        s.buffers["x"].copyin(np.ones(8, np.float32))
+        plan.execute_with_vars(t=trip)
+        want = 1
+        for _ in range(trip):
+            want = 2 * (want + 1 + 6)
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, want))
+    assert [op.times for op in plan.explain().ops] == ["t", "t", "3", "t x 3", "t x 3", "t"]
+
+
+# ---------------------------------------------------------------- random trees
+
+Tree = list[Any]
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Tree:
+    names = st.sampled_from("abcd")
+    items: Tree = []
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["op", "op", "loop", "branch"] if depth else ["op"]))
+        if kind == "op":
+            source, to = draw(names), draw(names)
+            if source != to:
+                items.append((draw(st.sampled_from(["double", "increment"])), source, to))
+        elif kind == "loop":
+            items.append(("loop", draw(st.integers(0, 3)), draw(trees(depth=depth - 1))))
+        else:
+            arms = draw(trees(depth=depth - 1)), draw(trees(depth=depth - 1))
+            items.append(("branch", draw(st.sampled_from("pq")), *arms))
+    return items
+
+
+def add(s: Sketch, tree: Tree, number: list[int]) -> None:
+    for kind, *rest in tree:
+        number[0] += 1
+        if kind == "loop":
+            s.begin(rest[0], f"i{number[0]}", number[0])
+            add(s, rest[1], number)
+            s.end()
+        elif kind == "branch":
+            s.branch(rest[0], number[0])
+            add(s, rest[1], number)
+            s.orelse()
+            add(s, rest[2], number)
+            s.end()
+        else:
+            s.op(kind, *rest)
+
+
+def interpret(tree: Tree, values: dict[str, Any], flags: dict[str, bool]) -> None:
+    for kind, *rest in tree:
+        if kind == "loop":
+            for _ in range(rest[0]):
+                interpret(rest[1], values, flags)
+        elif kind == "branch":
+            interpret(rest[1] if flags[rest[0]] else rest[2], values, flags)
+        else:
+            source, to = rest
+            values[to] = values[source] * 2 if kind == "double" else values[source] + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.booleans(), st.booleans(), st.sampled_from([1, 2]))
+def test_random_trees_do_what_they_say(tree: Tree, p: bool, q: bool, threads: int) -> None:
+    s = Sketch(2 * TILE, bytes_per_element=1000)
+    values: dict[str, Any] = {
+        name: np.full(2 * TILE, i, np.float32) for i, name in enumerate("abcd")
+    }
+    for name in values:
+        s.buffer(name)
+    flags = {"p": p, "q": q}
+    for name in flags:
+        s.flag(name)
+    add(s, tree, [0])
+    plan = s.build(*values, threads=threads)
+    for name, array in values.items():
+        s.buffers[name].copyin(array)
+    for name, value in flags.items():
+        set_flag(s.buffers[name], value)
+    plan.execute()
+    interpret(tree, values, flags)
+    for name, array in values.items():
+        np.testing.assert_array_equal(s.buffers[name].numpy(), array)
