@@ -70,6 +70,16 @@ class Sketch:
         """What is added up to the next `end` is the body of a loop."""
         self._start(PreparedLoop(id, counter, trip, ()), "body")
 
+    def begin_while(self, condition: str, most: Dim, counter: str = "step", id: int = 1) -> None:
+        """What is added up to `run` says whether to go on, what follows up to `end` is the body."""
+        self.flag(condition)
+        row = PreparedLoop(id, counter, most, (), buffer_indices=(self.buffer(condition),))
+        self._start(row, "test")
+
+    def run(self) -> None:
+        """The end of the test of a loop."""
+        self._start(self._finish(), "body")
+
     def branch(self, condition: str, id: int = 2) -> None:
         """What is added up to the next `end` runs if the named bool is true."""
         self.flag(condition)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,21 @@ from tests.plan.test_loops import check_kernel
 
 import semel
 from semel import Variable
+from semel.compiler.artefacts import compile_kernel
+from semel.devices import find_backend
 from semel.errors import IndexRangeError, PlanError
-from semel.plan import ExecutionPlan, PreparedBranch, PreparedCopy, PreparedKernel
+from semel.ir.expr import Dim, Index
+from semel.ir.types import BOOL, FLOAT32
+from semel.kernel import ir
+from semel.plan import (
+    ExecutionPlan,
+    PreparedBranch,
+    PreparedCopy,
+    PreparedKernel,
+    PreparedLoop,
+)
 from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
 
 T = Variable("t", 0, 1 << 20)
 
@@ -158,7 +172,106 @@ def test_loops_nest() -> None:
         for _ in range(trip):
             want = 2 * (want + 1 + 6)
         np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, want))
-    assert [op.times for op in plan.explain().ops] == ["t", "t", "3", "t x 3", "t x 3", "t"]
+    assert [op.times for op in plan.explain().ops] == ["t", "t", *["t x 3"] * 3, "t"]
+
+
+# ---------------------------------------------------------------- conditional loops
+
+
+@cache
+def below_kernel() -> CachedKernel:
+    """p = x[0] < 10."""
+    flag, x = ir.Buffer("b0", BOOL, 1, "w"), ir.Buffer("b1", FLOAT32, 8, "r")
+    value = ir.op("lt", ir.load(x, 0), ir.const(FLOAT32, 10.0))
+    body = (ir.Store(flag, 0, value),)
+    kernel = ir.Kernel("below", (flag, x), (), (), Index("tile", 1), 1, body)
+    backend = find_backend("cpu")
+    return compile_kernel(kernel, backend.compiler(backend.target()))
+
+
+def doubling(threads: int = 1, most: Dim = T) -> tuple[Sketch, ExecutionPlan]:
+    """while x[0] < 10, and at most so many times: x = 2 * (x + 1)."""
+    s = Sketch(8)
+    x = s.buffer("x")
+    s.begin_while("p", most)
+    s.builder.add_op(PreparedKernel(7, None, below_kernel(), "cpu", (s.buffer("p"), x), (0,)))
+    s.run()
+    s.op("increment", "x", "y")
+    s.op("double", "y", "x")
+    s.end()
+    s.op("double", "x", "out")
+    return s, s.build("out", threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loop_goes_on_while_its_bool_is_true(threads: int) -> None:
+    s, plan = doubling(threads)
+    for start, most in ((1, 100), (50, 100), (0, 100), (1, 0), (1, 1), (1, 2), (9, 100)):
+        s.buffers["x"].copyin(np.full(8, start, np.float32))
+        plan.execute_with_vars(t=most)
+        want, trips = start, 0
+        while want < 10 and trips < most:
+            want, trips = 2 * (want + 1), trips + 1
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, 2 * want))
+        if most > 0:
+            assert plan._state.table.iteration(0) == trips - (trips == most)
+
+
+def test_an_endless_loop_can_be_interrupted() -> None:
+    s = Sketch(8)
+    s.begin_while("p", 1 << 60)
+    s.run()
+    s.op("increment", "x", "y")
+    s.end()
+    plan = s.build("y")
+    set_flag(s.buffers["p"], True)
+
+    def stop(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt, match=""):
+            plan.execute()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    set_flag(s.buffers["p"], False)
+    plan.execute()
+
+
+def test_a_failure_ends_a_conditional_loop() -> None:
+    s = Sketch(8, "int64")
+    out, x = s.buffer("out"), s.buffer("x")
+    s.begin_while("p", 1 << 60)
+    s.run()
+    call = PreparedKernel(3, None, check_kernel(), "cpu", (out, x), (0,), fixedvars={"row": 0})
+    s.builder.add_op(call)
+    s.end()
+    plan = s.build("out")
+    set_flag(s.buffers["p"], True)
+    s.buffers["x"].copyin(np.full(8, 99))
+    with pytest.raises(IndexRangeError, match="got 99, in iteration 0"):
+        plan.execute()
+
+
+def test_a_conditional_loop_is_explained_and_profiled() -> None:
+    s, plan = doubling()
+    s.buffers["x"].copyin(np.ones(8, np.float32))
+    report = plan.execute_profiled({"t": 9}, limits=False)
+    assert [(p.kind, len(p.spans)) for p in report] == [
+        ("loop", 0), ("kernel", 3), ("kernel", 2), ("kernel", 2), ("kernel", 1)
+    ]  # fmt: skip
+    assert [op.times for op in plan.explain().ops] == ["t", "t", "t", "t", ""]
+
+
+def test_a_test_without_a_bool_is_refused() -> None:
+    s = Sketch(8)
+    copy = PreparedCopy(3, (s.buffer("y"), s.buffer("x")))
+    s.builder.add_op(PreparedLoop(1, "step", T, (), test=(copy,)))
+    with pytest.raises(PlanError, match="must have a bool too"):
+        s.build("y")
 
 
 # ---------------------------------------------------------------- random trees

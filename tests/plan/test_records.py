@@ -81,6 +81,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "min_val": (3.5, "3", None, True, -(1 << 70)),
     "max_val": (3.5, "3", True, -1, 1 << 70),
     "body": (None, 5, "x", (5,), [None], (RuntimeVar("n", 0),)),
+    "test": (None, 5, "x", (5,), [None]),
     "then": (None, 5, "x", (5,), [None]),
     "orelse": (None, 5, "x", (5,), [None]),
     "notes": (None, "x", ("x",)),

@@ -243,7 +243,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     PreparedCopy: ("id buffer_indices dependencies", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies", ""),
-    PreparedLoop: ("id counter trip body dependencies buffer_indices", ""),
+    PreparedLoop: ("id counter trip body test dependencies buffer_indices", ""),
     PreparedRebind: ("id variables buffer_indices limits dependencies", ""),
     PreparedCustomFunction: (
         "id kind attrs buffer_indices fixedvars dependencies runtime_vars",

@@ -114,7 +114,9 @@ class _Checker:
                 self._check_custom(where, row)
             case PreparedLoop():
                 if row.buffer_indices:
-                    raise PlanError(where, "a loop has no buffers of its own.", op=row.id)
+                    self._check_condition(f"{where} (loop)", row)
+                elif row.test:
+                    raise PlanError(where, "a loop with a test must have a bool too.", op=row.id)
             case PreparedBranch():
                 self._check_condition(f"{where} (branch)", row)
             case PreparedRebind():

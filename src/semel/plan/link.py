@@ -152,8 +152,13 @@ class _Linker:
         number = len(made.table_loops)
         made.table_loops.append(TableLoop(row.counter_variable, 0, 0))
         first = self._add(RowKind.LOOP, ends, [TableRow(RowKind.LOOP, 0, (), (), row.trip)])
-        self._block((position, 0))
+        if row.buffer_indices:
+            self._block((position, 0))
+            leave = self._control(RowKind.BRANCH, position, self._where(row))
+        self._block((position, 1))
         last = self._add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
+        if row.buffer_indices:
+            self._lead(leave)
         made.table_loops[number] = TableLoop(row.counter_variable, first, last)
 
     def _branch(self, position: int, row: PreparedBranch) -> None:

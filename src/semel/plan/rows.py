@@ -439,6 +439,9 @@ class PreparedLoop(Row):
 
     `trip` is an expression over the plan's variables; at 0, nothing runs. `counter` is a
     variable that rows inside see by its name and that nobody binds: the runner writes it.
+
+    With a bool in `buffer_indices` the loop is conditional: each iteration begins with the rows of
+    `test`, and is the last one, without its body, if the bool is false after them.
     """
 
     kind = "loop"
@@ -449,6 +452,7 @@ class PreparedLoop(Row):
     body: tuple[PreparedOp, ...]
     dependencies: tuple[int, ...] = ()
     buffer_indices: tuple[int, ...] = ()
+    test: tuple[PreparedOp, ...] = ()
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -457,14 +461,18 @@ class PreparedLoop(Row):
             self,
             trip=take_dim(where, "trip", self.trip),
             body=_take_rows(where, "body", self.body),
+            test=_take_rows(where, "test", self.test),
         )
 
     @property
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
-        return (self.body,)
+        return self.test, self.body
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
-        return replace(self, body=bodies[0])
+        return replace(self, test=bodies[0], body=bodies[1])
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        return tuple(Use(index, "r", 1) for index in self.buffer_indices)
 
     @property
     def counter_variable(self) -> Variable:
@@ -476,6 +484,7 @@ class PreparedLoop(Row):
             **Row.encode(self, to),
             "counter": self.counter,
             "trip": to.dim(self.trip),
+            "test": [row.encode(to) for row in self.test],
             "body": [row.encode(to) for row in self.body],
         }
 
@@ -484,6 +493,7 @@ class PreparedLoop(Row):
         return PreparedLoop(
             counter=as_text(record["counter"]),
             trip=source.dim(record["trip"]),
+            test=decode_rows(record["test"], source),
             body=decode_rows(record["body"], source),
             **_read_common(record),
         )
