@@ -232,7 +232,7 @@ def test_an_endless_loop_can_be_interrupted() -> None:
     before = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt, match="^stop$"):
+        with pytest.raises(KeyboardInterrupt, match=r"^stop$"):
             plan.execute()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
