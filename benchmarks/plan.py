@@ -26,7 +26,7 @@ from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import PreparedKernel, PreparedLoop
+from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedRebind, RuntimeVar
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -72,6 +72,7 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
     return {
         "op": _op_overhead,
         "iteration": _iteration_overhead,
+        "late": _late_overhead,
         "barrier": _barrier_overhead,
         "siblings": _siblings,
         "clones": _clones,
@@ -167,6 +168,32 @@ def _iteration_overhead() -> PlanRow:
         plans.append(builder.build(threads=1))
     few_s, many_s = _best(plans, calls=50)
     return PlanRow("one more iteration, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 100)
+
+
+def _late_overhead() -> PlanRow:
+    """Late variables that change nothing: what a rebind costs beside the kernel that counts."""
+    buffers = [Buffer.empty((8,), "float32"), Buffer.empty((8,), "float32")]
+    buffers.append(Buffer.empty((), "int64"))
+    kernel, many = _kernel("nothing"), 100
+    plans = []
+    for count in (0, many):
+        builder = ExecutionPlanBuilder()
+        for i, buffer in enumerate(buffers):
+            builder.add_buffer(i, buffer)
+        for i in range(many):
+            if i < count:
+                builder.add_op(PreparedRebind(1 + 2 * i, (RuntimeVar(f"late{i}", 0, 8),), (2,)))
+            turns = (RuntimeVar(f"late{i}" if i < count else "turns", 0, 8),)
+            builder.add_kernel(
+                PreparedKernel(
+                    2 + 2 * i, None, kernel, "cpu", (0, 1), (1,), runtime_vars=turns,
+                    vals=() if i < count else (0,),
+                )
+            )  # fmt: skip
+        builder.set_output_buffer(1)
+        plans.append(builder.build(threads=1))
+    without_s, with_s = _best(plans, calls=50)
+    return PlanRow("a late size, 1 thread", (with_s - without_s) / many * 1e9, "ns", 1000)
 
 
 def _barrier_overhead() -> PlanRow:

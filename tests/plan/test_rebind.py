@@ -154,8 +154,10 @@ def test_kept_values_have_late_shapes() -> None:
 
 def test_reports_show_the_rebind() -> None:
     plan = semel.prepare(both())
+    assert "late variable late0 in [0, 100], known after a run" in str(plan.explain())
     check(plan)
     assert "rebind late0, late1 (rebind)" in str(plan.explain())
+    assert "late variable late1 in [0, 100], now 2" in str(plan.explain())
     assert "rebind late0, late1" in str(plan.execute_profiled(limits=False))
     assert "late0=2" in str(plan.execute_profiled(limits=False))
 

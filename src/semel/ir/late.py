@@ -12,8 +12,8 @@ docs/decisions/0039-late-sizes.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from semel.errors import GraphError
@@ -28,7 +28,15 @@ from semel.ir.expr import (
     substitute,
     variables,
 )
-from semel.ir.graph import Graph, Node, count_of, let_counts_go, make_node, topological
+from semel.ir.graph import (
+    Graph,
+    Node,
+    attr_dims,
+    count_of,
+    let_counts_go,
+    make_node,
+    topological,
+)
 from semel.ir.types import TensorType
 
 _DIMS = (Variable, Index, Fn, Expr)
@@ -45,13 +53,11 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     for variable in _mentioned(graph.nodes):
         _find_count(variable, counts)
     names, outputs = zip(*graph.results, strict=True)
-    by = _numbered(counts, {*names, *(v.name for v in _all_variables(counts, graph))})
+    nodes = topological((*counts.values(), *outputs))
+    by = _numbered(counts, {*names, *_bound_names(nodes)})
     new: dict[Node, Node] = {}
-    for node in topological((*counts.values(), *outputs)):
-        attrs = substitute_attrs(node.attrs, by)
-        made = make_node(node.op.name, [new[n] for n in node.inputs], attrs)
-        made.origins = made.origins or node.origins
-        new[node] = made
+    for node in nodes:
+        new[node] = _renamed(node, [new[n] for n in node.inputs], by)
     let_counts_go()
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
@@ -79,13 +85,14 @@ def _find_count(variable: LateVariable, counts: dict[LateVariable, Node]) -> Non
     counts[variable] = count
 
 
-def _all_variables(counts: Mapping[LateVariable, Node], graph: Graph) -> set[Variable]:
-    """The variables that somebody binds, of the graph and of what counts."""
-    found = set(graph.variables)
-    for variable, count in counts.items():
-        found.update(variables(variable.limit))
-        found.update(Graph((count,)).variables)
-    return {v for v in found if not isinstance(v, LateVariable)}
+def _bound_names(nodes: Iterable[Node]) -> set[str]:
+    """The names of the variables that somebody binds."""
+    found: set[str] = set()
+    for node in nodes:
+        for dim in (*node.type.shape, *attr_dims(node.attrs)):
+            if not isinstance(dim, int):
+                found.update(v.name for v in variables(dim) if not isinstance(v, LateVariable))
+    return found
 
 
 def _numbered(
@@ -109,12 +116,22 @@ def _numbered(
 def substitute_attrs(attrs: Any, by: Mapping[Any, Dim]) -> Any:
     """The attributes with atoms of their dims replaced; the same object if there are none."""
     changed = {}
-    for each in fields(attrs) if attrs is not None else ():
-        value = getattr(attrs, each.name)
+    for name in attrs.__dataclass_fields__ if attrs is not None else ():
+        value = getattr(attrs, name)
         new = _substitute(value, by)
         if new is not value:
-            changed[each.name] = new
+            changed[name] = new
     return replace(attrs, **changed) if changed else attrs
+
+
+def _renamed(node: Node, inputs: Sequence[Node], by: Mapping[Any, Dim]) -> Node:
+    """The node over these operands, with atoms of its dims replaced; itself if nothing changes."""
+    attrs = substitute_attrs(node.attrs, by)
+    if attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+        return node
+    made = make_node(node.op.name, inputs, attrs)
+    made.origins = made.origins or node.origins
+    return made
 
 
 def _substitute(value: Any, by: Mapping[Any, Dim]) -> Any:
@@ -143,12 +160,6 @@ def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
     """The graph with atoms of its dims replaced; the same object if there are none."""
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        attrs = substitute_attrs(node.attrs, by)
-        inputs = [new[n] for n in node.inputs]
-        is_same = attrs is node.attrs and all(
-            a is b for a, b in zip(inputs, node.inputs, strict=True)
-        )
-        new[node] = node if is_same else make_node(node.op.name, inputs, attrs)
-        new[node].origins = new[node].origins or node.origins
+        new[node] = _renamed(node, [new[n] for n in node.inputs], by)
     outputs = tuple(new[n] for n in graph.outputs)
     return graph if outputs == graph.outputs else graph.with_outputs(outputs)

@@ -57,6 +57,7 @@ reshape, permute, broadcast_to, pad = (
 flip, roll, tile, repeat = (_function(n) for n in ("flip", "roll", "tile", "repeat"))
 take, take_along_axis, one_hot = (_function(n) for n in ("take", "take_along_axis", "one_hot"))
 tril, triu, diag = (_function(n) for n in ("tril", "triu", "diag"))
+argwhere, masked_select = (_function(n) for n in ("argwhere", "masked_select"))
 cumsum, cumprod, sort, argsort = (_function(n) for n in ("cumsum", "cumprod", "sort", "argsort"))
 
 zeros, ones, full, empty = Tensor.zeros, Tensor.ones, Tensor.full, Tensor.empty
@@ -98,6 +99,21 @@ def rnn(
 def topk(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements in order, and their indices."""
     return Tensor._lift(x).topk(k, axis, largest)
+
+
+def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
+    """np.nonzero: the indices of the elements that are not 0, one tensor per axis."""
+    return Tensor._lift(x).nonzero()
+
+
+def unique(
+    x: TensorLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    """np.unique: the distinct elements in ascending order; see `Tensor.unique`."""
+    return Tensor._lift(x).unique(return_index, return_inverse, return_counts)
 
 
 def split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:

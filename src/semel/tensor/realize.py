@@ -178,6 +178,9 @@ class Realize(Recurrent):
     def _late_outline(self, where: str) -> Outline | None:
         """For what has no outline by itself: that of the graph with all its sizes, or an error."""
         graph, _ = with_counts(Graph((self._node,)))
+        outline = graph_outline(graph) if graph.late else None
+        if outline is not None:
+            return outline
         missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
         bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
         missing += [f"variable '{v.name}'" for v in bound]
@@ -187,7 +190,7 @@ class Realize(Recurrent):
                 f"a value must not depend on inputs or variables, got {', '.join(missing)}.",
                 hint="Prepare it once, plan = t.prepare(), and call plan(name=array).",
             )
-        return graph_outline(graph) if graph.late else None
+        return None
 
     # ------------------------------------------------------------ Python numbers
 

@@ -101,7 +101,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedVariable:
-    """A variable, its bounds and value, and everything that it changes."""
+    """A variable, its bounds and value, and everything that it changes.
+
+    A late one has the value that the last run found out.
+    """
 
     name: str
     min: int
@@ -109,6 +112,7 @@ class ExplainedVariable:
     value: int | None
     changes: tuple[Change, ...]
     guards: tuple[str, ...]
+    is_late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,9 @@ def explain_plan(
         num_distinct_kernels=len(set(kernels)),
         ops=_ops(parts, linked),
         buffers=buffers,
-        variables=tuple(_variable(v.variable, parts, values) for v in parts.variables),
+        variables=tuple(
+            _variable(v.variable, parts, values) for v in (*parts.variables, *parts.late)
+        ),
         memory=_memory(memory, buffers, len(linked.order)),
         log=parts.program.log,
     )
@@ -308,8 +314,8 @@ def _memory(
 
 def _variable(variable: Variable, parts: PlanParts, values: Mapping[str, int]) -> ExplainedVariable:
     others = {
-        v.variable.name: values.get(v.variable.name, v.top if v.top is not None else v.variable.min)
-        for v in parts.variables
+        v.name: values.get(v.name, v.min if v.max is None else v.max)
+        for v in parts.bounded.values()
     }
     quantities: dict[tuple[str, Dim], list[str]] = {}
     for what, where, value in _quantities(parts):
@@ -324,9 +330,14 @@ def _variable(variable: Variable, parts: PlanParts, values: Mapping[str, int]) -
         for expr, message in parts.guards
         if variable.name in {v.name for v in variables(expr)}
     ]
-    now = values.get(variable.name)
     return ExplainedVariable(
-        variable.name, variable.min, variable.max, now, tuple(changes), tuple(guards)
+        variable.name,
+        variable.min,
+        variable.max,
+        values.get(variable.name),
+        tuple(changes),
+        tuple(guards),
+        any(v.variable.name == variable.name for v in parts.late),
     )
 
 

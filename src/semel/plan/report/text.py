@@ -122,8 +122,9 @@ def _variables(it: Explanation) -> Iterator[str]:
 
 def _variable(it: ExplainedVariable) -> Iterator[str]:
     top = "..." if it.max is None else it.max
-    now = "not bound" if it.value is None else f"now {it.value}"
-    yield f"variable {it.name} in [{it.min}, {top}], {now}"
+    unknown = "known after a run" if it.is_late else "not bound"
+    now = unknown if it.value is None else f"now {it.value}"
+    yield f"{'late ' if it.is_late else ''}variable {it.name} in [{it.min}, {top}], {now}"
     if not it.changes:
         yield "  changes nothing"
     for change in it.changes:
