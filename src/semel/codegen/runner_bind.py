@@ -254,6 +254,12 @@ commit_one:
   %from = getelementptr i64, ptr %pending, i64 %k
   %value = load i64, ptr %from, align 8
   %to = getelementptr i64, ptr %current, i64 %k
+  ; Outputs are those of the variables before: if no run follows, they cannot be read any more.
+  %known = load i64, ptr %to, align 8
+  %kept = icmp eq i64 %known, %value
+  %valid = word %h.Header.VALID
+  %still = select i1 %kept, i64 %valid, i64 0
+  set %h.Header.VALID = %still
   store i64 %value, ptr %to, align 8
   %k1 = add i64 %k, 1
   br label %commit

@@ -449,8 +449,13 @@ class ExecutionPlan:
         values = self._state.solve({**shapes, **bound})
         self._ensure_capacity(values)
         self._commit_shapes(shapes, values)
-        for name, array in arrays.items():
-            self._parts.buffers[slots[name].index].array(array.shape)[...] = array
+        try:
+            for name, array in arrays.items():
+                self._parts.buffers[slots[name].index].array(array.shape)[...] = array
+        except BaseException:  # a handler's: what is there is of another shape
+            for name in arrays:
+                slots[name].forget()
+            raise
         self._run()
         self._fast = self._remember_call(arrays)
         return self._fast.copies()
@@ -769,6 +774,7 @@ class ExecutionPlan:
         for io, array in arrays.items():
             self._state.inputs[io.name].begin_write(array.shape)
             self._parts.buffers[io.index].array(array.shape)[...] = array
+            self._state.inputs[io.name].end_write(array.shape)
         self._run_with(values)
         for i, buffer in enumerate(self.output_buffers):
             write(i, buffer.array())

@@ -234,8 +234,12 @@ class InputKeeper:
     def begin_write(self, shape: ConcreteShape) -> None:
         self._check_writable()
         self.state.ensure_capacity(self.state.solve({self.name: shape}))
-        self.record(shape)
+        if self.recorded_shape() != shape:
+            self.forget()  # until it is written: what is there has another shape
         self._writes += 1
+
+    def end_write(self, shape: ConcreteShape) -> None:
+        self.record(shape)
 
     def begin_part_write(self) -> None:
         self._check_writable()
@@ -281,6 +285,9 @@ class OutputKeeper:
 
     def begin_write(self, shape: ConcreteShape) -> None:
         self.begin_part_write()
+
+    def end_write(self, shape: ConcreteShape) -> None:
+        """Its shape is not that of what was written, but that of the variables."""
 
     def begin_part_write(self) -> None:
         raise PlanError("copyin", "an output is written by the plan.")
@@ -371,6 +378,9 @@ class PlainKeeper:
     def begin_write(self, shape: ConcreteShape) -> None:
         if shape != self._shape:
             raise InputError("copyin", f"shape must be {self._shape}, got {shape}.", shape=shape)
+
+    def end_write(self, shape: ConcreteShape) -> None:
+        """It has one shape, and what was written has that."""
 
     def begin_part_write(self) -> None:
         """Nothing is known of the rest."""

@@ -44,7 +44,10 @@ class Keeper(Protocol):
         """The shape at the current variables; raises if one is not bound."""
 
     def begin_write(self, shape: ConcreteShape) -> None:
-        """Refuse a shape that the buffer's type does not allow, and remember a legal one."""
+        """Refuse a shape that the buffer's type does not allow; contents of another are void."""
+
+    def end_write(self, shape: ConcreteShape) -> None:
+        """Remember the shape that was written. Never called if a signal handler interrupts."""
 
     def begin_part_write(self) -> None:
         """Refuse to have part of the contents written if the rest is not valid."""
@@ -224,6 +227,7 @@ class Buffer:
     def _write(self, keeper: Keeper, source: Array) -> None:
         keeper.begin_write(source.shape)
         self.array(source.shape)[...] = source
+        keeper.end_write(source.shape)
 
     def copyout(self, array: Array) -> None:
         """Read into an array of this shape and dtype."""
@@ -297,6 +301,9 @@ class _PartKeeper:
             raise InputError("copyin", f"shape must be {self.shape_now()}, got {shape}.")
         self._keeper.begin_part_write()
         self._check_covered(self._keeper.shape_now())
+
+    def end_write(self, shape: ConcreteShape) -> None:
+        """A part is written in the shape that it has."""
 
     def begin_part_write(self) -> None:
         self._check_place()
