@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -389,3 +390,14 @@ def test_the_command_refuses_what_it_cannot_profile(
 ) -> None:
     assert main(["profile", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_no_time_is_no_rate() -> None:
+    """A clock may stand still over a short operation."""
+    s = Sketch(1024)
+    s.op("double", "x", "y")
+    (profile,) = s.build("y").execute_profiled(limits=False)
+    second = replace(profile, elapsed=1.0)
+    assert (second.gb_per_s, second.gflop_per_s) == (profile.bytes / 1e9, profile.flops / 1e9)
+    still = replace(profile, elapsed=0.0)
+    assert (still.gb_per_s, still.gflop_per_s) == (0.0, 0.0)

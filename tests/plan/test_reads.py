@@ -160,3 +160,18 @@ def test_an_intermediate_cannot_be_written() -> None:
     assert arena
     with pytest.raises(PlanError, match="an intermediate is written by the plan"):
         arena[0].copyin(np.zeros(arena[0].shape, np.float32))
+
+
+def test_an_input_that_was_unbound_is_the_plans_to_write() -> None:
+    plan = symbolic_add()
+    x = np.ones(4, np.float32)
+    plan(x=x, y=x)
+    buffer: Any = plan.buffers[0]
+    plan.bind_input("x", x)
+    with pytest.raises(PlanError, match=r"bound|caller"):
+        buffer.copyin(np.zeros(4, np.float32))
+    plan.unbind("x")
+    buffer.copyin(np.full(4, 5, np.float32))
+    plan.execute()
+    assert plan.output_buffer.numpy().tolist() == [6] * 4
+    assert x.tolist() == [1] * 4

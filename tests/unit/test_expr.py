@@ -368,3 +368,10 @@ def test_divisors_are_found_inside_out() -> None:
     found = divisors(maximum(floordiv(n, d + 7) + mod(n, 3), floordiv(d, mod(n, d))))
     assert set(found) == {d, mod(n, d), d + 7, 3}
     assert found.index(d) < found.index(mod(n, d))
+
+
+@pytest.mark.parametrize("factor", [1, 3, Variable("a", 1, 9), 2 * Variable("z", 1, 9)], ids=str)
+def test_quotient_and_rest_join_whatever_they_are_multiplied_with(factor: Dim) -> None:
+    x = Index("x", 64)
+    assert factor * (x % 4) + factor * (x // 4) * 4 == factor * x
+    assert factor * (x // 4) * 4 + factor * (x % 4) + 5 == factor * x + 5
