@@ -171,8 +171,10 @@ decide:
   %pt = pointer %control_row.Row.FUNCTION
   %trip = word %control_row.Row.TILES
   %where = pointer %control_row.Row.BUFFERS
-  switch i64 %kind, label %next [ i64 @RowKind.END, label %back
-                                  i64 @RowKind.LOOP, label %enter
+  %is_end = icmp eq i64 %kind, @RowKind.END
+  br i1 %is_end, label %back, label %other
+other:
+  switch i64 %kind, label %next [ i64 @RowKind.LOOP, label %enter
                                   i64 @RowKind.BRANCH, label %branch
                                   i64 @RowKind.REBIND, label %late_sizes ]
 enter:
@@ -250,7 +252,7 @@ clock:
   br i1 %go_on, label %next, label %again
 next:
   %to = phi i64 [ %i1, %small_done ], [ %later, %clock ], [ %after, %skip ],
-                [ %i1, %first_time ], [ %i1, %back ], [ %target, %decide ],
+                [ %i1, %first_time ], [ %i1, %back ], [ %target, %other ],
                 [ %chosen, %branch ], [ %i1, %late_sizes ]
   br label %head
 again:
