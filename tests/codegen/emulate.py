@@ -1,6 +1,7 @@
-"""Run a kernel for another machine under an emulator, on arrays.
+"""Run a kernel, or the plan runner, for another machine under an emulator, on arrays.
 
     Kernel x Target --Emulated--> arrays written in place, the failed check if any
+    op table x Target --EmulatedRunner--> the same, and the code of the run
 
 The kernel becomes a program of its own: a static ELF file with the code, and with one block
 of memory that holds the arguments and all arrays. It calls the kernel, writes the block to
@@ -9,6 +10,7 @@ its output and exits. `qemu-user` runs it; AArch64 has all we emit, x86-64 up to
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from semel.codegen.emit import emit_kernel
+from semel.codegen.runner import emit_runner
 from semel.devices.cpu.elf import link_image
 from semel.devices.cpu.toolchain import compile_ir
 from semel.ir.target import Target
@@ -37,6 +40,25 @@ _X86_FEATURES = frozenset(
      "sse3", "sse4.1", "sse4.2", "ssse3", "xsave")
 )  # fmt: skip
 
+_RUN = f"""
+define void @_start() #77 {{
+  %call = inttoptr i64 {_BLOCK_AT} to ptr
+  %header = load ptr, ptr %call
+  %code = call i64 @run(ptr %header)
+  %at1 = getelementptr i8, ptr %call, i64 8
+  %size = load i64, ptr %at1
+  %at2 = getelementptr i8, ptr %call, i64 16
+  store i64 %code, ptr %at2
+  SYSTEM
+  unreachable
+}}
+define ptr @memmove(ptr %to, ptr %from, i64 %count) #77 {{
+  call void @llvm.trap()
+  unreachable
+}}
+declare void @llvm.trap()
+attributes #77 = {{ nounwind noinline alignstack=16 "no-builtins" }}
+"""
 _CALL = f"""
 define void @_start() #77 {{
   %call = inttoptr i64 {_BLOCK_AT} to ptr
@@ -111,16 +133,37 @@ def can_emulate(target: Target) -> bool:
     return emulator(target).startswith("/")
 
 
-class Emulated:
+class _Program:
+    """Machine code that starts at `_start`, run by an emulator on one block of memory."""
+
+    def __init__(self, text: str, target: Target) -> None:
+        self._command = emulator(target)
+        self._machine = _MACHINE[target.arch]
+        self._system = bytes.fromhex(_SYSTEM[target.arch][0])
+        self._image, self.symbols = link_image(compile_ir(text, target), _CODE_AT)
+        self._entry = self.symbols["_start"]
+
+    def _run(self, block: bytes) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            program, output = Path(folder, "program"), Path(folder, "output")
+            segments = {_SYSTEM_AT: self._system, _CODE_AT: self._image, _BLOCK_AT: block}
+            program.write_bytes(_executable(self._machine, self._entry, segments))
+            program.chmod(0o700)
+            with output.open("wb") as file:
+                command = [self._command, "-cpu", "max", str(program)]
+                done = subprocess.run(
+                    command, stdout=file, stderr=subprocess.PIPE, timeout=120, check=False
+                )
+            assert done.returncode == 0, done.stderr.decode()
+            return output.read_bytes()
+
+
+class Emulated(_Program):
     """A kernel's machine code, run by an emulator."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
-        self._command = emulator(target)
-        self._machine = _MACHINE[target.arch]
-        text = emit_kernel(kernel, target, "kernel_under_test") + _start(target.arch)
-        self._system = bytes.fromhex(_SYSTEM[target.arch][0])
-        self._image, symbols = link_image(compile_ir(text, target), _CODE_AT)
-        self._entry = symbols["_start"]
+        text = emit_kernel(kernel, target, "kernel_under_test") + _start(target.arch, _CALL)
+        super().__init__(text, target)
 
     def call(
         self,
@@ -149,19 +192,46 @@ class Emulated:
             flat = np.frombuffer(after[start : start + array.nbytes], array.dtype)
             array[...] = flat.reshape(array.shape)
 
-    def _run(self, block: bytes) -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            program, output = Path(folder, "program"), Path(folder, "output")
-            segments = {_SYSTEM_AT: self._system, _CODE_AT: self._image, _BLOCK_AT: block}
-            program.write_bytes(_executable(self._machine, self._entry, segments))
-            program.chmod(0o700)
-            with output.open("wb") as file:
-                command = [self._command, "-cpu", "max", str(program)]
-                done = subprocess.run(
-                    command, stdout=file, stderr=subprocess.PIPE, timeout=120, check=False
-                )
-            assert done.returncode == 0, done.stderr.decode()
-            return output.read_bytes()
+
+class EmulatedRunner(_Program):
+    """The plan runner with some kernels, run by an emulator on the words of a table."""
+
+    def __init__(self, kernels: str, target: Target) -> None:
+        # LLVM has the assembler of this machine only: no clock, no system calls, default mode.
+        runner = re.sub(r"call void asm sideeffect [^)]*\)", "", emit_runner(target.arch))
+        runner = re.sub(r"call i64 asm sideeffect [^)]*\)", "add i64 0, 0", runner)
+        super().__init__(runner + kernels + _start(target.arch, _RUN), target)
+
+    def run(self, header: Array, arrays: Sequence[Array], functions: Mapping[int, str]) -> int:
+        """One run of the plan with this header: its code. All arrays are written in place.
+
+        They are int64. A word that is an address in one of them, or of one of the `functions`,
+        is so there as well.
+        """
+        block = _Block()
+        call_at = block.put(bytes(24))
+        moves = [(a.ctypes.data, a.nbytes, block.put(a.tobytes())) for a in arrays]
+        places = [place for _, _, place in moves]
+        moves += [(address, 1, self.symbols[name]) for address, name in functions.items()]
+        for array, place in zip(arrays, places, strict=True):
+            block.fill(place, _moved(array, moves).tobytes())
+        block.set(call_at, int(_moved(np.array(header.ctypes.data), moves)))
+        block.set(call_at + 8, block.close())
+        after = self._run(bytes(block.memory))
+        block.check_guards(after)
+        back = [(there, nbytes, here) for here, nbytes, there in moves]
+        for array, place in zip(arrays, places, strict=True):
+            words = np.frombuffer(after, np.int64, array.size, place - _BLOCK_AT)
+            array[:] = _moved(words, back)
+        return int(np.frombuffer(after, np.int64, 1, 16)[0])
+
+
+def _moved(words: Array, moves: Sequence[tuple[int, int, int]]) -> Array:
+    """The words, with addresses in what moved (from, size, to) as they are there."""
+    result = words.copy()
+    for start, nbytes, place in moves:
+        result[(start <= words) & (words < start + nbytes)] += place - start
+    return result
 
 
 class _Block:
@@ -191,15 +261,19 @@ class _Block:
     def set(self, address: int, word: int) -> None:
         struct.pack_into("<q", self.memory, address - _BLOCK_AT, word)
 
+    def fill(self, address: int, data: bytes) -> None:
+        start = address - _BLOCK_AT
+        self.memory[start : start + len(data)] = data
+
     def check_guards(self, after: bytes) -> None:
         assert len(after) == len(self.memory)
         for at in self._guards:
             assert after[at : at + _GUARD] == b"\xa5" * _GUARD, "the kernel wrote outside"
 
 
-def _start(arch: str) -> str:
+def _start(arch: str, text: str) -> str:
     _, (write, leave) = _SYSTEM[arch]
-    return _CALL.replace(
+    return text.replace(
         "SYSTEM",
         f"%system = inttoptr i64 {_SYSTEM_AT} to ptr\n"
         f"  call i64 %system(i64 {write}, i64 1, i64 {_BLOCK_AT}, i64 %size)\n"

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # note: log[log[0] + 1] = vals[0]; log[0] += 1. One tile.
 # put: a[tile] = vals[0] for each tile. add: a[tile] += vals[0].
 # less: byte b[0] = a[0] < vals[0]. fail: reports vals[0] as a status.
-_KERNELS = """
+KERNELS = """
 define void @note(ptr %lane, ptr %buffers, ptr %vals, i64 %tb, i64 %te) {
   %log = load ptr, ptr %buffers
   %v = load i64, ptr %vals
@@ -110,7 +110,12 @@ define void @fail(ptr %lane, ptr %buffers, ptr %vals, i64 %tb, i64 %te) {
 
 @cache
 def _code() -> LoadedCode:
-    return load_object(compile_ir(_KERNELS, host_target()))
+    return load_object(compile_ir(KERNELS, host_target()))
+
+
+def functions() -> dict[int, str]:
+    """The kernels by their addresses in this process."""
+    return {_code().address(name): name for name in ("note", "put", "add", "less", "fail")}
 
 
 class Sheet:
