@@ -23,6 +23,7 @@ from semel.runtime.device import find_device
 from semel.runtime.events import EventLog
 from semel.runtime.optable import (
     OpTable,
+    TableHeld,
     TableLoop,
     TableRebind,
     TableRow,
@@ -128,6 +129,8 @@ class Sheet:
         self.loops: list[TableLoop] = []
         self.rebinds: list[TableRebind] = []
         self.bases: list[Array] = []
+        self._held: list[TableHeld] = []
+        self._flips: list[tuple[int, int]] = []
         self._open: list[tuple[Variable, Dim, int]] = []
         self._arrays: list[Array] = []  # the rows have addresses only
 
@@ -197,6 +200,12 @@ class Sheet:
         self.rebinds.append(TableRebind(step, tuple(sources), limits))
         return step
 
+    def hold(self, variable: Variable, next: Dim) -> None:
+        self._held.append(TableHeld(variable, next))
+
+    def flip(self, a: int, b: int) -> None:
+        self._flips.append((a, b))
+
     def table(self, threads: int = 1, marks: Sequence[Dim] = ()) -> OpTable:
         return OpTable(
             self.variables,
@@ -211,6 +220,8 @@ class Sheet:
             marks,
             self.rebinds,
             [base.ctypes.data for base in self.bases],
+            self._held,
+            self._flips,
         )
 
     def start(

@@ -32,7 +32,7 @@ import re
 from enum import IntEnum
 from types import MappingProxyType
 
-from semel.codegen.runner_bind import BIND, REBIND
+from semel.codegen.runner_bind import BIND, COMMIT, REBIND
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
 from semel.codegen.runner_points import CHUNKS, POINTS
 from semel.codegen.runner_share import SHARE, WORKER
@@ -82,7 +82,10 @@ def emit_runner(arch: str) -> str:
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
     walking = "\n".join((WALK, SHARE, RUN, WORKER))
     text = "\n".join(
-        (MACHINE[arch], SYSTEM, REBIND, BIND, POINTS, CHUNKS, walking, EVENTS, _timed(walking))
+        (
+            *(MACHINE[arch], SYSTEM, REBIND, BIND, COMMIT, POINTS, CHUNKS),
+            *(walking, EVENTS, _timed(walking)),
+        )
     )
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.

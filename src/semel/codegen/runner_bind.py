@@ -311,3 +311,68 @@ done:
   ret i64 %code
 }
 """
+
+# What a run that succeeded leaves to the next: cursors go on, the halves of a double buffer
+# change places. Both are pending until that run begins, and go through its checks.
+COMMIT = """
+define internal void @commit(ptr %h) noinline {
+entry:
+  %regs = pointer %h.Header.REGISTERS
+  %pending = pointer %h.Header.PENDING
+  %held = pointer %h.Header.HELD
+  %num_held = word %h.Header.NUM_HELD
+  br label %held_head
+held_head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %held_one ]
+  %held_left = icmp slt i64 %i, %num_held
+  br i1 %held_left, label %held_one, label %flips_start
+held_one:
+  %i2 = shl i64 %i, 1
+  %pr = getelementptr i64, ptr %held, i64 %i2
+  %register = load i64, ptr %pr, align 8
+  %pv = getelementptr i64, ptr %pr, i64 1
+  %variable = load i64, ptr %pv, align 8
+  %from = getelementptr i64, ptr %regs, i64 %register
+  %value = load i64, ptr %from, align 8
+  %to = getelementptr i64, ptr %pending, i64 %variable
+  store i64 %value, ptr %to, align 8
+  set %h.Header.DIRTY = 1
+  %i1 = add i64 %i, 1
+  br label %held_head
+flips_start:
+  %bases = pointer %h.Header.BASES
+  %flips = pointer %h.Header.FLIPS
+  %num_flips = word %h.Header.NUM_FLIPS
+  %flips_any = icmp ne i64 %num_flips, 0
+  br i1 %flips_any, label %mark, label %exit
+mark:
+  set %h.Header.MOVED = 1
+  %dirty = word %h.Header.DIRTY
+  %is_clean = icmp eq i64 %dirty, 0
+  %dirty1 = select i1 %is_clean, i64 @ONLY_MOVED, i64 %dirty
+  set %h.Header.DIRTY = %dirty1
+  br label %flip
+flip:
+  %k = phi i64 [ 0, %mark ], [ %k1, %flip ]
+  %k2 = shl i64 %k, 1
+  %pa = getelementptr i64, ptr %flips, i64 %k2
+  %na = load i64, ptr %pa, align 8
+  %pb = getelementptr i64, ptr %pa, i64 1
+  %nb = load i64, ptr %pb, align 8
+  %at_a = mul i64 %na, @BASE_WORDS
+  %at_b = mul i64 %nb, @BASE_WORDS
+  %a = getelementptr i64, ptr %bases, i64 %at_a
+  %b = getelementptr i64, ptr %bases, i64 %at_b
+  %address_a = word %a.Base.ADDRESS
+  %address_b = word %b.Base.ADDRESS
+  set %a.Base.ADDRESS = %address_b
+  set %b.Base.ADDRESS = %address_a
+  set %a.Base.HAS_MOVED = 1
+  set %b.Base.HAS_MOVED = 1
+  %k1 = add i64 %k, 1
+  %flips_left = icmp slt i64 %k1, %num_flips
+  br i1 %flips_left, label %flip, label %exit
+exit:
+  ret void
+}
+"""

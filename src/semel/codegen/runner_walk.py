@@ -410,11 +410,16 @@ success:
   %generation1 = add i64 %generation, 1
   set %h.Header.GENERATION = %generation1
   set %h.Header.VALID = 1
+  %has_commit = word %h.Header.HAS_COMMIT
+  %is_kept = icmp ne i64 %has_commit, 0
+  br i1 %is_kept, label %commit, label %leave
+commit:
+  call void @commit(ptr %h)
   br label %leave
 failure:
   br label %leave
 leave:
-  %result = phi i64 [ @Code.OK, %success ], [ @Code.STATUS, %failure ],
+  %result = phi i64 [ @Code.OK, %success ], [ @Code.OK, %commit ], [ @Code.STATUS, %failure ],
                     [ %code, %ended ], [ %code, %ended ]
   %busy2 = at %h.Header.BUSY
   store atomic i64 0, ptr %busy2 release, align 8

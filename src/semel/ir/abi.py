@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-RUNNER_VERSION = 4
+RUNNER_VERSION = 5
 WORD_BYTES = 8
 
 LANE_WORDS = 16
@@ -20,7 +20,7 @@ ROW_WORDS = 8
 SEGMENT_WORDS = 8
 STEP_WORDS = 8
 INSTRUCTION_WORDS = 4
-HEADER_WORDS = 72
+HEADER_WORDS = 80
 EVENT_WORDS = 4
 POINT_WORDS = 16
 BASE_WORDS = 4
@@ -125,6 +125,11 @@ class Header(IntEnum):
     BASES = 64
     NUM_BASES = 65
     MOVED = 66  # 1: some of them moved, write their words before running
+    HAS_COMMIT = 67  # 1: a run that succeeds does one of these:
+    HELD = 68  # (register, variable) pairs: the variable's pending value becomes the register's
+    NUM_HELD = 69
+    FLIPS = 70  # pairs of bases that change places
+    NUM_FLIPS = 71
 
 
 class Row(IntEnum):

@@ -23,7 +23,8 @@ marks of the rows where they hold: a counter inside its loop, a late variable be
 REBIND up to the end of the loop or of the arm that holds it. Guards may hold late variables.
 
 Buffers of rows, conditions and sources of late variables alike, are (base, offset) pairs;
-`set_base` moves a base (`semel.runtime.bases`).
+`set_base` moves a base (`semel.runtime.bases`). When a run succeeds, held variables go on
+(`TableHeld`) and the two bases of each of `flips` change places: the next run sees it.
 
 Invariant: words that no variable and no base reaches are written here, once, and never again.
 """
@@ -108,6 +109,18 @@ class TableRebind:
 
 
 @dataclass(frozen=True, slots=True)
+class TableHeld:
+    """A bound variable that goes on by itself: if a run succeeds, `next` is its pending value.
+
+    The next run checks it like any other that was bound. `next` is over what has a value at
+    the end of the run.
+    """
+
+    variable: Variable
+    next: Dim
+
+
+@dataclass(frozen=True, slots=True)
 class TableInput:
     """A declared input: `recorded` words are (written flag, dims) and must equal `shape`."""
 
@@ -132,6 +145,8 @@ class OpTable:
         marks: Sequence[Dim] = (),
         rebinds: Sequence[TableRebind] = (),
         bases: Sequence[int] = (),
+        held: Sequence[TableHeld] = (),
+        flips: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.header = aligned_words(abi.HEADER_WORDS)
         self.bounds = tuple(bounds)
@@ -155,6 +170,7 @@ class OpTable:
         self._write_rows(rows, steps)
         self._write_steps(steps)
         self._marks = [self._program.high_water(value) for value in marks]
+        self._write_commit(held, flips, len(steps))
         self._write_program()
         self._write_lanes(lanes, threads)
         self.words = self.header.data
@@ -296,6 +312,19 @@ class OpTable:
                 parts[at + Segment.FIRST_ROW], parts[at + Segment.NUM_ROWS] = row, num_rows
                 segment, row = segment + 1, row + num_rows
 
+    def _write_commit(
+        self, held: Sequence[TableHeld], flips: Sequence[tuple[int, int]], end: int
+    ) -> None:
+        """What a run that succeeds does for the next one; `end` is behind the last step."""
+        pairs = [
+            (self._program.register(one.next), self._program.register(one.variable)) for one in held
+        ]
+        for register, _ in pairs:
+            self._program.check_holds(register, end)
+        self._table(Header.HELD, Header.NUM_HELD, pairs, 2)
+        self._table(Header.FLIPS, Header.NUM_FLIPS, flips, 2)
+        self.header[Header.HAS_COMMIT] = bool(held or flips)
+
     def _write_program(self) -> None:
         program = self._program
         registers = self._point(Header.REGISTERS, aligned_words(max(len(program.initial), 1)))
@@ -370,6 +399,10 @@ class OpTable:
             words[_DIRTY] = words[_DIRTY] or abi.ONLY_MOVED
             bases[at + _HAS_MOVED] = 1
             bases[at] = address
+
+    def base(self, number: int) -> int:
+        """Where a base lies at the next run."""
+        return int(self._bases.words[number * abi.BASE_WORDS])
 
     def value(self, number: int) -> int:
         """What a variable's register holds: bound ones by number, then late ones.
