@@ -87,6 +87,7 @@ from semel.tensor.functions import (
     ceil,
     clip,
     concat,
+    cond,
     cos,
     cosh,
     cumprod,
@@ -177,6 +178,7 @@ from semel.tensor.functions import (
     unique,
     var,
     where,
+    while_loop,
     zeros,
     zeros_like,
 )
@@ -243,6 +245,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ceil",
     "clip",
     "concat",
+    "cond",
     "cos",
     "cosh",
     "cumprod",
@@ -352,6 +355,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "unregister_custom_function",
     "var",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]

@@ -17,7 +17,7 @@ from semel.ir.target import Target
 from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
-from semel.lower.lowered import Argument, Lowered
+from semel.lower.lowered import Argument, Arm, LoopRegion, Lowered, Region, regions_around
 from semel.passes import run_passes
 from semel.schedule.groups import build_schedule, graph_to_run
 
@@ -51,21 +51,41 @@ def run_kernels(
         elif arg not in memory:
             size = evaluate(arg.type.num_elements, values)
             memory[arg] = _poison(size, arg.type.dtype.numpy)
-    for lowered, bound in in_order(kernels, values):
+    for lowered, bound in in_order(kernels, values, memory):
         assert not run(lowered.kernel, [memory[a] for a in lowered.args], bound)
     shapes = [tuple(evaluate(d, values) for d in n.type.shape) for n in graph.outputs]
     return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
 
 
 def in_order(
-    kernels: Sequence[Lowered], values: Mapping[str, int]
+    kernels: Sequence[Lowered],
+    values: Mapping[str, int],
+    memory: Mapping[Argument, Array],
+    around: Region | None = None,
 ) -> Iterator[tuple[Lowered, Mapping[str, int]]]:
-    """The kernels as they run, those of a loop in every iteration, with their variables."""
-    for region, several in groupby(kernels, key=lambda lowered: lowered.region):
+    """The kernels as they run, with their variables: those of a loop in every iteration, those
+    of the arm of a branch that `memory` chooses."""
+    for region, several in groupby(kernels, key=lambda it: _below(it.region, around)):
         inside = list(several)
-        for step in range(1 if region is None else evaluate(region.trip, values)):
-            bound = values if region is None else {**values, region.counter.name: step}
-            yield from ((lowered, bound) for lowered in inside)
+        match region:
+            case None:
+                yield from ((lowered, values) for lowered in inside)
+            case LoopRegion():
+                for step in range(evaluate(region.trip, values)):
+                    if region.condition is not None and not memory[region.condition][0]:
+                        break
+                    bound = {**values, region.counter.name: step}
+                    yield from in_order(inside, bound, memory, region)
+            case Arm():
+                if bool(memory[region.branch.condition][0]) == region.is_then:
+                    yield from in_order(inside, values, memory, region)
+
+
+def _below(region: Region | None, around: Region | None) -> Region | None:
+    """The region right below `around` that holds `region`; None for `around` itself."""
+    chain = [*regions_around(region), None]
+    place = chain.index(around)
+    return chain[place - 1] if place else None
 
 
 def _poison(size: int, dtype: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -37,6 +38,7 @@ from semel.ops.attrs import (
     CastAttrs,
     CheckIndexAttrs,
     ConcatAttrs,
+    CondAttrs,
     ConstantAttrs,
     ExpandAttrs,
     GatherAttrs,
@@ -58,8 +60,8 @@ from semel.ops.attrs import (
     SliceAttrs,
     WindowAttrs,
 )
+from semel.ops.bodies import body_operand
 from semel.ops.evaluate import evaluate, solve
-from semel.ops.loop import loop_operand
 from semel.ops.philox import philox
 
 Array = np.ndarray[Any, Any]
@@ -283,8 +285,18 @@ def scattered(update: Callable[[Array, Array], Array]) -> Array:
 
 
 #: h -> (h + x, h): sums, and what they were before.
-_SUM = (loop_operand(0, TensorType((2,), INT32)), loop_operand(1, TensorType((2,), INT32)))
+_SUM = (body_operand(0, TensorType((2,), INT32)), body_operand(1, TensorType((2,), INT32)))
 ADDING = Graph((make_node("add", _SUM), _SUM[0]))
+
+#: h -> (2 * h, h) while 2 * h is less than x somewhere.
+_OLD = body_operand(0, TensorType((2,), INT32))
+_NEW = make_node("add", (_OLD, _OLD))
+_SMALL = make_node("lt", (_NEW, body_operand(2, TensorType((2,), INT32))))
+_GOES_ON = make_node("reshape", (make_node("reduce_or", (_SMALL,), ReduceAttrs((0,))),),
+                     ReshapeAttrs(()))  # fmt: skip
+GROWING = LoopAttrs(9, Graph((_NEW, _OLD, _GOES_ON)), 1, (False,), 0, 0, True)
+_ONE = body_operand(1, TensorType((2,), INT32))
+CHOOSING = CondAttrs(Graph((make_node("neg", (_ONE,)),)), Graph((_ONE,)), 0)
 
 # (op, operands, attrs, expected)
 CASES: list[tuple[str, list[Array], Any, Any]] = [
@@ -296,6 +308,16 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
      np.array([[2, 5], [1, 7], [0, 9]], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(0, ADDING, 1, (True,), 0),
      np.array([0, 9], np.int32)),
+    ("loop", [array(INT32, 1, 3), array(BOOL, True)[0], array(INT32, 5, 1)], GROWING,
+     np.array([8, 24], np.int32)),
+    ("loop", [array(INT32, 1, 3), array(BOOL, True)[0], array(INT32, 3, 1)],
+     replace(GROWING, trip=3, output=1), np.array([[1, 3], [2, 6], [0, 0]], np.int32)),
+    ("loop", [array(INT32, 1, 3), array(BOOL, True)[0], array(INT32, 99, 1)],
+     replace(GROWING, trip=2, output=2), np.array(2)),
+    ("loop", [array(INT32, 1, 3), array(BOOL, False)[0], array(INT32, 5, 1)],
+     replace(GROWING, output=2), np.array(0)),
+    ("cond", [array(BOOL, True)[0], array(INT32, 1, 2)], CHOOSING, np.array([-1, -2], np.int32)),
+    ("cond", [array(BOOL, False)[0], array(INT32, 1, 2)], CHOOSING, np.array([1, 2], np.int32)),
     ("reshape", [X], ReshapeAttrs((5, 3)), X.reshape(5, 3)),
     ("reshape", [X[:1, :1]], ReshapeAttrs(()), X[0, 0]),
     ("permute", [X], PermuteAttrs((1, 0)), X.T),

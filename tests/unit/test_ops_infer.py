@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from semel.ops.attrs import (
     CheckIndexAttrs,
     CompactAttrs,
     ConcatAttrs,
+    CondAttrs,
     ConstantAttrs,
     ExpandAttrs,
     GatherAttrs,
@@ -53,8 +55,8 @@ from semel.ops.attrs import (
     SliceAttrs,
     WindowAttrs,
 )
+from semel.ops.bodies import body_operand
 from semel.ops.elementwise import BINARY, COMPARISONS, UNARY
-from semel.ops.loop import loop_operand
 
 N = Variable("n", 1, 64)
 M = Variable("m", 1, 64)
@@ -78,8 +80,12 @@ MASK = [tensor(BOOL, 8), tensor(INT64, 2), tensor(INT64)]
 LINES = make_node("group_rows", (tensor(INT64, 4),), GroupRowsAttrs(2, 8))
 ONE_EACH = GroupedMatmulAttrs(1, 4)
 
-_STATE = loop_operand(0, TensorType((3,), FLOAT32))
+_STATE = body_operand(0, TensorType((3,), FLOAT32))
 NEGATE = Graph((make_node("neg", (_STATE,)),))
+THEN = Graph((make_node("neg", (body_operand(1, TensorType((3,), FLOAT32)),)),))
+_SO = make_node("scalar", (), ScalarAttrs(True, BOOL))
+WHILE = LoopAttrs(N, Graph((*NEGATE.outputs, _SO)), 1, (), 0, has_condition=True)
+NESTED = Graph((make_node("loop", (_STATE,), LoopAttrs(N, NEGATE, 1, (), 0)),))
 WIDEN = Graph((make_node("cast", (_STATE,), CastAttrs(FLOAT64)),))
 
 # (op, operands, attrs, words of the message)
@@ -216,6 +222,15 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("loop", [], LoopAttrs(N, NEGATE, 1, (), 0), "1 states and 0 stacked values for 0 operands"),
     ("loop", [f32(3)], LoopAttrs(N, NEGATE, 1, (), 1), "output must lie in [0, 1), got 1"),
     ("loop", [f32(3)], LoopAttrs(N, WIDEN, 1, (), 0), "begins as f32[3] and becomes f64[3]"),
+    ("loop", [f32(3), f32()], WHILE, "the condition must be b1[], got f32[]"),
+    ("loop", [f32(3), tensor(BOOL)], LoopAttrs(N, NEGATE, 1, (), 0, 0, True), "and a condition"),
+    ("loop", [f32(3)], LoopAttrs(N, NESTED, 1, (), 0), "above those of loops inside, at least 1"),
+    ("cond", [], CondAttrs(NEGATE, NEGATE, 0), "the predicate must be b1[], got nothing"),
+    ("cond", [f32(3)], CondAttrs(NEGATE, NEGATE, 0), "the predicate must be b1[], got f32[3]"),
+    ("cond", [tensor(BOOL)], CondAttrs(NEGATE, NEGATE, 0), "operand 0 of the body is f32[3], got"),
+    ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, WIDEN, 0), "got f32[3] and f64[3]"),
+    ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, THEN, 1), "output must lie in [0, 1), got 1"),
+    ("cond", [tensor(BOOL), f32(4)], CondAttrs(THEN, THEN, 0), "is f32[3], got f32[4]"),
 ]
 
 
@@ -261,6 +276,10 @@ def test_every_op_is_refused_at_least_once() -> None:
 
 
 ACCEPTED: list[tuple[str, list[Node], Any, TensorType]] = [
+    ("loop", [f32(3), tensor(BOOL)], WHILE, TensorType((3,), FLOAT32)),
+    ("loop", [f32(3), tensor(BOOL)], replace(WHILE, output=1), TensorType((), INT64)),
+    ("loop", [f32(3)], LoopAttrs(N, NESTED, 1, (), 0, level=1), TensorType((3,), FLOAT32)),
+    ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, THEN, 0), TensorType((3,), FLOAT32)),
     ("loop", [f32(3)], LoopAttrs(N, NEGATE, 1, (), 0), TensorType((3,), FLOAT32)),
     ("loop", [f32(3)], LoopAttrs(N, NEGATE, 0, (True,), 0), TensorType((N, 3), FLOAT32)),
     ("isnan", [f32(4)], None, TensorType((4,), BOOL)),

@@ -10,13 +10,16 @@ variable outgrows its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import TypeAlias
 
+from semel.errors import UnsupportedError
 from semel.ir.expr import Dim, LateVariable, Variable, substitute, variables
 from semel.ir.graph import Graph, Node
 from semel.ir.types import TensorType
-from semel.lower.lowered import Argument, Lowered, Region, Slot
+from semel.lower.lowered import Argument, LoopRegion, Lowered, Region, Slot, regions_around
+from semel.ops.attrs import step_name
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import (
     KernelNotes,
@@ -30,6 +33,10 @@ from semel.plan.rows import (
 )
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
+
+Call: TypeAlias = tuple[Lowered, CachedKernel]
+#: Counters of loops, as kernels name them and as the program does.
+Names: TypeAlias = Mapping[Variable, Variable]
 
 _LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant"}
 
@@ -52,8 +59,9 @@ def link_program(
     order = _values(asked, kernels)
     number = {node: i for i, node in enumerate(order)}
     known = {v: v.as_bound() for v in graph.late}
-    rows = _Rows(schedule, number).make(kernels, artefacts)
-    spans = _lifetimes(rows, {i for i, value in enumerate(order) if _is_local(value)})
+    made = _Rows(schedule, number)
+    rows = made.make(kernels, artefacts)
+    spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _results(asked, graph)
     outputs = tuple(
         PlanIO(name, number[n], _plain(n.type, known))
@@ -86,7 +94,7 @@ def _plain(kind: TensorType, known: Mapping[LateVariable, Variable]) -> TensorTy
 
 
 class _Rows:
-    """Kernel calls as rows; those of one region are the body of a loop.
+    """Kernel calls as rows; those of a region are a body of a loop or a branch.
 
     Late variables get their values before the first row that needs one: all that can be told
     by then, in one rebind.
@@ -99,33 +107,39 @@ class _Rows:
         #: Who was told and has no value yet, and by which value.
         self._told: dict[LateVariable, int] = {}
         self._late = {v: v.as_bound() for v in schedule.graph.late}
+        #: The position of the row that each region is a body of, and of which.
+        self.body_of: dict[Region | None, tuple[int, int]] = {}
 
     def make(
         self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel]
     ) -> tuple[PreparedOp, ...]:
         """The rows of all kernels, in order."""
+        calls = list(zip(kernels, artefacts, strict=True))
+        return (*self._rows(calls, None, {}), *self._rebind())
+
+    def _rows(self, calls: Sequence[Call], around: Region | None, names: Names) -> list[PreparedOp]:
+        """The rows of calls in `around`; `names` are those of the counters around them."""
         rows: list[PreparedOp] = []
-        pairs = zip(kernels, artefacts, strict=True)
-        for region, calls in groupby(pairs, key=lambda pair: pair[0].region):
-            if region is None:
-                for lowered, artefact in calls:
-                    rows += self._rebind([lowered])
-                    rows.append(self._call(lowered, artefact, {}))
-            else:
-                inside = list(calls)
-                rows += self._rebind([lowered for lowered, _ in inside], variables(region.trip))
-                rows.append(self._loop(region, inside))
-        return (*rows, *self._rebind())
+        for inner, several in groupby(calls, key=lambda call: _below(call[0].region, around)):
+            inside = list(several)
+            match inner:
+                case None:
+                    for call in inside:
+                        rows += self._rebind([call])
+                        rows.append(self._call(*call, names))
+                case LoopRegion():
+                    rows += self._rebind(inside)
+                    rows.append(self._loop(inner, inside, names))
+                case _:
+                    raise UnsupportedError("prepare", "a branch cannot be run yet.")
+        return rows
 
-    def _rebind(
-        self, kernels: Sequence[Lowered] | None = None, wanted: Iterable[Variable] = ()
-    ) -> list[PreparedOp]:
-        """A row that gives late variables their values, if these kernels need one that has none.
+    def _rebind(self, calls: Sequence[Call] | None = None) -> list[PreparedOp]:
+        """A row that gives late variables their values, if these calls need one that has none.
 
-        Without kernels: what is left, for the shapes of outputs.
+        Without calls: what is left, for the shapes of outputs.
         """
-        needed = {*wanted, *(v for k in kernels or () for v in k.kernel.variables)}
-        if not self._told or not (kernels is None or needed & self._told.keys()):
+        if not self._told or not (calls is None or _needed(calls) & self._told.keys()):
             return []
         told, self._told = self._told, {}
         made = PreparedRebind(
@@ -140,18 +154,18 @@ class _Rows:
         self._position += 1
         return self._position - 1
 
-    def _loop(self, region: Region, calls: Sequence[tuple[Lowered, CachedKernel]]) -> PreparedOp:
-        """A counter of its own for each loop; kernels have one name for all."""
+    def _loop(self, region: LoopRegion, calls: Sequence[Call], names: Names) -> PreparedOp:
+        """A counter of its own for each loop; kernels name theirs by level."""
+        if region.has_condition:
+            raise UnsupportedError("prepare", "a loop with a condition cannot be run yet.")
         position, number = self._take_position(), self._num_loops
         self._num_loops += 1
-        counter = Variable(f"{region.counter.name}{number}", 0, region.counter.max)
-        names = {region.counter: counter}
-        body = tuple(self._call(lowered, artefact, names) for lowered, artefact in calls)
-        return PreparedLoop(position, counter.name, region.trip, body)
+        self.body_of[region] = position, 0
+        counter = Variable(f"{step_name(0)}{number}", 0, region.counter.max)
+        body = self._rows(calls, region, {**names, region.counter: counter})
+        return PreparedLoop(position, counter.name, substitute(region.trip, names), tuple(body))
 
-    def _call(
-        self, lowered: Lowered, artefact: CachedKernel, names: Mapping[Variable, Variable]
-    ) -> PreparedKernel:
+    def _call(self, lowered: Lowered, artefact: CachedKernel, names: Names) -> PreparedKernel:
         place = self._place
         for node in lowered.group.outputs:
             for variable in self._counts.get(node, ()) if node in lowered.args else ():
@@ -171,19 +185,38 @@ class _Rows:
         )
 
 
-def _numbers(schedule: Schedule) -> dict[Node, str]:
-    """The place of each node in its graph; those of a loop's body after that of the loop."""
-    found = {node: str(i) for i, node in enumerate(schedule.graph.nodes)}
-    for group in schedule.groups:
-        if group.body is not None:
-            for i, node in enumerate(group.body.schedule.graph.nodes):
-                found.setdefault(node, f"{found[group.root]}.{i}")
+def _below(region: Region | None, around: Region | None) -> Region | None:
+    """The region right below `around` that holds `region`; None for `around` itself."""
+    inner = None
+    for each in regions_around(region):
+        if each is around:
+            break
+        inner = each
+    return inner
+
+
+def _needed(calls: Sequence[Call]) -> set[Variable]:
+    """The variables that calls need, and the loops they are in."""
+    found = {v for lowered, _ in calls for v in lowered.kernel.variables}
+    for region in {r for lowered, _ in calls for r in regions_around(lowered.region)}:
+        if isinstance(region, LoopRegion):
+            found.update(variables(region.trip))
     return found
 
 
-def _is_local(value: Argument) -> bool:
-    """Whether an iteration of a loop writes the value before it reads it."""
-    return isinstance(value, Slot) and not value.is_state
+def _numbers(schedule: Schedule, before: str = "") -> dict[Node, str]:
+    """The place of each node in its graph; those of a body after that of the loop or branch."""
+    found = {node: f"{before}{i}" for i, node in enumerate(schedule.graph.nodes)}
+    for group in schedule.groups:
+        for name, body in group.bodies:
+            inner = _numbers(body, f"{found[group.root]}.{name}")
+            found = inner | found
+    return found
+
+
+def _owner(value: Argument) -> Region | None:
+    """The region in whose body a value lives: written before it is read, whenever that runs."""
+    return value.owner if isinstance(value, Slot) else None
 
 
 def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Argument]:
@@ -194,18 +227,24 @@ def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Argument]:
     return list(order)
 
 
-def _lifetimes(rows: Sequence[PreparedOp], local: set[int]) -> dict[int, tuple[int, int]]:
-    """The first and the last row that touches each value.
+def _lifetimes(
+    rows: Sequence[PreparedOp], homes: Sequence[tuple[int, int] | None]
+) -> dict[int, tuple[int, int]]:
+    """The first and the last row that touches each value, which lives in the body `homes` says.
 
-    What a loop touches, other than for one iteration, is alive from its first row to its last.
+    What a loop inside of that body touches is alive from the loop's first row to its last.
     """
     spans: dict[int, tuple[int, int]] = {}
     for placed in walk(rows):
+        bodies = [(around.position, around.body) for around in placed.around]
         for value in placed.row.buffer_indices:
+            home = homes[value]
+            inside = placed.around[0 if home is None else bodies.index(home) + 1 :]
+            loops = [around for around in inside if isinstance(around.row, PreparedLoop)]
             low = high = placed.position
-            if placed.around and value not in local:
-                outer = placed.around[0]
-                low, high = outer.position, outer.position + num_rows(outer.row) - 1
+            if loops:
+                low = loops[0].position
+                high = low + num_rows(loops[0].row) - 1
             first, last = spans.get(value, (low, high))
             spans[value] = (min(first, low), max(last, high))
     return spans

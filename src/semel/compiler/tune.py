@@ -16,7 +16,7 @@ a choice can only cost time.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -31,10 +31,9 @@ from semel.kernel.text import format_kernel
 from semel.log import Topic
 from semel.lower import for_group, lower_group
 from semel.lower.choices import Choice, candidate_choices
-from semel.lower.lowered import Lowered, Slot, nodes_of
+from semel.lower.lowered import LoopRegion, Lowered, nodes_of, regions_around
 from semel.runtime.device import find_device
 from semel.runtime.free import HOST_DEVICE
-from semel.schedule.groups import LOOP_COUNTER
 
 #: What a candidate must gain to replace the default.
 MARGIN = 0.03
@@ -99,13 +98,20 @@ def choose_kernels(
     known = tuning.memory.entries()
     values = measured_values(variables, guards, tuning.given) if tuning.race else None
     if values is not None:
-        values[LOOP_COUNTER] = 0
+        values |= {name: 0 for lowered in kernels for name in _counters(lowered)}
     if not known and values is None:
         return tuple(kernels)
     chooser = _Chooser(compiler, tuning, known, values)
     result = tuple(chooser.replaced(lowered) for lowered in kernels)
     tuning.memory.add(chooser.found)
     return result
+
+
+def _counters(lowered: Lowered) -> Iterator[str]:
+    """The counters of the loops that a kernel runs in."""
+    for region in regions_around(lowered.region):
+        if isinstance(region, LoopRegion):
+            yield region.counter.name
 
 
 class _Chooser:
@@ -124,11 +130,9 @@ class _Chooser:
         self._chosen: dict[int, Lowered] = {}
 
     def replaced(self, lowered: Lowered) -> Lowered:
-        """The best kernel for the group; in a loop it is chosen before it is moved to its place."""
+        """The best kernel for the group; in a body it is chosen before it is moved to its place."""
         if lowered.moved is not None:
             return lowered.moved.move(self.replaced(lowered.moved.source))
-        if any(isinstance(arg, Slot) for arg in lowered.args):
-            return lowered  # copies a state of a loop
         key = id(lowered.kernel)
         if key not in self._chosen:
             self._chosen[key] = self.choose(lowered)

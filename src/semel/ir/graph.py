@@ -7,22 +7,38 @@ computations are one node and CSE comes for free. Where a node was written (the
 user's source line) is kept beside it: `Node.origins` grows when the same
 computation is written in several places, and takes no part in identity. A
 constant's identity is its storage, not its content.
+
+While the body of a loop or of a branch is traced a `Scope` is open, and what is made then is the
+scope's own: an equal computation outside is another node, so that it can be told what belongs to
+the body. Whoever closes the body makes its nodes again, outside of the scope.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, upper_bound, variables
+from semel.ir.expr import (
+    Dim,
+    Expr,
+    Fn,
+    Index,
+    LateVariable,
+    Variable,
+    atoms,
+    upper_bound,
+    variables,
+)
 from semel.ir.opdef import OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
@@ -103,19 +119,88 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
     if record.kind in _KINDS_WITH_RULES:
         rule = _find_rule(record, attrs, inputs)
         key = (rule, inputs)  # says the same, and takes no time to hash
-    with _lock:
-        found = _interned.get(key)
+    scope = _innermost_scope() if _open_scopes and record.kind != "leaf" else None
+    if scope is not None:
+        found = scope.nodes.get(key)
+    else:
+        with _lock:
+            found = _interned.get(key)
     if found is None:
         rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
         node = Node()
         node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
         node.id, node.origins, node.rule = next(_ids), (), rule
         node.counts = tuple(n for v in rule.late if (n := _counts.get(v))) if rule.late else ()
-        with _lock:
-            found = _interned.setdefault(key, node)
+        if scope is not None:
+            found = scope.add(key, node)
+        else:
+            with _lock:
+                found = _interned.setdefault(key, node)
     if origin and origin not in found.origins and len(found.origins) < 8:
         found.origins = (*found.origins, origin)
     return found
+
+
+class Scope:
+    """What is made while a body is traced: `node in scope`, for all but leaves.
+
+    Scopes of one thread nest; each has its own nodes, equal or not to those around it.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[Any, Node] = {}
+        self._made: set[Node] = set()
+
+    def add(self, key: Any, node: Node) -> Node:
+        self.nodes[key] = node
+        self._made.add(node)
+        _scoped.add(node)
+        return node
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._made
+
+    def __enter__(self) -> Scope:
+        _change_open_scopes(1)
+        _scopes().append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _scopes().pop()
+        _change_open_scopes(-1)
+
+
+@contextmanager
+def no_scope() -> Iterator[None]:
+    """Make nodes that all have in common, whatever is being traced."""
+    _scopes().append(None)
+    try:
+        yield
+    finally:
+        _scopes().pop()
+
+
+_open_scopes = 0  #: of all threads: without any, making a node takes no look at them
+_scope_local = threading.local()
+_scoped: WeakSet[Node] = WeakSet()
+
+
+def _change_open_scopes(by: int) -> None:
+    global _open_scopes  # noqa: PLW0603 - counted under the lock
+    with _lock:
+        _open_scopes += by
+
+
+def _scopes() -> list[Scope | None]:
+    found: list[Scope | None] | None = getattr(_scope_local, "scopes", None)
+    if found is None:
+        found = _scope_local.scopes = []
+    return found
+
+
+def _innermost_scope() -> Scope | None:
+    scopes = _scopes()
+    return scopes[-1] if scopes else None
 
 
 MAX_RULES = 4096  #: kept without a node; then they are let go, all at once
@@ -145,18 +230,29 @@ def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
 def attr_dims(attrs: Any) -> Iterator[Dim]:
     """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size.
 
-    Of a body, its variables.
+    Of a body, its variables, and the steps of loops around it.
     """
     if attrs is None:
         return
     for name in attrs.__dataclass_fields__:  # faster than fields(), and this runs for every node
         value = getattr(attrs, name)
         if isinstance(value, Graph):
+            own = getattr(attrs, "step", None)
             yield from value.variables
+            yield from (index for index in value.indices if index != own)
             continue
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, (Variable, Index, Fn, Expr)):
                 yield dim
+
+
+def attr_bodies(attrs: Any) -> Iterator[Graph]:
+    """The graphs that attributes hold: the body of a loop, the two of a branch."""
+    if attrs is not None:
+        for name in attrs.__dataclass_fields__:
+            value = getattr(attrs, name)
+            if isinstance(value, Graph):
+                yield value
 
 
 # ---------------------------------------------------------------- late variables
@@ -283,6 +379,15 @@ class Graph:
                     found.update(variables(dim))
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """The steps of loops around this graph that its attributes mention."""
+        found: dict[Index, None] = {}
+        for node in self.nodes:
+            for dim in attr_dims(node.attrs):
+                found.update(dict.fromkeys(a for a in atoms(dim) if isinstance(a, Index)))
+        return tuple(sorted(found, key=lambda i: (i.name, str(i.extent))))
+
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
         return Graph(tuple(outputs), self.names, self.late)
 
@@ -304,6 +409,17 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
         new[node] = candidate
     outputs = tuple(new[n] for n in graph.outputs)
     return graph if outputs == graph.outputs else graph.with_outputs(outputs)
+
+
+def shared(graph: Graph) -> Graph:
+    """The graph with nodes that all have in common, for those made in a scope that has ended."""
+    if not any(node in _scoped for node in graph.nodes):
+        return graph
+
+    def rule(node: Node) -> Node | None:
+        return make_node(node.op.name, node.inputs, node.attrs) if node in _scoped else None
+
+    return rewrite(graph, rule)
 
 
 def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:

@@ -28,7 +28,7 @@ class Feature:
     """What a node says beside its operands, its data and its numbers.
 
     `is_known` is False if a value needs more than the graph: an input, a variable that is not late,
-    or constants inside the body of a loop, which no list shows.
+    or constants inside the body of a loop or a branch, which no list shows.
     """
 
     __slots__ = ("__weakref__", "is_known", "kind")
@@ -170,7 +170,7 @@ def _feature(node: Node) -> Feature:
         case "pad" if is_fixed:
             kind = "before"
             rest = tuple(b + a for b, a in zip(attrs.before, attrs.after, strict=True))
-        case "loop":
+        case "loop" | "cond":
             rest, storages = plain_attrs(attrs)
             is_known = is_known and not storages
         case "input":

@@ -13,10 +13,11 @@ stand in braces without those at their default. A storage is printed as `@number
 its values if they are few; a parsed graph has zeros where values were left out. Types
 are printed for the reader and checked by the parser. Dims, numbers and strings have
 Python's syntax and are read by Python's own parser. Ops must be registered
-(`import semel.ops`) to be parsed. The body of a loop stands before the nodes, numbered,
-and a loop names it by that number; inside, `_step` is the number of the iteration:
+(`import semel.ops`) to be parsed. The bodies of loops and branches stand before the nodes
+of the graph they are in, numbered, and are named by that number; in the body of a loop
+`_step` is the number of the iteration:
 
-    body 0 of t iterations
+    body 0 for _step < t
       %0 = input "0" : f32[4]
       ...
     end
@@ -55,7 +56,7 @@ from semel.ir.expr import (
     mod,
     terms,
 )
-from semel.ir.graph import Graph, Node, Storage, make_node
+from semel.ir.graph import Graph, Node, Storage, attr_bodies, make_node
 from semel.ir.opdef import find_op
 from semel.ir.types import DType, TensorType, as_dtype
 
@@ -67,7 +68,6 @@ MAX_VALUES = 16
 
 def format_graph(graph: Graph) -> str:
     """The text of a graph; deterministic, one line per node."""
-    storages: dict[Storage, int] = {}
     lines = [
         f"variable {v.name} in {_interval(v)}"
         for v in graph.variables
@@ -78,24 +78,42 @@ def format_graph(graph: Graph) -> str:
         for v in graph.late or graph.variables
         if isinstance(v, LateVariable)
     ]
-    bodies: dict[Graph, int] = {}
-    for attrs in (n.attrs for n in graph.nodes if n.op.name == "loop"):
-        if attrs.body not in bodies:
-            bodies[attrs.body] = len(bodies)
-            lines.append(f"body {bodies[attrs.body]} of {format_dim(attrs.trip)} iterations")
-            lines += [f"  {line}" for line in _format_nodes(attrs.body, storages, {})]
-            lines.append("end")
-    return "\n".join([*lines, *_format_nodes(graph, storages, bodies)]) + "\n"
+    return "\n".join([*lines, *_Writer().lines(graph)]) + "\n"
 
 
-def _format_nodes(
-    graph: Graph, storages: dict[Storage, int], bodies: dict[Graph, int]
-) -> Iterator[str]:
-    numbers = {node: i for i, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        yield _format_node(node, numbers, storages, bodies)
-    for node, name in zip(graph.outputs, graph.names, strict=True):
-        yield f"output %{numbers[node]} {json.dumps(name)}"
+class _Writer:
+    """Numbers storages and bodies in order of appearance, in bodies too."""
+
+    def __init__(self) -> None:
+        self.storages: dict[Storage, int] = {}
+        self.count = 0
+
+    def lines(self, graph: Graph) -> Iterator[str]:
+        known: dict[Any, int] = {}
+        for attrs in (n.attrs for n in graph.nodes):
+            for body in attr_bodies(attrs):
+                if _body_key(attrs, body) not in known:
+                    yield from self._body(attrs, body, known)
+        numbers = {node: i for i, node in enumerate(graph.nodes)}
+        for node in graph.nodes:
+            yield _format_node(node, numbers, self.storages, known)
+        for node, name in zip(graph.outputs, graph.names, strict=True):
+            yield f"output %{numbers[node]} {json.dumps(name)}"
+
+    def _body(self, attrs: Any, body: Graph, known: dict[Any, int]) -> Iterator[str]:
+        key = _body_key(attrs, body)
+        number = known[key] = self.count
+        self.count += 1
+        step = getattr(attrs, "step", None)
+        about = "" if step is None else f" for {step.name} < {format_dim(step.extent)}"
+        yield f"body {number}{about}"
+        yield from (f"  {line}" for line in self.lines(body))
+        yield "end"
+
+
+def _body_key(attrs: Any, body: Graph) -> Any:
+    """Equal bodies of loops that count alike are one."""
+    return body, getattr(attrs, "step", None)
 
 
 def _interval(variable: Variable) -> str:
@@ -106,7 +124,7 @@ def _format_node(
     node: Node,
     numbers: dict[Node, int],
     storages: dict[Storage, int],
-    bodies: dict[Graph, int],
+    bodies: dict[Any, int],
 ) -> str:
     words = [f"%{numbers[node]} = {node.op.name}"]
     words += [f"%{numbers[n]}" for n in node.inputs]
@@ -137,25 +155,27 @@ def _format_values(storage: Storage) -> str:
     return f" = [{', '.join(repr(plain(v)) for v in array.reshape(-1))}]"
 
 
-def _format_attrs(attrs: Any, bodies: dict[Graph, int]) -> list[str]:
+def _format_attrs(attrs: Any, bodies: dict[Any, int]) -> list[str]:
+    def text(value: Any) -> str:
+        is_body = isinstance(value, Graph)
+        return str(bodies[_body_key(attrs, value)]) if is_body else _format_value(value)
+
     shown = [
-        f"{each.name}={_format_value(getattr(attrs, each.name), bodies)}"
+        f"{each.name}={text(getattr(attrs, each.name))}"
         for each in fields(attrs)
         if each.default is MISSING or getattr(attrs, each.name) != each.default
     ]
     return [f"{{{', '.join(shown)}}}"]
 
 
-def _format_value(value: Any, bodies: dict[Graph, int]) -> str:
+def _format_value(value: Any) -> str:
     match value:
-        case Graph():
-            return str(bodies[value])
         case DType():
             return value.short
         case str():
             return json.dumps(value)
         case tuple():
-            inner = ", ".join(_format_value(v, bodies) for v in value)
+            inner = ", ".join(_format_value(v) for v in value)
             return f"({inner},)" if len(value) == 1 else f"({inner})"
         case Variable() | Index() | Fn() | Expr():
             return format_dim(value)
@@ -201,7 +221,7 @@ def _format_atom(atom: Variable | Index | Fn) -> str:
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
 _LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
-_BODY = re.compile(r"body (\d+) of (.+) iterations")
+_BODY = re.compile(r"body (\d+)(?: for (\w+) < (.+))?")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
 _NODE = re.compile(
     rf"%(?P<number>\d+) = (?P<op>\w+)(?P<inputs>(?:\s+%\d+)*)"
@@ -213,20 +233,19 @@ _NODE = re.compile(
 
 def parse_graph(text: str) -> Graph:
     """The graph of a text; GraphError names the first line that cannot be read."""
-    parser = _Parser()
-    body: _Parser | None = None
+    parsers = [_Parser()]  # of the graph, and of the bodies around the line
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         if found := _BODY.fullmatch(line):
-            body = parser.begin_body(int(found[1]), found[2], number)
-        elif line == "end" and body is not None:
-            parser.bodies[body.number] = body.graph()
-            body = None
+            parsers.append(parsers[-1].begin_body(found, number))
+        elif line == "end" and len(parsers) > 1:
+            body = parsers.pop()
+            parsers[-1].bodies[body.number] = body.graph()
         else:
-            (body or parser).read(line, number)
-    return parser.graph()
+            parsers[-1].read(line, number)
+    return parsers[0].graph()
 
 
 class _Parser:
@@ -248,14 +267,15 @@ class _Parser:
         told = tuple(v for v in self.late if v.name in self.names)
         return Graph(tuple(self.outputs), tuple(self.names), told)
 
-    def begin_body(self, number: int, trip: str, line: int) -> _Parser:
-        """A parser for the body of a loop: it knows the variables and storages, not the nodes."""
+    def begin_body(self, found: re.Match[str], line: int) -> _Parser:
+        """A parser for a body: it knows the variables, storages and steps, not the nodes."""
         self.line = line
         body = _Parser()
         body.variables, body.storages = self.variables, self.storages
-        body.number = number
-        (extent,) = self.dims(trip)
-        body.steps["_step"] = Index("_step", extent)
+        body.number, body.steps = int(found[1]), dict(self.steps)
+        if found[2]:
+            (extent,) = self.dims(found[3])
+            body.steps[found[2]] = Index(found[2], extent)
         return body
 
     def read(self, line: str, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from semel.errors import UserError
 from semel.ir.expr import Index, atoms
-from semel.ir.graph import Graph, Node
+from semel.ir.graph import Graph, Node, attr_bodies
 from semel.ir.opdef import OPS
 
 
@@ -52,8 +52,7 @@ def _node_problems(node: Node, done: set[Node]) -> Iterator[str]:
     for dim in node.type.shape:
         if any(isinstance(atom, Index) for atom in atoms(dim)):
             yield f"dim {dim} of {node.type} holds a loop index."
-    body = getattr(node.attrs, "body", None)
-    if isinstance(body, Graph):
+    for body in attr_bodies(node.attrs):
         yield from (f"its body: {text}" for text in verify_graph(body))
     yield from _type_problems(node)
 

@@ -1,4 +1,4 @@
-"""Schedule to kernels: every group becomes one kernel, a loop those of its body.
+"""Schedule to kernels: every group becomes one kernel, a loop or a branch those of its bodies.
 
     Schedule x Target --lower_schedule--> tuple[Lowered]
 
@@ -24,10 +24,10 @@ from semel.lower.choices import Choice, default_choice, is_empty
 from semel.lower.contract import lower_contract
 from semel.lower.grouped import lower_grouped
 from semel.lower.loops import lower_loops
-from semel.lower.lowered import Lowered, finish_kernel, make_buffers, nodes_of
+from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, nodes_of
 from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
-from semel.lower.region import lower_loop
+from semel.lower.region import lower_bodies
 from semel.lower.same import args_like, group_key
 from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
@@ -45,13 +45,18 @@ LIGHT_BODY = 10
 MEDIUM_BODY = 40
 
 
-def lower_schedule(schedule: Schedule, target: Target) -> tuple[Lowered, ...]:
-    """The kernels of a schedule, in its order; groups that compute alike share one."""
+def lower_schedule(
+    schedule: Schedule, target: Target, region: Region | None = None
+) -> tuple[Lowered, ...]:
+    """The kernels of a schedule, in its order; groups that compute alike share one.
+
+    `region` is where they run, if the schedule is that of a body.
+    """
     result: list[Lowered] = []
     known: dict[Any, Lowered] = {}
     for group in schedule.groups:
         if group.body is not None:
-            result += lower_loop(group, target, lower_schedule)
+            result += lower_bodies(group, schedule.graph, region, target, lower_schedule)
             continue
         key = group_key(group)
         first = known.get(key)

@@ -1,7 +1,7 @@
 """What lowering makes of a group, and the vocabulary its rules share.
 
     Group --lower--> Lowered (a Kernel, and the node behind each of its buffers)
-    a loop --lower--> Lowered of one Region, and those that run before and after it
+    a loop or a branch --lower--> Lowered of its regions, and those that run before and after it
 
 Buffers are named by position, loop indices by counters, so that two groups that
 compute the same thing on other tensors give equal kernels: six identical layers
@@ -10,14 +10,14 @@ compile once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from semel.ir.expr import Dim, Index, Variable, atoms, linear_coefficient, variables
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
-from semel.ir.types import TensorType
+from semel.ir.types import BOOL, TensorType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Statement, Value, statement_values, walk_values
 from semel.kernel.rewrite import substitute_indices
@@ -25,18 +25,48 @@ from semel.schedule.group import Group
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
-    """A loop: its kernels run `trip` times, with `counter` as one of their variables."""
+class LoopRegion:
+    """A loop: its kernels run `trip` times, with `counter` as one of their variables.
+
+    With `has_condition`, only while the byte at `condition` is true.
+    """
 
     counter: Variable
     trip: Dim
+    has_condition: bool = False
+    parent: Region | None = None
+
+    @property
+    def condition(self) -> Slot | None:
+        kind = TensorType((), BOOL)
+        return Slot(self, "condition", kind, is_state=True) if self.has_condition else None
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """Two arms, of which one runs, as the byte at `condition` says."""
+
+    condition: Argument
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One arm of a branch."""
+
+    branch: Branch
+    is_then: bool
+    parent: Region | None = None
+
+
+#: What kernels run in; regions are trees, and what is in none is part of the plan itself.
+Region: TypeAlias = "LoopRegion | Arm"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Memory of a loop that holds no node of the graph: a state, or a value of the body.
+    """Memory that holds no node of the graph: a state, or a value of a body.
 
-    A state lives as long as the loop (`is_state`), others for one iteration at most.
+    A state lives as long as the loop (`is_state`), others for one run of their body at most.
     """
 
     region: Region
@@ -45,14 +75,20 @@ class Slot:
     is_state: bool = False
     node: Node | None = None
 
+    @property
+    def owner(self) -> Region | None:
+        """The region whose run begins before the value is first written and ends after its last
+        use."""
+        return self.region.parent if self.is_state else self.region
 
-#: What a kernel's buffer is: the value of a node, or memory of a loop.
+
+#: What a kernel's buffer is: the value of a node, or memory of a loop or a branch.
 Argument: TypeAlias = "Node | Slot"
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The kernel of a loop before its buffers were moved, and how to move another in its place."""
+    """The kernel of a body before its buffers were moved, and how to move another in its place."""
 
     source: Lowered
     move: Callable[[Lowered], Lowered]
@@ -65,7 +101,7 @@ class Lowered:
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
     `text` is the kernel's, once somebody needed it: writing it takes a while.
     `has_lanes`: the rule has chosen how many lanes every vector loop has.
-    In a loop, `region` is which, and `moved` what the kernel was made from.
+    In a body, `region` is the innermost one, and `moved` what the kernel was made from.
     """
 
     kernel: Kernel
@@ -78,8 +114,15 @@ class Lowered:
     moved: Moved | None = field(default=None, compare=False, repr=False)
 
 
+def regions_around(region: Region | None) -> Iterator[Region]:
+    """The region and those it is in, innermost first."""
+    while region is not None:
+        yield region
+        region = region.parent
+
+
 def nodes_of(lowered: Lowered) -> tuple[Node, ...]:
-    """The arguments of a kernel that is in no loop."""
+    """The arguments of a kernel that is in no body."""
     return tuple(arg for arg in lowered.args if isinstance(arg, Node))
 
 

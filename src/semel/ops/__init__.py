@@ -2,12 +2,13 @@
 
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
-Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop, late. An op is
-a row of its family's table; importing this package fills the table.
+Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop, cond,
+late. An op is a row of its family's table; importing this package fills the table.
 """
 
 from semel.ops import (
     attention,
+    cond,
     contract,
     elementwise,
     grouped,
@@ -22,6 +23,7 @@ from semel.ops import (
 
 __all__ = [
     "attention",
+    "cond",
     "contract",
     "elementwise",
     "grouped",

@@ -286,6 +286,13 @@ class LoopAttrs:
     `num_states` are states, the others captured values. Its outputs are the next states and then
     one value per stacked result, which goes to row `step`, or, where `backward` says so, to
     row `trip - 1 - step`. Results are the final states, then the stacked ones.
+
+    With `has_condition` iterations run until the condition is false. The first condition is the
+    operand behind the states, which no body reads; the next ones are the last output of the
+    body. In that place among the results stands the number of iterations that ran. Rows of
+    stacked results that no iteration came to are 0.
+
+    Loops that stand in the body, at any depth, have a lower `level`: steps have names by level.
     """
 
     trip: Dim
@@ -293,13 +300,43 @@ class LoopAttrs:
     num_states: int
     backward: tuple[bool, ...]
     output: int
+    level: int = 0
+    has_condition: bool = False
 
     @property
     def step(self) -> Index:
         """The number of the iteration, as the body's attributes name it."""
-        return loop_step(self.trip)
+        return loop_step(self.trip, self.level)
+
+    @property
+    def num_values(self) -> int:
+        """States and stacked results together: the place of the condition in the body's outputs."""
+        return self.num_states + len(self.backward)
+
+    @property
+    def first_captured(self) -> int:
+        """The place of the first captured value among the operands."""
+        return self.num_states + self.has_condition
 
 
-def loop_step(trip: Dim) -> Index:
+def loop_step(trip: Dim, level: int = 0) -> Index:
     """The counter of a loop of `trip` iterations."""
-    return Index("_step", trip)
+    return Index(step_name(level), trip)
+
+
+def step_name(level: int) -> str:
+    """What the counter of a loop is called, in bodies and kernels."""
+    return f"_step{level}" if level else "_step"
+
+
+@dataclass(frozen=True, slots=True)
+class CondAttrs:
+    """Operand 0 says which body runs; this node is its result `output`.
+
+    The bodies' inputs are named by the operands they stand for: "1", "2", ... Their outputs are
+    of the same types.
+    """
+
+    then: Graph
+    orelse: Graph
+    output: int

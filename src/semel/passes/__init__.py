@@ -7,9 +7,9 @@ while the bytes are there, before anything folds. Constants fold before the
 algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
 of contractions sink before that: what stood between two that cancel is then simple.
 Reductions take their final form last, when the shapes below them are settled. The bodies of
-loops are graphs too and go through the same list, once what they capture is settled. CSE and
-DCE hold by construction and have no pass: equal nodes are one node, and a graph is what
-its outputs reach. Take a graph's guards before its passes (`semel.ops.guards`).
+loops and branches are graphs too and go through the same list, once what they capture is
+settled. CSE and DCE hold by construction and have no pass: equal nodes are one node, and a
+graph is what its outputs reach. Take a graph's guards before its passes (`semel.ops.guards`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from semel.ir.graph import Graph
 from semel.ir.text import format_graph
 from semel.ir.verify import verify_graph
 from semel.passes.attention import fuse_attention
+from semel.passes.bodies import improve_bodies
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.fold import fold_constants
 from semel.passes.layout import sink_views
-from semel.passes.loops import improve_bodies
 from semel.passes.quantise import find_integer_products
 from semel.passes.simplify import simplify
 
@@ -52,10 +52,10 @@ def default_passes() -> tuple[Pass, ...]:
 def run_passes(graph: Graph, passes: Sequence[Pass] | None = None, verify: bool = False) -> Graph:
     """Apply `passes` in order; with `verify`, a pass that breaks the graph is named."""
 
-    def loop_bodies(graph: Graph) -> Graph:
+    def bodies(graph: Graph) -> Graph:
         return improve_bodies(graph, lambda body: run_passes(body, passes, verify))
 
-    for each in (*(default_passes() if passes is None else passes), loop_bodies):
+    for each in (*(default_passes() if passes is None else passes), bodies):
         before, graph = graph, each(graph)
         if verify:
             _check(each, before, graph)

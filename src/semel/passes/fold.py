@@ -34,7 +34,7 @@ from semel.passes.patterns import full, uniform
 
 SMALL_BYTES = 64 * 1024
 #: Cheaper as arithmetic than as a load; and a loop may take its reference for ever.
-_GENERATED = frozenset({"iota", "loop"})
+_GENERATED = frozenset({"iota", "loop", "cond"})
 #: Of what is not generated: the result depends on an element's index, so that uniform operands
 #: do not make it uniform.
 _BY_INDEX = frozenset({"random_bits"})

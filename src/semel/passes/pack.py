@@ -26,9 +26,9 @@ import numpy as np
 from semel.ir.graph import Graph, Node, Storage, aligned_empty, make_node, rewrite
 from semel.ir.types import TensorType
 from semel.ops.attrs import ConstantAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
 from semel.ops.evaluate import evaluate_node
-from semel.ops.loop import with_body
 from semel.ops.narrow import is_widened
 from semel.passes.patterns import expand_to, reshape_to
 
@@ -41,8 +41,8 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
     """Pack every constant right operand of a matmul into panels as wide as `panel` says."""
 
     def rule(node: Node) -> Node | None:
-        if node.op.name == "loop":
-            return with_body(node, lambda body: pack_weights(body, panel))
+        if has_bodies(node):
+            return with_bodies(node, lambda body: pack_weights(body, panel))
         if node.op.kind == "elementwise":
             return _with_ordered_constants(node)
         if node.op.name == "grouped_matmul":

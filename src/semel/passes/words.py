@@ -32,7 +32,7 @@ from semel.ops.attrs import (
     ScalarAttrs,
     SliceAttrs,
 )
-from semel.ops.loop import with_body
+from semel.ops.bodies import has_bodies, with_bodies
 from semel.passes.pack import below_batch, constant_chain, evaluate_chain
 from semel.passes.patterns import expand_to, full, reshape_to
 from semel.passes.quantise import column_sums, flip_sign
@@ -51,8 +51,8 @@ def pack_words(graph: Graph, target: Target) -> Graph:
     run = TILE_WORDS if target.has_byte_tiles else 1
 
     def rule(node: Node) -> Node | None:
-        if node.op.name == "loop":
-            return with_body(node, lambda body: pack_words(body, target))
+        if has_bodies(node):
+            return with_bodies(node, lambda body: pack_words(body, target))
         if node.op.name != "matmul_integer" or not target.byte_dot:
             return None
         left, right = node.inputs

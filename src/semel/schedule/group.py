@@ -23,6 +23,7 @@ DEAR = 8
 MAX_INPUTS = 24
 MAX_OUTPUTS = 8
 MAX_WORK = 400
+_WHERE = {"": "a loop", "then.": "a branch", "else.": "the other branch"}
 #: Up to so many rows a contraction is bound by memory, not by arithmetic.
 SKINNY_ROWS = 4
 
@@ -56,7 +57,17 @@ class Group:
     outer: frozenset[Index] | None = None
     rows: dict[Node, Indices] = field(default_factory=dict)
     work: int = 0
-    body: LoopBody | None = None  # what a loop repeats
+    body: LoopBody | BranchBody | None = None  # what a loop repeats, a branch chooses from
+
+    @property
+    def bodies(self) -> tuple[tuple[str, Schedule], ...]:
+        """The schedules of a loop's or a branch's bodies, and what each is called in numbers."""
+        match self.body:
+            case LoopBody(schedule):
+                return (("", schedule),)
+            case BranchBody(then, orelse):
+                return (("then.", then), ("else.", orelse))
+        return ()
 
     @property
     def is_attention(self) -> bool:
@@ -66,9 +77,10 @@ class Group:
 
 @dataclass(frozen=True)
 class LoopBody:
-    """A loop's body, scheduled. Its graph's outputs are the results `kept` of the loop.
+    """A loop's body, scheduled. Its graph's outputs are the outputs `kept` of the loop's.
 
-    In the body the number of the iteration is the variable `counter`.
+    In the body the number of the iteration is the variable `counter`. If the loop has a condition,
+    one more output is the number of iterations that have run.
     """
 
     schedule: Schedule
@@ -77,10 +89,19 @@ class LoopBody:
 
 
 @dataclass(frozen=True)
+class BranchBody:
+    """The two bodies of a branch, scheduled; their outputs are the results `kept` of it."""
+
+    then: Schedule
+    orelse: Schedule
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Groups in execution order, and `reasons` in the order in which they were found.
 
-    Reasons of a loop's body are those of its own schedule.
+    Reasons of the bodies of loops and branches are those of their own schedules.
     """
 
     graph: Graph
@@ -89,7 +110,7 @@ class Schedule:
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The reasons for people, those of loops last."""
-        bodies = [group.body for group in self.groups if group.body is not None]
-        inner = [f"in a loop: {line}" for body in bodies for line in body.schedule.log]
+        """The reasons for people, those of bodies last."""
+        bodies = [pair for group in self.groups for pair in group.bodies]
+        inner = [f"in {_WHERE[name]}: {line}" for name, body in bodies for line in body.log]
         return (*map(str, self.reasons), *inner)

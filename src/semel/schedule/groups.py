@@ -39,10 +39,12 @@ from semel.ir.expr import (
     variables,
 )
 from semel.ir.graph import Graph, Node, attr_dims, make_node, users
-from semel.ops.attrs import ReshapeAttrs
+from semel.ir.types import INT64
+from semel.ops.attrs import IotaAttrs, LoopAttrs, ReshapeAttrs, step_name
+from semel.ops.bodies import has_bodies, replace_steps, result_key, some_outputs
 from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
-from semel.ops.loop import live_loop, loop_key, replace_step
+from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
 from semel.schedule import reasons as why
 from semel.schedule.group import (
@@ -52,6 +54,7 @@ from semel.schedule.group import (
     MAX_OUTPUTS,
     MAX_WORK,
     SKINNY_ROWS,
+    BranchBody,
     Group,
     LoopBody,
     Schedule,
@@ -69,8 +72,6 @@ SERIAL_ELEMENTS = 1 << 18
 NEAR = 4
 
 _ANY_WIDTH = one_width(32)
-#: What the number of an iteration is called in the kernels of a loop.
-LOOP_COUNTER = "_step"
 _PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
@@ -107,6 +108,12 @@ def is_filled(node: Node) -> bool:
     return node.op.name == "scalar"
 
 
+def _number(dim: Dim) -> Node:
+    """A dim as data."""
+    counted = make_node("iota", (), IotaAttrs((1,), 0, INT64, dim))
+    return make_node("reshape", (counted,), ReshapeAttrs(()))
+
+
 @dataclass(eq=False)
 class _Wanted:
     """What the sweep knows of a node: who wants it, at which indices, and how."""
@@ -127,7 +134,7 @@ class _Scheduler:
         self.reasons: list[Reason] = []
         self.weight = _weights(graph)
         self.epilogues = _epilogues(graph, self.users)
-        self.loops: dict[Any, Group] = {}
+        self.bodied: dict[Any, Group] = {}
         self.counts = graph.counts
         self.sized: dict[LateVariable, dict[Group, None]] = {v: {} for v in graph.late}
         self._counter = 0
@@ -142,10 +149,10 @@ class _Scheduler:
             group.inside.reverse()
             group.reduces.reverse()
         if self.fusion:
-            for kept, gone in merge_siblings(self.groups, self.depends, self._reaches):
-                self.reasons.append(Reason(gone.root, why.SAME_READS, joins=kept.root))
-        for group in self.loops.values():
-            group.body = self._loop_body(group)
+            for kept, gone, cause in merge_siblings(self.groups, self.depends, self._reaches):
+                self.reasons.append(Reason(gone.root, cause, joins=kept.root))
+        for group in self.bodied.values():
+            group.body = self._body(group)
         return Schedule(self.graph, self._order(), tuple(self.reasons))
 
     # ------------------------------------------------------------ one node
@@ -159,8 +166,8 @@ class _Scheduler:
         wanted = self.wanted[node]
         if not wanted.is_forced and not wanted.by:
             return
-        if node.op.name == "loop":
-            self._visit_loop(node)
+        if has_bodies(node):
+            self._visit_bodied(node)
             return
         host = self._choose_host(node, wanted)
         is_shared = len(wanted.by) > 1
@@ -174,28 +181,42 @@ class _Scheduler:
         for group in wanted.by:
             self._place(node, group)
 
-    # ------------------------------------------------------------ loops
+    # ------------------------------------------------------------ loops and branches
 
-    def _visit_loop(self, node: Node) -> None:
-        """Results of one loop are one group, since they have the same operands."""
-        group = self.loops.get(loop_key(node))
+    def _visit_bodied(self, node: Node) -> None:
+        """Results of one loop or branch are one group, since they have the same operands."""
+        group = self.bodied.get(result_key(node))
         if group is None:
-            self.wanted[node].why = self.wanted[node].why or why.LOOP
-            group = self.loops[loop_key(node)] = self._new_group(node)
+            self.wanted[node].why = self.wanted[node].why or why.own_group(node.op.name)
+            group = self.bodied[result_key(node)] = self._new_group(node)
         else:
             group.inside.append(node)
         self._materialise(node, group)
 
-    def _loop_body(self, group: Group) -> LoopBody:
+    def _body(self, group: Group) -> LoopBody | BranchBody:
+        wanted = tuple(sorted(n.attrs.output for n in group.outputs))
         attrs = group.root.attrs
-        body, kept = live_loop(attrs, [n.attrs.output for n in group.outputs])
-        last = upper_bound(attrs.trip)
-        counter = Variable(LOOP_COUNTER, 0, None if last is None else max(last - 1, 0))
-        body = graph_to_run(replace_step(body, attrs.step, counter))
-        schedule = build_schedule(
-            body, fusion=self.fusion, panel=self.panel, stored=why.LEFT_BY_ITERATION
+        if isinstance(attrs, LoopAttrs):
+            return self._loop_body(attrs, wanted)
+        then, orelse = (
+            self._inner(some_outputs(body, wanted), why.RESULT_OF_BRANCH)
+            for body in (attrs.then, attrs.orelse)
         )
-        return LoopBody(schedule, kept, counter)
+        return BranchBody(then, orelse, wanted)
+
+    def _loop_body(self, attrs: LoopAttrs, wanted: tuple[int, ...]) -> LoopBody:
+        body, kept = live_loop(attrs, wanted)
+        last = upper_bound(attrs.trip)
+        counter = Variable(step_name(attrs.level), 0, None if last is None else max(last - 1, 0))
+        body = replace_steps(body, {attrs.step: counter})
+        if attrs.has_condition:
+            body = Graph((*body.outputs, _number(counter + 1)))
+        return LoopBody(self._inner(body, why.LEFT_BY_ITERATION), kept, counter)
+
+    def _inner(self, body: Graph, stored: Why) -> Schedule:
+        return build_schedule(
+            graph_to_run(body), fusion=self.fusion, panel=self.panel, stored=stored
+        )
 
     def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
         """A group inside which the node can be computed, or None with the reason noted."""
@@ -641,7 +662,8 @@ class _Scheduler:
 
     def _want_from_memory(self, node: Node, group: Group) -> None:
         for k, operand in enumerate(node.inputs):
-            if node.op.name == "loop" and k < node.attrs.num_states and is_filled(operand):
+            is_first = node.op.name == "loop" and k < node.attrs.first_captured
+            if is_first and is_filled(operand):
                 continue  # made where the first iteration reads it
             self._want_whole(node, operand, group)
 

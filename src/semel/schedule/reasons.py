@@ -46,8 +46,10 @@ SETS_STATE = Why("set_state", "a loop's state has a first value")
 LEAVES_STATE = Why("leave_state", "a loop's last state is its result")
 FUSION_OFF = Why("fusion_off", "fusion is off")
 UNWANTED = Why("unwanted", "no group wants it")
-LOOP = Why("loop", "loop is a group of its own")
+RESULT_OF_BRANCH = Why("branch", "it is what a branch gives")
+PREDICATE = Why("predicate", "a branch looks for its predicate in one place")
 SAME_READS = Why("same_reads", "they read the same tensor")
+ONE_NUMBER = Why("one_number", "each computes one number")
 
 TOO_LARGE = Why("too_large", "the kernel would grow too large")
 DEAR_INDEX = Why("dear_index", "its index would cost more than storing it")
@@ -85,6 +87,11 @@ QUERIES = Why("queries", "an attention reads its queries from memory")
 SLOW_VIEW = Why("slow_view", "the view is not contiguous enough for the contraction")
 NO_ROWS = Why("no_rows", "the view has no contiguous rows")
 CROOKED_ROWS = Why("crooked_rows", "its rows do not lie straight")
+
+
+def own_group(op: str) -> Why:
+    """The op has bodies, whose kernels compute nothing else."""
+    return Why(op, f"{op} is a group of its own")
 
 
 def own_kernel(op: str) -> Why:

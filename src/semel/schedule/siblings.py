@@ -4,7 +4,8 @@
 
 Two groups may join if they loop over the same elements in the same way, read a
 common tensor of that size, and neither needs the other's result: sum and max of one
-tensor, sine and cosine of one tensor. The tensor is then read once.
+tensor, sine and cosine of one tensor. The tensor is then read once. Groups that compute one number
+each, with no loop inside, join whatever they read: the call of a kernel costs more than the number.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from typing import Any
 from semel.ir.expr import Index
 from semel.ir.graph import Node
 from semel.schedule.group import MAX_OUTPUTS, MAX_WORK, Group
+from semel.schedule.reasons import ONE_NUMBER, SAME_READS, Why
 
 
 def merge_siblings(
     groups: list[Group],
     depends: dict[Group, set[Group]],
     reaches: Callable[[Group, Group], bool],
-) -> list[tuple[Group, Group]]:
-    """Join what can be joined, in place; returns (kept, gone) pairs."""
-    joined: list[tuple[Group, Group]] = []
+) -> list[tuple[Group, Group, Why]]:
+    """Join what can be joined, in place; returns who was kept, who is gone, and why."""
+    joined: list[tuple[Group, Group, Why]] = []
     by_shape: dict[Any, list[Group]] = {}
     for group in list(groups):
         if group.kind != "loops":
             continue
         for other in by_shape.setdefault(_shape_key(group), []):
-            if _shares_read(group, other) and _fits(group, other):
+            cause = _why_together(group, other)
+            if cause is not None and _fits(group, other):
                 if reaches(group, other) or reaches(other, group):
                     continue
                 _join(other, group, depends)
                 groups.remove(group)
-                joined.append((other, group))
+                joined.append((other, group, cause))
                 break
         else:
             by_shape[_shape_key(group)].append(group)
@@ -52,11 +55,14 @@ def _shape_key(group: Group) -> Any:
     return group.root.type.shape, outer, extents
 
 
-def _shares_read(a: Group, b: Group) -> bool:
+def _why_together(a: Group, b: Group) -> Why | None:
+    """Why two groups of equal shape are better one; None if they are not."""
     walked = {n.inputs[0].type.shape for n in (*a.reduces, *b.reduces)}
     walked.add(a.root.type.shape)
     common: set[Node] = set(a.reads) & set(b.reads)
-    return any(n.type.shape in walked for n in common)
+    if any(n.type.shape in walked for n in common):
+        return SAME_READS
+    return ONE_NUMBER if a.root.type.num_elements == 1 and not a.reduces else None
 
 
 def _fits(a: Group, b: Group) -> bool:

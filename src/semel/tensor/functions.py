@@ -67,7 +67,7 @@ concat, stack, einsum, meshgrid = Tensor.concat, Tensor.stack, Tensor.einsum, Te
 rand, randn, randint = Tensor.rand, Tensor.randn, Tensor.randint
 key, split_key = Tensor.key, Tensor.split_key
 from_dlpack = Tensor.from_dlpack
-loop = Tensor.loop
+loop, while_loop, cond = Tensor.loop, Tensor.while_loop, Tensor.cond
 
 
 def dropout(x: TensorLike, p: float, key: TensorLike | None = None) -> Tensor:

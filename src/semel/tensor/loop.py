@@ -1,36 +1,46 @@
-"""Tensor, layer 15: a loop whose iterations depend on each other.
+"""Tensor, layer 15: control flow that is decided during the run.
 
     trip, initial states, body(step, states)  -->  final states, stacked values
+    cond(states), body(states), initial       -->  final states
+    predicate, then(), orelse()               -->  what one of them gives
 
-The body is called once, with tensors that stand for the states and a `step` that may be used
-wherever a dim may, as in `x[step]`. What it makes becomes a graph of its own. Whatever it
-uses that no iteration changes is computed outside, once; constants stay inside, where the
-compiler can lay them out as they are read.
+Each function is called once, with tensors that stand for the states and a `step` that may be used
+wherever a dim may, as in `x[step]`. What it makes becomes a graph of its own (tensor/body.py), and
+bodies may hold further loops and branches. What no iteration of a loop changes is computed outside,
+once, if that cannot fail; of what a branch makes nothing is.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable, atoms
-from semel.ir.graph import Graph, Node, attr_dims, make_node, topological
-from semel.ir.types import as_shape
-from semel.ops.attrs import InputAttrs, LoopAttrs, loop_step
-from semel.ops.loop import loop_operand, replace_step
-from semel.tensor.handle import Handle, TensorLike
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable, is_positive
+from semel.ir.graph import Graph, Node, make_node
+from semel.ir.types import BOOL, as_shape
+from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step, step_name
+from semel.ops.bodies import free_level, replace_steps
+from semel.ops.loop import NO_LIMIT
+from semel.tensor.body import (
+    Closing,
+    Traced,
+    changing_nodes,
+    next_trace,
+    own_nodes,
+    stand_in,
+    traced_step,
+)
+from semel.tensor.handle import Handle, TensorLike, weak_kind
 from semel.tensor.origin import user_origin
 from semel.tensor.random import Random
 
-_traces = itertools.count()
-_TRACE = " of trace "  #: in the names of what stands for states and steps while a body is traced
 _DIMS = (int, Variable, Expr, Fn, Index)
 
 
 class Loops(Random):
-    """Recurrences."""
+    """Recurrences, loops with a condition, and branches."""
 
     __slots__ = ()
 
@@ -55,43 +65,223 @@ class Loops(Random):
         >>> last.item(), sums.tolist()
         (6.0, [0.0, 1.0, 3.0])
         """
-        if isinstance(trip, bool) or not isinstance(trip, _DIMS):
-            raise GraphError("loop", f"trip must be an int or an expression, got {trip!r}.")
-        (count,) = as_shape((trip,), "loop")
-        trace, initial = next(_traces), [cls._lift(s) for s in states]
-        step = Index(f"_step{_TRACE}{trace}", count)
-        inside = tuple(
-            cls._wrap(make_node("input", (), InputAttrs(f"state {k}{_TRACE}{trace}", s.type)))
-            for k, s in enumerate(initial)
-        )
-        after, values = _checked(body(step, inside), len(initial))
-        outputs = [cls._lift(t)._node for t in (*after, *values)]
-        turned = tuple(backward) or (False,) * len(values)
-        if len(turned) != len(values):
+        count = _checked_trip("loop", "trip", trip)
+        initial = [cls._lift(s) for s in states]
+        counts: list[int] = []
+
+        def iteration(step: Index, inside: Sequence[Self]) -> list[Self]:
+            after, values = _checked_pair(body(step, tuple(inside)), len(initial))
+            counts.append(len(values))
+            return [*cls._states(after, initial), *(cls._lift(v) for v in values)]
+
+        made = _Loop(cls, count, initial, iteration)
+        turned = tuple(backward) or (False,) * counts[0]
+        if len(turned) != counts[0]:
             raise GraphError(
-                "loop", f"backward must say so of {len(values)} values, got {len(turned)}."
+                "loop", f"backward must say so of {counts[0]} values, got {len(turned)}."
             )
-        graph, captured = _close([t._node for t in inside], outputs, step)
-        operands, origin = (*(t._node for t in initial), *captured), user_origin()
-        kinds = [LoopAttrs(count, graph, len(initial), turned, k) for k in range(len(outputs))]
-        results = [cls._wrap(make_node("loop", operands, k, origin=origin)) for k in kinds]
+        results = made.results(turned)
         return tuple(results[: len(initial)]), tuple(results[len(initial) :])
 
+    @classmethod
+    def while_loop(
+        cls,
+        cond: Callable[[Any], TensorLike],
+        body: Callable[[Any], Any],
+        init: Any,
+        max_trips: Dim | None = None,
+    ) -> Any:
+        """Run `states = body(states)` while `cond(states)` is true, at most `max_trips` times.
 
-def check_closed(graph: Graph, where: str) -> None:
-    """Refuse a graph that uses what a loop's body was traced with: it has no value outside."""
-    for node in graph.nodes:
-        is_state = node.op.name == "input" and _TRACE in node.attrs.name
-        dims = () if is_state else attr_dims(node.attrs)
-        if is_state or any(isinstance(a, Index) for d in dims for a in atoms(d)):
+        `init` is a tensor, or a tuple or list of tensors, and so is what both functions are
+        given, what `body` returns, and the result: the final states. A state keeps its shape and
+        dtype; `cond` returns one bool. Nothing runs in Python but the calls that say what
+        an iteration does. Without `max_trips` a condition that stays true never ends.
+
+        >>> Tensor.while_loop(lambda x: x < 100, lambda x: x * 3, Tensor(1.0)).item()
+        243.0
+        """
+        limit = NO_LIMIT if max_trips is None else max_trips
+        trip = _checked_trip("while_loop", "max_trips", limit)
+        shape, values = _several(init, "while_loop", "init")
+        initial = [cls._lift(value) for value in values]
+        if not initial:
+            raise GraphError("while_loop", "needs a state.")
+
+        def test(states: Sequence[Handle]) -> list[Handle]:
+            return [cls._truth(cond(shape(states)), "while_loop", "what cond returns")]
+
+        def iteration(step: Index, inside: Sequence[Handle]) -> list[Handle]:
+            _, after = _several(body(shape(inside)), "while_loop", "what body returns")
+            if len(after) != len(initial):
+                raise GraphError(
+                    "while_loop", f"body must return {len(initial)} states, got {len(after)}."
+                )
+            states = cls._states(after, initial)
+            # After the last of `max_trips` iterations nothing is asked that could fail.
+            may_go_on = None if max_trips is None else lambda: cls._lift(step + 1) < trip
+            return [*states, cls._asked(Traced(test, states), may_go_on)]
+
+        may_begin = None if is_positive(trip) else lambda: cls._lift(trip) > 0
+        first = cls._asked(Traced(test, initial), may_begin)
+        made = _Loop(cls, trip, initial, iteration, condition=first.node)
+        return shape(made.results(())[: len(initial)])
+
+    @classmethod
+    def cond(
+        cls,
+        predicate: TensorLike,
+        then: Callable[..., Any],
+        orelse: Callable[..., Any],
+        *operands: TensorLike,
+    ) -> Any:
+        """What `then(*operands)` gives where `predicate`, one bool, is true, else `orelse(...)`.
+
+        Only one of the two runs, and nothing of the other: what is made inside of it takes no
+        time and cannot fail. Tensors that are made outside are computed there. Both return
+        a tensor, or a tuple or list of tensors, of the same shapes and dtypes.
+
+        >>> x = Tensor([3.0, 4.0])
+        >>> Tensor.cond(x.sum() > 5, lambda: x / 2, lambda: x * 2).tolist()
+        [1.5, 2.0]
+        """
+        truth = cls._truth(predicate, "cond", "the predicate")
+        given = [cls._lift(each) for each in operands]
+        shapes: list[_Shape] = []
+
+        def run(function: Callable[..., Any]) -> list[Handle]:
+            shape, values = _several(function(*given), "cond", "what a body returns")
+            shapes.append(shape)
+            return [cls._lift(value) for value in values]
+
+        one, other = Traced(run, then), Traced(run, orelse)
+        if shapes[0] != shapes[1] or len(one.outputs) != len(other.outputs):
             raise GraphError(
-                where,
-                f"a state or a step must not leave the body of its loop, got {node!r}.",
-                hint="Return it as a state or as a value to stack.",
+                "cond",
+                "both bodies must return a tensor, or tuples or lists of as many, got "
+                f"{shapes[0].of(one.outputs)} and {shapes[1].of(other.outputs)}.",
             )
+        if not one.outputs:
+            raise GraphError("cond", "the bodies must return a tensor.")
+        nodes = _branch(truth.node, one, other)
+        return shapes[0]([cls._wrap(node) for node in nodes])
+
+    # ------------------------------------------------------------ what functions are given
+
+    @classmethod
+    def _truth(cls, value: TensorLike, where: str, what: str) -> Self:
+        """One bool, of shape ()."""
+        found = cls._lift(value)
+        if found.dtype != BOOL or found.size != 1:
+            raise GraphError(where, f"{what} must be one bool, got {found.type}.")
+        return found if found.ndim == 0 else found.reshape(())
+
+    @classmethod
+    def _states(cls, after: Sequence[TensorLike], initial: Sequence[Self]) -> list[Self]:
+        """The next states; a Python number takes the dtype of a state that is one number."""
+        return [
+            cls._weak(value, before.dtype)
+            if weak_kind(value) and before.ndim == 0
+            else cls._lift(value)
+            for value, before in zip(after, initial, strict=True)
+        ]
+
+    @classmethod
+    def _asked(cls, test: Traced, may_ask: Callable[[], Handle] | None) -> Self:
+        """A condition; if computing it may fail, False where `may_ask` says not to."""
+        if may_ask is None or not test.may_fail():
+            return cls._wrap(test.here()[0])
+        return cls._wrap(_branch(may_ask().node, test, Traced(lambda: [cls._lift(False)]))[0])
 
 
-def _checked(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:
+def _several(value: Any, where: str, what: str) -> tuple[_Shape, list[Any]]:
+    """One tensor or several, as a list, and how they stood together."""
+    if not isinstance(value, (tuple, list)):
+        return _Shape(None), [value]
+    if any(isinstance(each, (tuple, list)) for each in value):
+        raise GraphError(where, f"{what} must be a tensor, or a tuple or list of tensors.")
+    return _Shape(tuple if isinstance(value, tuple) else list), list(value)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How tensors stand together: one by itself (None), a tuple or a list."""
+
+    kind: type[tuple[Any, ...]] | type[list[Any]] | None
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        return tensors[0] if self.kind is None else self.kind(tensors)
+
+    def of(self, tensors: Sequence[Any]) -> str:
+        return "a tensor" if self.kind is None else f"a {self.kind.__name__} of {len(tensors)}"
+
+
+class _Loop:
+    """A loop whose body was traced; `results` makes its nodes."""
+
+    def __init__(
+        self,
+        cls: type[Any],
+        trip: Dim,
+        initial: Sequence[Handle],
+        iteration: Callable[[Index, Sequence[Any]], Sequence[Handle]],
+        condition: Node | None = None,
+    ) -> None:
+        self.cls, self.trip, self.initial, self.condition = cls, trip, initial, condition
+        trace, self.origin = next_trace(), user_origin()
+        step = traced_step(trip, trace)
+        states = [stand_in(f"state {k}", s.type, trace) for k, s in enumerate(initial)]
+        traced = Traced(lambda: iteration(step, [cls._wrap(n) for n in states]))
+        is_optional = condition is not None or not is_positive(trip)
+        inside = changing_nodes(traced, set(states), step, may_be_skipped=is_optional)
+        closing = Closing(len(initial) + (condition is not None))
+        body = closing.close(traced, states, inside)
+        self.level = free_level(body)
+        self.captured = closing.captured
+        self.body = replace_steps(body, {step: loop_step(trip, self.level)})
+        _check_names(self.body)
+
+    def results(self, backward: tuple[bool, ...]) -> list[Any]:
+        first = () if self.condition is None else (self.condition,)
+        operands = (*(t.node for t in self.initial), *first, *self.captured)
+        nodes = [
+            make_node("loop", operands, self._attrs(backward, k), origin=self.origin)
+            for k in range(len(self.body.outputs))
+        ]
+        return [self.cls._wrap(node) for node in nodes]
+
+    def _attrs(self, backward: tuple[bool, ...], output: int) -> LoopAttrs:
+        has_condition = self.condition is not None
+        return LoopAttrs(
+            self.trip, self.body, len(self.initial), backward, output, self.level, has_condition
+        )
+
+
+def _branch(predicate: Node, then: Traced, orelse: Traced) -> list[Node]:
+    """The results of a branch between two traced bodies."""
+    closing = Closing(first=1)
+    bodies = [closing.close(each, (), own_nodes(each)) for each in (then, orelse)]
+    operands, origin = (predicate, *closing.captured), user_origin()
+    return [
+        make_node("cond", operands, CondAttrs(bodies[0], bodies[1], k), origin=origin)
+        for k in range(len(then.outputs))
+    ]
+
+
+def _checked_trip(where: str, what: str, trip: Any) -> Dim:
+    if isinstance(trip, bool) or not isinstance(trip, _DIMS):
+        raise GraphError(where, f"{what} must be an int or an expression, got {trip!r}.")
+    (count,) = as_shape((trip,), where)
+    return count
+
+
+def _check_names(body: Graph) -> None:
+    for variable in body.variables:
+        if variable.name.startswith(step_name(0)):
+            raise GraphError("loop", f"'{variable.name}' is a name that loops need for themselves.")
+
+
+def _checked_pair(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:
     """What a body returned, as two lists: as many states as there are, and something at all."""
     is_pair = isinstance(returned, tuple) and len(returned) == 2
     if not is_pair or any(isinstance(part, Handle) for part in returned):
@@ -106,42 +296,3 @@ def _checked(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:
     if not after and not values:
         raise GraphError("loop", "needs a state or a value to stack.")
     return after, values
-
-
-def _close(
-    states: Sequence[Node], outputs: Sequence[Node], step: Index
-) -> tuple[Graph, tuple[Node, ...]]:
-    """The body as a graph of its own, and the nodes outside that it reads."""
-    nodes = topological(outputs)
-    changes: set[Node] = set()
-    for node in nodes:
-        own_step = any(step in atoms(d) for d in attr_dims(node.attrs))
-        if node in states or own_step or any(n in changes for n in node.inputs):
-            changes.add(node)
-    new: dict[Node, Node] = {node: loop_operand(k, node.type) for k, node in enumerate(states)}
-    captured: dict[Node, None] = {}
-
-    def inside(node: Node) -> Node:
-        """What stands in the body for a node that no iteration changes."""
-        if node not in changes and node not in new:
-            if _is_constant(node):
-                new[node] = node
-            else:
-                new[node] = loop_operand(len(states) + len(captured), node.type)
-                captured[node] = None
-        return new[node]
-
-    for node in nodes:
-        if node in changes and node not in new:
-            made = make_node(node.op.name, [inside(n) for n in node.inputs], node.attrs)
-            made.origins = made.origins or node.origins
-            new[node] = made
-    closed = Graph(tuple(inside(n) for n in outputs), tuple(map(str, range(len(outputs)))))
-    return replace_step(closed, step, loop_step(step.extent)), tuple(captured)
-
-
-def _is_constant(node: Node) -> bool:
-    """Whether a node is sealed data, seen through movement."""
-    while node.op.kind == "movement" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return node.op.name in ("constant", "scalar")

@@ -22,14 +22,14 @@ from semel.compiler.pipeline import prepare_graph
 from semel.config import settings
 from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, variables
-from semel.ir.graph import Graph, Node, Storage
+from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
 from semel.ir.outline import Outline, graph_outline, take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
+from semel.tensor.body import check_closed
 from semel.tensor.handle import Array, Handle
-from semel.tensor.loop import check_closed
 from semel.tensor.recurrent import Recurrent
 
 
@@ -58,22 +58,24 @@ def prepare(
     by name in `plan.kept` (those of a mapping, else kept0, kept1, ...).
     """
     graph = build_graph(outputs)
-    return prepare_graph(
-        graph,
-        threads=threads,
-        memory_limit=memory_limit,
-        fusion=fusion,
-        tune=tune,
-        bindings=None if bindings is None else as_values(bindings, {}),
-        keep=_nodes_to_keep(graph, keep),
-    )
+    with no_scope():
+        return prepare_graph(
+            graph,
+            threads=threads,
+            memory_limit=memory_limit,
+            fusion=fusion,
+            tune=tune,
+            bindings=None if bindings is None else as_values(bindings, {}),
+            keep=_nodes_to_keep(graph, keep),
+        )
 
 
 def build_graph(outputs: Handle | Sequence[Handle] | Mapping[str, Handle]) -> Graph:
     """The graph of these tensors, named if a mapping names them."""
     handles = _handles(outputs, "outputs")
     names = _names(outputs, "outputs") if isinstance(outputs, Mapping) else ()
-    graph = Graph(tuple(h.node for h in handles), names)
+    with no_scope():
+        graph = shared(Graph(tuple(h.node for h in handles), names))
     check_closed(graph, "prepare")
     return graph
 
@@ -169,11 +171,12 @@ class Realize(Recurrent):
         options = settings()
         # Who wants to see the compiler's products wants those of the graph as it is written.
         outline = take_outline(self._node) if options.dump is None else None
-        outline = outline or self._late_outline(where)
-        if outline is not None and options.dump is None:
-            return compute(outline, options)
-        result: Array = prepare(self)()
-        return result
+        with no_scope():
+            outline = outline or self._late_outline(where)
+            if outline is not None and options.dump is None:
+                return compute(outline, options)
+            result: Array = prepare(self)()
+            return result
 
     def _late_outline(self, where: str) -> Outline | None:
         """For what has no outline by itself: that of the graph with all its sizes, or an error."""

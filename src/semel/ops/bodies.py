@@ -1,0 +1,160 @@
+"""Bodies: the graphs that loops and branches hold in their attributes.
+
+    body graph: inputs named by operand number, outputs the values of one run
+
+What is the same for both: how a body is run by the references, checked, changed, and
+made to compute fewer results. A node has one result: an op with several is several nodes with
+equal operands and attributes that differ in `output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from semel.errors import GraphError, UnsupportedError
+from semel.ir import expr
+from semel.ir.expr import Dim, Expr, Fn, Index, atoms
+from semel.ir.graph import Graph, Node, attr_bodies, make_node, rewrite
+from semel.ir.types import TensorType
+from semel.ops.attrs import InputAttrs, LoopAttrs
+from semel.ops.evaluate import evaluate_node
+from semel.ops.numerics import Array
+
+Env = Mapping[Any, int]
+
+
+def body_operand(number: int, kind: TensorType) -> Node:
+    """What stands for operand `number` in a body."""
+    return make_node("input", (), InputAttrs(str(number), kind))
+
+
+def has_bodies(node: Node) -> bool:
+    """Whether a node is a loop or a branch."""
+    return node.op.kind == "opaque" and next(attr_bodies(node.attrs), None) is not None
+
+
+def result_key(node: Node) -> Any:
+    """Equal for the nodes that are results of one loop or branch."""
+    return node.op.name, node.inputs, replace(node.attrs, output=0)
+
+
+def run_body(body: Graph, operands: Sequence[Array], env: Env) -> list[Array]:
+    """The outputs of one run, by the references."""
+    values: dict[Node, Array] = {}
+    for node in body.nodes:
+        if node.op.name == "input":
+            values[node] = operands[int(node.attrs.name)]
+        else:
+            values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
+    return [values[n] for n in body.outputs]
+
+
+# ---------------------------------------------------------------- what must hold
+
+
+def check_body(
+    where: str, body: Graph, types: Sequence[TensorType], hidden: Iterable[int] = ()
+) -> None:
+    """Inputs are operands, but for the `hidden` ones, and no shape depends on a step."""
+    refused = set(hidden)
+    for node in body.inputs:
+        name = node.attrs.name
+        known = int(name) if name.isdecimal() and int(name) < len(types) else None
+        if known is None or known in refused or node.type != types[known]:
+            found = "nothing" if known is None or known in refused else types[known]
+            raise GraphError(where, f"operand {name} of the body is {node.type}, got {found}.")
+    for node in body.nodes:
+        if node.op.name == "compact":
+            raise UnsupportedError(
+                where,
+                f"a size that a run finds out ({node.type}) must not be made in a body.",
+                hint="Select outside of it, or use where(mask, x, fill).",
+            )
+        for dim in node.type.shape:
+            if any(isinstance(a, Index) for a in atoms(dim)):
+                raise GraphError(where, f"shapes must not depend on the step, got {node.type}.")
+
+
+def free_level(*bodies: Graph) -> int:
+    """The least level of a loop around these bodies: above those of all loops in them."""
+    found = 0
+    for node in (n for body in bodies for n in body.nodes):
+        if node.op.name == "loop":
+            found = max(found, node.attrs.level + 1)
+        else:
+            found = max(found, free_level(*attr_bodies(node.attrs)))
+    return found
+
+
+def may_fail(node: Node) -> bool:
+    """Whether computing a node may end a run, or not end: nobody may do so without need."""
+    if node.op.name == "check_index":
+        return True
+    if node.op.name == "loop" and node.attrs.has_condition:
+        return True
+    return any(may_fail(n) for body in attr_bodies(node.attrs) for n in body.nodes)
+
+
+# ---------------------------------------------------------------- changes
+
+
+def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
+    """The loop or branch with other bodies that compute the same."""
+    changed = {}
+    for each in fields(node.attrs):
+        value = getattr(node.attrs, each.name)
+        if isinstance(value, Graph):
+            changed[each.name] = change(value)
+    attrs = replace(node.attrs, **changed)
+    return node if attrs == node.attrs else make_node(node.op.name, node.inputs, attrs)
+
+
+def replace_operands(body: Graph, by: Mapping[str, Node]) -> Graph:
+    """The body with other nodes in the place of these inputs."""
+
+    def rule(node: Node) -> Node | None:
+        return by.get(node.attrs.name) if node.op.name == "input" else None
+
+    return rewrite(body, rule)
+
+
+def replace_steps(body: Graph, by: Mapping[Index, Dim]) -> Graph:
+    """The body, and those in it, with other expressions in the place of these steps."""
+
+    def rule(node: Node) -> Node | None:
+        attrs = _replaced(node.attrs, by)
+        return None if attrs is node.attrs else make_node(node.op.name, node.inputs, attrs)
+
+    return rewrite(body, rule)
+
+
+def _replaced(attrs: Any, by: Mapping[Index, Dim]) -> Any:
+    """The attributes with atoms of their dims replaced; the same object if there are none."""
+    inside = by
+    if isinstance(attrs, LoopAttrs):
+        moved = replace(attrs, trip=_replace_dim(attrs.trip, by))
+        if moved.trip != attrs.trip:  # which is part of what its own step is
+            inside = {**by, attrs.step: moved.step}
+    changed = {}
+    for each in fields(attrs) if attrs is not None else ():
+        value = getattr(attrs, each.name)
+        if isinstance(value, Graph):
+            new: Any = replace_steps(value, inside)
+        elif isinstance(value, tuple):
+            new = tuple(_replace_dim(v, by) for v in value)
+        else:
+            new = _replace_dim(value, by)
+        if new != value:
+            changed[each.name] = new
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _replace_dim(value: Any, by: Mapping[Index, Dim]) -> Any:
+    return expr.substitute(value, by) if isinstance(value, (Index, Fn, Expr)) else value
+
+
+def some_outputs(body: Graph, kept: Sequence[int]) -> Graph:
+    """The body that computes these of its outputs only."""
+    return Graph(tuple(body.outputs[k] for k in kept), tuple(map(str, range(len(kept)))))

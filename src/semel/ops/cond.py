@@ -1,0 +1,62 @@
+"""A branch: one of two body graphs, as a value says during the run.
+
+    cond  predicate, captured values, two bodies --> a result of the one that runs
+
+The other body does not run: nothing in it takes time or can fail. Both are graphs of their
+own, and so may be optimised, scheduled and lowered by what does that for graphs. What a body's
+shapes demand of the variables is demanded whether it runs or not: memory is laid out for both.
+Why this way: docs/decisions/0037-bodies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from semel.errors import GraphError
+from semel.ir.graph import Node
+from semel.ir.opdef import OpDef, register
+from semel.ir.types import BOOL, TensorType
+from semel.ops.attrs import CondAttrs
+from semel.ops.bodies import Env, check_body, run_body
+from semel.ops.guards import guards
+from semel.ops.numerics import Array
+from semel.ops.shapes import Requirement, check
+
+PREDICATE = TensorType((), BOOL)
+
+
+def _infer(attrs: CondAttrs, *types: TensorType) -> TensorType:
+    if not types or types[0] != PREDICATE:
+        found = types[0] if types else "nothing"
+        raise GraphError("cond", f"the predicate must be {PREDICATE}, got {found}.")
+    one, other = ([n.type for n in body.outputs] for body in (attrs.then, attrs.orelse))
+    if one != other:
+        raise GraphError(
+            "cond",
+            f"both bodies must give the same types, got {_listed(one)} and {_listed(other)}.",
+            hint="Cast, reshape or expand what one of them returns.",
+        )
+    if not 0 <= attrs.output < len(one):
+        raise GraphError("cond", f"output must lie in [0, {len(one)}), got {attrs.output}.")
+    for body in (attrs.then, attrs.orelse):
+        check_body("cond", body, types, hidden=(0,))
+    check("cond", attrs, *types)
+    return one[attrs.output]
+
+
+def _listed(types: list[TensorType]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _requirements(attrs: CondAttrs, *types: TensorType) -> Iterator[Requirement]:
+    for body in (attrs.then, attrs.orelse):
+        yield from (Requirement(amount, text) for amount, text in guards(body))
+
+
+def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    attrs: CondAttrs = node.attrs
+    body = attrs.then if bool(arrays[0]) else attrs.orelse
+    return run_body(body, arrays, env)[attrs.output]
+
+
+register(OpDef("cond", "opaque", CondAttrs, _infer, _reference, cost=1, require=_requirements))
