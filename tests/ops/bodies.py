@@ -39,7 +39,9 @@ class Control:
 
     def outputs(self) -> list[Tensor]:
         known = [self.w, Tensor(np.float32([1, -2, 3]))]
-        return [self.tensor(0, known, []), self.x.sum(0), self.tensor(0, known, [])]
+        # Whatever is drawn, all inputs are used.
+        inputs = [self.x.sum(0), self.w * 2, self.p.any()]
+        return [self.tensor(0, known, []), *inputs, self.tensor(0, known, [])]
 
     # ------------------------------------------------------------ choices
 

@@ -285,3 +285,9 @@ def test_states_that_nothing_needs_are_left_out() -> None:
     assert live_loop(attrs, [0])[1] == (0,)
     assert live_loop(attrs, [2])[1] == (2,)
     assert finals[2].shape == (3,)
+
+
+def test_a_constant_that_is_read_at_the_step_is_not_folded() -> None:
+    w = Tensor([1.0, 2.0, 3.0])
+    (last,), _ = Tensor.loop(3, [Tensor(0.0)], lambda s, h: ([h[0] + w[s] * 2], []))
+    assert last.item() == 12

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import IndexRangeError
-from semel.ir.expr import variables
+from semel.ir.expr import atoms
 from semel.ir.graph import Graph, Node, Storage, attr_dims, make_node, rewrite
 from semel.ops.attrs import ConstantAttrs
 from semel.ops.evaluate import evaluate_node
@@ -60,7 +60,7 @@ def _fold_uniform(node: Node) -> Node | None:
     scalars = [uniform(n) for n in node.inputs]
     if node.op.kind != "elementwise" or node.op.name in _BY_INDEX:
         return None
-    if any(s is None for s in scalars) or any(variables(d) for d in attr_dims(node.attrs)):
+    if any(s is None for s in scalars) or any(atoms(d) for d in attr_dims(node.attrs)):
         return None
     leaves = [make_node("scalar", (), s) for s in scalars]
     value = _try_evaluate(make_node(node.op.name, leaves, node.attrs), {})
@@ -89,7 +89,7 @@ def _as_scalar(node: Node) -> Node | None:
 
 def _is_static(node: Node) -> bool:
     dims = (*node.type.shape, *attr_dims(node.attrs))
-    return not any(variables(d) for d in dims)
+    return not any(atoms(d) for d in dims)  # variables, and steps of loops
 
 
 def _known_bytes(node: Node) -> int | None:

@@ -112,8 +112,9 @@ class Closing:
             """What stands in the body for a node."""
             if node not in new:
                 if node in inside or _is_constant(node):
+                    inputs = [found(n) for n in node.inputs]
                     with no_scope():
-                        new[node] = _copy(node, [found(n) for n in node.inputs])
+                        new[node] = _copy(node, inputs)
                 else:
                     outside = _made_again(node, traced.scope, again)
                     number = self._numbers.setdefault(outside, self._first + len(self._numbers))

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable, is_positive
-from semel.ir.graph import Graph, Node, make_node
+from semel.ir.graph import Graph, Node, make_node, no_scope
 from semel.ir.types import BOOL, as_shape
 from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step, step_name
 from semel.ops.bodies import free_level, replace_steps
@@ -238,7 +238,8 @@ class _Loop:
         body = closing.close(traced, states, inside)
         self.level = free_level(body)
         self.captured = closing.captured
-        self.body = replace_steps(body, {step: loop_step(trip, self.level)})
+        with no_scope():
+            self.body = replace_steps(body, {step: loop_step(trip, self.level)})
         _check_names(self.body)
 
     def results(self, backward: tuple[bool, ...]) -> list[Any]:
