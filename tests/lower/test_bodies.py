@@ -43,7 +43,7 @@ STATES: dict[str, Any] = {
     "turned": (np.arange(9, dtype=np.float32).reshape(3, 3), lambda h: h.T * 2),
     "reduced": (np.arange(4, dtype=np.float32), lambda h: h / (h.sum() + 1)),
     "product": (np.eye(3, dtype=np.float32) * 2, lambda h: h @ h.T),
-    "sorted": (np.float32([3, 1, 2]), lambda h: h.sort() * -1),
+    "sorted": (np.array([3, 1, 2], np.float32), lambda h: h.sort() * -1),
 }
 
 
@@ -70,7 +70,7 @@ def test_states_may_be_swapped_shared_constant_and_passed_through(trip: int) -> 
 
     states = [x, x, Tensor([1.0, 2.0, 3.0]), Tensor.zeros(3), x * 2]
     finals, stacked = Tensor.loop(T, states, body)
-    check([*finals, *stacked], {"x": np.float32([4, 5, 6])}, {"t": trip})
+    check([*finals, *stacked], {"x": np.array([4, 5, 6], np.float32)}, {"t": trip})
 
 
 def test_kernels_say_in_which_region_they_run() -> None:

@@ -38,7 +38,7 @@ class Control:
         return {"t": self.size}
 
     def outputs(self) -> list[Tensor]:
-        known = [self.w, Tensor(np.float32([1, -2, 3]))]
+        known = [self.w, Tensor(np.array([1, -2, 3], np.float32))]
         # Whatever is drawn, all inputs are used.
         inputs = [self.x.sum(0), self.w * 2, self.p.any()]
         return [self.tensor(0, known, []), *inputs, self.tensor(0, known, [])]

@@ -65,7 +65,7 @@ def test_a_loop_has_the_reasons_of_its_body() -> None:
     schedule = _schedule(last)
     (loop,) = [group for group in schedule.groups if group.body is not None]
     assert loop.body is not None
-    ((_, inner),) = schedule.bodies
+    ((_, inner),) = loop.bodies
     assert "iteration" in _codes(inner)
     assert all(f"in a loop: {reason}" in schedule.log for reason in inner.reasons)
     assert len(schedule.log) == len(schedule.reasons) + len(inner.reasons)
