@@ -453,6 +453,18 @@ def test_a_profile_counts_the_work_of_all_iterations() -> None:
     assert often.bytes == 6 * once.bytes > 0
 
 
+def test_a_profile_says_how_many_calls_it_has_no_record_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, plan = counting()
+    assert "not recorded" not in str(plan.execute_profiled({"t": 6}, limits=False))
+    monkeypatch.setattr("semel.runtime.events.MAX_EVENTS", 5)
+    report = plan.execute_profiled({"t": 6}, limits=False)
+    assert sum(len(p.spans) for p in report) == 5
+    assert report.run.num_unrecorded == 2 + 2 * 6 - 5
+    assert "9 calls of ops not recorded" in str(report)
+
+
 def test_an_explanation_says_how_often() -> None:
     _, plan = counting()
     told = plan.explain()

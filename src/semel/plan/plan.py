@@ -84,11 +84,10 @@ from semel.runtime.allocator import Memory, align, allocate
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.custom import call_on_host
 from semel.runtime.device import PlanEntry
-from semel.runtime.events import EventLog, count_steps
+from semel.runtime.events import EventLog, LoggedRun, count_steps
 from semel.runtime.freed import when_freed
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.measured import Event
 from semel.runtime.optable import OpTable, TableInput, make_lanes
 
 R = TypeVar("R")
@@ -360,32 +359,32 @@ class ExecutionPlan:
             raise
         # Bound first: only then is it known how many events there can be.
         self._commit()
-        runs = [self._run_logged() for _ in range(count)]
-        return self._report(runs, limits)
+        return self._report([self._run_logged() for _ in range(count)], limits)
 
-    def _run_logged(self) -> list[Event]:
+    def _run_logged(self) -> LoggedRun:
         """One run with an entry that takes times; what happened in it."""
         self._bindings.before_run()
         with EventLog(self._state.table, self._entry, self._parts.device) as log:
             self._run(log.enter)
         self._bindings.after_run()
-        return log.events()
+        return log.logged()
 
-    def _report(self, runs: list[list[Event]], with_limits: bool) -> ProfileReport:
+    def _report(self, runs: list[LoggedRun], with_limits: bool) -> ProfileReport:
         parts, values = self._parts, self._state.current_values()
         limits = parts.device.limits(parts.threads) if with_limits else None
         run = RunInfo(
             parts.device.name,
             parts.threads,
             values,
-            *count_steps(self._state.table),
+            *runs[-1].steps,
             self.memory.arena_bytes,
             describe_arena(parts, self._linked, values),
             limits,
             len(runs),
+            max(logged.dropped for logged in runs),
         )
         ops = describe_ops(parts, self._linked, values)
-        return ProfileReport(merge_runs(ops, runs, limits), run)
+        return ProfileReport(merge_runs(ops, [logged.events for logged in runs], limits), run)
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""

@@ -15,6 +15,7 @@ takes the walk that knows nothing of events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,15 @@ from semel.runtime.words import Words, aligned_words
 MAX_EVENTS = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """One profiled run: its events, its (steps, shared steps, barriers), calls without an event."""
+
+    events: list[Event]
+    steps: tuple[int, int, int]
+    dropped: int
+
+
 class EventLog:
     """Attached to a table for one run: `with EventLog(...) as log: log.enter()`."""
 
@@ -46,6 +56,7 @@ class EventLog:
         self._host_row = -1
         self._host_start = 0
         self._start = 0
+        self._calls = [0] * len(self._lanes)
 
     def __enter__(self) -> Self:
         for lane, buffer in zip(self._lanes, self._buffers, strict=True):
@@ -63,6 +74,7 @@ class EventLog:
         trace: TracebackType | None,
     ) -> None:
         self._lanes[:, Lane.EVENTS] = 0
+        self._calls = self._lanes[:, Lane.NUM_EVENTS].tolist()
         self._table.words[Header.STEP_RUNS] = 0
 
     def enter(self) -> int:
@@ -76,10 +88,14 @@ class EventLog:
             self._host_row = self._table.words[Header.ERROR_INDEX]
         return code
 
+    def logged(self) -> LoggedRun:
+        """What there is to know of the run, once it is over."""
+        return LoggedRun(self.events(), self.count_steps(), self.dropped)
+
     @property
     def dropped(self) -> int:
         """Calls of rows that were made and found no room in the log."""
-        return int(np.maximum(self._lanes[:, Lane.NUM_EVENTS] - self._room, 0).sum())
+        return sum(max(calls - self._room, 0) for calls in self._calls)
 
     def count_steps(self) -> tuple[int, int, int]:
         """(steps, steps that lanes share, barriers) as they were run.
@@ -100,9 +116,8 @@ class EventLog:
             return max(round((ticks - self._start) * ns_per_tick), 0)
 
         found = [Event(row, Span(0, ns(a), ns(b), 1)) for row, a, b in self._hosted]
-        for index, (lane, buffer) in enumerate(zip(self._lanes, self._buffers, strict=True)):
-            count = min(int(lane[Lane.NUM_EVENTS]), self._room)
-            words = buffer.reshape(-1, abi.EVENT_WORDS)[:count]
+        for index, (calls, buffer) in enumerate(zip(self._calls, self._buffers, strict=True)):
+            words = buffer.reshape(-1, abi.EVENT_WORDS)[: min(calls, self._room)]
             found += [
                 Event(
                     int(e[EventWord.ROW]),

@@ -121,7 +121,8 @@ class RunInfo:
     """What holds for the whole run.
 
     `num_barriers`: steps that several lanes shared and that another step follows; the caller
-    waits for all lanes there. A step that one lane runs needs none.
+    waits for all lanes there. A step that one lane runs needs none. `num_unrecorded`: calls of
+    operations for which the log of a run had no room.
     """
 
     device: str
@@ -134,6 +135,7 @@ class RunInfo:
     arena: tuple[ArenaBlock, ...] = ()
     limits: MachineLimits | None = None
     iterations: int = 1
+    num_unrecorded: int = 0
 
 
 def merge_runs(
