@@ -118,3 +118,45 @@ def test_sizes_without_a_maximum_grow(fusion: bool) -> None:
         above, more = plan(x=data)
         np.testing.assert_array_equal(above, data[data > 0])
         np.testing.assert_array_equal(more, data[data > 1] + 1)
+
+
+def test_ops_on_selected_rows() -> None:
+    n = Variable("n", 0, 60)
+    k, w = Tensor.input("k", (n, 8)), np.random.default_rng(1).standard_normal((8, 16))
+    s = k[k[:, 0] > 0]
+    weights = Tensor(w.astype(np.float32))
+    plan = semel.prepare(
+        {
+            "linear": (s @ weights).relu(),
+            "batched": s.reshape(1, -1, 8) @ Tensor(np.ones((3, 8, 4), np.float32)),
+            "std": s.std(0),
+            "padded": s.pad(((1, 2), (0, 0))),
+            "first": s[:3],
+            "columns": s[:, s.any(0)],
+            "attention": semel.scaled_dot_product_attention(s, s, s),
+        }
+    )
+    for size in (60, 33, 1, 60):
+        data = np.random.default_rng(size).standard_normal((size, 8), np.float32)
+        data[0, 0] = 1.0
+        rows = data[data[:, 0] > 0].astype(np.float64)
+        scores = rows @ rows.T / np.sqrt(8)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        linear, batched, std, padded, first, columns, attention = plan(k=data)
+        np.testing.assert_allclose(linear, np.maximum(rows @ w, 0), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batched, np.tile(rows.sum(1)[:, None], (3, 1, 4)), atol=1e-4)
+        np.testing.assert_allclose(std, rows.std(0), atol=1e-4)
+        np.testing.assert_allclose(padded, np.pad(rows, ((1, 2), (0, 0))), rtol=1e-6)
+        np.testing.assert_allclose(first, rows[:3], rtol=1e-6)
+        np.testing.assert_allclose(columns, rows[:, (rows != 0).any(0)], rtol=1e-6)
+        wanted = scores / scores.sum(-1, keepdims=True) @ rows
+        np.testing.assert_allclose(attention, wanted, atol=1e-4)
+
+
+def test_what_selected_rows_must_have() -> None:
+    x = Tensor.input("x", (9,))
+    s, none = x[x > 0], np.zeros(9, np.float32)
+    with pytest.raises(semel.VariableError, match=r"slice: indices of axis 0 of i64\[late0\]"):
+        s.topk(3)[0].prepare()(x=none)
+    with pytest.raises(semel.IndexRangeError, match=r"index must lie in \[0, 0\), got -1"):
+        s[-1].prepare()(x=none)

@@ -192,6 +192,15 @@ def test_eager_values() -> None:
         Tensor(DATA)[Tensor(DATA) + 0 > 5].max().item()
 
 
+def test_what_is_known_when_it_is_compiled_is_a_size_all_the_same() -> None:
+    t = Tensor(DATA)
+    above, below = semel.prepare([t[t > 0], t[t < 0]])()
+    np.testing.assert_array_equal(above, [1, 3])
+    np.testing.assert_array_equal(below, [-2, -4])
+    assert Tensor(3.0).unique().tolist() == [3.0]
+    assert Tensor(np.zeros((0, 3), np.float32)).argwhere().numpy().shape == (0, 2)
+
+
 def test_eager_data_makes_no_new_program() -> None:
     def value(data: Array) -> Any:
         t = Tensor(data) * 2

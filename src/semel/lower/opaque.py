@@ -40,7 +40,8 @@ MAX_PASSES = 62
 def lower_opaque(group: Group, target: Target) -> Lowered:
     """The kernel of a scan, a sort or a scatter."""
     rule = _RULES[group.root.op.name]
-    buffers = make_buffers(group.outputs, list(dict.fromkeys(group.root.inputs)))
+    operands = [n for n in dict.fromkeys(group.root.inputs) if n in group.reads]
+    buffers = make_buffers(group.outputs, operands)
     names = Names()
     tile, scratch, body = rule(group.root, buffers, names, target)
     kernel = finish_kernel(

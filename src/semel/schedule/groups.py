@@ -665,6 +665,8 @@ class _Scheduler:
             is_first = node.op.name == "loop" and k < node.attrs.first_captured
             if is_first and is_filled(operand):
                 continue  # made where the first iteration reads it
+            if node.op.name == "compact" and k == 2:
+                continue  # the size of the result: what has it comes after it anyway
             self._want_whole(node, operand, group)
 
     def _want_whole(self, node: Node, operand: Node, group: Group) -> None:
