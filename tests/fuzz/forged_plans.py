@@ -62,7 +62,14 @@ def _biased(n: Any) -> Tensor:
     return Tensor.input("x", (n, 16), "float32") * Tensor(np.ones((12, 16), np.float32))[:n]
 
 
-MODELS = (_elementwise, _product, _window, _gather, _several, _biased)
+def _late(n: Any) -> Tensor:
+    """A size that a kernel writes, and that decides how much others touch."""
+    x = Tensor.input("x", (n, 16), "float32")
+    selected = x[x > 0]
+    return (selected * 2).reshape(-1, 1) @ x[:1].unique().reshape(1, -1)
+
+
+MODELS = (_elementwise, _product, _window, _gather, _several, _biased, _late)
 
 
 def mutate(node: Any, rng: Random) -> None:

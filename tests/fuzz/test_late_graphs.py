@@ -50,7 +50,7 @@ def random_chain(rng: Random) -> list[Tensor]:
     values = [Tensor.input("x", (N,), "int64"), Tensor.input("y", (12,), "int64")]
     for _ in range(rng.randint(2, 6)):
         values.append(rng.choice(STEPS)(rng, rng.choice(values[-3:]), rng.choice(values)) % 1000)
-    return [values[-1], rng.choice(values[2:])]
+    return [values[-1], rng.choice(values[2:]), values[0]]  # n comes from the shape of x
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -67,8 +67,8 @@ def test_plans_agree_with_the_references_for_a_while() -> None:
 
 def check(seed: int) -> None:
     tensors = random_chain(Random(seed))
-    graph = Graph(tuple(t.node for t in tensors), ("a", "b"))
-    named = dict(zip("ab", tensors, strict=True))
+    graph = Graph(tuple(t.node for t in tensors), ("a", "b", "x"))
+    named = dict(zip("abx", tensors, strict=True))
     plans = [
         semel.prepare(named, threads=threads, fusion=fusion)
         for threads, fusion in ((1, True), (2, False))
