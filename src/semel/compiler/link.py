@@ -14,15 +14,24 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from semel.errors import UnsupportedError
 from semel.ir.expr import Dim, LateVariable, Variable, substitute, variables
 from semel.ir.graph import Graph, Node
 from semel.ir.types import TensorType
-from semel.lower.lowered import Argument, LoopRegion, Lowered, Region, Slot, regions_around
+from semel.lower.lowered import (
+    Argument,
+    Arm,
+    Branch,
+    LoopRegion,
+    Lowered,
+    Region,
+    Slot,
+    regions_around,
+)
 from semel.ops.attrs import step_name
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import (
     KernelNotes,
+    PreparedBranch,
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
@@ -120,7 +129,7 @@ class _Rows:
     def _rows(self, calls: Sequence[Call], around: Region | None, names: Names) -> list[PreparedOp]:
         """The rows of calls in `around`; `names` are those of the counters around them."""
         rows: list[PreparedOp] = []
-        for inner, several in groupby(calls, key=lambda call: _below(call[0].region, around)):
+        for inner, several in groupby(calls, key=lambda call: _row_below(call[0].region, around)):
             inside = list(several)
             match inner:
                 case None:
@@ -130,8 +139,9 @@ class _Rows:
                 case LoopRegion():
                     rows += self._rebind(inside)
                     rows.append(self._loop(inner, inside, names))
-                case _:
-                    raise UnsupportedError("prepare", "a branch cannot be run yet.")
+                case Branch():
+                    rows += self._rebind(inside)
+                    rows.append(self._branch(inner, inside, around, names))
         return rows
 
     def _rebind(self, calls: Sequence[Call] | None = None) -> list[PreparedOp]:
@@ -156,14 +166,28 @@ class _Rows:
 
     def _loop(self, region: LoopRegion, calls: Sequence[Call], names: Names) -> PreparedOp:
         """A counter of its own for each loop; kernels name theirs by level."""
-        if region.has_condition:
-            raise UnsupportedError("prepare", "a loop with a condition cannot be run yet.")
         position, number = self._take_position(), self._num_loops
         self._num_loops += 1
-        self.body_of[region] = position, 0
+        self.body_of[region] = position, 1  # behind the test, which is part of the iteration before
         counter = Variable(f"{step_name(0)}{number}", 0, region.counter.max)
         body = self._rows(calls, region, {**names, region.counter: counter})
-        return PreparedLoop(position, counter.name, substitute(region.trip, names), tuple(body))
+        return PreparedLoop(
+            position,
+            counter.name,
+            substitute(region.trip, names),
+            tuple(body),
+            buffer_indices=() if region.condition is None else (self._number[region.condition],),
+        )
+
+    def _branch(
+        self, branch: Branch, calls: Sequence[Call], around: Region | None, names: Names
+    ) -> PreparedOp:
+        position = self._take_position()
+        arms: list[tuple[PreparedOp, ...]] = []
+        for arm, several in groupby(calls, key=lambda call: _below(call[0].region, around)):
+            self.body_of[arm] = position, len(arms)
+            arms.append(tuple(self._rows(list(several), arm, names)))
+        return PreparedBranch(position, (self._number[branch.condition],), *arms)
 
     def _call(self, lowered: Lowered, artefact: CachedKernel, names: Names) -> PreparedKernel:
         place = self._place
@@ -193,6 +217,12 @@ def _below(region: Region | None, around: Region | None) -> Region | None:
             break
         inner = each
     return inner
+
+
+def _row_below(region: Region | None, around: Region | None) -> LoopRegion | Branch | None:
+    """What becomes a row in `around` and holds `region`; None for `around` itself."""
+    inner = _below(region, around)
+    return inner.branch if isinstance(inner, Arm) else inner
 
 
 def _needed(calls: Sequence[Call]) -> set[Variable]:

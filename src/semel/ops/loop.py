@@ -35,7 +35,7 @@ from semel.ops.shapes import Requirement, at_most, check
 
 CONDITION = TensorType((), BOOL)
 #: The trip of a loop that only its condition ends.
-NO_LIMIT = (1 << 63) - 1
+NO_LIMIT = (1 << 62) - 1
 
 
 # ---------------------------------------------------------------- types

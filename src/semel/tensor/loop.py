@@ -97,6 +97,9 @@ class Loops(Random):
         given, what `body` returns, and the result: the final states. A state keeps its shape and
         dtype; `cond` returns one bool. Nothing runs in Python but the calls that say what
         an iteration does. Without `max_trips` a condition that stays true never ends.
+
+        >>> Tensor.while_loop(lambda x: x < 100, lambda x: x * 3, Tensor(1.0)).item()
+        243.0
         """
         limit = NO_LIMIT if max_trips is None else max_trips
         trip = _checked_trip("while_loop", "max_trips", limit)
@@ -137,6 +140,10 @@ class Loops(Random):
         Only one of the two runs, and nothing of the other: what is made inside of it takes no
         time and cannot fail. Tensors that are made outside are computed there. Both return
         a tensor, or a tuple or list of tensors, of the same shapes and dtypes.
+
+        >>> x = Tensor([3.0, 4.0])
+        >>> Tensor.cond(x.sum() > 5, lambda: x / 2, lambda: x * 2).tolist()
+        [1.5, 2.0]
         """
         truth = cls._one_bool(predicate, "cond", "the predicate")
         given = [cls._lift(each) for each in operands]
