@@ -187,7 +187,8 @@ class _Rows:
         for arm, several in groupby(calls, key=lambda call: _below(call[0].region, around)):
             self.body_of[arm] = position, len(arms)
             arms.append(tuple(self._rows(list(several), arm, names)))
-        return PreparedBranch(position, (self._number[branch.condition],), *arms)
+        then, orelse = arms
+        return PreparedBranch(position, (self._number[branch.condition],), then, orelse)
 
     def _call(self, lowered: Lowered, artefact: CachedKernel, names: Names) -> PreparedKernel:
         place = self._place
