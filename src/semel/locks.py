@@ -21,7 +21,10 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 #: A thread that forks inside one of these locks may wait for a thread that waits for it: this
 #: long. The child gets what could not be had anew.
@@ -107,3 +110,21 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(
     before=_before_fork, after_in_parent=_release, after_in_child=_after_fork_in_child
 )
+
+
+class computed_once(Generic[T]):  # noqa: N801 - reads as a decorator
+    """A property that is kept in the object from its first use on.
+
+    `functools.cached_property` has a lock in Python 3.11, of which a fork knows nothing: a child
+    waited for ever. Without one two threads may compute the value, and both get the first.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        found: T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return found

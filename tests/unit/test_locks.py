@@ -22,7 +22,7 @@ SRC = Path(semel.__file__).parent
 #: Where a lock may be made in another way: the registry itself, the lock of a plan, which a fork
 #: does not wait for, and the end of a thread's work, which a child does not wait for.
 OWN_WAYS = {"locks.py", "runtime/hold.py", "devices/cpu/apart.py"}
-MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(")
+MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(|@cached_property")
 
 
 def test_every_lock_is_known_to_a_fork() -> None:

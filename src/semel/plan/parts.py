@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from semel.ir.expr import Dim, Variable
+from semel.locks import computed_once
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables
 from semel.plan.rows import Placed, PreparedLoop, PreparedOp
 from semel.plan.scope import RowScope
@@ -45,12 +45,12 @@ class PlanParts:
     threads: int
     functions: Mapping[str, CustomFunction]
 
-    @cached_property
+    @computed_once
     def ops(self) -> tuple[PreparedOp, ...]:
         """All rows by position."""
         return tuple(placed.row for placed in self.placed)
 
-    @cached_property
+    @computed_once
     def order(self) -> tuple[int, ...]:
         """All positions in schedule order, what is inside a row after it."""
         return tuple(self._order(None))
@@ -86,28 +86,28 @@ class PlanParts:
         """Further ids that release callbacks are told about."""
         return self.program.alias_ids
 
-    @cached_property
+    @computed_once
     def ast_to_buffer(self) -> dict[int, int]:
         """Node id to buffer index."""
         return {id_: i for i, value in enumerate(self.program.values) for id_ in value.node_ids}
 
-    @cached_property
+    @computed_once
     def counters(self) -> dict[str, Variable]:
         """The counters of loops by name; nobody binds them."""
         loops = (op for op in self.ops if isinstance(op, PreparedLoop))
         return {loop.counter: loop.counter_variable for loop in loops}
 
-    @cached_property
+    @computed_once
     def scope(self) -> RowScope:
         """What the rows refer to, at the capacities there are."""
         return RowScope({**self.bounded, **self.counters}, self.functions, self.buffers)
 
-    @cached_property
+    @computed_once
     def bounded(self) -> dict[str, Variable]:
         """The variables by name, with the largest values that fit the memory there is."""
         return bounded_variables(self.variables, self.late)
 
-    @cached_property
+    @computed_once
     def written(self) -> frozenset[int]:
         """The buffers that some row may write."""
         uses = (use for op in self.ops for use in op.uses(self.scope))
