@@ -1,276 +1,350 @@
-"""Loops in loops, loops with a condition and branches as plans: what runs, and what is reported."""
+"""Branches and nested loops of plans built by hand: what runs, and what a run reports."""
 
 from __future__ import annotations
 
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.lower.test_bodies import STATES
-from tests.ops.bodies import Control
+from tests.plan.build import Sketch
+from tests.plan.kernels import TILE
+from tests.plan.test_loops import check_kernel
 
 import semel
-from semel import Tensor, Variable
-from semel.errors import IndexRangeError, VariableError
-from semel.ir.graph import Graph
-from semel.ops.evaluate import evaluate
+from semel import Variable
+from semel.compiler.artefacts import compile_kernel
+from semel.devices import find_backend
+from semel.errors import IndexRangeError, PlanError
+from semel.ir.expr import Dim, Index
+from semel.ir.types import BOOL, FLOAT32
+from semel.kernel import ir
+from semel.plan import (
+    ExecutionPlan,
+    PreparedBranch,
+    PreparedCopy,
+    PreparedKernel,
+    PreparedLoop,
+)
+from semel.runtime.buffer import Buffer
+from semel.runtime.kernel import CachedKernel
 
-T = Variable("t", 0, 64)
-
-
-def doubling(**options: Any) -> semel.ExecutionPlan:
-    h = semel.while_loop(lambda h: h < 100, lambda h: h * 2, Tensor.input("x", ()))
-    return h.prepare(**options)
-
-
-def choosing(**options: Any) -> semel.ExecutionPlan:
-    """x[i] if p, else the first two of x, doubled."""
-    x, i = Tensor.input("x", (4,)), Tensor.input("i", (2,), "int64")
-    p = Tensor.input("p", (), "bool")
-    return semel.cond(p, lambda: x[i], lambda: x[:2] * 2).prepare(**options)
-
-
-ROWS = np.arange(4, dtype=np.float32)
+T = Variable("t", 0, 1 << 20)
 
 
-# ---------------------------------------------------------------- what runs
+def either(threads: int = 1) -> tuple[Sketch, ExecutionPlan]:
+    """out = 2 * (2 * x) if p, else 2 * (x + 1)."""
+    s = Sketch(8)
+    s.buffer("x")
+    s.branch("p")
+    s.op("double", "x", "y")
+    s.orelse()
+    s.op("increment", "x", "y")
+    s.end()
+    s.op("double", "y", "out")
+    plan = s.build("out", threads=threads)
+    s.buffers["x"].copyin(np.arange(8, dtype=np.float32))
+    return s, plan
+
+
+def set_flag(buffer: Buffer, value: bool) -> None:
+    buffer.copyin(np.array([value]))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("start", "last"), [(1, 128), (64, 128), (100, 100), (200, 200)])
-def test_a_loop_goes_on_while_its_condition_holds(threads: int, start: int, last: int) -> None:
-    assert doubling(threads=threads)(x=np.float32(start)) == last
+def test_one_of_two_arms_runs(threads: int) -> None:
+    s, plan = either(threads)
+    x = np.arange(8)
+    for value in (True, False, True, True, False):
+        set_flag(s.buffers["p"], value)
+        plan.execute()
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), 4 * x if value else 2 * (x + 1))
 
 
-def test_the_number_of_iterations_is_found_out_at_each_run() -> None:
-    plan = doubling(threads=1)
-    for start in (1, 99, 3, 200, 1):
-        want = start
-        while want < 100:
-            want *= 2
-        assert plan(x=np.float32(start)) == want
-    assert plan.compile_count <= 1
+def test_a_row_before_may_compute_the_condition() -> None:
+    s = Sketch(1, "bool")
+    seen: list[bool] = []
+
+    def flip(attrs: Any, buffers: Any, variables: Any) -> None:
+        buffers[0].copyin(~buffers[0].numpy())
+
+    def note(attrs: Any, buffers: Any, variables: Any) -> None:
+        seen.append(attrs)
+
+    semel.custom_function("control_flip")(flip)
+    semel.custom_function("control_note")(note)
+    try:
+        s.builder.add_op(
+            semel.plan.PreparedCustomFunction(1, "control_flip", None, (s.buffer("p"),))
+        )
+        s.branch("p")
+        s.builder.add_op(semel.plan.PreparedCustomFunction(2, "control_note", True, ()))
+        s.orelse()
+        s.builder.add_op(semel.plan.PreparedCustomFunction(3, "control_note", False, ()))
+        s.end()
+        plan = s.build("p")
+        set_flag(s.buffers["p"], False)
+        for _ in range(3):
+            plan.execute()
+        assert seen == [True, False, True]
+    finally:
+        for name in ("control_flip", "control_note"):
+            semel.unregister_custom_function(name)
 
 
-@pytest.mark.parametrize("trips", [0, 1, 3, 7, 20])
-def test_a_loop_ends_after_max_trips(trips: int) -> None:
-    x = Tensor.input("x", ())
-    h = semel.while_loop(lambda h: h < 100, lambda h: h * 2, x, max_trips=T)
-    plan = semel.prepare(h + 0 * T, threads=1, bindings={"t": trips})
-    assert plan(x=np.float32(1)) == min(2**trips, 128)
+def test_what_an_arm_that_does_not_run_would_report_is_not_reported() -> None:
+    s = Sketch(8, "int64")
+    out, x = s.buffer("out"), s.buffer("x")
+    s.branch("p")
+    call = PreparedKernel(3, None, check_kernel(), "cpu", (out, x), (0,), fixedvars={"row": 0})
+    s.builder.add_op(call)
+    s.end()
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.full(8, 99))
+    set_flag(s.flag("p"), False)
+    plan.execute()
+    set_flag(s.flag("p"), True)
+    with pytest.raises(IndexRangeError, match="got 99"):
+        plan.execute()
+    set_flag(s.flag("p"), False)
+    plan.execute()
 
 
-def test_only_the_body_that_is_chosen_runs() -> None:
-    plan = choosing(threads=1)
-    np.testing.assert_array_equal(plan(x=ROWS, i=np.array([3, -1]), p=np.array(True)), [3, 3])
-    np.testing.assert_array_equal(plan(x=ROWS, i=np.array([7, 9]), p=np.array(False)), [0, 2])
+def test_a_branch_is_a_fence_with_steps_of_its_own() -> None:
+    _, plan = either()
+    assert plan.steps == [[[0]], [[1]], [[2]], [[3]]]
+    assert plan.op_dependencies == [(), (), (), (0,)]
+    told = plan.explain()
+    assert [op.kind for op in told.ops] == ["branch", "kernel", "kernel", "kernel"]
+    report = plan.execute_profiled(limits=False)
+    assert [len(p.spans) for p in report] in ([0, 1, 0, 1], [0, 0, 1, 1])
 
 
-def test_the_body_that_is_chosen_may_fail_and_says_where() -> None:
-    plan = choosing(threads=1)
-    with pytest.raises(IndexRangeError, match=r"got 7 \(.*test_control\.py:\d+\)"):
-        plan(x=ROWS, i=np.array([7, 0]), p=np.array(True))
-    np.testing.assert_array_equal(plan(x=ROWS, i=np.array([1, 2]), p=np.array(True)), [1, 2])
+def test_a_clone_and_a_file_branch_too(tmp_path: Path) -> None:
+    s = Sketch(8)
+    a, b, out = (s.buffer(name) for name in ("a", "b", "out"))
+    s.branch("p")
+    s.builder.add_op(PreparedCopy(3, (out, a)))
+    s.orelse()
+    s.builder.add_op(PreparedCopy(4, (out, b)))
+    s.end()
+    plan = s.build("out")
+    s.buffers["a"].copyin(np.full(8, 1, np.float32))
+    s.buffers["b"].copyin(np.full(8, 2, np.float32))
+    for value, want in ((True, 1), (False, 2)):
+        set_flag(s.buffers["p"], value)
+        plan.execute()
+        plan.save(tmp_path / "plan")
+        for other in (plan, plan.clone(), semel.load_plan(tmp_path / "plan", threads=1)):
+            other.execute()
+            np.testing.assert_array_equal(other.output_buffer.numpy(), np.full(8, want))
 
 
-def test_a_check_in_a_loop_of_no_iterations_does_not_fail() -> None:
-    x, i = Tensor.input("x", (3,)), Tensor.input("i", (2,), "int64")
-    (last,), _ = Tensor.loop(T, [Tensor.zeros(2)], lambda s, h: ([h[0] + x[i]], []))
-    plan = semel.prepare(last, threads=1, bindings={"t": 0})
-    inputs = {"x": np.ones(3, np.float32), "i": np.array([0, 9])}
-    np.testing.assert_array_equal(plan(**inputs), [0, 0])
-    with pytest.raises(IndexRangeError, match="got 9, in iteration 0"):
-        plan.execute_with_vars(t=2)
+@pytest.mark.parametrize("buffers", [(), (0,), (1, 1)])
+def test_a_branch_needs_one_bool(buffers: tuple[int, ...]) -> None:
+    s = Sketch(8)
+    s.buffer("x")
+    s.flag("p")
+    s.builder.add_op(PreparedBranch(5, buffers, ()))
+    with pytest.raises(PlanError, match="one buffer with a bool"):
+        s.build("x")
 
 
-def test_values_are_computed_without_a_plan() -> None:
-    for limit, last in ((10, [4, 8]), (100, [64, 128])):
-        most = Tensor(float(limit))
-        h = semel.while_loop(lambda h: h[0].sum() < h[1], lambda h: (h[0] * 2, h[1]),
-                             (Tensor([1.0, 2.0]), most))  # fmt: skip
-        np.testing.assert_array_equal(h[0].numpy(), last)
-    for p in (True, False):
-        y = semel.cond(Tensor([1.0 if p else -1.0]).sum() > 0, lambda: Tensor(2), lambda: Tensor(3))
-        assert y.item() == (2 if p else 3)
+def test_loops_nest() -> None:
+    s = Sketch(8)
+    s.begin(T, "i", 1)
+    s.op("increment", "x", "y")
+    s.begin(3, "j", 2)
+    s.op("increment", "y", "z")
+    s.op("increment", "z", "y")
+    s.end()
+    s.op("double", "y", "x")
+    s.end()
+    plan = s.build("x")
+    for trip in (0, 1, 4):
+        s.buffers["x"].copyin(np.ones(8, np.float32))
+        plan.execute_with_vars(t=trip)
+        want = 1
+        for _ in range(trip):
+            want = 2 * (want + 1 + 6)
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, want))
+    assert [op.times for op in plan.explain().ops] == ["t", "t", *["t x 3"] * 3, "t"]
 
 
-def test_a_value_may_be_asked_for_while_a_body_is_traced() -> None:
-    def body(h: Tensor) -> Tensor:
-        return h * float((Tensor([1.0, 2.0]).sum() + 1).item())
-
-    assert semel.while_loop(lambda h: h < 50, body, Tensor(1.0)).item() == 64
+# ---------------------------------------------------------------- conditional loops
 
 
-def test_both_counters_of_nested_loops_may_be_used_in_a_branch() -> None:
-    x = Tensor.input("x", (T, 4))
-
-    def outer(s: Any, h: Any) -> Any:
-        def inner(i: Any, g: Any) -> Any:
-            return [semel.cond(x[s, i] > 0, lambda: g[0] + x[s, i] * s, lambda: g[0] - i)], [g[0]]
-
-        (row,), (seen,) = Tensor.loop(4, [h[0]], inner)
-        return [row], [seen]
-
-    (last,), (seen,) = Tensor.loop(T, [Tensor(0.0)], outer)
-    data = np.array([[1, -1, 2, 0], [3, 1, -2, 5], [0, 0, 7, -1]], np.float32)
-    want, rows = np.float32(0), []
-    for s in range(3):
-        for i in range(4):
-            rows.append(want)
-            want = want + data[s, i] * s if data[s, i] > 0 else want - i
-    for threads in (1, 2):
-        got = semel.prepare([last, seen], threads=threads)(x=data)
-        assert got[0] == want
-        np.testing.assert_array_equal(got[1], np.reshape(rows, (3, 4)))
+@cache
+def below_kernel() -> CachedKernel:
+    """p = x[0] < 10."""
+    flag, x = ir.Buffer("b0", BOOL, 1, "w"), ir.Buffer("b1", FLOAT32, 8, "r")
+    value = ir.op("lt", ir.load(x, 0), ir.const(FLOAT32, 10.0))
+    body = (ir.Store(flag, 0, value),)
+    kernel = ir.Kernel("below", (flag, x), (), (), Index("tile", 1), 1, body)
+    backend = find_backend("cpu")
+    return compile_kernel(kernel, backend.compiler(backend.target()))
 
 
-@pytest.mark.parametrize("name", STATES)
-def test_states_may_be_of_any_kind(name: str) -> None:
-    array, step = STATES[name]
-    x = Tensor.input("x", array.shape, str(array.dtype))
-    h, count = semel.while_loop(
-        lambda h: h[1] < 3, lambda h: (step(h[0]), h[1] + 1), (x, Tensor(0))
-    )
-    (last,), (rows,) = Tensor.loop(2, [h], lambda s, h: ([step(h[0])], [h[0]]))
-    outputs = [last, rows, count]
-    got = semel.prepare(outputs, threads=1)(x=array)
-    want = evaluate(Graph(tuple(t.node for t in outputs)), {"x": array})
-    for g, w in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+def doubling(threads: int = 1, most: Dim = T) -> tuple[Sketch, ExecutionPlan]:
+    """while x[0] < 10, and at most so many times: x = 2 * (x + 1)."""
+    s = Sketch(8)
+    x = s.buffer("x")
+    s.begin_while("p", most)
+    s.builder.add_op(PreparedKernel(7, None, below_kernel(), "cpu", (s.buffer("p"), x), (0,)))
+    s.run()
+    s.op("increment", "x", "y")
+    s.op("double", "y", "x")
+    s.end()
+    s.op("double", "x", "out")
+    return s, s.build("out", threads=threads)
 
 
-def test_a_large_state_is_shared_by_threads() -> None:
-    x = Tensor.input("x", (1 << 18,))
-    h, n = semel.while_loop(
-        lambda s: s[0].max() < 50, lambda s: (s[0] * 1.5 + 1, s[1] + 1), (x, Tensor(0))
-    )
-    data = np.linspace(0, 1, 1 << 18, dtype=np.float32)
-    one, two = (semel.prepare([h, n], threads=t)(x=data) for t in (1, 2))
-    np.testing.assert_array_equal(one[0], two[0])
-    assert one[1] == two[1] > 3
-
-
-# ---------------------------------------------------------------- plans
-
-
-def test_plans_are_saved_and_loaded(tmp_path: Path) -> None:
-    x = Tensor.input("x", (T, 3))
-
-    def outer(s: Any, h: Any) -> Any:
-        g = semel.while_loop(lambda g: g.sum() < 20, lambda g: g + x[s] + 1, h[0], max_trips=5)
-        return [semel.cond(g[0] > 9, lambda: g - 9, lambda: g * 2)], [g]
-
-    (last,), (rows,) = Tensor.loop(T, [Tensor.zeros(3)], outer)
-    plan = semel.prepare([last, rows], threads=1)
-    data = np.arange(12, dtype=np.float32).reshape(4, 3)
-    want = plan(x=data)
-    file = tmp_path / "plan.semel"
-    plan.save(file)
-    for loaded in (semel.load_plan(file), semel.load_plan(file, trust=True), plan.clone()):
-        for got, expected in zip(loaded(x=data), want, strict=True):
-            np.testing.assert_array_equal(got, expected)
-
-
-def test_bodies_of_a_branch_share_their_bytes() -> None:
-    x = Tensor.input("x", (1 << 12,))
-    p = Tensor.input("p", (), "bool")
-
-    def arm(h: Tensor) -> Tensor:
-        return h.sort().cumsum(0).sort().cumsum(0)
-
-    both = semel.cond(p, lambda: arm(x), lambda: arm(x * 2)).prepare(threads=1)
-    one = arm(x).prepare(threads=1)
-    assert both.memory.arena_bytes < 1.2 * one.memory.arena_bytes + 4096
-
-
-def test_values_of_bodies_that_are_not_alive_together_share_bytes() -> None:
-    x = Tensor.input("x", (1 << 12,))
-    (last,), _ = Tensor.loop(3, [x], lambda s, h: ([h[0].sort().cumsum(0).sort().cumsum(0)], []))
-    memory = last.prepare(threads=1).memory
-    assert memory.arena_bytes < memory.naive_bytes
-
-
-def test_profiles_tell_what_has_run() -> None:
-    plan = doubling(threads=1)
-    plan(x=np.float32(1))
-    spans = [len(p.spans) for p in plan.execute_profiled() if p.kind == "kernel"]
-    assert spans == [1, 1, 1, 1, 7, 1]
-    picked = choosing(threads=1)
-    picked(x=ROWS, i=np.array([0, 1]), p=np.array(False))
-    spans = [len(p.spans) for p in picked.execute_profiled() if p.kind == "kernel"]
-    assert sum(spans) == 1
-
-
-def test_explanations_show_branches_and_conditions() -> None:
-    text = str(choosing(threads=1).explain())
-    assert "branch" in text and "gather" in text
-    assert "condition" in str(doubling(threads=1).explain())
-
-
-def test_tensors_around_bodies_are_kept() -> None:
-    x = Tensor.input("x", (3,))
-    before = x + 1
-    y = semel.cond(before.sum() > 5, lambda: before * 2, lambda: before) - 1
-    plan = semel.prepare(y, keep={"before": before}, threads=1)
-    data = np.ones(3, np.float32)
-    np.testing.assert_array_equal(plan(x=data), data * 3)
-    np.testing.assert_array_equal(plan.kept["before"], data * 2)
-
-
-def test_a_guard_in_a_branch_holds_whichever_runs() -> None:
-    n = Variable("n", 1, 64)
-    x, p = Tensor.input("x", (n,)), Tensor.input("p", (), "bool")
-    y = semel.cond(p, lambda: x.reshape(n // 4, 4).sum(), x.sum)
-    plan = y.prepare(threads=1)
-    assert plan(x=np.ones(8, np.float32), p=np.array(True)) == 8
-    with pytest.raises(VariableError, match="reshape"):
-        plan(x=np.ones(7, np.float32), p=np.array(False))
-
-
-def test_bodies_run_without_fusion_and_with_tuned_kernels() -> None:
-    x = Tensor.input("x", (4, 8))
-    w = Tensor(np.eye(8, dtype=np.float32) * 2)
-    h = semel.while_loop(
-        lambda h: h.sum() < 1000,
-        lambda h: semel.cond(h[0, 0] > 4, lambda: h @ w + 1, lambda: h @ w),
-        x,
-    )
-    data = np.ones((4, 8), np.float32)
-    want = h.prepare(threads=1)(x=data)
-    for options in ({"fusion": False}, {"tune": True}):
-        np.testing.assert_array_equal(h.prepare(threads=1, **options)(x=data), want)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loop_goes_on_while_its_bool_is_true(threads: int) -> None:
+    s, plan = doubling(threads)
+    for start, most in ((1, 100), (50, 100), (0, 100), (1, 0), (1, 1), (1, 2), (9, 100)):
+        s.buffers["x"].copyin(np.full(8, start, np.float32))
+        plan.execute_with_vars(t=most)
+        want, trips = start, 0
+        while want < 10 and trips < most:
+            want, trips = 2 * (want + 1), trips + 1
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, 2 * want))
+        if most > 0:
+            assert plan._state.table.iteration(0) == trips - (trips == most)
 
 
 def test_an_endless_loop_can_be_interrupted() -> None:
-    x = Tensor.input("x", ())
-    plan = semel.while_loop(lambda h: h < 2, lambda h: h * 0.5, x).prepare(threads=1)
+    s = Sketch(8)
+    s.begin_while("p", 1 << 60)
+    s.run()
+    s.op("increment", "x", "y")
+    s.end()
+    plan = s.build("y")
+    set_flag(s.buffers["p"], True)
 
-    def stop(*_: Any) -> None:
+    def stop(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt("stop")
 
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt, match="stop"):
-            plan(x=np.float32(1))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt, match=r"^stop$"):
+            plan.execute()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert plan(x=np.float32(3)) == 3
+    set_flag(s.buffers["p"], False)
+    plan.execute()
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
-@given(st.data())
-def test_random_bodies(data: st.DataObject) -> None:
-    control = Control(data)
-    outputs = control.outputs()
-    arrays, values = control.arrays(), control.values()
-    want = evaluate(Graph(tuple(t.node for t in outputs)), arrays, values)
-    for threads in (1, 2):
-        got = semel.prepare(outputs, threads=threads)(**arrays)
-        for g, w in zip(got, want, strict=True):
-            np.testing.assert_array_equal(g, w)
+def test_a_failure_ends_a_conditional_loop() -> None:
+    s = Sketch(8, "int64")
+    out, x = s.buffer("out"), s.buffer("x")
+    s.begin_while("p", 1 << 60)
+    s.run()
+    call = PreparedKernel(3, None, check_kernel(), "cpu", (out, x), (0,), fixedvars={"row": 0})
+    s.builder.add_op(call)
+    s.end()
+    plan = s.build("out")
+    set_flag(s.buffers["p"], True)
+    s.buffers["x"].copyin(np.full(8, 99))
+    with pytest.raises(IndexRangeError, match="got 99, in iteration 0"):
+        plan.execute()
+
+
+def test_a_conditional_loop_is_explained_and_profiled() -> None:
+    s, plan = doubling()
+    s.buffers["x"].copyin(np.ones(8, np.float32))
+    report = plan.execute_profiled({"t": 9}, limits=False)
+    assert [(p.kind, len(p.spans)) for p in report] == [
+        ("loop", 0), ("kernel", 3), ("kernel", 2), ("kernel", 2), ("kernel", 1)
+    ]  # fmt: skip
+    assert [op.times for op in plan.explain().ops] == ["t", "t", "t", "t", ""]
+
+
+def test_a_test_without_a_bool_is_refused() -> None:
+    s = Sketch(8)
+    copy = PreparedCopy(3, (s.buffer("y"), s.buffer("x")))
+    s.builder.add_op(PreparedLoop(1, "step", T, (), test=(copy,)))
+    with pytest.raises(PlanError, match="must have a bool too"):
+        s.build("y")
+
+
+# ---------------------------------------------------------------- random trees
+
+Tree = list[Any]
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Tree:
+    names = st.sampled_from("abcd")
+    items: Tree = []
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["op", "op", "loop", "branch"] if depth else ["op"]))
+        if kind == "op":
+            source, to = draw(names), draw(names)
+            if source != to:
+                items.append((draw(st.sampled_from(["double", "increment"])), source, to))
+        elif kind == "loop":
+            items.append(("loop", draw(st.integers(0, 3)), draw(trees(depth=depth - 1))))
+        else:
+            arms = draw(trees(depth=depth - 1)), draw(trees(depth=depth - 1))
+            items.append(("branch", draw(st.sampled_from("pq")), *arms))
+    return items
+
+
+def add(s: Sketch, tree: Tree, number: list[int]) -> None:
+    for kind, *rest in tree:
+        number[0] += 1
+        if kind == "loop":
+            s.begin(rest[0], f"i{number[0]}", number[0])
+            add(s, rest[1], number)
+            s.end()
+        elif kind == "branch":
+            s.branch(rest[0], number[0])
+            add(s, rest[1], number)
+            s.orelse()
+            add(s, rest[2], number)
+            s.end()
+        else:
+            s.op(kind, *rest)
+
+
+def interpret(tree: Tree, values: dict[str, Any], flags: dict[str, bool]) -> None:
+    for kind, *rest in tree:
+        if kind == "loop":
+            for _ in range(rest[0]):
+                interpret(rest[1], values, flags)
+        elif kind == "branch":
+            interpret(rest[1] if flags[rest[0]] else rest[2], values, flags)
+        else:
+            source, to = rest
+            values[to] = values[source] * 2 if kind == "double" else values[source] + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.booleans(), st.booleans(), st.sampled_from([1, 2]))
+def test_random_trees_do_what_they_say(tree: Tree, p: bool, q: bool, threads: int) -> None:
+    s = Sketch(2 * TILE, bytes_per_element=1000)
+    values: dict[str, Any] = {
+        name: np.full(2 * TILE, i, np.float32) for i, name in enumerate("abcd")
+    }
+    for name in values:
+        s.buffer(name)
+    flags = {"p": p, "q": q}
+    for name in flags:
+        s.flag(name)
+    add(s, tree, [0])
+    plan = s.build(*values, threads=threads)
+    for name, array in values.items():
+        s.buffers[name].copyin(array)
+    for name, value in flags.items():
+        set_flag(s.buffers[name], value)
+    plan.execute()
+    interpret(tree, values, flags)
+    for name, array in values.items():
+        np.testing.assert_array_equal(s.buffers[name].numpy(), array)
