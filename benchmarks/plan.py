@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
+import numpy as np
+
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
 from semel.devices.cpu.elf import LoadedCode, load_object
@@ -29,6 +31,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedRebind, RuntimeVar
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
+from semel.tensor.tensor import Tensor
 
 _SOURCE = """
 define void @nothing(ptr %lane, ptr %buffers, ptr %vals, i64 %tb, i64 %te) {
@@ -71,6 +74,7 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
     """Every measurement by name."""
     return {
         "op": _op_overhead,
+        "null": _null_device,
         "iteration": _iteration_overhead,
         "late": _late_overhead,
         "barrier": _barrier_overhead,
@@ -152,6 +156,15 @@ def _op_overhead() -> PlanRow:
     one, many = (_plan(kernel, n, threads=1) for n in (1, 1 + _EXTRA))
     few_s, many_s = _best([one, many], calls=50)
     return PlanRow("one more op, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 20)
+
+
+def _null_device() -> PlanRow:
+    """A run of a plan that computes nothing: what Python and the runner cost by themselves."""
+    x = Tensor.input("x", (8,), "float32")
+    plan = (x + 1).prepare(device="null", threads=1)
+    plan(x=np.zeros(8, np.float32))
+    (seconds,) = _best([plan], calls=2000)
+    return PlanRow("one add on the null device", seconds * 1e9, "ns", 1000)
 
 
 def _iteration_overhead() -> PlanRow:

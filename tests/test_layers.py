@@ -181,3 +181,44 @@ def test_no_import_changes_another_module(path: Path) -> None:
     found = _effects(ast.parse(path.read_text()))
     stray = {name for name in found if not module.startswith(MAY_CALL.get(name, "?"))}
     assert not stray, f"importing {module} does {sorted(stray)}"
+
+
+#: Files outside of devices/ and cli/ that may name the CPU: the table of devices, and the name of
+#: the host's memory.
+NAMING_THE_CPU = {"semel.runtime.device", "semel.runtime.free"}
+
+
+def _strings(path: Path) -> set[str]:
+    """String constants that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {c.value for c in constants if isinstance(c.value, str) and id(c) not in docs}
+
+
+def _names_the_cpu(path: Path) -> bool:
+    imports = {
+        name
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    strings = _strings(path)
+    is_named = any(s == "cpu" or s.startswith("cpu:") for s in strings)
+    is_reached = any("devices.cpu" in s or "devices/cpu" in s for s in strings | imports)
+    return is_named or is_reached
+
+
+def test_few_files_name_the_cpu() -> None:
+    outside = (path for path in FILES if path.relative_to(SRC).parts[0] not in ("devices", "cli"))
+    assert {_module(path) for path in outside if _names_the_cpu(path)} == NAMING_THE_CPU

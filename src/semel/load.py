@@ -59,9 +59,9 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.store import adopt_constants
 from semel.runtime.allocator import allocate
-from semel.runtime.device import DeviceCode, find_device
-from semel.runtime.free import HOST_DEVICE
+from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.memory import Memory
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
 _Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
@@ -131,8 +131,14 @@ def program_from_bytes(data: bytes) -> Program:
             raise file.refuse("it must hold a program; it holds a plan built by hand.")
         inside = partial(_plan_inside, file, None, None, None)
         program, constants = read_program(file, _load_kernels(file), inside, compile_count=0)
-    adopt_constants(program, constants)
+    _adopt(program, constants)
     return program
+
+
+def _adopt(program: Program, constants: dict[int, Memory]) -> None:
+    """Let the constants lie in the file's pages, where the device can read them there."""
+    if find_device(program.device).is_host:
+        adopt_constants(program, constants)
 
 
 def _make_plan(
@@ -152,7 +158,7 @@ def _make_plan(
             program = _checked_program(program, is_image)
         if is_image:
             return _resume(file, program, threads, memory_limit)
-        adopt_constants(program, constants)
+        _adopt(program, constants)
         return instantiate(program, threads=threads, memory_limit=memory_limit)
 
 
@@ -173,7 +179,7 @@ def _resume(
     count = device.default_threads() if threads is None else threads
     plan = ExecutionPlan(check_plan(program, memory.buffers, device, count))
     plan.memory_limit = memory_limit
-    check_limit(plan.memory.peak_bytes, memory_limit)
+    check_limit(plan.device, plan.memory.peak_bytes, memory_limit)
     plan.resume(memory.values, memory.shapes, memory.marks)
     return plan
 
@@ -202,17 +208,22 @@ def _load_kernels(file: PlanFile) -> tuple[CachedKernel, ...]:
         raise file.refuse(
             f"code must be for kernel ABI {ABI_VERSION}, got {file.prefix.abi}.", _REBUILD
         )
-    compiler = _compiler()
+    compiler = _compiler(_device(file))
     records = as_list(file.header["kernels"])
     for number in sorted({as_int(record["target"]) for record in records}):
         _check_target(file, file.target(number), compiler)
-    find_device(HOST_DEVICE).offer_code(_device_code(file))
+    find_device(_device(file)).offer_code(_device_code(file))
     return tuple(_load_kernel(file, record, compiler) for record in records)
 
 
-def _compiler() -> KernelCompiler:
-    """The compiler half of the device that plans of files run on."""
-    backend = find_backend(HOST_DEVICE)
+def _device(file: PlanFile) -> str:
+    """The device that the plan in a file is for, which must be one that there is."""
+    return check_device("load_plan", as_text(file.header["program"]["device"]))
+
+
+def _compiler(device: str) -> KernelCompiler:
+    """The compiler half of a device, for this machine."""
+    backend = find_backend(device)
     return backend.compiler(backend.target())
 
 
@@ -259,7 +270,7 @@ def _rebuild_kernels(
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     check_may_compile("load_plan", file.name)
-    found, is_ours, compiler = [], rebuild is not _confined, _compiler()
+    found, is_ours, compiler = [], rebuild is not _confined, _compiler(_device(file))
     for record in as_list(file.header["kernels"]):
         kernel = decode_kernel(file.blob(record["form"]))
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.plan.kernels import kernel
 
+from semel.devices.cpu.executable import CpuExecutable
 from semel.ir.expr import Dim, Variable
 from semel.ir.types import FLOAT32, TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
@@ -16,6 +17,7 @@ from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.optable import OpTable
 
 N = Variable("n", 0, 1 << 20)
 
@@ -165,3 +167,9 @@ def symbolic_add(top: int = 4096, *, threads: int = 1, guards: Sequence[Any] = (
 def typed(shape: tuple[Any, ...], dtype: str = "float32") -> TensorType:
     """A tensor type from a name."""
     return TensorType(shape, as_dtype(dtype))
+
+
+def table_of(plan: ExecutionPlan) -> OpTable:
+    """The native table of a plan on the CPU."""
+    assert isinstance(plan._executable, CpuExecutable)
+    return plan._executable.table

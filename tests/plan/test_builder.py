@@ -16,6 +16,7 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
 )
+from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Buffer
 
 DOUBLE = kernel("double", Variable("n", 0, 16))
@@ -183,6 +184,7 @@ def test_buffers_are_aligned_and_have_slack() -> None:
     for shape in ((0,), (1,), (17,), (100_000,)):
         buffer = Buffer.empty(shape, "float32")
         assert buffer.address % 64 == 0
+        assert isinstance(buffer.memory, HostMemory)
         assert buffer.memory.bytes.size >= max(buffer.nbytes, 64) + 64
         assert not buffer.numpy().any()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plan.build import Sketch
+from tests.plan.build import Sketch, table_of
 from tests.plan.kernels import TILE
 from tests.plan.test_loops import check_kernel
 
@@ -214,7 +214,7 @@ def test_a_loop_goes_on_while_its_bool_is_true(threads: int) -> None:
             want, trips = 2 * (want + 1), trips + 1
         np.testing.assert_array_equal(plan.output_buffer.numpy(), np.full(8, 2 * want))
         if most > 0:
-            assert plan._state.table.iteration(0) == trips - (trips == most)
+            assert table_of(plan).iteration(0) == trips - (trips == most)
 
 
 def test_an_endless_loop_can_be_interrupted() -> None:

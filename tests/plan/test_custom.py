@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.ops.cases_elementwise import ONE_ROUNDING
-from tests.plan.build import Sketch, typed
+from tests.plan.build import Sketch, table_of, typed
 from tests.plan.kernels import TILE
 
 import semel
@@ -404,7 +404,7 @@ def test_the_workers_are_free_during_a_host_call() -> None:
     lanes: set[float] = set()
 
     def action(buffers: Buffers) -> None:
-        assert not plan._state.table.words[Header.RECRUITED]
+        assert not table_of(plan).words[Header.RECRUITED]
         for _ in range(200):
             helper.execute()
             lanes.update(helper.output_buffer.numpy().tolist())

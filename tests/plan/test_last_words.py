@@ -146,7 +146,7 @@ def test_a_token_is_nothing_that_the_collector_sees() -> None:
 def test_an_entry_that_points_nowhere_is_a_released_plan() -> None:
     """As an interruption leaves it that comes before the plan could say so."""
     plan = _plan(44)
-    plan._entry.point_to(0)
+    plan._executable.stop()
     with pytest.raises(ReleasedError, match="interrupted"):
         plan.execute()
     with pytest.raises(ReleasedError, match="interrupted"):

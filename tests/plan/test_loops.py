@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plan.build import Sketch
+from tests.plan.build import Sketch, table_of
 from tests.plan.kernels import TILE
 
 import semel
@@ -227,7 +227,7 @@ def test_ten_thousand_iterations_come_back_to_python_once() -> None:
 def test_a_run_comes_back_between_iterations_and_goes_on() -> None:
     _, plan = counting()
     codes = codes_of(plan)
-    plan._state.table.words[Header.SLICE_TICKS] = 1000
+    table_of(plan).words[Header.SLICE_TICKS] = 1000
     plan.execute_with_vars(t=10_000)
     assert codes[-1] == Code.OK and codes.count(Code.AGAIN) > 3
     np.testing.assert_array_equal(plan.output_buffer.numpy(), 4 * np.arange(8) + 40_000)
@@ -279,7 +279,7 @@ def test_a_loop_ends_with_the_iteration_that_failed() -> None:
     s.buffers["x"].copyin(np.array([1, 2, 99, 3, 77, 4, 5, 6]))
     with pytest.raises(IndexRangeError, match="got 99, in iteration 2"):
         plan.execute_with_vars(t=8)
-    assert plan._state.table.iteration(0) == 2
+    assert table_of(plan).iteration(0) == 2
 
 
 def test_a_plan_runs_again_after_a_failure_in_a_loop() -> None:

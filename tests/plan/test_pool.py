@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from semel.devices.cpu.runtime import CpuDevice
 from semel.ir import abi
 from semel.runtime.device import find_device
 from semel.runtime.pool import WorkerPool
@@ -124,7 +125,9 @@ def test_starting_workers(code: str) -> None:
 @pytest.fixture
 def own_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, dict[int, int]]]:
     """A pool of two whose workers are busy the first `patience[record]` times they are asked."""
-    real = find_device("cpu").pool()
+    device = find_device("cpu")
+    assert isinstance(device, CpuDevice)
+    real = device.pool()
     patience: dict[int, int] = {}
 
     def stop(record: int) -> int:

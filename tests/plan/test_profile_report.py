@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch, symbolic_add
+from tests.plan.build import Sketch, symbolic_add, table_of
 from tests.plan.kernels import kernel as native
 from tests.plan.profiles import LIMITS, sample_report
 
@@ -204,7 +204,7 @@ def _host_plan(attrs: str = "") -> ExecutionPlan:
 
 
 def _lanes(plan: ExecutionPlan) -> Any:
-    return plan._state.table.lanes.reshape(-1, abi.LANE_WORDS)
+    return table_of(plan).lanes.reshape(-1, abi.LANE_WORDS)
 
 
 def test_every_kind_of_op_is_reported() -> None:
@@ -256,7 +256,7 @@ def test_a_profiled_run_counts_as_an_execute_and_leaves_no_trace() -> None:
     plan = _host_plan()
     enter = plan._enter
     plan.execute_profiled(limits=False)
-    assert plan._state.table.words[Header.GENERATION] == 1
+    assert table_of(plan).words[Header.GENERATION] == 1
     assert not _lanes(plan)[:, Lane.EVENTS].any()
     before = _lanes(plan)[:, Lane.NUM_EVENTS].copy()
     plan.execute()

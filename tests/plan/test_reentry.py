@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch
+from tests.plan.build import Sketch, table_of
 from tests.plan.kernels import TILE
 
 from semel import Tensor, Variable
@@ -47,7 +47,7 @@ def _plan() -> ExecutionPlan:
     """A plan that comes back to Python in the middle of each run, as a long one would."""
     plan = _long().prepare(threads=1)
     plan(x=A)
-    plan._state.table.words[Header.SLICE_TICKS] = 1
+    table_of(plan).words[Header.SLICE_TICKS] = 1
     return plan
 
 
@@ -128,7 +128,7 @@ BUFFER_READ = {
     ),
 }
 #: Ways to make a buffer, and the package's own.
-BUFFER_INSIDE = {"array", "empty", "keep", "move", "set_whole", "window"}
+BUFFER_INSIDE = {"array", "empty", "keep", "move", "peek", "put", "set_whole", "window"}
 
 
 def _members(kind: type) -> set[str]:
@@ -285,7 +285,7 @@ def test_an_error_of_a_handler_ends_the_run_and_the_next_one_works(
     with pytest.raises(BusyError, match="inside itself"):
         plan.execute()
     plan._enter = enter
-    assert plan._state.table.words[Header.BUSY] == 0
+    assert table_of(plan).words[Header.BUSY] == 0
     assert np.array_equal(plan(x=A), EXPECTED)
 
 
@@ -366,6 +366,10 @@ def test_a_call_that_is_refused_leaves_the_inputs() -> None:
     assert np.array_equal(plan.output_buffer.numpy(), A + 1)
 
 
+#: What moves the memory of a plan.
+_CHANGES = ("_grow", "_relink", "_flatten", "relink", "_link", "_attach", "resize", "attach")
+
+
 @pytest.mark.parametrize("at", range(1, 40))
 def test_a_signal_while_memory_grows_leaves_a_plan_that_works_or_says_why(at: int) -> None:
     """Raised at the n-th line of the change: the old state, the new one, or a typed refusal."""
@@ -378,7 +382,7 @@ def test_a_signal_while_memory_grows_leaves_a_plan_that_works_or_says_why(at: in
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal lines
-        if frame.f_code.co_name not in ("_grow", "_relink", "_link", "_attach", "resize", "attach"):
+        if frame.f_code.co_name not in _CHANGES:
             return trace if "semel" in frame.f_code.co_filename else None
         if event == "line":
             lines += 1

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch, symbolic_add
+from tests.plan.build import Sketch, symbolic_add, table_of
 from tests.plan.kernels import TILE, kernel
 
 from semel import config
@@ -237,7 +237,7 @@ def test_one_thread_never_touches_the_pool() -> None:
     plan = s.build("out", threads=1)
     plan.execute()
     assert set(plan.output_buffer.numpy().tolist()) == {0.0}
-    assert plan._state.table.words[Header.POOL_READY] == 0
+    assert table_of(plan).words[Header.POOL_READY] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.build import Sketch, symbolic_add, typed
+from tests.plan.build import Sketch, symbolic_add, table_of, typed
 from tests.plan.kernels import TILE
 
 from semel.errors import CustomFunctionError, IndexRangeError, PlanError
@@ -147,10 +147,10 @@ def test_ctrl_c_ends_a_long_execute_and_the_next_one_works(threads: int) -> None
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         plan.execute()
-    assert not s.buffers["end"].memory.bytes.any(), "it ran to its end"
+    assert not s.buffers["end"].array().any(), "it ran to its end"
     with pytest.raises(PlanError, match="the last execute failed"):
         plan.output_buffer.numpy()
-    assert plan._state.table.words[Header.BUSY] == 0
+    assert table_of(plan).words[Header.BUSY] == 0
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):

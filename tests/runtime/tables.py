@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from semel.devices.cpu.elf import LoadedCode, load_object
+from semel.devices.cpu.runtime import CpuDevice
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.abi import Code, Header, RowKind
 from semel.ir.expr import Dim, Variable
@@ -236,7 +237,7 @@ class Running:
 
     def __init__(self, table: OpTable, threads: int, jitter: bool, arrays: list[Array]) -> None:
         self.table, self.codes, self._arrays = table, list[int](), arrays
-        self._device = find_device("cpu")
+        self._device = cast(CpuDevice, find_device("cpu"))
         self._entry = self._device.open_entry()
         self._entry.point_to(table.address)
         words = table.words

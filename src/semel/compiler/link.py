@@ -58,6 +58,7 @@ def link_program(
     guards: tuple[tuple[Dim, str], ...],
     seconds: Mapping[str, float],
     keep: Mapping[str, Node],
+    device: str,
 ) -> Program:
     """Number values and kernels and write down who calls what with what.
 
@@ -68,7 +69,7 @@ def link_program(
     order = _values(asked, kernels)
     number = {node: i for i, node in enumerate(order)}
     known = {v: v.as_bound() for v in graph.late}
-    made = _Rows(schedule, number)
+    made = _Rows(schedule, number, device)
     rows = made.make(kernels, artefacts)
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _results(asked, graph)
@@ -92,6 +93,7 @@ def link_program(
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
+        device=device,
     )
 
 
@@ -109,8 +111,8 @@ class _Rows:
     by then, in one rebind.
     """
 
-    def __init__(self, schedule: Schedule, number: Mapping[Argument, int]) -> None:
-        self._number, self._place = number, _numbers(schedule)
+    def __init__(self, schedule: Schedule, number: Mapping[Argument, int], device: str) -> None:
+        self._number, self._place, self._device = number, _numbers(schedule), device
         self._position = self._num_loops = 0
         self._counts = schedule.graph.counts
         #: Who was told and has no value yet, and by which value.
@@ -200,6 +202,7 @@ class _Rows:
             artefact,
             [self._number[n] for n in lowered.args],
             [names.get(v, v) for v in lowered.kernel.variables],
+            device=self._device,
             origins=_origins(lowered),
             notes=KernelNotes(
                 check_origins=tuple(check.origin for check in lowered.kernel.checks),

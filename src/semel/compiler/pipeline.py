@@ -46,6 +46,7 @@ from semel.passes.words import pack_words
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
+from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule, graph_to_run
@@ -64,8 +65,9 @@ def prepare_graph(
     tune: bool | Mapping[str, int] | None = None,
     bindings: Mapping[str, int] | None = None,
     keep: Mapping[str, Node] = NOTHING,
+    device: str = HOST_DEVICE,
 ) -> ExecutionPlan:
-    """Compile `graph` for this machine and give it buffers: a plan that is ready to run.
+    """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     """
@@ -76,16 +78,21 @@ def prepare_graph(
         tune = take_values("prepare", "tune", tune)
     else:
         tune = take_switch("prepare", "tune", tune)
-    target = find_backend(HOST_DEVICE).target()
-    tuning = tuning_for(target, threads, tune)
+    device = check_device("prepare", device)
+    target = find_backend(device).target()
+    tuning = tuning_for(target, threads, tune, device)
     graph, became = with_counts(graph)
     keep = {name: became.get(node, node) for name, node in keep.items()}
     ids = {made.id: node.id for node, made in became.items()}
-    request = make_request(graph, target, fusion=fusion, tuning=tuning, keep=keep, ids=ids)
+    request = make_request(
+        graph, target, device=device, fusion=fusion, tuning=tuning, keep=keep, ids=ids
+    )
     program = find_program(request)
     is_new = program is None
     if program is None:
-        program = compile_graph(graph, target, fusion=fusion, tuning=tuning, keep=keep)
+        program = compile_graph(
+            graph, target, fusion=fusion, tuning=tuning, keep=keep, device=device
+        )
         program = for_nodes(program, ids) if ids else program
         keep_program(request, program)
     else:
@@ -102,14 +109,15 @@ def compile_graph(
     fusion: bool | None = None,
     tuning: Tuning | None = None,
     keep: Mapping[str, Node] = NOTHING,
+    device: str = HOST_DEVICE,
 ) -> Program:
-    """Compile `graph` for `target`. Same arguments, same program, byte for byte.
+    """Compile `graph` for a target of `device`. Same arguments, same program, byte for byte.
 
     With `tuning` the program also depends on what was measured on this machine. The nodes in
     `keep` can be read after a run too, by name.
     """
     check_may_compile("prepare", ", ".join(graph.names))
-    compiler = find_backend(HOST_DEVICE).compiler(target)
+    compiler = find_backend(device).compiler(target)
     options = settings()
     stage = Trace(options.dump)
     fuse = options.fusion if fusion is None else fusion
@@ -137,7 +145,9 @@ def compile_graph(
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler))
     program = stage(
         "program",
-        lambda: link_program(asked, schedule, kernels, artefacts, conditions, stage.seconds, keep),
+        lambda: link_program(
+            asked, schedule, kernels, artefacts, conditions, stage.seconds, keep, device
+        ),
     )
     _tell_compiled(asked, program, stage.seconds)
     return program

@@ -46,6 +46,7 @@ def make_request(
     graph: Graph,
     target: Target,
     *,
+    device: str,
     fusion: bool | None,
     tuning: Tuning | None,
     keep: Mapping[str, Node],
@@ -64,7 +65,7 @@ def make_request(
         return Request(None, form)
     data = tuple(storage.id for storage in form.storages)
     fuse = options.fusion if fusion is None else fusion
-    return Request((form.key, data, target, fuse, options.verify, _choices(tuning)), form)
+    return Request((form.key, data, device, target, fuse, options.verify, _choices(tuning)), form)
 
 
 def _choices(tuning: Tuning | None) -> Hashable:

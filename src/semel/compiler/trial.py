@@ -48,6 +48,7 @@ def make_trial(
     data: Mapping[Node, Array],
     values: Mapping[str, int],
     threads: int,
+    device: str,
 ) -> Trial:
     """A plan that runs `kernel` on `data`; its outputs are its own."""
     nodes = nodes_of(lowered)
@@ -62,11 +63,12 @@ def make_trial(
     results = tuple(nodes.index(n) for n in outputs)
     program = Program(
         values=tensors,
-        rows=(PreparedKernel.call(0, kernel, range(len(nodes)), variables),),
+        rows=(PreparedKernel.call(0, kernel, range(len(nodes)), variables, device=device),),
         inputs=(),
         outputs=tuple(PlanIO(f"output{k}", i, tensors[i].type) for k, i in enumerate(results)),
         results=results,
         variables=tuple(PlanVariable(v) for v in variables),
+        device=device,
     )
     return Trial(name, instantiate(program, threads=threads))
 

@@ -68,6 +68,7 @@ class Tuning:
     race: bool = False
     given: Mapping[str, int] | None = None
     measure: Measure = time_runs
+    device: str = HOST_DEVICE
 
 
 def tuning_for(
@@ -84,6 +85,7 @@ def tuning_for(
         memory=default_memory(target, device),
         race=tune is not None,
         given=tune if isinstance(tune, Mapping) else None,
+        device=device,
     )
 
 
@@ -193,7 +195,8 @@ class _Chooser:
                 continue
             texts.add(kernel.text)
             threads = self.tuning.threads
-            trials.append(make_trial(choice.name, lowered, kernel, data, values, threads))
+            device = self.tuning.device
+            trials.append(make_trial(choice.name, lowered, kernel, data, values, threads, device))
         return trials
 
 

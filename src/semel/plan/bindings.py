@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from semel.errors import InputError
-from semel.ir.abi import Code, Header
+from semel.ir.abi import Code
 from semel.ir.expr import evaluate
 from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.state import PlanState
-from semel.runtime.allocator import Memory
+from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
+from semel.runtime.memory import Memory
 
 
 @dataclass(slots=True)
@@ -102,10 +103,10 @@ class Bindings:
         direct = [b for b in self._bound.values() if self._can_be_direct(b)]
         for binding in direct:
             data = binding.array.reshape(-1).view(np.uint8)
-            self._buffers[binding.io.index].move(Memory.over(data), 0, data.size)
+            self._buffers[binding.io.index].move(HostMemory.over(data), 0, data.size)
             binding.is_direct = True
         for index, base in bases.items():
-            self._state.table.set_base(base, self._buffers[index].address)
+            self._state.run.set_base(base, self._buffers[index].address)
         self._checked_version = -1
 
     def _can_be_direct(self, binding: Binding) -> bool:
@@ -128,7 +129,7 @@ class Bindings:
 
     def run(self, enter: Callable[[], int]) -> int:
         """Enter the plan, with copies before a fresh run and after a complete one."""
-        if not self._state.is_released and not self._state.table.words[Header.BUSY]:
+        if not self._state.is_released and not self._state.run.is_busy:
             self.before_run()
         code = enter()
         if code == Code.OK:
@@ -142,13 +143,13 @@ class Bindings:
             self._checked_version = self._state.version
         for binding in self._bound.values():
             if not binding.is_output and not binding.is_direct:
-                self._buffers[binding.io.index].array(binding.array.shape)[...] = binding.array
+                self._buffers[binding.io.index].put(binding.array)
 
     def after_run(self) -> None:
         """Copy staged outputs out."""
         for binding in self._bound.values():
             if binding.is_output and not binding.is_direct:
-                binding.array[...] = self._buffers[binding.io.index].array(binding.array.shape)
+                binding.array[...] = self._buffers[binding.io.index].peek(binding.array.shape)
 
     def _check_outputs(self, values: Mapping[str, int]) -> None:
         for binding in self._bound.values():

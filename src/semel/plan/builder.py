@@ -25,12 +25,13 @@ from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValu
 from semel.plan.rows import PreparedKernel, PreparedOp, RuntimeVar, num_rows
 from semel.runtime.buffer import Buffer
 from semel.runtime.device import check_device, find_device
+from semel.runtime.free import HOST_DEVICE
 
 
 class ExecutionPlanBuilder:
     """Collects buffers and operations; `build()` consumes it."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = HOST_DEVICE) -> None:
         self.device = check_device("builder", device)
         self._buffers: list[Buffer] = []
         self._ast_to_buffer: dict[int, int] = {}

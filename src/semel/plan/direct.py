@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.runtime.buffer import Array
-from semel.runtime.optable import OpTable
+from semel.runtime.runstate import RunState
 
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan
@@ -36,21 +36,21 @@ class DirectCall:
         plan: ExecutionPlan,
         slots: Sequence[Slot],
         outputs: Sequence[Callable[[], Array]],
-        table: OpTable,
+        run: RunState,
     ) -> None:
         self.plan = plan
         lent = [(base, view) for view, base in slots if base is not None]
         self.size_bytes = plan.memory.own_bytes - sum(view.nbytes for _, view in lent)
-        self._slots, self._outputs, self._table = slots, outputs, table
+        self._slots, self._outputs, self._run = slots, outputs, run
         self._own = [(base, _address(view)) for base, view in lent]
 
     def __call__(self, arrays: Sequence[Any], values: Mapping[str, int]) -> list[Array]:
         """Run; fresh arrays of the outputs. Arrays and numbers stand in the order of the names."""
-        table = self._table
+        run = self._run
         try:
             for (view, base), array in zip(self._slots, arrays, strict=True):
                 if base is not None and array.flags.aligned:
-                    table.set_base(base, _address(array))
+                    run.set_base(base, _address(array))
                 else:
                     view[...] = array
             if values:
@@ -60,7 +60,7 @@ class DirectCall:
             return [copy() for copy in self._outputs]
         finally:
             for base, address in self._own:
-                table.set_base(base, address)
+                run.set_base(base, address)
 
 
 def _address(array: Array) -> int:

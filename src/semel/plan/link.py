@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from semel.errors import OrderError
 from semel.ir.abi import RowKind
+from semel.ir.expr import Dim
 from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.parts import BlockKey, PlanParts
@@ -28,7 +29,8 @@ from semel.plan.rows import (
     PreparedRebind,
 )
 from semel.runtime.bases import FIXED, Place
-from semel.runtime.optable import TableLoop, TableRebind, TableRow, TableStep
+from semel.runtime.linked import FlatProgram
+from semel.runtime.optable import TableInput, TableLoop, TableRebind, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
 
@@ -60,9 +62,28 @@ class LinkedRows:
             first.setdefault(step[0][0], step)
         return list(first.values())
 
+    def as_flat(self, parts: PlanParts, marks: Sequence[Dim]) -> FlatProgram:
+        """What a device links; `marks` are expressions whose largest values are kept."""
+        known = parts.variables
+        return FlatProgram(
+            variables=tuple(v.variable for v in known),
+            bounds=tuple((v.variable.min, NO_LIMIT if v.top is None else v.top) for v in known),
+            initial=tuple(v.initial for v in known),
+            guards=tuple(expr for expr, _ in parts.guards),
+            inputs=tuple(TableInput(io.name, io.type.shape) for io in parts.input_io),
+            rows=tuple(self.rows),
+            steps=tuple(self.table_steps),
+            loops=tuple(self.table_loops),
+            rebinds=tuple(self.table_rebinds),
+            marks=tuple(marks),
+            bases=tuple(parts.buffers[index].address for index in self.bases),
+            threads=parts.threads,
+            scratch_bytes=parts.scope.scratch_bytes(parts.ops),
+        )
+
 
 def link_rows(parts: PlanParts) -> LinkedRows:
-    """Steps and rows of the native table."""
+    """Steps and flat rows."""
     return _Linker(parts).link()
 
 

@@ -32,7 +32,7 @@ from semel.errors import (
     SemelError,
     VariableError,
 )
-from semel.ir.abi import Code, Header
+from semel.ir.abi import Code
 from semel.ir.expr import evaluate, variables
 from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
 from semel.ir.types import TensorType
@@ -80,23 +80,19 @@ from semel.plan.state import (
 )
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.writers import find_writers
-from semel.runtime.allocator import Memory, align, allocate
+from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.custom import call_on_host
-from semel.runtime.device import PlanEntry
-from semel.runtime.events import EventLog, LoggedRun, count_steps
-from semel.runtime.freed import when_freed
+from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.optable import OpTable, TableInput, make_lanes
+from semel.runtime.linked import Executable, FlatProgram
+from semel.runtime.memory import Memory
 
 R = TypeVar("R")
 #: Variables by name.
 Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
-_SLICE_US = 100_000  # how long a run goes on before it lets Python look for signals
-_IDLE_US = 50  # how long an attached worker waits for the next step
-_DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
 _INTERRUPTED = "a change of its memory was interrupted."
 
 
@@ -113,21 +109,20 @@ class ExecutionPlan:
         self.program: Program = parts.program
         self.compile_count = parts.program.compile_count
         self.memory_limit = None if store is None else store.options.memory_limit
-        self._entry: PlanEntry = parts.device.open_entry()
-        self._entry_token = when_freed(self._entry.release)
         self._index = {v.variable.name: i for i, v in enumerate(parts.variables)}
         self._state = PlanState(parts.variables, parts.input_io, parts.late)
         self._state.request_capacity = weakref.WeakMethod(self._ensure_capacity)
         self._hold = self._state.hold
         self._lock = self._hold.lock
-        self._pool_ready = False
-        self._scratch: list[Memory] = []
         self._fast: _FastCall | None = None
         self.growths = 0
-        self._link()
+        self._executable: Executable = parts.device.link(self._flatten())
+        self._state.run = self._executable.state
         self._adopt_buffers()
         self._bindings = Bindings(parts.buffers, parts.written, self._state, parts.late)
-        self._plain_enter = self._poisoned if "poison" in settings().debug else self._entry.call
+        self._plain_enter = (
+            self._poisoned if "poison" in settings().debug else self._executable.call
+        )
         self._enter = self._plain_enter
         _plans.add(self)
 
@@ -162,12 +157,7 @@ class ExecutionPlan:
             return tuple(as_it_is(op, buffers, values) for op in self._parts.ops)
 
     def _values_with_counters(self) -> dict[str, int]:
-        return {**self._state.current_values(), **self._iterations()}
-
-    def _iterations(self) -> dict[str, int]:
-        """Where the loops stand, by their counters."""
-        table = self._state.table
-        return {loop.counter.name: table.iteration(k) for k, loop in enumerate(table.loops)}
+        return {**self._state.current_values(), **self._state.run.iterations}
 
     @property
     def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
@@ -263,14 +253,14 @@ class ExecutionPlan:
     def num_barriers(self) -> int:
         """How often the participants of one run wait for each other, at the current variables."""
         self._state.check_alive()
-        if self._state.table.words[Header.DIRTY]:
+        if self._state.run.is_dirty:
             self._commit()
-        return count_steps(self._state.table)[2]
+        return self._state.run.count_steps()[2]
 
     @property
     def memory(self) -> PlanMemory:
         """What the plan holds, in bytes."""
-        scratch = sum(m.size_bytes for m in self._scratch)
+        scratch = self._executable.scratch_bytes
         if self._store is not None:
             return replace(self._store.memory, scratch_bytes=scratch)
         buffers = self._parts.buffers
@@ -318,7 +308,7 @@ class ExecutionPlan:
 
     def _commit(self) -> None:
         """Let the runner check the pending values and take them over, without a run."""
-        self._run(self._entry.bind)
+        self._run(self._executable.bind)
 
     def _run(self, enter: Callable[[], int] | None = None) -> None:
         """One run, by the plan's own entry or another, in the middle of an operation."""
@@ -364,7 +354,7 @@ class ExecutionPlan:
     def _run_logged(self) -> LoggedRun:
         """One run with an entry that takes times; what happened in it."""
         self._bindings.before_run()
-        with EventLog(self._state.table, self._entry, self._parts.device) as log:
+        with self._executable.log() as log:
             self._run(log.enter)
         self._bindings.after_run()
         return log.logged()
@@ -450,12 +440,15 @@ class ExecutionPlan:
         self._commit_shapes(shapes, values)
         try:
             for name, array in arrays.items():
-                self._parts.buffers[slots[name].index].array(array.shape)[...] = array
+                self._parts.buffers[slots[name].index].put(array)
         except BaseException:  # a handler's: what is there is of another shape
             for name in arrays:
                 slots[name].forget()
             raise
         self._run()
+        if not self._parts.device.is_host:
+            found = [buffer.peek(buffer.readable_shape()) for buffer in self.output_buffers]
+            return found[0] if len(found) == 1 else tuple(found)
         self._fast = self._remember_call(arrays)
         return self._fast.copies()
 
@@ -463,18 +456,18 @@ class ExecutionPlan:
         self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]
     ) -> None:
         """Take over written shapes and variables together, or neither."""
-        recorded = self._state.table.recorded
+        recorded = self._state.run.recorded
         before = recorded.copy()
         try:
             for name, shape in shapes.items():
                 self._state.inputs[name].record(shape)
             if values:
                 self._bind(values)
-            if self._state.table.words[_DIRTY]:
+            if self._state.run.is_dirty:
                 self._commit()
         except BaseException:
             recorded[:] = before
-            self._state.table.words[_DIRTY] = 1  # the runner may have taken the values over
+            self._state.run.mark_dirty()  # the runner may have taken the values over
             raise
 
     def _remember_call(self, arrays: Mapping[str, Array]) -> _FastCall:
@@ -483,6 +476,8 @@ class ExecutionPlan:
             name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
             for name, a in arrays.items()
         }
+        for buffer in self.output_buffers:
+            buffer.readable_shape()  # refuses what this run did not write
         outputs = [self._copier(i) for i in self._parts.outputs]
         single = outputs[0] if len(outputs) == 1 else None
         return _FastCall(self._state.version, views, outputs, single)
@@ -511,9 +506,7 @@ class ExecutionPlan:
         if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
             ((name, value),) = values.items()
             if name in index and type(value) is int and -NO_LIMIT <= value <= NO_LIMIT:
-                table = state.table
-                table.pending_words[index[name]] = value
-                table.words[_DIRTY] = 1
+                state.run.set_pending(index[name], value)
                 state.version += 1
                 return
         checked: list[tuple[int, int]] = []
@@ -531,10 +524,9 @@ class ExecutionPlan:
                 )
             is_plain = type(value) is int and -NO_LIMIT <= value <= NO_LIMIT
             checked.append((index[name], value if is_plain else as_value(name, value)))
-        pending = state.table.pending_words
         for i, number in checked:
-            pending[i] = number
-        state.table.words[_DIRTY] = 1
+            state.run.set_pending(i, number)
+        state.run.mark_dirty()
         state.version += 1
 
     def _ensure_capacity(self, values: Mapping[str, int]) -> None:
@@ -575,7 +567,7 @@ class ExecutionPlan:
     def _check_moved(self) -> None:
         """A signal that comes while memory moves leaves nothing that could be used safely."""
         if self._state.is_moving:
-            self._entry.point_to(0)
+            self._executable.stop()
             self._state.give_up(_INTERRUPTED)
 
     def _resize_to(
@@ -689,7 +681,7 @@ class ExecutionPlan:
             slots.append((view, self._linked.bases[keeper.index] if is_lent else None))
             keeper.record(view.shape)
         outputs = [self._copier(i) for i in self._parts.outputs]
-        return DirectCall(self, slots, outputs, self._state.table)
+        return DirectCall(self, slots, outputs, self._state.run)
 
     # ------------------------------------------------------------ clones
 
@@ -736,11 +728,11 @@ class ExecutionPlan:
             shape = keeper.recorded_shape()
             if shape is not None:
                 bound = source._bindings.input_array(name)
-                array = source._parts.buffers[keeper.index].array(shape) if bound is None else bound
-                self._parts.buffers[keeper.index].array(shape)[...] = array
+                array = source._parts.buffers[keeper.index].peek(shape) if bound is None else bound
+                self._parts.buffers[keeper.index].put(array)
                 self._state.inputs[name].record(shape)
         self._set_values(values)
-        self._state.table.set_marks(dict(enumerate(source._state.table.marks)))
+        self._state.run.set_marks(dict(enumerate(source._state.run.marks)))
         self.compile_count = source.compile_count
 
     # ------------------------------------------------------------ inside another plan
@@ -772,32 +764,38 @@ class ExecutionPlan:
         arrays = {io: read(io.name, _shape_at(io, known)) for io in self._parts.input_io}
         for io, array in arrays.items():
             self._state.inputs[io.name].begin_write(array.shape)
-            self._parts.buffers[io.index].array(array.shape)[...] = array
+            self._parts.buffers[io.index].put(array)
             self._state.inputs[io.name].end_write(array.shape)
         self._run_with(values)
         for i, buffer in enumerate(self.output_buffers):
-            write(i, buffer.array())
+            write(i, buffer.peek(buffer.shape))
 
     # ------------------------------------------------------------ the slow path
 
     def _resolve(self, code: int, enter: Callable[[], int]) -> None:
         """Act on what the runner returned until it says OK, or raise."""
         while code:
-            action = _ACTIONS.get(code)
-            if action is None:
-                raise InternalError("runner", f"returned code {code}.")
-            action(self)
+            if code not in _GOING_ON:
+                refuse = _REFUSALS.get(code)
+                if refuse is None:
+                    raise InternalError("runner", f"returned code {code}.")
+                refuse(self)
+            else:
+                if code == Code.HOST_CALL:
+                    self._on_host_call()
+                # Returning to Python was the point: pending signals have been handled on the way.
+                self._executable.go_on(code)
             code = enter()
 
     def _abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""
         if self._state.is_released:
             return
-        table = self._state.table
-        if table.words[Header.BUSY]:
-            table.reset()
-        if table.words[Header.DIRTY]:
-            table.pending[:] = table.current
+        run = self._state.run
+        if run.is_busy:
+            run.reset()
+        if run.is_dirty:
+            run.forget_pending()
             self._state.version += 1
 
     def _on_busy(self) -> None:
@@ -810,12 +808,11 @@ class ExecutionPlan:
         self._state.check_alive()
 
     def _on_variable(self) -> None:
-        table = self._state.table
-        i = table.words[Header.ERROR_INDEX]
+        i, run = self._state.run.error_index, self._state.run
         if i >= len(self._parts.variables):
             late = self._parts.late[i - len(self._parts.variables)].variable
-            raise late_error(self._parts.bounded[late.name], table.value(i))
-        value, known = table.pending_words[i], self._parts.variables[i].variable
+            raise late_error(self._parts.bounded[late.name], run.value(i))
+        value, known = run.pending[i], self._parts.variables[i].variable
         if known.max is None and value > known.min and self._store is not None:
             self._ensure_capacity({known.name: value})
             return
@@ -828,7 +825,7 @@ class ExecutionPlan:
         raise written_error(self._parts, self._state)
 
     def _on_status(self) -> None:
-        position = self._linked.row_ops[self._state.table.words[Header.ERROR_INDEX]]
+        position = self._linked.row_ops[self._state.run.error_index]
         op, counted = self._parts.ops[position], self._counters_at(position)
         raise status_error(op, self._notes(position), self._parts.scope, self._state, counted)
 
@@ -837,17 +834,15 @@ class ExecutionPlan:
         return row.notes if isinstance(row, PreparedKernel) else KernelNotes()
 
     def _on_host_call(self) -> None:
-        table = self._state.table
-        position = self._linked.row_ops[table.words[Header.ERROR_INDEX]]
+        position = self._linked.row_ops[self._state.run.error_index]
         op = self._parts.ops[position]
         if not isinstance(op, PreparedCustomFunction):
             raise InternalError("runner", "came back for a row that is no host call.")
         self._call_host(op, self._counters_at(position))
-        table.words[Header.RESUME] = table.words[Header.PARKED]
 
     def _counters_at(self, position: int) -> dict[str, int]:
         """The counters of the loops around an operation, at the iteration that the run is in."""
-        iterations = self._iterations()
+        iterations = self._state.run.iterations
         loops = self._parts.placed[position].loops
         return {loop.counter: iterations[loop.counter] for loop in loops}
 
@@ -876,42 +871,24 @@ class ExecutionPlan:
                 kind=op.kind,
             ) from error
 
-    def _on_start_pool(self) -> None:
-        self._start_pool()
-        words = self._state.table.words
-        words[Header.RESUME] = words[Header.PARKED]
-
-    def _on_again(self) -> None:
-        # Returning to Python was the point: pending signals have been handled on the way.
-        words = self._state.table.words
-        words[Header.RESUME] = words[Header.PARKED]
-
-    def _start_pool(self) -> None:
-        pool = self._parts.device.pool()
-        words = self._state.table.words
-        words[Header.NUM_WORKERS] = pool.ensure(self._parts.threads - 1)
-        words[Header.POOL] = pool.address
-        words[Header.POOL_READY] = 1
-        self._pool_ready = True
-
     def _poisoned(self) -> int:
         """The entry of SEMEL_DEBUG=poison: stale memory is NaN, so that reading it shows."""
-        table = self._state.table
-        if not self._state.is_released and not table.words[Header.BUSY]:
+        if not self._state.is_released and not self._state.run.is_busy:
             self._fill_stale_memory()
-        return self._entry.call()
+        return self._executable.call()
 
     def _fill_stale_memory(self) -> None:
-        for memory in (*self._arena(), *self._scratch):
-            memory.bytes[:] = 0xFF
+        self._executable.fill_scratch(0xFF)
+        for memory in self._arena():
+            memory.fill(0xFF)
         for io in self._parts.output_io if self._store else ():
             buffer = self._parts.buffers[io.index]
-            buffer.memory.bytes[buffer.offset : buffer.offset + buffer.capacity_bytes] = 0xFF
+            buffer.memory.fill(0xFF, buffer.offset, buffer.offset + buffer.capacity_bytes)
         for keeper in self._state.inputs.values():
             buffer = self._parts.buffers[keeper.index]
             start = buffer.offset + keeper.recorded_bytes()
             if not keeper.is_bound:
-                buffer.memory.bytes[start : buffer.offset + buffer.capacity_bytes] = 0xFF
+                buffer.memory.fill(0xFF, start, buffer.offset + buffer.capacity_bytes)
 
     def _arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""
@@ -958,54 +935,23 @@ class ExecutionPlan:
 
     def _relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
-        old = self._state.table
         self._state.void("memory grew")
-        self._link()
-        new = self._state.table
-        new.pending[:] = old.pending
-        new.current[:] = old.current
-        new.recorded[:] = old.recorded
-        new.words[Header.GENERATION] = old.words[Header.GENERATION]
-        new.words[Header.ATTEMPTS] = old.words[Header.ATTEMPTS]
-        if self._pool_ready:
-            self._start_pool()
+        self._executable.relink(self._flatten())
+        self._state.run = self._executable.state
         self._state.version += 1
         self._fast = None
         self._attach()
 
-    def _link(self) -> None:
-        """Turn rows into steps and tables, and point the entry to them."""
-        parts, state = self._parts, self._state
+    def _flatten(self) -> FlatProgram:
+        """Steps and rows on the memory that there is now."""
+        parts = self._parts
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
-        self._pins = [buffer.memory.bytes for buffer in parts.buffers]
+        self._pins = [buffer.memory.pin() for buffer in parts.buffers]
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
         self._linked = link_rows(parts)
-        size = align(parts.scope.scratch_bytes(parts.ops))
-        self._scratch = [allocate(size) for _ in range(parts.threads if size else 0)]
         self._writers = find_writers(parts)
-        state.table = OpTable(
-            [v.variable for v in parts.variables],
-            [(v.variable.min, NO_LIMIT if v.top is None else v.top) for v in parts.variables],
-            [expr for expr, _ in parts.guards],
-            [TableInput(io.name, io.type.shape) for io in parts.input_io],
-            self._linked.rows,
-            self._linked.table_steps,
-            make_lanes(parts.threads, [memory.address for memory in self._scratch]),
-            parts.threads,
-            self._linked.table_loops,
-            self._writers.marks,
-            self._linked.table_rebinds,
-            bases=[parts.buffers[index].address for index in self._linked.bases],
-        )
-        words = state.table.words
-        words[Header.SLICE_TICKS] = int(_SLICE_US * parts.device.ticks_per_us)
-        words[Header.IDLE_TICKS] = int(_IDLE_US * parts.device.ticks_per_us)
-        words[Header.JITTER] = "jitter" in settings().debug
-        for i, v in enumerate(parts.variables):
-            if v.initial is not None:
-                state.table.pending_words[i] = state.table.current_words[i] = v.initial
-        self._entry.point_to(state.table.address)
+        return self._linked.as_flat(parts, self._writers.marks)
 
     # ------------------------------------------------------------ saving
 
@@ -1047,7 +993,7 @@ class ExecutionPlan:
                 self._state.bound_values(),
                 {name: keeper.recorded_shape() for name, keeper in inputs.items()},
                 {name: array for name, array in bound.items() if array is not None},
-                tuple(self._state.table.marks),
+                tuple(self._state.run.marks),
             )
             return write(image)
         finally:
@@ -1065,7 +1011,7 @@ class ExecutionPlan:
         All are within bounds; guards and shapes are compared at the next run. `marks` say how much
         of the outputs earlier runs wrote.
         """
-        self._state.table.set_marks(
+        self._state.run.set_marks(
             dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(self._writers.marks)]))
         )
         for name, shape in shapes.items():
@@ -1073,10 +1019,9 @@ class ExecutionPlan:
         self._set_values(values)
 
     def _set_values(self, values: Mapping[str, int]) -> None:
-        table = self._state.table
         for name, value in values.items():
-            table.pending_words[self._index[name]] = table.current_words[self._index[name]] = value
-        table.words[_DIRTY] = 1
+            self._state.run.set_value(self._index[name], value)
+        self._state.run.mark_dirty()
 
     # ------------------------------------------------------------ releasing
 
@@ -1090,7 +1035,8 @@ class ExecutionPlan:
         take_callback("release_intermediate_buffers", f)
         self._state.check_alive()
         kept = {self._parts.buffers[i].byte_range for i in self._parts.outputs}
-        for memory in (*self._arena(), *self._scratch):
+        self._executable.discard_scratch()
+        for memory in self._arena():
             memory.discard()
         if self._store is None:
             self._discard_passing()
@@ -1124,7 +1070,7 @@ class ExecutionPlan:
         self._bindings.detach()
         self._bindings.remove(None)
         self._enter = self._plain_enter
-        self._entry.point_to(0)
+        self._executable.stop()
         self._state.give_up("its buffers were released.")
         self._fast = None
         gone = allocate(0)
@@ -1139,7 +1085,7 @@ class ExecutionPlan:
                 buffer.move(gone, 0, 0)
             elif getattr(buffer.keeper, "state", None) is self._state:
                 buffer.keep(None)
-        for memory in (gone, *self._arena(), *self._scratch):
+        for memory in (gone, *self._arena()):
             if memory.let_go(self):
                 memory.release()
         self._pins = []
@@ -1153,20 +1099,19 @@ class ExecutionPlan:
         An operation of the forking thread goes on here as in the parent. What another thread
         was in the middle of is over, and may have left inputs half written.
         """
-        self._pool_ready = False
         state, elsewhere = self._state, self._hold.belongs_elsewhere()
         if elsewhere:
             self._hold.renew()
         if state.is_released:
             return
-        state.table.words[Header.POOL_READY] = 0
+        self._executable.after_fork()
         if elsewhere and state.is_moving:
-            self._entry.point_to(0)
+            self._executable.stop()
             state.give_up("another thread changed its memory when the process forked.")
         elif elsewhere:
             state.void("the process was forked")
-            state.table.reset()
-            state.table.pending[:] = state.table.current
+            state.run.reset()
+            state.run.forget_pending()
             for keeper in state.inputs.values():
                 if not keeper.is_bound:
                     keeper.forget()
@@ -1206,16 +1151,17 @@ class _FastCall:
 #: Who answers for the buffers of a compiled plan that are neither input nor output.
 _KEEPERS = {"arena": IntermediateKeeper, "constant": ConstantKeeper}
 
-_ACTIONS: dict[int, Callable[[ExecutionPlan], None]] = {
+#: Why a run comes back in the middle.
+_GOING_ON = frozenset({Code.HOST_CALL, Code.START_POOL, Code.AGAIN})
+
+#: What is said where a run cannot go on; a variable that needs more memory may have got it.
+_REFUSALS: dict[int, Callable[[ExecutionPlan], None]] = {
     Code.BUSY: ExecutionPlan._on_busy,
     Code.RELEASED: ExecutionPlan._on_released,
     Code.VARIABLE: ExecutionPlan._on_variable,
     Code.GUARD: ExecutionPlan._on_guard,
     Code.INPUT: ExecutionPlan._on_input,
     Code.STATUS: ExecutionPlan._on_status,
-    Code.HOST_CALL: ExecutionPlan._on_host_call,
-    Code.START_POOL: ExecutionPlan._on_start_pool,
-    Code.AGAIN: ExecutionPlan._on_again,
 }
 
 _plans: weakref.WeakSet[ExecutionPlan] = weakref.WeakSet()

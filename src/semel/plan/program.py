@@ -21,6 +21,7 @@ from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.pickled import reduce_program
 from semel.plan.rows import Placed, PreparedKernel, PreparedOp, PreparedRebind, walk
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
 #: Where a value of a compiled program lies: in the IO block, in the arena, or in the program.
@@ -119,7 +120,7 @@ class Program:
     compile_count: int = 0
     kept: tuple[tuple[str, int], ...] = ()
     max_capacity: int | None = None
-    device: str = "cpu"
+    device: str = HOST_DEVICE
     after: dict[int, tuple[int, ...]] = field(default_factory=dict)
     run_order: tuple[int, ...] | None = None
     alias_ids: tuple[int, ...] = ()

@@ -19,7 +19,6 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir import abi
-from semel.ir.abi import Header
 from semel.ir.expr import Variable, evaluate, substitute, variables
 from semel.ir.fields import take_value
 from semel.plan.parts import PlanParts
@@ -65,7 +64,7 @@ def late_error(variable: Variable, value: int) -> VariableError:
 
 def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
     """A guard does not hold at the pending values, or at those that a run found out."""
-    expr, message = parts.guards[state.table.words[Header.ERROR_INDEX]]
+    expr, message = parts.guards[state.run.error_index]
     values = {**state.pending_values(), **state.late_values()}
     found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
     return VariableError("guard", f"{message.removesuffix('.')}. Found {found}.", values=values)
@@ -73,8 +72,7 @@ def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
 
 def written_error(parts: PlanParts, state: PlanState) -> InputError:
     """An input was not written for the pending values."""
-    table = state.table
-    i, dim = table.check_owners[table.words[Header.ERROR_INDEX]]
+    i, dim = state.run.input_check
     io = parts.input_io[i]
     where = f"input '{io.name}'"
     if dim < 0:
@@ -101,11 +99,10 @@ def status_error(
 
     `counted` are the counters of the loops around it, the innermost last.
     """
-    words = state.table.words
     iteration = next(reversed([*counted.values()]), None)
     when = "" if iteration is None else f", in iteration {iteration}"
     fields: dict[str, Any] = {} if iteration is None else {"iteration": iteration}
-    code, value = words[Header.STATUS_CODE], words[Header.STATUS_VALUE]
+    code, value = state.run.status
     if isinstance(op, PreparedCustomFunction):
         return CustomFunctionError(
             f"op {op.id} ({op.kind})",

@@ -39,6 +39,7 @@ from semel.ir.fields import (
 from semel.ir.types import INT64
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
 #: The custom function whose attributes are a plan.
@@ -248,7 +249,7 @@ class PreparedKernel(Row):
         args: Sequence[int],
         variables: Sequence[Variable] = (),
         *,
-        device: str = "cpu",
+        device: str = HOST_DEVICE,
         origins: tuple[str, ...] = (),
         notes: KernelNotes = _NO_NOTES,
     ) -> PreparedKernel:

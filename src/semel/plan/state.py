@@ -16,14 +16,13 @@ from typing import Any
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir import abi
-from semel.ir.abi import Header
 from semel.ir.expr import Dim, Variable, evaluate, terms
 from semel.ir.types import TensorType
 from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.stale import Writer, stale_range
 from semel.runtime.buffer import Buffer, ByteSpan, ConcreteShape
 from semel.runtime.hold import Hold
-from semel.runtime.optable import OpTable
+from semel.runtime.runstate import RunState
 
 
 class PlanState:
@@ -43,7 +42,8 @@ class PlanState:
         self.is_moving = False
         #: A weak reference to the plan's way to grow.
         self.request_capacity: Any = None
-        self.table: OpTable
+        #: The words that runs read and leave; of the tables there are now.
+        self.run: RunState
         #: What made the outputs of a good run void, and which run that was.
         self._voided = (-1, "")
         self._names = tuple(v.variable.name for v in variables)
@@ -58,22 +58,22 @@ class PlanState:
     def current_values(self) -> dict[str, int]:
         """The variables by name: bound ones, and those that the last good run found out."""
         values = self.bound_values()
-        if self._late and self.table.words[Header.VALID]:
+        if self._late and self.run.is_valid:
             values |= self.late_values()
         return values
 
     def bound_values(self) -> dict[str, int]:
         """The bound variables by name."""
-        return self._values(self.table.current_words)
+        return self._values(self.run.current)
 
     def late_values(self) -> dict[str, int]:
         """What the last rebind of each late variable found, in a good run or not."""
         first = len(self._names)
-        return {name: self.table.value(first + i) for i, name in enumerate(self._late)}
+        return {name: self.run.value(first + i) for i, name in enumerate(self._late)}
 
     def pending_values(self) -> dict[str, int]:
         """The values of the bind that is being checked."""
-        return self._values(self.table.pending_words)
+        return self._values(self.run.pending)
 
     def _values(self, words: memoryview[int]) -> dict[str, int]:
         return {n: words[i] for i, n in enumerate(self._names) if words[i] != abi.UNBOUND}
@@ -89,18 +89,16 @@ class PlanState:
 
     def void(self, why: str) -> None:
         """The outputs of the last run cannot be read any more."""
-        words = self.table.words
-        if words[Header.VALID]:
-            self._voided = (words[Header.ATTEMPTS], why)
-        words[Header.VALID] = 0
+        if self.run.is_valid:
+            self._voided = (self.run.attempts, why)
+        self.run.void()
 
     def why_void(self) -> str:
         """Why the outputs cannot be read."""
-        words = self.table.words
         attempts, why = self._voided
-        if not words[Header.ATTEMPTS]:
+        if not self.run.attempts:
             return "nothing was executed"
-        is_voided = attempts == words[Header.ATTEMPTS]
+        is_voided = attempts == self.run.attempts
         return f"{why} after the last execute" if is_voided else "the last execute failed"
 
     def least(self, name: str) -> int:
@@ -123,7 +121,7 @@ class PlanState:
         if grow is not None:
             grow(values)
             return
-        for name, (_, top) in zip(self._names, self.table.bounds, strict=True):
+        for name, (_, top) in zip(self._names, self.run.bounds, strict=False):
             if values.get(name, top) > top:
                 raise ReleasedError(
                     "plan",
@@ -204,22 +202,22 @@ class InputKeeper:
 
     def record(self, shape: ConcreteShape) -> None:
         """Remember the shape that is written; the next run compares it with the variables."""
-        recorded = self.state.table.recorded[self._words]
+        recorded = self.state.run.recorded[self._words]
         wanted = [1, *shape]
         if recorded.tolist() != wanted:
             recorded[:] = wanted
-            self.state.table.words[Header.DIRTY] = 1
+            self.state.run.mark_dirty()
             self.state.version += 1
 
     def forget(self) -> None:
         """Nothing valid is written there any more."""
-        self.state.table.recorded[self._words] = -1
-        self.state.table.words[Header.DIRTY] = 1
+        self.state.run.recorded[self._words] = -1
+        self.state.run.mark_dirty()
         self.state.version += 1
 
     def recorded_shape(self) -> ConcreteShape | None:
         """The shape that was written last; None if nothing was."""
-        written, *shape = self.state.table.recorded[self._words].tolist()
+        written, *shape = self.state.run.recorded[self._words].tolist()
         return tuple(shape) if written == 1 else None
 
     def recorded_bytes(self) -> int:
@@ -265,7 +263,7 @@ class InputKeeper:
 
     def generation(self) -> int:
         # An input may be written by a run too: both counts matter.
-        return int(self.state.table.words[Header.GENERATION]) + (self._writes << 32)
+        return self.state.run.generation + (self._writes << 32)
 
 
 class OutputKeeper:
@@ -294,7 +292,7 @@ class OutputKeeper:
 
     def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
         self.state.check_alive()
-        if not self.state.table.words[Header.VALID]:
+        if not self.state.run.is_valid:
             why = self.state.why_void()
             raise StaleError("output", f"cannot be read: {why}.", hint="Call execute() first.")
         shape = self.state.shape_of(self.type)
@@ -309,7 +307,7 @@ class OutputKeeper:
         wanted = (0, whole) if part is None else (part[0], min(part[1], whole))
         try:
             stale = stale_range(
-                self.writers, self.state.current_values(), self.state.table.marks, wanted
+                self.writers, self.state.current_values(), self.state.run.marks, wanted
             )
         except KeyError:
             return  # a variable was never bound, so nothing ran
@@ -322,8 +320,8 @@ class OutputKeeper:
             )
 
     def generation(self) -> int:
-        words = self.state.table.words
-        return int(words[Header.GENERATION]) if words[Header.VALID] else -1
+        run = self.state.run
+        return run.generation if run.is_valid else -1
 
 
 class PlainOutputKeeper(OutputKeeper):
@@ -343,23 +341,22 @@ class PlainOutputKeeper(OutputKeeper):
         self.begin_part_write()
         marks = [w.mark for w in self.writers if w.mark is not None]
         if marks:  # all of it is the caller's now
-            self.state.table.set_marks(dict.fromkeys(marks, 0))
+            self.state.run.set_marks(dict.fromkeys(marks, 0))
 
     def begin_part_write(self) -> None:
         self.state.check_alive()
         self._writes += 1
-        self._attempts_when_written = self.state.table.words[Header.ATTEMPTS]
+        self._attempts_when_written = self.state.run.attempts
 
     def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
-        words = self.state.table.words
-        if words[Header.ATTEMPTS] == self._attempts_when_written:
+        if self.state.run.attempts == self._attempts_when_written:
             self.state.check_alive()
             self._check_rows(self.shape_now(), part)
             return self.shape_now()
         return super().begin_read(part)
 
     def generation(self) -> int:
-        return int(self.state.table.words[Header.ATTEMPTS]) + (self._writes << 32)
+        return self.state.run.attempts + (self._writes << 32)
 
 
 class PlainKeeper:

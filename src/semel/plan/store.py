@@ -25,9 +25,11 @@ from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.program import Program, ProgramValue, bounded_variables, in_terms_of
 from semel.plan.scope import RowScope
-from semel.runtime.allocator import ALIGNMENT_BYTES, Memory, align, allocate
+from semel.runtime.allocator import ALIGNMENT_BYTES, HostMemory, align
 from semel.runtime.buffer import Buffer
+from semel.runtime.device import Device, find_device
 from semel.runtime.free import check_free
+from semel.runtime.memory import Memory
 
 _FIRST_CAPACITY = 64
 
@@ -49,6 +51,7 @@ class Layout:
 
     def __init__(self, program: Program, sizes: list[int], is_shared: bool) -> None:
         values, end = program.values, len(program.walk())
+        self._device = program.device
         self.sizes = sizes
         self.offsets = [0] * len(values)
         self.io_bytes = 0
@@ -98,7 +101,7 @@ class Layout:
         own = self.io_bytes + self.arena_bytes + scratch
         wanted = own + self.weights_bytes
         if memory_limit is not None and wanted > memory_limit:
-            raise OutOfMemoryError("cpu", wanted, memory_limit)
+            raise OutOfMemoryError(self._device, wanted, memory_limit)
         check_free(own)  # the weights are there already
 
     def as_memory(self) -> PlanMemory:
@@ -142,6 +145,7 @@ class ProgramStore:
         self, program: Program, capacities: Mapping[str, int], options: StoreOptions
     ) -> None:
         self.program, self.options = program, options
+        self._device = find_device(program.device)
         self.capacities = dict(capacities)
         layout = self._layout(capacities)
         layout.check_limit(options.memory_limit)
@@ -161,8 +165,8 @@ class ProgramStore:
 
     def _allocate(self, layout: Layout) -> None:
         self._current = layout
-        self.io = allocate(layout.io_bytes)
-        self.arena = allocate(layout.arena_bytes, mapped=True)
+        self.io = self._device.allocate(layout.io_bytes)
+        self.arena = self._device.allocate(layout.arena_bytes, mapped=True)
 
     def _where(self, i: int) -> tuple[Memory, int, int]:
         layout = self._current
@@ -196,14 +200,14 @@ class ProgramStore:
         layout = self._layout(capacities)
         scratch = _scratch_bytes(parts, capacities)
         layout.check_limit(self.options.memory_limit, scratch)
-        old = [b.memory.bytes[b.offset : b.offset + b.capacity_bytes] for b in self.buffers]
+        old = [b.memory.peek(b.offset, b.capacity_bytes) for b in self.buffers]
         self._allocate(layout)
         self.capacities = dict(capacities)
         inputs = {io.index for io in self.program.inputs}
         for i, buffer in enumerate(self.buffers):
             buffer.move(*self._where(i))
             if i in inputs:
-                self.io.bytes[buffer.offset : buffer.offset + len(old[i])] = old[i]
+                self.io.copy_in(buffer.offset, old[i])
 
 
 def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:
@@ -237,7 +241,7 @@ _constant_memory: weakref.WeakKeyDictionary[Program, dict[int, Memory]] = (
 
 
 def constants_of(program: Program) -> dict[int, Memory]:
-    """Where the constants lie, for all plans of a program: the arrays themselves.
+    """Where the constants lie, for all plans of a program: on the host, the arrays themselves.
 
     They are sealed, so that nobody can change them; only what is too small for a kernel to
     read safely is copied.
@@ -247,7 +251,7 @@ def constants_of(program: Program) -> dict[int, Memory]:
         found = {}
         for i, value in enumerate(program.values):
             if value.array is not None:
-                found[i] = _constant(value)
+                found[i] = _constant(value, find_device(program.device))
         _constant_memory[program] = found
     return found
 
@@ -262,17 +266,18 @@ def adopt_constants(program: Program, memory: dict[int, Memory]) -> None:
     _constant_memory[program] = memory
 
 
-def _constant(value: ProgramValue) -> Memory:
+def _constant(value: ProgramValue, device: Device) -> Memory:
     array: np.ndarray[Any, Any] = np.asarray(value.array)
     if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
         raise PlanError(
             value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
         )
-    if array.nbytes >= ALIGNMENT_BYTES and array.flags.c_contiguous and array.flags.aligned:
-        return Memory.over(array.reshape(-1).view(np.uint8))
-    memory = allocate(array.nbytes)
-    np.ndarray(array.shape, array.dtype, memory.bytes.data)[...] = array
-    memory.bytes.flags.writeable = False
+    is_large = array.nbytes >= ALIGNMENT_BYTES
+    if device.is_host and is_large and array.flags.c_contiguous and array.flags.aligned:
+        return HostMemory.over(array.reshape(-1).view(np.uint8))
+    memory = device.allocate(array.nbytes)
+    memory.copy_in(0, array)
+    memory.seal()
     return memory
 
 
@@ -288,16 +293,10 @@ def fork_buffers(buffers: Sequence[Buffer], own: Iterable[int]) -> tuple[Buffer,
     for index in own:
         memory = buffers[index].memory
         if memory.id not in forked:
-            forked[memory.id] = _copy(memory)
+            forked[memory.id] = memory.duplicate()
     return tuple(
         Buffer.window(
             forked.get(b.memory.id, b.memory), b.offset, b.capacity_bytes, b.type, b.device
         )
         for b in buffers
     )
-
-
-def _copy(memory: Memory) -> Memory:
-    made = allocate(memory.size_bytes)
-    made.bytes[: memory.size_bytes] = memory.bytes[: memory.size_bytes]
-    return made

@@ -1,6 +1,6 @@
 """Host memory for plans and buffers.
 
-    allocate(size_bytes)  -->  Memory
+    allocate(size_bytes)  -->  HostMemory
 
 Every block starts on a cache line, is zeroed, is never smaller than a line and has a
 line of slack after its end, so that a vector load that starts inside stays inside. Large
@@ -23,6 +23,7 @@ import numpy as np
 from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
+from semel.runtime.memory import Bytes
 
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
@@ -30,8 +31,6 @@ _MAPPED_FROM_BYTES = 256 << 10
 #: From here on pages of 2 MiB pay: streaming kernels miss the TLB far less often.
 _HUGE_FROM_BYTES = 4 << 20
 _ids = itertools.count(1)
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,10 @@ def advise_huge_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-class Memory:
-    """One block: `id` names the storage, `bytes` is the whole of it as uint8."""
+class HostMemory:
+    """A block of the host (see `semel.runtime.memory`); `bytes` is the whole of it as uint8."""
+
+    is_host = True
 
     __slots__ = ("__weakref__", "_counted_bytes", "_holders", "_map", "bytes", "id", "size_bytes")
 
@@ -107,13 +108,13 @@ class Memory:
         _ledger.add(whole)
 
     @staticmethod
-    def over(array: Bytes) -> Memory:
+    def over(array: Bytes) -> HostMemory:
         """Bytes that somebody else made: part of a mapped file, a caller's array.
 
         Not counted here. Kernels read and write only the elements they name, so that any
         address that suits the elements will do.
         """
-        memory = Memory.__new__(Memory)
+        memory = HostMemory.__new__(HostMemory)
         memory.id, memory.size_bytes, memory._map = next(_ids), array.size, None
         memory._counted_bytes, memory._holders = 0, {}
         memory.bytes = array
@@ -126,6 +127,32 @@ class Memory:
     @property
     def is_alive(self) -> bool:
         return self.bytes.size > 0
+
+    def copy_in(self, offset: int, source: np.ndarray[Any, Any]) -> None:
+        np.ndarray(source.shape, source.dtype, self.bytes.data, offset)[...] = source
+
+    def copy_out(self, offset: int, size_bytes: int) -> Bytes:
+        return self.view(offset, size_bytes).copy()
+
+    def view(self, offset: int, size_bytes: int) -> Bytes:
+        return self.bytes[offset : offset + size_bytes]
+
+    def peek(self, offset: int, size_bytes: int) -> Bytes:
+        return self.view(offset, size_bytes)
+
+    def fill(self, byte: int, start: int = 0, end: int | None = None) -> None:
+        self.bytes[start:end] = byte
+
+    def seal(self) -> None:
+        self.bytes.flags.writeable = False
+
+    def duplicate(self) -> HostMemory:
+        made = allocate(self.size_bytes)
+        made.bytes[: self.size_bytes] = self.bytes[: self.size_bytes]
+        return made
+
+    def pin(self) -> object:
+        return self.bytes
 
     def hold(self, owner: Any) -> None:
         """Note that `owner` uses the block; an owner that is dropped holds nothing."""
@@ -168,9 +195,9 @@ class Memory:
             self._uncount()
 
 
-def allocate(size_bytes: int, *, mapped: bool = False) -> Memory:
+def allocate(size_bytes: int, *, mapped: bool = False) -> HostMemory:
     """A zeroed block of at least `size_bytes`."""
-    return Memory(size_bytes, mapped=mapped)
+    return HostMemory(size_bytes, mapped=mapped)
 
 
 def align(size_bytes: int) -> int:

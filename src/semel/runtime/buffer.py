@@ -23,10 +23,12 @@ import numpy as np
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.fields import take_int
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
-from semel.runtime.allocator import Memory, allocate
-from semel.runtime.device import check_device
+from semel.runtime.allocator import allocate
+from semel.runtime.device import check_device, find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.hold import Hold
 from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
+from semel.runtime.memory import Memory
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
@@ -85,8 +87,8 @@ class Buffer:
         given = read_array(array, lambda sentence: InputError("Buffer", f"array {sentence}"))
         source = np.ascontiguousarray(given).reshape(given.shape)
         kind = TensorType(as_shape(source.shape, "Buffer"), as_dtype(source.dtype, "Buffer"))
-        self._set(allocate(source.nbytes), 0, source.nbytes, kind, "cpu")
-        self.array()[...] = source
+        self._set(allocate(source.nbytes), 0, source.nbytes, kind, HOST_DEVICE)
+        self.put(source)
 
     def _set(
         self, memory: Memory, offset: int, capacity_bytes: int, type_: TensorType, device: str
@@ -95,18 +97,22 @@ class Buffer:
         self.type, self.device, self._keeper, self._whole = type_, device, None, None
 
     @staticmethod
-    def empty(shape: Any, dtype: Any, device: str = "cpu") -> Buffer:
+    def empty(shape: Any, dtype: Any, device: str = HOST_DEVICE) -> Buffer:
         """A zeroed buffer; every dim must be an int, and the device one that is there."""
-        check_device("Buffer.empty", device)
+        device = check_device("Buffer.empty", device)
         kind = TensorType(as_shape(shape, "Buffer.empty"), as_dtype(dtype, "Buffer.empty"))
         size = kind.num_bytes
         if not isinstance(size, int):
             raise PlanError("Buffer.empty", f"dims must be ints, got {kind}.")
-        return Buffer.window(allocate(size), 0, size, kind, device)
+        return Buffer.window(find_device(device).allocate(size), 0, size, kind, device)
 
     @staticmethod
     def window(
-        memory: Memory, offset: int, capacity_bytes: int, type_: TensorType, device: str = "cpu"
+        memory: Memory,
+        offset: int,
+        capacity_bytes: int,
+        type_: TensorType,
+        device: str = HOST_DEVICE,
     ) -> Buffer:
         """A buffer over bytes [offset, offset + capacity_bytes) of existing memory."""
         buffer = Buffer.__new__(Buffer)
@@ -206,10 +212,26 @@ class Buffer:
         return part
 
     def array(self, shape: ConcreteShape | None = None) -> Array:
-        """The memory itself as an array. For the package's own use: it aliases the buffer."""
+        """The memory itself as an array. For the package's own use: it aliases the buffer.
+
+        Only memory of the host can be looked at this way.
+        """
         wanted = self.shape if shape is None else shape
+        size = prod(wanted) * self.dtype.size_bytes
+        data = self._alive().view(self.offset, size)
+        return np.ndarray(wanted, self.dtype.numpy, data.data)
+
+    def put(self, array: Array) -> None:
+        """Write an array of this dtype, whatever its shape. For the package's own use."""
+        self._alive().copy_in(self.offset, array)
+
+    def peek(self, shape: ConcreteShape) -> Array:
+        """The contents to read from, in place or a copy. For the package's own use."""
         memory = self._alive()
-        return np.ndarray(wanted, self.dtype.numpy, memory.bytes.data, self.offset)
+        if memory.is_host:
+            return self.array(shape)
+        data = memory.copy_out(self.offset, prod(shape) * self.dtype.size_bytes)
+        return data.view(self.dtype.numpy).reshape(shape)
 
     def copyin(self, array: Any) -> None:
         """Write an array of this dtype; a plan's input takes any shape its type allows."""
@@ -222,11 +244,11 @@ class Buffer:
             raise InputError(
                 "copyin", f"shape must be {self.shape}, got {source.shape}.", shape=source.shape
             )
-        self.array()[...] = source
+        self.put(source)
 
     def _write(self, keeper: Keeper, source: Array) -> None:
         keeper.begin_write(source.shape)
-        self.array(source.shape)[...] = source
+        self.put(source)
         keeper.end_write(source.shape)
 
     def copyout(self, array: Array) -> None:
@@ -245,14 +267,15 @@ class Buffer:
                 "copyout",
                 f"array must be {self.dtype}{list(shape)}, got {array.dtype}{list(array.shape)}.",
             )
-        array[...] = self.array(shape)
+        array[...] = self.peek(shape)
 
     def numpy(self) -> Array:
         """A copy of the contents, compact, at the current shape."""
         return self.alone(self._copy)
 
     def _copy(self) -> Array:
-        return self.array(self.readable_shape()).copy()
+        found = self.peek(self.readable_shape())
+        return found.copy() if self.memory.is_host else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """For NumPy: the same copy as `numpy()`, and the same refusals."""

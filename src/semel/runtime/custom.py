@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from semel.errors import CustomFunctionError, PlanError
 from semel.ir.fields import take, take_int, take_ints
 from semel.ir.types import TensorType
 from semel.locks import make_lock
-from semel.runtime.allocator import Memory
+from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
 
 PythonFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
@@ -199,7 +201,7 @@ class HostBuffer(Buffer):
         self._views.append(made)
         return made
 
-    def end(self, gone: Memory) -> None:
+    def end(self, gone: HostMemory) -> None:
         """The call is over: there is nothing here any more."""
         self.move(gone, 0, 0)
         for view in self._views:
@@ -242,7 +244,7 @@ def call_on_host(
         else:
             _call_c(function.address, windows, [variables[name] for name in order])
     finally:
-        gone = Memory.over(windows[0].memory.bytes[:0]) if windows else None
+        gone = HostMemory.over(np.empty(0, np.uint8)) if windows else None
         for window in windows:
             if gone is not None:
                 window.end(gone)

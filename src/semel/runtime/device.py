@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -20,11 +20,12 @@ from semel.errors import UnsupportedError
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE
+from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.measured import MachineLimits
-from semel.runtime.pool import WorkerPool
+from semel.runtime.memory import Memory
 
 #: Where the `BACKEND` of each device is.
-MODULES = {HOST_DEVICE: "semel.devices.cpu.backend"}
+MODULES = {HOST_DEVICE: "semel.devices.cpu.backend", "null": "semel.devices.null.backend"}
 
 _NAME = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,3}))?")
 _open: dict[str, Device] = {}
@@ -44,24 +45,6 @@ class DeviceCode:
     runner: bytes
 
 
-class PlanEntry(Protocol):
-    """A plan's place in the native runner."""
-
-    call: Callable[[], int]
-
-    def call_timed(self) -> int:
-        """Like `call`, through the walk that writes events to the lanes' buffers."""
-
-    def bind(self) -> int:
-        """Check and commit the pending variables, and run nothing."""
-
-    def point_to(self, header: int) -> None:
-        """Run the plan whose header lies at this address; 0 makes every call say RELEASED."""
-
-    def release(self) -> None:
-        """Give the place back; `call` must not be used any more."""
-
-
 class Device(Protocol):
     """A processor that runs plans. Opening it costs next to nothing; the first plan pays."""
 
@@ -70,31 +53,24 @@ class Device(Protocol):
     def ensure_ready(self) -> None:
         """Load what every plan needs; the first plan would."""
 
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is the host's: what lies there needs no copy."""
+
+    def allocate(self, size_bytes: int, *, mapped: bool = False) -> Memory:
+        """A zeroed block of its memory; one that is `mapped` can be given back in part."""
+
     def facts(self) -> Mapping[str, Any]:
         """What measured times depend on, besides the target: the model, how many cores."""
 
     def default_threads(self) -> int:
         """Participants of an execute if nobody says otherwise."""
 
-    def open_entry(self) -> PlanEntry:
-        """A free place in the runner."""
-
-    @property
-    def ticks(self) -> Callable[[], int]:
-        """The runner's clock."""
-
-    @property
-    def ticks_per_us(self) -> float:
-        """The rate of the clock, good enough for time-outs."""
-
-    def ns_per_tick(self) -> float:
-        """The period of the clock, as exactly as it is known by now."""
+    def link(self, program: FlatProgram) -> Executable:
+        """The program, ready to run on the memory that its rows name."""
 
     def limits(self, threads: int) -> MachineLimits:
         """What this many threads reach at best; measured at the first call."""
-
-    def pool(self) -> WorkerPool:
-        """The process-wide workers; none is started by asking."""
 
     def device_code(self) -> DeviceCode:
         """What a process without a compiler needs to make this device ready."""

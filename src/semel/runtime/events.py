@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
 from semel.ir import abi
 from semel.ir.abi import Code, Header, Lane, Segment, Step
 from semel.ir.abi import Event as EventWord
-from semel.runtime.device import Device, PlanEntry
 from semel.runtime.measured import Event, Span
 from semel.runtime.optable import OpTable
 from semel.runtime.words import Words, aligned_words
@@ -42,12 +41,29 @@ class LoggedRun:
     dropped: int
 
 
+class TimedEntry(Protocol):
+    """A plan's place in the native runner."""
+
+    def call_timed(self) -> int:
+        """Run through the walk that writes events to the lanes' buffers."""
+
+
+class Clock(Protocol):
+    """The clock of the runner."""
+
+    @property
+    def ticks(self) -> Callable[[], int]: ...
+
+    def ns_per_tick(self) -> float:
+        """The period of the clock, as exactly as it is known by now."""
+
+
 class EventLog:
     """Attached to a table for one run: `with EventLog(...) as log: log.enter()`."""
 
-    def __init__(self, table: OpTable, entry: PlanEntry, device: Device) -> None:
-        self._table, self._entry, self._device = table, entry, device
-        self._ticks: Callable[[], int] = device.ticks
+    def __init__(self, table: OpTable, entry: TimedEntry, clock: Clock) -> None:
+        self._table, self._entry, self._clock = table, entry, clock
+        self._ticks: Callable[[], int] = clock.ticks
         self._lanes = table.lanes.reshape(-1, abi.LANE_WORDS)
         self._room = room = max(num_events(table), 1)
         self._runs = aligned_words(2 * max(int(table.words[Header.NUM_STEPS]), 1))
@@ -110,7 +126,7 @@ class EventLog:
 
     def events(self) -> list[Event]:
         """All events of the run in nanoseconds since it began."""
-        ns_per_tick = self._device.ns_per_tick()
+        ns_per_tick = self._clock.ns_per_tick()
 
         def ns(ticks: int) -> int:
             return max(round((ticks - self._start) * ns_per_tick), 0)

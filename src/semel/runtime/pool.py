@@ -24,7 +24,7 @@ from collections.abc import Callable
 from semel.ir import abi
 from semel.ir.abi import Worker
 from semel.locks import make_lock
-from semel.runtime.allocator import Memory, allocate
+from semel.runtime.allocator import HostMemory, allocate
 
 MAX_WORKERS = 256
 _STOP_SECONDS = 0.5
@@ -115,7 +115,7 @@ class WorkerPool:
         self._count = 0
 
 
-def _immortal_records() -> Memory:
+def _immortal_records() -> HostMemory:
     records = allocate(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES, mapped=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
     return records

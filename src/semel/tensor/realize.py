@@ -27,6 +27,7 @@ from semel.ir.late import with_counts
 from semel.ir.outline import Outline, graph_outline, take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.body import check_closed
 from semel.tensor.handle import Array, Handle
@@ -42,6 +43,7 @@ def prepare(
     tune: bool | Mapping[str, int] | None = None,
     bindings: Values | None = None,
     keep: Handle | Sequence[Handle] | Mapping[str, Handle] = (),
+    device: str = HOST_DEVICE,
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
@@ -55,7 +57,8 @@ def prepare(
     `bindings` are first values of variables, `{"n": 5}` or `[n.bind(5)]`: the plan is compiled
     for all sizes as ever, and runs at these until others are bound. The tensors in `keep` must
     be computed on the way: their values can be read after each run, as `plan.buffer(tensor)`, or
-    by name in `plan.kept` (those of a mapping, else kept0, kept1, ...).
+    by name in `plan.kept` (those of a mapping, else kept0, kept1, ...). `device` is where the plan
+    runs: "cpu", or "null", which compiles everything and computes nothing.
     """
     graph = build_graph(outputs)
     with no_scope():
@@ -67,6 +70,7 @@ def prepare(
             tune=tune,
             bindings=None if bindings is None else as_values(bindings, {}),
             keep=_nodes_to_keep(graph, keep),
+            device=device,
         )
 
 
@@ -138,6 +142,7 @@ class Realize(Recurrent):
         tune: bool | Mapping[str, int] | None = None,
         bindings: Values | None = None,
         keep: Handle | Sequence[Handle] | Mapping[str, Handle] = (),
+        device: str = HOST_DEVICE,
     ) -> ExecutionPlan:
         """Compile once: a plan that computes this tensor again and again.
 
@@ -151,6 +156,7 @@ class Realize(Recurrent):
             tune=tune,
             bindings=bindings,
             keep=keep,
+            device=device,
         )
 
     def realize(self) -> Self:

@@ -21,12 +21,15 @@ from semel.codegen.runner import emit_runner
 from semel.config import settings
 from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.elf import LoadedCode, load_object
+from semel.devices.cpu.executable import CpuExecutable
 from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_model, host_target
 from semel.errors import UnsupportedError
 from semel.ir import abi
 from semel.locks import make_lock
+from semel.runtime.allocator import HostMemory, allocate
 from semel.runtime.device import DeviceCode
+from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
 
@@ -113,6 +116,7 @@ class CpuDevice:
     """The host CPU. Opening it loads no code and starts no thread."""
 
     name = "cpu"
+    is_host = True
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -125,13 +129,20 @@ class CpuDevice:
     def ensure_ready(self) -> None:
         self._ready()
 
+    def allocate(self, size_bytes: int, *, mapped: bool = False) -> HostMemory:
+        return allocate(size_bytes, mapped=mapped)
+
     def facts(self) -> Mapping[str, Any]:
         return {"model": host_model(), "cores": available_cores()}
 
     def default_threads(self) -> int:
         return settings().threads or available_cores()
 
+    def link(self, program: FlatProgram) -> CpuExecutable:
+        return CpuExecutable(self, program)
+
     def open_entry(self) -> CpuEntry:
+        """A free place in the runner."""
         runner = self._ready()
         with self._lock:
             # Again, since a signal handler on this thread may take places too.
@@ -141,13 +152,16 @@ class CpuDevice:
 
     @property
     def ticks(self) -> Callable[[], int]:
+        """The runner's clock."""
         return self._ready().ticks
 
     @property
     def ticks_per_us(self) -> float:
+        """The rate of the clock, good enough for time-outs."""
         return self._ready().ticks_per_us
 
     def ns_per_tick(self) -> float:
+        """The period of the clock, as exactly as it is known by now."""
         runner = self._ready()
         opened_ns, opened = runner.opened
         left = _CLOCK_NS - (time.perf_counter_ns() - opened_ns)
@@ -162,6 +176,7 @@ class CpuDevice:
         return MachineLimits(threads, found.flops_per_s, most)
 
     def pool(self) -> WorkerPool:
+        """The process-wide workers; none is started by asking."""
         runner = self._ready()
         with self._lock:
             if self._pool is None:

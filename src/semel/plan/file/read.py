@@ -33,10 +33,12 @@ from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Pref
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import GRAPH, decode_rows
-from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, Bytes, Memory, allocate
+from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, HostMemory
 from semel.runtime.buffer import Buffer, ConcreteShape
 from semel.runtime.custom import find_custom_function
+from semel.runtime.device import Device, find_device
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.memory import Bytes, Memory
 
 #: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
 _CHECKED_BYTES = 256 << 10
@@ -78,7 +80,7 @@ class PlanFile:
     def contents(self, offset: int, size: int) -> Memory:
         """The bytes of a storage, which may be written."""
         constant_bytes(self, offset, size)
-        return Memory.over(self.private[offset : offset + size])
+        return HostMemory.over(self.private[offset : offset + size])
 
     def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
         """The error for this file."""
@@ -258,7 +260,7 @@ def _read_value(file: PlanFile, i: int, record: Any, constants: dict[int, Memory
     array = None
     if record["offset"] is not None:
         data = constant_bytes(file, as_int(record["offset"]), as_int(kind.num_bytes))
-        constants[i] = Memory.over(data)
+        constants[i] = HostMemory.over(data)
         shape = tuple(as_int(d) for d in kind.shape)
         array = np.ndarray(shape, kind.dtype.numpy, data.data)
     ids = _ints(record.get("ids", []))
@@ -345,18 +347,18 @@ def read_memory(file: PlanFile, program: Program, memory_limit: int | None) -> S
     return SavedMemory(buffers, values, shapes, marks)
 
 
-def check_limit(wanted: int, memory_limit: int | None) -> None:
+def check_limit(device: str, wanted: int, memory_limit: int | None) -> None:
     """Refuse a plan that takes more than it may."""
     if memory_limit is not None and wanted > memory_limit:
-        raise OutOfMemoryError("cpu", wanted, memory_limit)
+        raise OutOfMemoryError(device, wanted, memory_limit)
 
 
 def _read_buffers(
     record: Any, file: PlanFile, device: str, memory_limit: int | None
 ) -> list[Buffer]:
     entries = [as_list(entry, 3) for entry in as_list(record["storages"])]
-    check_limit(sum(_size(size) for size, _, _ in entries), memory_limit)
-    storages = [_read_storage(entry, file) for entry in entries]
+    check_limit(device, sum(_size(size) for size, _, _ in entries), memory_limit)
+    storages = [_read_storage(entry, file, find_device(device)) for entry in entries]
     buffers: list[Buffer] = []
     wholes: dict[int, int] = {}
     for i, entry in enumerate(as_list(record["buffers"])):
@@ -382,17 +384,17 @@ def _read_buffers(
     return buffers
 
 
-def _read_storage(entry: list[Any], file: PlanFile) -> Memory:
+def _read_storage(entry: list[Any], file: PlanFile, device: Device) -> Memory:
     """Memory with the saved contents; what the plan itself writes gets memory of its own."""
     size, is_own, place = entry
     size = _size(size)
     if place is None:
-        return allocate(size)
+        return device.allocate(size)
     saved = file.contents(as_int(place), size)
-    if not is_own:
+    if device.is_host and not is_own:
         return saved
-    memory = allocate(size)
-    memory.bytes[:size] = saved.bytes
+    memory = device.allocate(size)
+    memory.copy_in(0, saved.peek(0, size))
     return memory
 
 

@@ -46,10 +46,10 @@ from semel.plan.file.format import (
 from semel.plan.parts import PlanParts
 from semel.plan.program import PlanIO, Program
 from semel.plan.rows import GRAPH, PreparedCustomFunction
-from semel.runtime.allocator import Bytes
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
 from semel.runtime.device import DeviceCode
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.memory import Bytes
 from semel.version import VERSION
 
 _numbers = itertools.count()
@@ -108,7 +108,7 @@ def take_image(
     for buffer in parts.buffers:
         memory = buffer.memory
         if memory.id not in storages:
-            data = memory.bytes[: memory.size_bytes]
+            data = memory.peek(0, memory.size_bytes)
             for io in parts.input_io:
                 if io.name in bound and parts.buffers[io.index].memory is memory:
                     data = _with_array(data, parts.buffers[io.index], bound[io.name])

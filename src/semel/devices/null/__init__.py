@@ -1,0 +1,1 @@
+"""The null device: compiles everything, computes nothing."""

@@ -1,0 +1,152 @@
+"""What the host knows of a linked program between two runs.
+
+    OpTable  --RunState-->  variables, written shapes, validity, where a run stopped
+
+The words are those of the native table, so that a run reads what is written here without a call
+and what it leaves there is read without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from semel.ir.abi import Header
+from semel.runtime.events import count_steps
+from semel.runtime.optable import OpTable
+from semel.runtime.words import Words
+
+_DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
+
+
+class RunState:
+    """The words of one table; `pending` are values to be bound, `current` those that are."""
+
+    __slots__ = ("_table", "_words", "current", "pending")
+
+    def __init__(self, table: OpTable) -> None:
+        self._table, self._words = table, table.words
+        self.pending, self.current = table.pending_words, table.current_words
+
+    # ------------------------------------------------------------ variables
+
+    def set_pending(self, number: int, value: int) -> None:
+        """A value for the next bind, which checks it. Hot: a decode loop calls it each time."""
+        self.pending[number] = value
+        self._words[_DIRTY] = 1
+
+    def set_value(self, number: int, value: int) -> None:
+        """A value that is known to be good; the next bind makes it felt."""
+        self.pending[number] = self.current[number] = value
+        self._words[_DIRTY] = 1
+
+    def forget_pending(self) -> None:
+        """Go back to the values that are bound."""
+        self._table.pending[:] = self._table.current
+
+    def value(self, number: int) -> int:
+        """What a variable is in the run: late ones are numbered behind the bound ones."""
+        return self._table.value(number)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a bind is due."""
+        return bool(self._words[_DIRTY])
+
+    def mark_dirty(self) -> None:
+        """Make a bind due."""
+        self._words[_DIRTY] = 1
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """The least and the largest value of each variable."""
+        return self._table.bounds
+
+    @property
+    def iterations(self) -> dict[str, int]:
+        """Where loops stand, by the names of their counters."""
+        table = self._table
+        return {loop.counter.name: table.iteration(k) for k, loop in enumerate(table.loops)}
+
+    @property
+    def marks(self) -> list[int]:
+        """The largest value that each marked expression had at any bind."""
+        return self._table.marks
+
+    def set_marks(self, values: Mapping[int, int]) -> None:
+        """Go on from these values."""
+        self._table.set_marks(values)
+
+    # ------------------------------------------------------------ inputs
+
+    @property
+    def recorded(self) -> Words:
+        """For each input 1 and the shape it was written in; -1 in all if it was not."""
+        return self._table.recorded
+
+    # ------------------------------------------------------------ memory
+
+    def set_base(self, number: int, address: int) -> None:
+        """Memory that may move lies here from the next run on."""
+        self._table.set_base(number, address)
+
+    # ------------------------------------------------------------ runs
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run has begun and is not over."""
+        return bool(self._words[Header.BUSY])
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the outputs are those of the last run."""
+        return bool(self._words[Header.VALID])
+
+    def void(self) -> None:
+        """The outputs are those of no run."""
+        self._words[Header.VALID] = 0
+
+    @property
+    def generation(self) -> int:
+        """Runs that ended well."""
+        return int(self._words[Header.GENERATION])
+
+    @property
+    def attempts(self) -> int:
+        """Runs that were begun."""
+        return int(self._words[Header.ATTEMPTS])
+
+    def reset(self) -> None:
+        """Forget a run that was abandoned: the next call begins anew, the outputs are void."""
+        self._table.reset()
+
+    def count_steps(self) -> tuple[int, int, int]:
+        """(steps, steps that participants share, barriers) of a run at the bound variables."""
+        return count_steps(self._table)
+
+    # ------------------------------------------------------------ failures
+
+    @property
+    def error_index(self) -> int:
+        """What failed or came back: a variable, a guard, a check of an input, a row."""
+        return int(self._words[Header.ERROR_INDEX])
+
+    @property
+    def input_check(self) -> tuple[int, int]:
+        """Of a check of an input that failed: which input, and which dim (-1: never written)."""
+        return self._table.check_owners[self.error_index]
+
+    @property
+    def status(self) -> tuple[int, int]:
+        """What a kernel reported: code and value."""
+        return int(self._words[Header.STATUS_CODE]), int(self._words[Header.STATUS_VALUE])
+
+    # ------------------------------------------------------------ moving
+
+    def carry(self, old: RunState) -> None:
+        """Go on with the variables, shapes and counts of an earlier table of the same program."""
+        table, before = self._table, old._table
+        table.pending[:] = before.pending
+        table.current[:] = before.current
+        table.recorded[:] = before.recorded
+        for word in (Header.GENERATION, Header.ATTEMPTS):
+            self._words[word] = old._words[word]
