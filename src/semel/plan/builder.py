@@ -19,10 +19,11 @@ from semel.ir.expr import Dim, Variable
 from semel.ir.fields import take, take_dim, take_int, take_ints, take_threads, take_value
 from semel.ir.types import TensorType
 from semel.plan.amounts import Guard
-from semel.plan.check import check_bounds, check_index, check_plan, check_reserved
+from semel.plan.check import check_index, check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import PreparedKernel, PreparedOp, RuntimeVar, num_rows
+from semel.plan.variables import check_bounds, check_reserved
 from semel.runtime.buffer import Buffer
 from semel.runtime.device import check_device, find_device
 from semel.runtime.free import HOST_DEVICE

@@ -9,23 +9,21 @@ the guards without which an amount could not be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from semel.errors import (
     CustomFunctionError,
     PlanError,
     UnsupportedError,
-    VariableError,
 )
-from semel.ir.expr import Dim, Index, Variable, atoms, maximum, upper_bound, variables
+from semel.ir.expr import Variable, maximum, upper_bound, variables
 from semel.ir.types import BOOL, INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
 from semel.plan.rows import (
-    Around,
     Placed,
     PreparedBranch,
     PreparedBufferView,
@@ -40,12 +38,16 @@ from semel.plan.rows import (
     walk,
 )
 from semel.plan.scope import RowScope
+from semel.plan.variables import (
+    all_variables,
+    check_fixed,
+    check_late,
+    check_loops,
+    check_reserved,
+)
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
 from semel.runtime.device import Device
-
-#: Variables that the runtime owns: kernels learn who they are from their lane.
-RESERVED_VARIABLES = frozenset({"core_id"})
 
 
 def check_plan(
@@ -66,9 +68,9 @@ def check_plan(
     order = _Order(program.after)
     order.take(None, rows, 0)
     _check_run_order(program.run_order, order.blocks[None])
-    counters = _check_loops(placed)
-    plan_variables, late = _all_variables(program, declared, placed, counters)
-    _check_late(placed, {v.variable.name for v in late})
+    counters = check_loops(placed)
+    plan_variables, late = all_variables(program, declared, placed, counters)
+    check_late(placed, {v.variable.name for v in late})
     functions = _functions(placed)
     bounded = bounded_variables(plan_variables, late)
     _check_sizes(placed, RowScope({**bounded, **counters}, functions, buffers), counters, buffers)
@@ -154,7 +156,7 @@ class _Checker:
                 kind=op.kind,
                 op=op.id,
             )
-        _check_fixed(where, op.fixedvars, op.runtime_vars)
+        check_fixed(where, op.fixedvars, op.runtime_vars)
         names = [*op.fixedvars, *(v.name for v in op.runtime_vars), *self._variables]
         types = [self._buffers[i].type for i in op.buffer_indices]
         try:
@@ -201,7 +203,7 @@ class _Checker:
                     f"must have {len(signature.variables)} {what}, got {len(given)}.",
                     op=op.id,
                 )
-        _check_fixed(where, op.fixedvars, runtime_vars)
+        check_fixed(where, op.fixedvars, runtime_vars)
         if runtime_vars == op.runtime_vars and not op.buffer_ptrs and not op.buffer_ids:
             return op
         return replace(op, runtime_vars=runtime_vars, buffer_ptrs=(), buffer_ids=())
@@ -354,104 +356,7 @@ def _fences(block: Sequence[PreparedOp]) -> list[tuple[int, ...]]:
     return result
 
 
-# ---------------------------------------------------------------- loops
-
-
-def _check_loops(placed: Sequence[Placed]) -> dict[str, Variable]:
-    """The counters by name; each has a name of its own and is used inside its loop only."""
-    loops: dict[str, Placed] = {}
-    for p in placed:
-        if isinstance(p.row, PreparedLoop):
-            _check_loop(p.row, loops)
-            loops[p.row.counter] = p
-    for p in placed:
-        around = {loop.counter for loop in p.loops}
-        fixed = getattr(p.row, "fixedvars", {})
-        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
-        if isinstance(p.row, PreparedLoop):
-            used += [v.name for v in variables(p.row.trip)]
-        for name in used:
-            if name in loops and name not in around:
-                raise VariableError(
-                    f"op {p.row.id}",
-                    f"'{name}' counts the loop of op {loops[name].row.id} and has no value "
-                    "outside it.",
-                    variable=name,
-                )
-    return {name: Variable(name, 0) for name in loops}
-
-
-def _check_loop(op: PreparedLoop, found: Mapping[str, Placed]) -> None:
-    where = f"op {op.id}"
-    if op.counter in found:
-        raise PlanError(where, f"each loop needs a counter of its own, got '{op.counter}' twice.")
-    if any(isinstance(atom, Index) for atom in atoms(op.trip)):
-        raise PlanError(where, f"trip must be over the plan's variables, got {op.trip}.")
-    if op.counter in {v.name for v in variables(op.trip)}:
-        raise PlanError(where, f"trip must not depend on the counter, got {op.trip}.")
-
-
-# ---------------------------------------------------------------- variables
-
-
-def _check_late(placed: Sequence[Placed], late: set[str]) -> None:
-    """A late variable is used behind its rebind, and not outside the list that this is in."""
-    known: dict[str, tuple[Around, ...]] = {}
-    for p in placed:
-        dims = [*p.row.limits] if isinstance(p.row, PreparedRebind) else []
-        dims += [p.row.trip] if isinstance(p.row, PreparedLoop) else []
-        fixed = getattr(p.row, "fixedvars", {})
-        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
-        for name in (*used, *(v.name for dim in dims for v in variables(dim))):
-            lists = known.get(name)
-            if name in late and (lists is None or p.around[: len(lists)] != lists):
-                raise VariableError(
-                    f"op {p.row.id}",
-                    f"'{name}' has no value here: a rebind must give it one before.",
-                    variable=name,
-                )
-        for var in p.row.variables if isinstance(p.row, PreparedRebind) else ():
-            known[var.name] = p.around
-
-
-def _all_variables(
-    program: Program,
-    declared: Sequence[PlanVariable],
-    placed: Sequence[Placed],
-    counters: Mapping[str, Variable],
-) -> tuple[tuple[PlanVariable, ...], tuple[PlanVariable, ...]]:
-    """All variables of the plan, declared or seen by a row: those by name, and late ones."""
-    found = {v.variable.name: v for v in declared}
-    for name in counters.keys() & found.keys():
-        raise PlanError("builder", f"'{name}' counts a loop and cannot be declared.")
-    late = program.late
-    for each in late:
-        name = each.variable.name
-        if name in found or name in counters:
-            raise PlanError(
-                "builder", f"'{name}' gets its value at one rebind, and cannot be declared."
-            )
-        found[name] = each
-    for row in (p.row for p in placed):
-        if isinstance(row, (PreparedKernel, PreparedCustomFunction)):
-            initial = row.vals if isinstance(row, PreparedKernel) else ()
-            for i, var in enumerate(row.runtime_vars):
-                if var.name not in row.fixedvars and var.name not in counters:
-                    _merge(found, f"op {row.id}", var, initial[i] if initial else None)
-    for expr, message in program.guards:
-        _check_guard(expr, message)
-    used = [expr for expr, _ in program.guards]
-    used += [dim for io in (*program.inputs, *program.outputs) for dim in io.type.shape]
-    trips = [p.row.trip for p in placed if isinstance(p.row, PreparedLoop)]
-    for dim in (*used, *trips):
-        for variable in variables(dim):
-            if variable.name not in counters:
-                _merge(found, str(dim), RuntimeVar.of(variable), None)
-            elif dim in used:
-                raise PlanError("builder", f"{dim} must not depend on a loop's counter.")
-    names = dict.fromkeys(each.variable.name for each in late)
-    bound = tuple(found[name] for name in sorted(found) if name not in names)
-    return bound, tuple(found[name] for name in names)
+# ---------------------------------------------------------------- amounts
 
 
 def _check_sizes(
@@ -577,66 +482,3 @@ def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:
         if known.type != io.type:
             message = f"must be {known.type} as the output '{known.name}' there, got {io.type}."
             raise PlanError(where, message)
-
-
-def check_reserved(where: str, name: str) -> None:
-    """Some names are the runtime's."""
-    if name in RESERVED_VARIABLES:
-        raise VariableError(
-            where,
-            f"'{name}' is reserved for the runtime.",
-            hint="A kernel finds its participant in its lane; a fixed value goes to fixedvars.",
-            variable=name,
-        )
-
-
-def _check_fixed(where: str, fixed: Mapping[str, int], runtime_vars: Iterable[RuntimeVar]) -> None:
-    """Fixed values of a row's variables must lie within their bounds."""
-    known = {var.name: var for var in runtime_vars}
-    for name, value in fixed.items():
-        if name in known:
-            check_bounds(known[name], value, where)
-
-
-def _check_guard(expr: Dim, message: str) -> None:
-    if isinstance(expr, Index) or any(isinstance(v, Index) for v in variables(expr)):
-        raise PlanError("add_guard", f"must be over variables, got {expr} ({message}).")
-
-
-def check_bounds(var: RuntimeVar, value: int, where: str = "builder") -> None:
-    """A value must lie within the bounds of its variable."""
-    if value < var.min_val or (var.max_val is not None and value > var.max_val):
-        top = "..." if var.max_val is None else var.max_val
-        raise VariableError(
-            where,
-            f"'{var.name}' must lie in [{var.min_val}, {top}], got {value}.",
-            variable=var.name,
-            value=value,
-        )
-
-
-def _merge(
-    found: dict[str, PlanVariable], where: str, var: RuntimeVar, initial: int | None
-) -> None:
-    """Add what one row says about a variable; bounds are met, first values must agree."""
-    check_reserved(where, var.name)
-    old = found.get(var.name)
-    if old is None:
-        old = PlanVariable(var.as_variable(), None)
-    low = max(old.variable.min, var.min_val)
-    tops = [t for t in (old.variable.max, var.max_val) if t is not None]
-    high = min(tops) if tops else None
-    if high is not None and high < low:
-        raise PlanError(where, f"the bounds of '{var.name}' exclude each other.")
-    if initial is not None and old.initial is not None and initial != old.initial:
-        raise PlanError(
-            where, f"'{var.name}' must start with one value, got {old.initial} and {initial}."
-        )
-    merged = replace(
-        old,
-        variable=Variable(var.name, low, high),
-        initial=old.initial if initial is None else initial,
-    )
-    if merged.initial is not None:
-        check_bounds(RuntimeVar.of(merged.variable), merged.initial)
-    found[var.name] = merged
