@@ -20,10 +20,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
 from semel.ir.graph import Graph, Node, make_node
+from semel.ir.late import substitute_attrs
 from semel.ir.outline import REPEATING, Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
@@ -99,22 +101,25 @@ def lift_graph(outline: Outline, lifted: Collection[int]) -> Graph:
     new: list[Node] = []
     for place, (node, wires) in enumerate(zip(outline.nodes, outline.wires, strict=True)):
         inputs = tuple(new[i] for i in wires)
-        made = _lifted(node, outline.slots.get(place), inputs, lifted, bounds)
+        attrs = substitute_attrs(node.attrs, outline.late) if node.rule.late else node.attrs
+        made = _lifted(node, attrs, outline.slots.get(place), inputs, lifted, bounds)
         if made is not node:
             made.origins = (_token(place),)
         new.append(made)
-    names = (*(v.name for v in outline.late), "output0")
-    return Graph(tuple(new[place] for place in outline.outputs), names, outline.late)
+    late = tuple(outline.late.values())
+    outputs = (*(new[place] for place in outline.counts), new[-1])
+    return Graph(outputs, (*(v.name for v in late), "output0"), late)
 
 
 def _lifted(
     node: Node,
+    attrs: Any,
     slot: int | None,
     inputs: tuple[Node, ...],
     lifted: Collection[int],
     bounds: Mapping[int, tuple[int, int]],
 ) -> Node:
-    name, attrs = node.op.name, node.attrs
+    name = node.op.name
     if slot is not None and name in ("constant", "param"):
         return make_node("input", (), InputAttrs(data_name(slot), node.type))
     if slot is not None and name == "scalar" and slot in lifted:

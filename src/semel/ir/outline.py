@@ -1,7 +1,6 @@
 """A graph without its data and without its numbers, taken in one walk from its output.
 
     output node  --take_outline-->  Outline: `key`, `nodes`, `data`, `numbers`
-    graph with late variables  --graph_outline-->  the same
 
 Two graphs with equal keys do the same things to data of the same types. What may differ is
 listed beside the key, in the order of the walk: the arrays of constants and params, and
@@ -10,6 +9,7 @@ data, so it can be kept as long as one likes.
 
 What a node adds to the key, its `Feature`, is one object for all nodes that say the same, and is
 kept where nodes share what they have in common, so that a key is a tuple that compares by identity.
+Late variables stand in it under names by place, and what tells them before what has them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections.abc import Hashable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from semel.ir.expr import Dim, LateVariable, atoms
+from semel.ir.expr import Dim, LateVariable, atoms, substitute
 from semel.ir.form import plain_attrs
-from semel.ir.graph import Array, Graph, Node, attr_dims
+from semel.ir.graph import Array, Node, attr_dims, count_of, let_counts_go
+from semel.ir.late import substitute_attrs
 from semel.locks import make_lock
 
 
@@ -43,15 +44,15 @@ class Outline:
     `nodes` stand in the order of the walk, operands first, and `wires` has the places of each
     one's operands. A number stands there once for each use, and so does what repeats it: that two
     of them are equal now says nothing of the next graph. `slots` has the place in `data`, or the
-    first one in `numbers`, by place of the node. `outputs` are the places of the graph's outputs,
-    the first of which tell the variables in `late`.
+    first one in `numbers`, by place of the node. `late` has the names by place of late variables,
+    and `counts` the places of what tells them.
     """
 
-    __slots__ = ("data", "key", "late", "nodes", "numbers", "outputs", "slots", "values", "wires")
+    __slots__ = ("counts", "data", "key", "late", "nodes", "numbers", "slots", "values", "wires")
 
-    def __init__(self, late: tuple[LateVariable, ...]) -> None:
-        self.late = late
-        self.outputs: list[int] = []
+    def __init__(self) -> None:
+        self.late: dict[LateVariable, LateVariable] = {}
+        self.counts: list[int] = []
         self.key: tuple[Hashable, ...] = ()
         self.nodes: list[Node] = []
         self.wires: list[list[int]] = []
@@ -63,36 +64,58 @@ class Outline:
 
 def take_outline(output: Node) -> Outline | None:
     """The outline of the graph of one output; None if it has no value of its own."""
-    return _take((output,), ())
-
-
-def graph_outline(graph: Graph) -> Outline | None:
-    """The outline of a graph whose late variables have names by place (`ir.late`)."""
-    return _take(graph.outputs, graph.late)
-
-
-def _take(outputs: tuple[Node, ...], late: tuple[LateVariable, ...]) -> Outline | None:
-    found = Outline(late)
+    found = Outline()
     place: dict[Node, int] = {}
-    key: list[Hashable] = [len(late)] if late else []
-    stack = list(reversed(outputs))
+    key: list[Hashable] = []
+    stack = [output]
     while stack:
         node = stack[-1]
         if node in place:
             stack.pop()
             continue
         missing = [n for n in node.inputs if n not in place and not is_number(n)]
+        sizes = _late_variables(node)
+        if sizes:
+            counts = [count_of(variable) for variable in sizes]
+            if None in counts:
+                return None
+            missing += [n for n in counts if n is not None and n not in place]
         if missing:
             stack += reversed(missing)
             continue
         stack.pop()
+        if sizes:
+            _name_by_place(found, sizes, [place[n] for n in counts if n is not None])
         wires = [place[n] if n in place else _repeat(found, key, n) for n in node.inputs]
         place[node] = _add(found, key, node, wires)
-        if place[node] < 0 or (node.rule.late and not late):
+        if place[node] < 0:
             return None
-    found.outputs = [place[n] for n in outputs]
-    found.key = (*key, *found.outputs) if late else tuple(key)
+    if found.late:
+        key += found.counts
+        let_counts_go()
+    found.key = tuple(key)
     return found
+
+
+def _late_variables(node: Node) -> list[LateVariable]:
+    """Those in the attributes of a node, and of the repeated numbers that it reads."""
+    found = list(node.rule.late)
+    for operand in node.inputs:
+        each = operand
+        while each.op.name in REPEATING:
+            found += each.rule.late
+            each = each.inputs[0]
+    return found
+
+
+def _name_by_place(found: Outline, sizes: list[LateVariable], counts: list[int]) -> None:
+    """Give late variables the names that they have in every graph of this outline."""
+    for variable, count in zip(sizes, counts, strict=True):
+        if variable not in found.late:
+            limit = substitute(variable.limit, found.late)
+            name = f"late{len(found.late)}"
+            found.late[variable] = LateVariable(name, variable.min, variable.max, limit)
+            found.counts.append(count)
 
 
 def is_number(node: Node) -> bool:
@@ -115,7 +138,10 @@ def _repeat(found: Outline, key: list[Hashable], node: Node) -> int:
 
 def _add(found: Outline, key: list[Hashable], node: Node, wires: list[int]) -> int:
     """Add a node; its place, or -1 if it, or an operand, cannot be part of an outline."""
-    feature = node.rule.feature or _feature(node)
+    if node.rule.late:
+        feature = _make_feature(node, substitute_attrs(node.attrs, found.late))
+    else:
+        feature = node.rule.feature or _feature(node)
     if not feature.is_known or -1 in wires:
         return -1
     place = len(found.nodes)
@@ -155,7 +181,14 @@ def is_bound(dim: Dim) -> bool:
 
 def _feature(node: Node) -> Feature:
     """The feature of a node; its rule keeps it."""
-    name, attrs = node.op.name, node.attrs
+    node.rule.feature = _make_feature(node, node.attrs)
+    found: Feature = node.rule.feature
+    return found
+
+
+def _make_feature(node: Node, attrs: Any) -> Feature:
+    """What a node of this kind with these attributes says."""
+    name = node.op.name
     if name == "scalar":
         return _scalars.get(attrs.dtype) or _scalars.setdefault(
             attrs.dtype, Feature("scalar", is_known=True)
@@ -180,5 +213,4 @@ def _feature(node: Node) -> Feature:
         found = _features.get(key)
         if found is None:
             found = _features[key] = Feature(kind, is_known)
-    node.rule.feature = found
     return found

@@ -24,7 +24,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, variables
 from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
-from semel.ir.outline import Outline, graph_outline, take_outline
+from semel.ir.outline import take_outline
 from semel.plan.plan import ExecutionPlan, Values
 from semel.plan.refusals import as_values
 from semel.runtime.free import HOST_DEVICE
@@ -178,18 +178,11 @@ class Realize(Recurrent):
         # Who wants to see the compiler's products wants those of the graph as it is written.
         outline = take_outline(self._node) if options.dump is None else None
         with no_scope():
-            outline = outline or self._late_outline(where)
-            if outline is not None and options.dump is None:
-                return compute(outline, options)
-            result: Array = prepare(self)()
-            return result
+            return self._compile_and_run(where) if outline is None else compute(outline, options)
 
-    def _late_outline(self, where: str) -> Outline | None:
-        """For what has no outline by itself: that of the graph with all its sizes, or an error."""
+    def _compile_and_run(self, where: str) -> Array:
+        """For what has no outline: it is a plan, or an error."""
         graph, _ = with_counts(Graph((self._node,)))
-        outline = graph_outline(graph) if graph.late else None
-        if outline is not None:
-            return outline
         missing = [f"input '{n.attrs.name}': {n.type}" for n in graph.inputs]
         bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
         missing += [f"variable '{v.name}'" for v in bound]
@@ -199,7 +192,8 @@ class Realize(Recurrent):
                 f"a value must not depend on inputs or variables, got {', '.join(missing)}.",
                 hint="Prepare it once, plan = t.prepare(), and call plan(name=array).",
             )
-        return None
+        result: Array = prepare(self)()
+        return result
 
     # ------------------------------------------------------------ Python numbers
 
