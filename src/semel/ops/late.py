@@ -28,7 +28,7 @@ from semel.ops.attrs import (
     ScanAttrs,
 )
 from semel.ops.numerics import Array
-from semel.ops.shapes import Requirement, at_most, check, check_count, equal
+from semel.ops.shapes import Requirement, check, check_count, equal
 
 #: Elements of a mask that one tile looks at: some microseconds of work.
 TILE = 4096
@@ -51,7 +51,6 @@ def _require(
 ) -> Iterator[Requirement]:
     runs = ceildiv(mask.shape[0], attrs.tile)
     yield equal(starts.shape[0], runs, f"needs one start per {attrs.tile} of {mask}, got {starts}.")
-    yield at_most(attrs.size, mask.shape[0], f"{attrs.size} must be at most the size of {mask}.")
 
 
 def _infer(attrs: CompactAttrs, *types: TensorType) -> TensorType:
@@ -62,6 +61,7 @@ def _infer(attrs: CompactAttrs, *types: TensorType) -> TensorType:
         raise GraphError(
             "compact", f"needs bool [n], int64 [runs] and int64 [], got {mask}, {starts}, {count}."
         )
+    # That it is at most the size of the mask is its limit, which every rebind checks.
     if not isinstance(attrs.size, LateVariable) or attrs.tile < 1:
         raise GraphError("compact", f"needs a late variable and a tile, got {attrs}.")
     check("compact", attrs, *types)
