@@ -72,6 +72,21 @@ def test_loops_and_tables_of_several_outputs_run() -> None:
     assert (first.shape, second.shape) == ((6, 2), ())
 
 
+def test_a_late_size_is_the_least_it_can_be() -> None:
+    x = Tensor.input("x", (8,), "float32")
+    found = x.masked_select(x > 0) * 2
+    plan = found.prepare(device="null")
+    assert plan(x=np.ones(8, np.float32)).shape == (0,)
+    assert found.prepare()(x=np.ones(8, np.float32)).shape == (8,)
+
+
+def test_bodies_of_loops_and_branches_are_left_out() -> None:
+    x = Tensor.input("x", (3,), "float32")
+    h = semel.while_loop(lambda h: h.sum() < 100, lambda h: h * 2, x)
+    y = semel.cond(h[0] > 1, lambda: h + 1, lambda: h)
+    assert y.prepare(device="null")(x=np.ones(3, np.float32)).tolist() == [0, 0, 0]
+
+
 def test_a_profile_shows_rows_that_nobody_ran() -> None:
     plan = _softmax()
     plan(x=X)

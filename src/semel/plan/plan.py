@@ -506,7 +506,9 @@ class ExecutionPlan:
         if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
             ((name, value),) = values.items()
             if name in index and type(value) is int and -NO_LIMIT <= value <= NO_LIMIT:
-                state.run.set_pending(index[name], value)
+                run = state.run
+                run.pending[index[name]] = value
+                run.dirty[0] = 1
                 state.version += 1
                 return
         checked: list[tuple[int, int]] = []
@@ -525,7 +527,7 @@ class ExecutionPlan:
             is_plain = type(value) is int and -NO_LIMIT <= value <= NO_LIMIT
             checked.append((index[name], value if is_plain else as_value(name, value)))
         for i, number in checked:
-            state.run.set_pending(i, number)
+            state.run.pending[i] = number
         state.run.mark_dirty()
         state.version += 1
 

@@ -30,7 +30,8 @@ class CachedKernel:
 
     `code` is its object file for `target`, `text` what it was made from, and `encoded` the
     same in a form that can be compiled again. Without them a plan runs but cannot be saved.
-    `owner` keeps the memory at `address`: the address is good while the kernel is held.
+    `address` is what rows pass as their function: where it lies on the CPU, a handle of the
+    driver elsewhere. It is good while the kernel, and with it the `owner`, is held.
     """
 
     signature: KernelSignature

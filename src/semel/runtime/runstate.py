@@ -15,29 +15,26 @@ from semel.runtime.events import count_steps
 from semel.runtime.optable import OpTable
 from semel.runtime.words import Words
 
-_DIRTY = int(Header.DIRTY)  # a plain int indexes faster than an enum member
+_DIRTY = int(Header.DIRTY)
 
 
 class RunState:
     """The words of one table; `pending` are values to be bound, `current` those that are."""
 
-    __slots__ = ("_table", "_words", "current", "pending")
+    __slots__ = ("_table", "_words", "current", "dirty", "pending")
 
     def __init__(self, table: OpTable) -> None:
         self._table, self._words = table, table.words
         self.pending, self.current = table.pending_words, table.current_words
+        #: One word: whoever sets a pending value sets it to 1, and the next run binds.
+        self.dirty = table.words[_DIRTY : _DIRTY + 1]
 
     # ------------------------------------------------------------ variables
-
-    def set_pending(self, number: int, value: int) -> None:
-        """A value for the next bind, which checks it. Hot: a decode loop calls it each time."""
-        self.pending[number] = value
-        self._words[_DIRTY] = 1
 
     def set_value(self, number: int, value: int) -> None:
         """A value that is known to be good; the next bind makes it felt."""
         self.pending[number] = self.current[number] = value
-        self._words[_DIRTY] = 1
+        self.dirty[0] = 1
 
     def forget_pending(self) -> None:
         """Go back to the values that are bound."""
@@ -50,11 +47,11 @@ class RunState:
     @property
     def is_dirty(self) -> bool:
         """Whether a bind is due."""
-        return bool(self._words[_DIRTY])
+        return bool(self.dirty[0])
 
     def mark_dirty(self) -> None:
         """Make a bind due."""
-        self._words[_DIRTY] = 1
+        self.dirty[0] = 1
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
