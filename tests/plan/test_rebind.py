@@ -26,6 +26,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
+    PreparedLoop,
     PreparedOp,
     PreparedRebind,
     RuntimeVar,
@@ -264,6 +265,29 @@ def test_what_is_out_of_bounds_ends_the_run(counting: Any) -> None:
     plan = by_hand(extra=0, limit=5)
     with pytest.raises(VariableError, match=r"late must be at most 5. Found late=8"):
         plan(x=np.ones(8, np.float32))
+
+
+def test_a_size_of_each_iteration(counting: Any) -> None:
+    """The last iteration's size is what is known after the run, and what it wrote is fresh."""
+    builder = ExecutionPlanBuilder()
+    buffers = [Buffer.empty((8,), "float32"), Buffer.empty((), "int64")]
+    for node, buffer in enumerate([*buffers, Buffer.empty((8,), "float32")]):
+        builder.add_buffer(node, buffer)
+    count = PreparedCustomFunction(1, "count_positive", 0, (0, 1))
+    rebind = PreparedRebind(2, (RuntimeVar("late", 0, 8),), (1,))
+    builder.add_op(PreparedLoop(9, "step", 3, (count, rebind, _double())))
+    builder.set_output_buffers([2])
+    plan = builder.build(threads=1)
+    data = np.array([1, 2, 3, 4, 5, -1, -1, -1], np.float32)
+    buffers[0].copyin(data)
+    plan.execute()
+    assert plan.variables == {"late": 5}
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), [2, 4, 6, 8, 10, 0, 0, 0])
+    buffers[0].copyin(-data)
+    plan.execute()
+    assert plan.variables == {"late": 3}
+    with pytest.raises(StaleError, match=r"bytes \[12, 20\) are of an earlier run"):
+        plan.output_buffer.numpy()
 
 
 def test_mistakes() -> None:

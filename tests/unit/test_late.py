@@ -225,3 +225,13 @@ def test_forms_with_the_same_counts_of_other_graphs_differ() -> None:
     one, _ = with_counts(graph_of(x()[x() > 0].sum()))
     other, _ = with_counts(graph_of(x()[x() > 1].sum()))
     assert semel.ir.form.graph_form(one).key != graph_form(other).key
+
+
+def test_functions_take_arrays() -> None:
+    data = np.array([[0, 2], [2, 5]])
+    for got, want in zip(semel.nonzero(data), np.nonzero(data), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
+    np.testing.assert_array_equal(semel.argwhere(data).numpy(), np.argwhere(data))
+    np.testing.assert_array_equal(semel.masked_select(data, data > 1).numpy(), [2, 2, 5])
+    values, counts = semel.unique(data, return_counts=True)
+    assert (values.tolist(), counts.tolist()) == ([0, 2, 5], [1, 2, 1])
