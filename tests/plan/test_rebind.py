@@ -177,6 +177,35 @@ def test_a_loop_runs_as_often_as_a_run_finds_out() -> None:
         np.testing.assert_array_equal(running, wanted)
 
 
+def test_bodies_have_sizes_of_what_is_around_them() -> None:
+    x = Tensor.input("x", (N,))
+    s = x[x > 0]
+    nested = Tensor.loop(
+        s.shape[0],
+        [Tensor(0.0)],
+        lambda k, outer: (
+            Tensor.loop(s.shape[0], outer, lambda j, h: ([h[0] + s[j] * s[k]], []))[0],
+            [],
+        ),
+    )
+    plan = semel.prepare(
+        [
+            semel.cond(x.sum() > 0, lambda: s * 2, lambda: s - 1),
+            semel.while_loop(lambda h: (h.sum() < 100) & (h.sum() > 0), lambda h: h * 2, s,
+                             max_trips=50),
+            nested[0][0],
+        ]
+    )  # fmt: skip
+    for data in (DATA, UNEVEN, DATA, -np.abs(DATA)):
+        rows = data[data > 0]
+        arm, doubled, product = plan(x=data)
+        np.testing.assert_array_equal(arm, rows * 2 if data.sum() > 0 else rows - 1)
+        while 0 < rows.sum() < 100:
+            rows = rows * 2
+        np.testing.assert_array_equal(doubled, rows)
+        assert product == data[data > 0].sum() ** 2
+
+
 # ---------------------------------------------------------------- values without a plan
 
 
