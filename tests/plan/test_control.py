@@ -150,7 +150,7 @@ def test_a_branch_needs_one_bool(buffers: tuple[int, ...]) -> None:
     s.buffer("x")
     s.flag("p")
     s.builder.add_op(PreparedBranch(5, buffers, ()))
-    with pytest.raises(PlanError, match="one buffer with a bool"):
+    with pytest.raises(PlanError, match="one buffer of one bool"):
         s.build("x")
 
 

@@ -162,7 +162,7 @@ def test_declared_types_must_fit_their_buffers() -> None:
 def test_a_guard_over_a_loop_index_is_refused() -> None:
     builder = _builder()
     builder.add_guard(Index("i", 4), "no")
-    with pytest.raises(PlanError, match="must be over variables"):
+    with pytest.raises(PlanError, match="must be over the plan's variables"):
         builder.build(threads=1)
 
 

@@ -45,11 +45,15 @@ def take_ints(where: str, what: str, values: Any) -> tuple[int, ...]:
     return tuple(v for v in found if v is not None)
 
 
-def take_items(where: str, what: str, kind: type[Item], values: Any) -> tuple[Item, ...]:
-    """A tuple of records of one kind."""
-    items = tuple(_walk(where, f"{what} must be {kind.__name__} records", values))
+def take_items(
+    where: str, what: str, kind: Any, values: Any, name: str | None = None
+) -> tuple[Any, ...]:
+    """A tuple of records of one kind, or of several that have a `name` together."""
+    wanted = f"{what} must be {name or kind.__name__} records"
+    items = tuple(_walk(where, wanted, values))
     for item in items:
-        take(where, what, kind, item)
+        if not isinstance(item, kind):
+            raise PlanError(where, f"{wanted}, got {_show(item)}.")
     return items
 
 

@@ -70,7 +70,7 @@ def check_plan(
     _check_run_order(program.run_order, order.blocks[None])
     counters = check_loops(placed)
     plan_variables, late = all_variables(program, declared, placed, counters)
-    check_late(placed, {v.variable.name for v in late})
+    check_late(program, placed)
     functions = _functions(placed)
     bounded = bounded_variables(plan_variables, late)
     _check_sizes(placed, RowScope({**bounded, **counters}, functions, buffers), counters, buffers)
@@ -128,9 +128,9 @@ class _Checker:
     def _check_condition(self, where: str, row: PreparedOp) -> None:
         """One bool, which says where the run goes on."""
         kinds = [self._buffers[i].type for i in row.buffer_indices]
-        if len(kinds) != 1 or kinds[0].dtype != BOOL or (kinds[0].max_bytes or 1) < 1:
+        if len(kinds) != 1 or kinds[0].dtype != BOOL or kinds[0].num_elements != 1:
             found = ", ".join(map(str, kinds)) or "none"
-            raise PlanError(where, f"must have one buffer with a bool, got {found}.", op=row.id)
+            raise PlanError(where, f"must have one buffer of one bool, got {found}.", op=row.id)
 
     def _check_rebind(self, where: str, row: PreparedRebind) -> None:
         for variable, index in zip(row.variables, row.buffer_indices, strict=True):

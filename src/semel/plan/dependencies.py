@@ -28,7 +28,9 @@ def resolve_dependencies(
                 raise PlanError(
                     f"op {op.id}",
                     f"depends on {kind} {dep}, which is not there.",
-                    hint="" if is_unique else "With repeated ids a dependency points back.",
+                    hint="It may depend on rows beside it, in the same list."
+                    if is_unique
+                    else "With repeated ids a dependency points back.",
                     op=op.id,
                     dependency=dep,
                 )

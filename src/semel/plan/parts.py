@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from semel.ir.expr import Dim, Variable
 from semel.locks import computed_once
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables
-from semel.plan.rows import Placed, PreparedLoop, PreparedOp
+from semel.plan.rows import Placed, PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.scope import RowScope
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
@@ -60,6 +60,17 @@ class PlanParts:
             yield position
             for number in range(len(self.ops[position].bodies)):
                 yield from self._order((position, number))
+
+    def late_at(self, position: int) -> tuple[str, ...]:
+        """The late variables that have values at a row: a rebind is before it, in a list around."""
+        around = self.placed[position].around
+        return tuple(
+            variable.name
+            for placed in self.placed[:position]
+            if isinstance(placed.row, PreparedRebind)
+            and around[: len(placed.around)] == placed.around
+            for variable in placed.row.variables
+        )
 
     @property
     def run_order(self) -> tuple[int, ...] | None:

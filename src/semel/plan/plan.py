@@ -840,7 +840,9 @@ class ExecutionPlan:
         op = self._parts.ops[position]
         if not isinstance(op, PreparedCustomFunction):
             raise InternalError("runner", "came back for a row that is no host call.")
-        self._call_host(op, self._counters_at(position))
+        late, known = self._state.late_values(), self._parts.late_at(position)
+        values = {**self._counters_at(position), **{name: late[name] for name in known}}
+        self._call_host(op, values)
 
     def _counters_at(self, position: int) -> dict[str, int]:
         """The counters of the loops around an operation, at the iteration that the run is in."""
@@ -848,11 +850,13 @@ class ExecutionPlan:
         loops = self._parts.placed[position].loops
         return {loop.counter: iterations[loop.counter] for loop in loops}
 
-    def _call_host(self, op: PreparedCustomFunction, counted: Mapping[str, int]) -> None:
-        """Call a custom function; the workers have left, and the plan cannot be changed."""
+    def _call_host(self, op: PreparedCustomFunction, here: Mapping[str, int]) -> None:
+        """Call a custom function; the workers have left, and the plan cannot be changed.
+
+        `here` are the values that variables have at this place of the run only.
+        """
         buffers = [self._parts.buffers[i] for i in op.buffer_indices]
-        known = {**self._state.bound_values(), **self._state.late_values()}
-        values = {**known, **counted, **op.fixedvars}
+        values = {**self._state.bound_values(), **here, **op.fixedvars}
         try:
             call_on_host(
                 self._parts.functions[op.kind],
@@ -1008,7 +1012,7 @@ class ExecutionPlan:
         shapes: Mapping[str, tuple[int, ...]],
         marks: Sequence[int] = (),
     ) -> None:
-        """For `restore`: go on with these variables and with inputs written in these shapes.
+        """For plans from files: go on with these variables and with inputs written in these shapes.
 
         All are within bounds; guards and shapes are compared at the next run. `marks` say how much
         of the outputs earlier runs wrote.

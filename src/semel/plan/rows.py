@@ -44,6 +44,8 @@ from semel.runtime.kernel import CachedKernel
 
 #: The custom function whose attributes are a plan.
 GRAPH = "graph"
+#: Loops and branches inside each other; trees are walked by functions that call themselves.
+MOST_DEPTH = 64
 
 # ---------------------------------------------------------------- what rows need and say
 
@@ -178,6 +180,11 @@ class Row:
     @property
     def runtime_vars(self) -> tuple[RuntimeVar, ...]:
         """The variables that it takes the values of."""
+        return ()
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The expressions over variables that it has itself."""
         return ()
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
@@ -464,6 +471,11 @@ class PreparedLoop(Row):
             body=_take_rows(where, "body", self.body),
             test=_take_rows(where, "test", self.test),
         )
+        _check_depth(where, self)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (self.trip,)
 
     @property
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
@@ -522,6 +534,7 @@ class PreparedBranch(Row):
             then=_take_rows(where, "then", self.then),
             orelse=_take_rows(where, "orelse", self.orelse),
         )
+        _check_depth(where, self)
 
     @property
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
@@ -584,6 +597,10 @@ class PreparedRebind(Row):
             )
         limits = tuple(take_dim(where, "limits", limit) for limit in given if limit is not None)
         set_fields(self, variables=found, limits=limits)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.limits
 
     @property
     def is_fence(self) -> bool:
@@ -759,4 +776,15 @@ def _take_common(op: PreparedOp) -> str:
 
 
 def _take_rows(where: str, what: str, rows: Any) -> tuple[PreparedOp, ...]:
-    return take_items(where, what, Row, rows)  # type: ignore[arg-type]
+    return take_items(where, what, PreparedOp, rows, "Prepared*")
+
+
+def _check_depth(where: str, row: PreparedOp) -> None:
+    if _depth(row) > MOST_DEPTH:
+        message = f"there must be at most {MOST_DEPTH} loops and branches inside each other."
+        raise PlanError(where, message, op=row.id)
+
+
+def _depth(row: PreparedOp) -> int:
+    insides = [_depth(inner) for body in row.bodies for inner in body]
+    return 1 + max(insides, default=0) if row.bodies else 0

@@ -8,11 +8,12 @@ up to the end of the list that this is in. What several rows say about one varia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from semel.errors import PlanError, VariableError
 from semel.ir.expr import Dim, Index, Variable, atoms, variables
+from semel.ir.types import TensorType
 from semel.plan.program import PlanVariable, Program
 from semel.plan.rows import (
     Around,
@@ -20,6 +21,7 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
+    PreparedOp,
     PreparedRebind,
     RuntimeVar,
 )
@@ -39,11 +41,7 @@ def check_loops(placed: Sequence[Placed]) -> dict[str, Variable]:
             loops[p.row.counter] = p
     for p in placed:
         around = {loop.counter for loop in p.loops}
-        fixed = getattr(p.row, "fixedvars", {})
-        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
-        if isinstance(p.row, PreparedLoop):
-            used += [v.name for v in variables(p.row.trip)]
-        for name in used:
+        for name in _used(p.row):
             if name in loops and name not in around:
                 raise VariableError(
                     f"op {p.row.id}",
@@ -54,12 +52,18 @@ def check_loops(placed: Sequence[Placed]) -> dict[str, Variable]:
     return {name: Variable(name, 0) for name in loops}
 
 
+def _used(row: PreparedOp) -> list[str]:
+    """The variables that a row needs the values of, itself."""
+    fixed = getattr(row, "fixedvars", {})
+    names = [var.name for var in row.runtime_vars if var.name not in fixed]
+    return names + [v.name for dim in row.dims for v in variables(dim)]
+
+
 def _check_loop(op: PreparedLoop, found: Mapping[str, Placed]) -> None:
     where = f"op {op.id}"
+    check_reserved(where, op.counter)
     if op.counter in found:
         raise PlanError(where, f"each loop needs a counter of its own, got '{op.counter}' twice.")
-    if any(isinstance(atom, Index) for atom in atoms(op.trip)):
-        raise PlanError(where, f"trip must be over the plan's variables, got {op.trip}.")
     if op.counter in {v.name for v in variables(op.trip)}:
         raise PlanError(where, f"trip must not depend on the counter, got {op.trip}.")
 
@@ -67,15 +71,12 @@ def _check_loop(op: PreparedLoop, found: Mapping[str, Placed]) -> None:
 # ---------------------------------------------------------------- variables
 
 
-def check_late(placed: Sequence[Placed], late: set[str]) -> None:
+def check_late(program: Program, placed: Sequence[Placed]) -> None:
     """A late variable is used behind its rebind, and not outside the list that this is in."""
+    late = {var.name for p in placed for var in _told(p.row)}
     known: dict[str, tuple[Around, ...]] = {}
     for p in placed:
-        dims = [*p.row.limits] if isinstance(p.row, PreparedRebind) else []
-        dims += [p.row.trip] if isinstance(p.row, PreparedLoop) else []
-        fixed = getattr(p.row, "fixedvars", {})
-        used = [var.name for var in p.row.runtime_vars if var.name not in fixed]
-        for name in (*used, *(v.name for dim in dims for v in variables(dim))):
+        for name in _used(p.row):
             lists = known.get(name)
             if name in late and (lists is None or p.around[: len(lists)] != lists):
                 raise VariableError(
@@ -83,8 +84,48 @@ def check_late(placed: Sequence[Placed], late: set[str]) -> None:
                     f"'{name}' has no value here: a rebind must give it one before.",
                     variable=name,
                 )
-        for var in p.row.variables if isinstance(p.row, PreparedRebind) else ():
-            known[var.name] = p.around
+        known |= {var.name: p.around for var in _told(p.row)}
+    _check_late_shapes(program, known)
+    for expr, message in program.guards:
+        _check_late_guard(expr, message, known)
+
+
+def _told(row: PreparedOp) -> tuple[RuntimeVar, ...]:
+    """The variables that a row gives values."""
+    return row.variables if isinstance(row, PreparedRebind) else ()
+
+
+def _check_late_shapes(program: Program, known: Mapping[str, tuple[Around, ...]]) -> None:
+    """Inputs have their shapes before a run; outputs behind it, whatever it came through."""
+    for io in program.inputs:
+        for name in _names(io.type) & known.keys():
+            message = (
+                f"its shape must be known before a run, '{name}' is known only after its rebind."
+            )
+            raise PlanError(f"input '{io.name}'", message, variable=name)
+    shown = [(f"output '{io.name}'", io.type) for io in program.outputs]
+    shown += [(f"kept '{name}'", program.values[index].type) for name, index in program.kept]
+    for where, kind in shown:
+        for name in _names(kind):
+            if known.get(name):
+                message = f"'{name}' must get its value outside of loops and branches, got {kind}."
+                hint = "A body may not run, and then nothing says how large it is."
+                raise PlanError(where, message, hint=hint, variable=name)
+
+
+def _names(kind: TensorType) -> set[str]:
+    return {v.name for dim in kind.shape for v in variables(dim)}
+
+
+def _check_late_guard(expr: Dim, message: str, known: Mapping[str, tuple[Around, ...]]) -> None:
+    """Where the last of its variables gets a value, the others must have theirs."""
+    names = [v.name for v in variables(expr) if v.name in known]
+    innermost = max((known[name] for name in names), key=len, default=())
+    if any(innermost[: len(known[name])] != known[name] for name in names):
+        raise PlanError(
+            "guard",
+            f"{', '.join(names)} must have values at the same time, got {expr} ({message}).",
+        )
 
 
 def all_variables(
@@ -111,20 +152,31 @@ def all_variables(
             for i, var in enumerate(row.runtime_vars):
                 if var.name not in row.fixedvars and var.name not in counters:
                     _merge(found, f"op {row.id}", var, initial[i] if initial else None)
-    for expr, message in program.guards:
-        _check_guard(expr, message)
-    used = [expr for expr, _ in program.guards]
-    used += [dim for io in (*program.inputs, *program.outputs) for dim in io.type.shape]
-    trips = [p.row.trip for p in placed if isinstance(p.row, PreparedLoop)]
-    for dim in (*used, *trips):
+    for where, what, dim in _dims(program, placed):
+        if any(isinstance(atom, Index) for atom in atoms(dim)):
+            raise PlanError(where, f"{what} must be over the plan's variables, got {dim}.")
         for variable in variables(dim):
             if variable.name not in counters:
-                _merge(found, str(dim), RuntimeVar.of(variable), None)
-            elif dim in used:
-                raise PlanError("builder", f"{dim} must not depend on a loop's counter.")
+                _merge(found, where, RuntimeVar.of(variable), None)
+            elif what != "trip":
+                raise PlanError(where, f"{what} must not depend on a loop's counter, got {dim}.")
     names = dict.fromkeys(each.variable.name for each in late)
     bound = tuple(found[name] for name in sorted(found) if name not in names)
     return bound, tuple(found[name] for name in names)
+
+
+def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str, Dim]]:
+    """All expressions over variables but those of kernels: whose, what for, and which."""
+    for expr, message in program.guards:
+        yield "add_guard", f"guard ({message})", expr
+    for kind, ios in (("input", program.inputs), ("output", program.outputs)):
+        for io in ios:
+            for axis, dim in enumerate(io.type.shape):
+                yield f"{kind} '{io.name}'", f"axis {axis}", dim
+    for row in (p.row for p in placed):
+        what = "trip" if isinstance(row, PreparedLoop) else "limit"
+        for dim in row.dims:
+            yield f"op {row.id}", what, dim
 
 
 def check_reserved(where: str, name: str) -> None:
@@ -144,11 +196,6 @@ def check_fixed(where: str, fixed: Mapping[str, int], runtime_vars: Iterable[Run
     for name, value in fixed.items():
         if name in known:
             check_bounds(known[name], value, where)
-
-
-def _check_guard(expr: Dim, message: str) -> None:
-    if isinstance(expr, Index) or any(isinstance(v, Index) for v in variables(expr)):
-        raise PlanError("add_guard", f"must be over variables, got {expr} ({message}).")
 
 
 def check_bounds(var: RuntimeVar, value: int, where: str = "builder") -> None:
