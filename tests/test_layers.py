@@ -222,3 +222,21 @@ def _names_the_cpu(path: Path) -> bool:
 def test_few_files_name_the_cpu() -> None:
     outside = (path for path in FILES if path.relative_to(SRC).parts[0] not in ("devices", "cli"))
     assert {_module(path) for path in outside if _names_the_cpu(path)} == NAMING_THE_CPU
+
+
+#: Names of the native table that plans and the compiler have no business with.
+NATIVE = {"Header", "Lane", "OpTable", "Segment", "Step", "Worker", "WorkerPool", "make_lanes"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=_module)
+def test_only_runtime_and_devices_know_the_native_table(path: Path) -> None:
+    if path.relative_to(SRC).parts[0] in ("runtime", "devices", "codegen", "ir"):
+        return
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("semel.")
+        for alias in node.names
+        if node.module in ("semel.ir.abi", "semel.runtime.optable", "semel.runtime.pool")
+    }
+    assert not imported & NATIVE, f"{_module(path)} imports {sorted(imported & NATIVE)}"

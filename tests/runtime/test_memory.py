@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from tests.plan.far import FarMemory
 
 from semel import Buffer
 from semel.errors import DeviceError, ReleasedError, UnsupportedError
 from semel.ir.types import FLOAT32, TensorType
-from semel.runtime.allocator import HostMemory, allocate
-from semel.runtime.memory import Bytes, Memory
-
-
-class FarMemory(HostMemory):
-    """Memory that only copies reach, as that of another device."""
-
-    is_host = False
-
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(size_bytes)
-        self.copies: list[str] = []
-
-    def copy_in(self, offset: int, source: np.ndarray[Any, Any]) -> None:
-        self.copies.append("in")
-        super().copy_in(offset, source)
-
-    def copy_out(self, offset: int, size_bytes: int) -> Bytes:
-        self.copies.append("out")
-        return self.bytes[offset : offset + size_bytes].copy()
-
-    def peek(self, offset: int, size_bytes: int) -> Bytes:
-        return self.copy_out(offset, size_bytes)
-
-    def view(self, offset: int, size_bytes: int) -> Bytes:
-        raise DeviceError("far", "memory of another device cannot be looked at in place.")
+from semel.runtime.allocator import allocate
+from semel.runtime.memory import Memory
 
 
 def far_buffer(memory: Memory, rows: int = 3) -> Buffer:

@@ -111,6 +111,8 @@ class Bindings:
 
     def _can_be_direct(self, binding: Binding) -> bool:
         index, where = binding.io.index, _range(binding.array)
+        if not self._buffers[index].memory.is_host:
+            return False  # the device cannot reach the array
         own = [_own_range(b) for b in self._buffers]
         if where[0] == where[1] or any(
             _meet(own[index], other) for i, other in enumerate(own) if i != index

@@ -152,7 +152,8 @@ class ProgramStore:
         self.constants = constants_of(program)
         self._allocate(layout)
         self.buffers = tuple(
-            Buffer.window(*self._where(i), value.type) for i, value in enumerate(program.values)
+            Buffer.window(*self._where(i), value.type, program.device)
+            for i, value in enumerate(program.values)
         )
 
     def again(self) -> ProgramStore:
