@@ -224,6 +224,7 @@ def test_few_files_name_the_cpu() -> None:
     assert {_module(path) for path in outside if _names_the_cpu(path)} == NAMING_THE_CPU
 
 
+NATIVE_MODULES = ("semel.ir.abi", "semel.runtime.optable", "semel.runtime.pool")
 #: Names of the native table that plans and the compiler have no business with.
 NATIVE = {"Header", "Lane", "OpTable", "Segment", "Step", "Worker", "WorkerPool", "make_lanes"}
 
@@ -235,8 +236,7 @@ def test_only_runtime_and_devices_know_the_native_table(path: Path) -> None:
     imported = {
         alias.name
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("semel.")
+        if isinstance(node, ast.ImportFrom) and node.module in NATIVE_MODULES
         for alias in node.names
-        if node.module in ("semel.ir.abi", "semel.runtime.optable", "semel.runtime.pool")
     }
     assert not imported & NATIVE, f"{_module(path)} imports {sorted(imported & NATIVE)}"
