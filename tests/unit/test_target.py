@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 import sys
 import tempfile
@@ -169,8 +170,18 @@ def test_cgroup_quota(tmp_path: Path, files: dict[str, str], own: str, quota: fl
 def test_cores_are_cut_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
     for quota, cores in ((None, 8), (2.5, 2), (0.3, 1), (64.0, 8)):
-        monkeypatch.setattr(toolchain, "_cgroup_quota", lambda root, own, quota=quota: quota)
+        monkeypatch.setattr(toolchain, "_quota_now", lambda quota=quota: quota)
         assert available_cores() == cores
+
+
+def test_a_quota_is_looked_up_again_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas, clock = iter([2.0, 3.0]), [0.0]
+    monkeypatch.setattr(toolchain, "_quota_seen", (-math.inf, None))
+    monkeypatch.setattr(toolchain, "_cgroup_quota", lambda root, own: next(quotas))
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    assert toolchain._quota_now() == toolchain._quota_now() == 2.0
+    clock[0] = 1.5
+    assert toolchain._quota_now() == toolchain._quota_now() == 3.0
 
 
 @pytest.mark.parametrize(

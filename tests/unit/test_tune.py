@@ -17,6 +17,7 @@ from tests.odd_files import ODD_FILES
 
 import semel
 from semel import Tensor, Variable
+from semel.cache.folder import PrivateFolder
 from semel.compiler import tune
 from semel.compiler.pipeline import compile_graph, prepare_graph
 from semel.compiler.remembered import ChoiceMemory, Remembered, default_memory, machine_facts
@@ -294,6 +295,28 @@ def test_choices_come_back_from_disk(tmp_path: Path) -> None:
     memory(tmp_path).add({"other": replace(WON, ratio=0.5)})
     assert memory(tmp_path).entries() == {"key": WON, "other": replace(WON, ratio=0.5)}
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_file_is_read_again_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = PrivateFolder.read
+
+    def counted(folder: PrivateFolder, name: str, limit: int) -> bytes:
+        reads.append(name)
+        return read(folder, name, limit)
+
+    monkeypatch.setattr(PrivateFolder, "read", counted)
+    asked = memory(tmp_path)
+    assert asked.entries() == {}
+    assert reads == []
+    memory(tmp_path).add({"key": WON})
+    reads.clear()
+    assert asked.entries() == asked.entries() == {"key": WON}
+    assert len(reads) == 1
+    memory(tmp_path).add({"key": replace(WON, ratio=0.5)})
+    assert asked.entries() == {"key": replace(WON, ratio=0.5)}
 
 
 def test_machines_do_not_share_choices(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,6 +79,9 @@ class ChoiceMemory:
         self._lock = make_lock()
         self._own: dict[str, Remembered] = {}
         self._told = ""
+        #: The file as it was when it was read last, and what it said.
+        self._seen: _Stamp | None = None
+        self._found: dict[str, Remembered] = {}
         name = hashlib.sha256(json.dumps(self._machine, sort_keys=True).encode()).hexdigest()
         self._file = f"{name[:32]}{_SUFFIX}"
         self._folder: PrivateFolder | None = None
@@ -121,16 +124,24 @@ class ChoiceMemory:
         return 0 if self._folder is None else _clear(self._folder)
 
     def _read(self, folder: PrivateFolder) -> dict[str, Remembered]:
+        """What the file says; every prepare asks, so it is read again only when it changed."""
         try:
+            stamp = _stamp(folder.path / self._file)
+            with self._lock:
+                if stamp == self._seen:
+                    return self._found
             record = json.loads(folder.read(self._file, MAX_BYTES))
             if record["format"] != FORMAT_VERSION or record["machine"] != self._machine:
                 raise ValueError("it is another machine's, or of another version")
-            return {str(key): _entry(value) for key, value in record["choices"].items()}
+            found = {str(key): _entry(value) for key, value in record["choices"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, CacheError, *_NOT_A_RECORD) as error:
             self._tell(f"{self.path} cannot be used and is taken for empty: {error!r}")
             return {}
+        with self._lock:
+            self._seen, self._found = stamp, found
+        return found
 
     def _tell(self, trouble: str) -> None:
         """Report what is wrong with the disk; once, for every prepare asks."""
@@ -144,16 +155,26 @@ def default_memory(target: Target, device: str = HOST_DEVICE) -> ChoiceMemory:
     now = settings()
     directory = now.cache_dir if now.cache else None
     facts = machine_facts(target, device)
-    key = (directory, json.dumps(facts, sort_keys=True))
+    key = (directory, tuple(facts.items()))
     with _lock:
-        return _memories.setdefault(key, ChoiceMemory(directory, facts))
+        if key not in _memories:
+            _memories[key] = ChoiceMemory(directory, facts)
+        return _memories[key]
 
 
 _lock = make_lock()
-_memories: dict[tuple[Path | None, str], ChoiceMemory] = {}
+_memories: dict[Hashable, ChoiceMemory] = {}
 
 
 # ------------------------------------------------------------------------------- disk
+
+_Stamp = tuple[int, ...]
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes when a file does. Nothing is believed for it: what is read is judged then."""
+    info = path.lstat()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _clear(folder: PrivateFolder) -> int:

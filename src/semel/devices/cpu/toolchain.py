@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -175,6 +177,7 @@ def _size_bytes(text: str) -> int:
     return int(text[:-1]) * unit if unit and text[:-1].isdecimal() else 0
 
 
+@cache
 def host_model() -> str:
     """The processor's name for people, as the system tells it; the architecture otherwise."""
     for line in read_text(_CPUINFO).splitlines():
@@ -194,8 +197,24 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
         cores = os.cpu_count() or 1
-    quota = _cgroup_quota(ROOT, read_text(OWN))
+    quota = _quota_now()
     return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+#: How long a quota is believed: the files that say it are read for every plan otherwise.
+_QUOTA_GOOD_S = 1.0
+_quota_seen: tuple[float, float | None] = (-math.inf, None)
+
+
+def _quota_now() -> float | None:
+    """The CPU quota, in cores, as it was within the last second."""
+    global _quota_seen  # noqa: PLW0603 - one assignment; of two threads, both are right
+    now = time.monotonic()
+    seen, quota = _quota_seen
+    if now - seen > _QUOTA_GOOD_S:
+        quota = _cgroup_quota(ROOT, read_text(OWN))
+        _quota_seen = now, quota
+    return quota
 
 
 def _cgroup_quota(root: Path, own: str) -> float | None:
