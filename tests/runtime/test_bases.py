@@ -42,8 +42,8 @@ def test_only_the_words_of_bases_that_moved_are_written() -> None:
     sheet.call("put", first, value=1)
     sheet.call("put", second, value=2)
     running = sheet.start()
-    words = running.table._keep
-    buffers = next(w for w in words if len(w) == 3 and w[0] == at(first) and w[1] == at(second))
+    buffers = running.table.buffer_words
+    assert buffers.tolist() == [at(first), at(second), 0]
     assert running.run() == Code.OK
     buffers[0] = at(cell())  # nobody moved this base: the word stays what it is
     spare = cell()

@@ -33,7 +33,7 @@ def test_control_steps_on_aarch64() -> None:
     sheet, arrays = build(PROGRAM)
     table = sheet.table()
     table.words[Header.SLICE_TICKS] = 1 << 60
-    own = (table.header, *table._keep, *table._bases._keep)
+    own = (*table._space.blocks, table.lanes)
     words = {array.ctypes.data: array for array in (*own, *arrays.values())}
     codes = []
     for n in (0, 1, 2, 9):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from semel.errors import InternalError
 from semel.ir import abi
 from semel.ir.abi import Base
-from semel.runtime.words import Words, aligned_words, packed
+from semel.runtime.words import WordSpace
 
 #: In the place of a base: the offset is an address, which never changes.
 FIXED = -1
@@ -27,13 +27,13 @@ Place = tuple[int, int]
 class Bases:
     """The bases of one table, and for each the words that hold its addresses."""
 
-    def __init__(self, addresses: Sequence[int]) -> None:
-        self.records = aligned_words(max(len(addresses), 1) * abi.BASE_WORDS)
-        self.words = self.records.data
+    def __init__(self, addresses: Sequence[int], space: WordSpace) -> None:
+        self._space = space
+        self._records, self._address = space.take(len(addresses) * abi.BASE_WORDS)
+        self.words = self._records.data
         self.count = len(addresses)
         self._addresses = tuple(addresses)
         self._pairs: list[list[tuple[int, int]]] = [[] for _ in addresses]
-        self._keep: list[Words] = []
 
     def add(self, place: Place, word: int) -> int:
         """The address of a place; the word at address `word` follows its base."""
@@ -45,12 +45,11 @@ class Bases:
         self._pairs[number].append((word, offset))
         return self._addresses[number] + offset
 
-    def write(self) -> Words:
-        """The records, once all words are known."""
+    def write(self) -> int:
+        """Fill the records, once all words are known; where they lie."""
         for number, pairs in enumerate(self._pairs):
-            record = self.records[number * abi.BASE_WORDS : (number + 1) * abi.BASE_WORDS]
-            array = packed(pairs, 2)
-            self._keep.append(array)
-            record[Base.ADDRESS] = self._addresses[number]
-            record[Base.WORDS], record[Base.NUM_WORDS] = array.ctypes.data, len(pairs)
-        return self.records
+            at, words = number * abi.BASE_WORDS, self.words
+            words[at + Base.ADDRESS] = self._addresses[number]
+            words[at + Base.WORDS] = self._space.pack(pairs, 2)
+            words[at + Base.NUM_WORDS] = len(pairs)
+        return self._address

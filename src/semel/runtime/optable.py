@@ -45,7 +45,7 @@ from semel.ir.expr import Dim, Variable
 from semel.runtime.bases import Bases, Place
 from semel.runtime.control import JUMPS, check_control, find_points
 from semel.runtime.registers import BIND, ONCE, RegisterProgram
-from semel.runtime.words import Words, aligned_words, packed
+from semel.runtime.words import Words, WordSpace, aligned_words
 
 FLOPS_PER_NS = 50  #: what one core is assumed to reach; only steers chunking
 BYTES_PER_NS = 15
@@ -148,17 +148,17 @@ class OpTable:
         held: Sequence[TableHeld] = (),
         flips: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self.header = aligned_words(abi.HEADER_WORDS)
+        self._space = WordSpace()
+        self.header, self.address = self._space.take(abi.HEADER_WORDS)
         self.bounds = tuple(bounds)
         self.loops, self.rebinds = tuple(loops), tuple(rebinds)
-        self._keep: list[Words] = []
-        self._bases = Bases(bases)
+        self._bases = Bases(bases, self._space)
         check_control(steps, loops, rebinds)
         points = find_points(steps, loops, rebinds)
         self._program = RegisterProgram(variables, points)
         self._scatter: list[tuple[int, int]] = []
         self._points = [_PointParts() for _ in points]
-        self._point_words = aligned_words(max(len(points), 1) * abi.POINT_WORDS)
+        self._point_words, _ = self._space.take(len(points) * abi.POINT_WORDS)
         self._is_shared = threads > 1
         self._trips = [
             row.tiles
@@ -175,23 +175,18 @@ class OpTable:
         self._write_lanes(lanes, threads)
         self.words = self.header.data
 
-    @property
-    def address(self) -> int:
-        return int(self.header.ctypes.data)
-
-    def _point(self, field: Header, array: Words) -> Words:
-        """Let a header word point to `array`, and keep it alive."""
-        self._keep.append(array)
-        self.header[field] = array.ctypes.data
+    def _array(self, field: Header, count: int) -> Words:
+        """An array that a header word points to."""
+        array, self.header[field] = self._space.take(count)
         return array
 
     def _write_variables(self, count: int, bounds: Sequence[tuple[int, int]]) -> None:
         self.header[Header.NUM_VARIABLES] = count
-        self.current = self._point(Header.VARIABLES, aligned_words(max(count, 1)))
-        self.pending = self._point(Header.PENDING, aligned_words(max(count, 1)))
+        self.current = self._array(Header.VARIABLES, count)
+        self.pending = self._array(Header.PENDING, count)
         self.current[:count] = abi.UNBOUND
         self.pending[:count] = abi.UNBOUND
-        limits = self._point(Header.BOUNDS, aligned_words(max(2 * count, 1)))
+        limits = self._array(Header.BOUNDS, 2 * count)
         limits[: 2 * count] = np.array(bounds, np.int64).reshape(-1)
         self.pending_words = self.pending.data
         self.current_words = self.current.data
@@ -208,15 +203,14 @@ class OpTable:
         for parts, code in zip(self._points, self._program.late, strict=True):
             parts.num_checked = len(code)
         expected = [(1, *shape.shape) for shape in inputs]
-        self.recorded = aligned_words(max(sum(map(len, expected)), 1))
+        self.recorded, recorded_address = self._space.take(sum(map(len, expected)))
         self.recorded[:] = -1
-        self._keep.append(self.recorded)
         #: For each check: (input, dim), with dim -1 for the written flag.
         self.check_owners: list[tuple[int, int]] = []
         pairs: list[tuple[int, int]] = []
         for i, dims in enumerate(expected):
             for d, dim in enumerate(dims):
-                address = self.recorded.ctypes.data + len(pairs) * abi.WORD_BYTES
+                address = recorded_address + len(pairs) * abi.WORD_BYTES
                 register = self._program.register(dim)
                 if self._program.when(register) >= 0:
                     raise InternalError("optable", f"input {i} has a size that no bind knows.")
@@ -227,16 +221,14 @@ class OpTable:
         self._table(Header.CHECKS, Header.NUM_CHECKS, pairs, 2)
 
     def _table(self, field: Header, count: Header, items: Sequence[Any], width: int) -> None:
-        self._point(field, packed(items, width))
-        self.header[count] = len(items)
+        self.header[field], self.header[count] = self._space.pack(items, width), len(items)
 
     def _write_rows(self, rows: Sequence[TableRow], steps: Sequence[TableStep]) -> None:
-        table = self._point(Header.ROWS, aligned_words(max(len(rows), 1) * abi.ROW_WORDS))
-        self.rows = table
-        buffers = aligned_words(sum(len(r.buffers) for r in rows) + 1)
-        values = aligned_words(sum(len(r.values) for r in rows) + 1)
-        self._keep += [buffers, values]
-        next_buffer, next_value = int(buffers.ctypes.data), 0
+        table, rows_address = self._space.take(len(rows) * abi.ROW_WORDS)
+        self.rows, self.header[Header.ROWS] = table, rows_address
+        buffers, next_buffer = self._space.take(sum(len(r.buffers) for r in rows) + 1)
+        values, values_address = self._space.take(sum(len(r.values) for r in rows) + 1)
+        next_value = 0
         addresses: list[int] = []
         for i, (row, number) in enumerate(zip(rows, _steps_of_rows(steps), strict=True)):
             words = table[i * abi.ROW_WORDS : (i + 1) * abi.ROW_WORDS]
@@ -245,20 +237,22 @@ class OpTable:
             for place in row.buffers:
                 addresses.append(self._bases.add(place, next_buffer))
                 next_buffer += abi.WORD_BYTES
-            words[Row.VALUES] = values.ctypes.data + next_value * abi.WORD_BYTES
+            words[Row.VALUES] = values_address + next_value * abi.WORD_BYTES
             for value in row.values:
-                self._place(self._program.register(value), values, next_value, number)
+                register = self._program.register(value)
+                self._place(register, values, values_address, next_value, number)
                 next_value += 1
             if row.kind is RowKind.COPY:
                 words[Row.VALUES], words[Row.TILE_BYTES] = row.size_bytes, row.tile_bytes
             at = i * abi.ROW_WORDS
             tiles, work = self._program.register(row.tiles), self._work(row)
-            self._place(tiles, table, at + Row.TILES, number)
-            self._place(work, table, at + Row.WORK_NS, number)
+            self._place(tiles, table, rows_address, at + Row.TILES, number)
+            self._place(work, table, rows_address, at + Row.WORK_NS, number)
             if self._points and self._is_shared and steps[number].kind in _ROWS:
                 self._cut_at((tiles, work), number)
         buffers[: len(addresses)] = addresses
-        self._point(Header.BASES, self._bases.write())
+        self.buffer_words = buffers
+        self.header[Header.BASES] = self._bases.write()
         self.header[Header.NUM_BASES] = self._bases.count
 
     def _cut_at(self, registers: Sequence[int], step: int) -> None:
@@ -281,22 +275,23 @@ class OpTable:
         ]
         return program.combine(Opcode.MAX, sides[0], sides[1])
 
-    def _place(self, register: int, array: Words, index: int, step: int) -> None:
-        """Write a register's value to `array[index]`: now if constant, else when it changes."""
+    def _place(self, register: int, array: Words, address: int, index: int, step: int) -> None:
+        """Write a register's value to `array[index]`: now if constant, else when it changes.
+
+        `address` is that of the array.
+        """
         when = self._program.when(register)
         if when == ONCE:
             array[index] = self._program.initial[register]
             return
         self._program.check_holds(register, step)
         pairs = self._scatter if when == BIND else self._points[when].scatter
-        pairs.append((register, array.ctypes.data + index * abi.WORD_BYTES))
+        pairs.append((register, address + index * abi.WORD_BYTES))
 
     def _write_steps(self, steps: Sequence[TableStep]) -> None:
         num_segments = sum(len(s.segments) for s in steps)
-        table = self._point(Header.STEPS, aligned_words(max(len(steps), 1) * abi.STEP_WORDS))
-        parts = self._point(
-            Header.SEGMENTS, aligned_words(max(num_segments, 1) * abi.SEGMENT_WORDS)
-        )
+        table = self._array(Header.STEPS, len(steps) * abi.STEP_WORDS)
+        parts = self._array(Header.SEGMENTS, num_segments * abi.SEGMENT_WORDS)
         self.steps, self.segments = table, parts
         self.header[Header.NUM_STEPS] = len(steps)
         row = segment = 0
@@ -327,14 +322,14 @@ class OpTable:
 
     def _write_program(self) -> None:
         program = self._program
-        registers = self._point(Header.REGISTERS, aligned_words(max(len(program.initial), 1)))
+        registers, self._registers_address = self._space.take(len(program.initial))
+        self.header[Header.REGISTERS] = self._registers_address
         registers[: len(program.initial)] = program.initial
         code = [*program.instructions, *(i for late in program.late for i in late)]
         self._table(Header.PROGRAM, Header.NUM_INSTRUCTIONS, code, 4)
         self.header[Header.NUM_INSTRUCTIONS] = len(program.instructions)
         self._table(Header.SCATTER, Header.NUM_SCATTER, self._scatter, 2)
         self._registers = registers
-        self._keep.append(self._point_words)
         self._write_points()
         for words, rebind in zip(self._records(), self.rebinds, strict=False):
             self._write_rebind(words, rebind)
@@ -363,9 +358,7 @@ class OpTable:
     def _list(
         self, words: Words, field: PointWord, count: PointWord, items: Sequence[Any], width: int
     ) -> None:
-        array = packed(items, width)
-        self._keep.append(array)
-        words[field], words[count] = array.ctypes.data, len(items)
+        words[field], words[count] = self._space.pack(items, width), len(items)
 
     def _write_rebind(self, words: Words, rebind: TableRebind) -> None:
         late = [
@@ -388,7 +381,7 @@ class OpTable:
 
     def _register_address(self, variable: Variable) -> int:
         register = self._program.register(variable)
-        return int(self._registers.ctypes.data + register * abi.WORD_BYTES)
+        return self._registers_address + register * abi.WORD_BYTES
 
     def set_base(self, number: int, address: int) -> None:
         """Let a base lie at `address`, from the next run on."""
@@ -453,7 +446,7 @@ class OpTable:
         )
 
     def _write_lanes(self, lanes: Words, threads: int) -> None:
-        self._point(Header.LANES, lanes)
+        self.header[Header.LANES] = lanes.ctypes.data
         self.header[Header.THREADS] = threads
         self.header[Header.CLAIM] = abi.NO_CLAIM
         for i in range(threads):
