@@ -259,7 +259,7 @@ def _load_kernel(file: PlanFile, record: Any, compiler: KernelCompiler) -> Cache
         entry_point=entry,
         code=code,
         text=file.blob(record["text"]).decode(),
-        encoded=file.blob(record["form"]),
+        form=file.blob(record["form"]),
         target=file.target(record["target"]),
         owner=loaded.owner,
     )

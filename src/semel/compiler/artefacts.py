@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from weakref import WeakValueDictionary
 
 from semel.cache.kernels import load_cached
@@ -105,7 +106,7 @@ def compile_kernel(
         entry_point=symbol,
         code=code,
         text=text,
-        encoded=encode_kernel(kernel),
+        form=partial(encode_kernel, kernel),
         target=compiler.target,
         owner=loaded.owner,
     )

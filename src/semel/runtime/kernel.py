@@ -12,7 +12,7 @@ code, or on its way there, that no kernel holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,9 @@ from semel.ir.types import TensorType
 class CachedKernel:
     """A native function with our ABI.
 
-    `code` is its object file for `target`, `text` what it was made from, and `encoded` the
-    same in a form that can be compiled again. Without them a plan runs but cannot be saved.
+    `code` is its object file for `target`, `text` what it was made from, and `form` the same in
+    a form that can be compiled again, or what gives it: most kernels are never saved.
+    Without them a plan runs but cannot be saved.
     `address` is what rows pass as their function: where it lies on the CPU, a handle of the
     driver elsewhere. It is good while the kernel, and with it the `owner`, is held.
     """
@@ -39,7 +40,7 @@ class CachedKernel:
     entry_point: str
     code: bytes | None = field(default=None, repr=False)
     text: str = field(default="", repr=False)
-    encoded: bytes = field(default=b"", repr=False)
+    form: bytes | Callable[[], bytes] = field(default=b"", repr=False, compare=False)
     target: Target | None = field(default=None, repr=False)
     owner: object = field(default=None, repr=False, compare=False)
 
@@ -53,6 +54,11 @@ class CachedKernel:
     @property
     def name(self) -> str:
         return self.signature.name
+
+    @property
+    def encoded(self) -> bytes:
+        """The form that can be compiled again; empty if there is none."""
+        return self.form if isinstance(self.form, bytes) else self.form()
 
     @property
     def host_parallel_safe(self) -> bool:

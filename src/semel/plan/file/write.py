@@ -158,7 +158,7 @@ def pack_plan(source: Source, code: DeviceCode) -> bytes:
 
 
 def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
-    without = [k.name for k in kernels if not k.code or not k.encoded or k.target is None]
+    without = [k.name for k in kernels if not k.code or not k.form or k.target is None]
     if without:
         raise PlanError(
             "save",
