@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -366,11 +367,11 @@ class Graph:
             found.setdefault(node, []).append(variable)
         return found
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        return tuple(n for n in self.nodes if n.op.name == "input")
+        return tuple([n for n in self.nodes if n.op.name == "input"])
 
-    @property
+    @cached_property
     def variables(self) -> tuple[Variable, ...]:
         found: set[Variable] = set()
         for node in self.nodes:
@@ -394,21 +395,22 @@ class Graph:
 
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     """Apply `rule` to every node, operands first; None keeps the node (with new operands)."""
-    new: dict[Node, Node] = {}
+    new: dict[Node, Node] = {}  # of those that became another one: most stay what they are
     for node in graph.nodes:
-        inputs = tuple(new[n] for n in node.inputs)
-        if inputs != node.inputs:
+        candidate = node
+        if new and not new.keys().isdisjoint(node.inputs):
+            inputs = tuple([new.get(n, n) for n in node.inputs])
             candidate = make_node(node.op.name, inputs, node.attrs)
             candidate.origins = candidate.origins or node.origins
-        else:
-            candidate = node
         replaced = rule(candidate)
         if replaced is not None and replaced is not candidate:
             replaced.origins = replaced.origins or node.origins
             candidate = replaced
-        new[node] = candidate
-    outputs = tuple(new[n] for n in graph.outputs)
-    return graph if outputs == graph.outputs else graph.with_outputs(outputs)
+        if candidate is not node:
+            new[node] = candidate
+    if new.keys().isdisjoint(graph.outputs):
+        return graph
+    return graph.with_outputs([new.get(n, n) for n in graph.outputs])
 
 
 def shared(graph: Graph) -> Graph:

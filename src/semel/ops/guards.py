@@ -23,13 +23,24 @@ from semel.ops.shapes import Requirement, at_most, requirements
 def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
     """Every dim that must be zero, once each, with the sentence of the first op that needs it."""
     found: dict[Dim, str] = {}
+    # What is about numbers alone was settled when the node was made.
+    symbolic = [node for node in graph.nodes if _is_symbolic(node)]
     # Divisors first: what divides by zero says nothing.
     for rule in (_divisor_requirements, _node_requirements):
-        for node in graph.nodes:
+        for node in symbolic:
             for requirement in rule(node):
                 if not requirement.always_holds:
                     found.setdefault(requirement.amount, _sentence(node, requirement))
     return tuple(found.items())
+
+
+def _is_symbolic(node: Node) -> bool:
+    """Whether any dim that the op's requirements may be about is not a number."""
+    for each in (node, *node.inputs):
+        for dim in each.type.shape:
+            if not isinstance(dim, int):
+                return True
+    return next(attr_dims(node.attrs), None) is not None
 
 
 def _divisor_requirements(node: Node) -> Iterator[Requirement]:

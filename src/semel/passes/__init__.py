@@ -55,9 +55,15 @@ def run_passes(graph: Graph, passes: Sequence[Pass] | None = None, verify: bool 
     def bodies(graph: Graph) -> Graph:
         return improve_bodies(graph, lambda body: run_passes(body, passes, verify))
 
+    # A pass that comes again would do the same with the same graph: nothing.
+    settled: dict[Pass, Graph] = {}
     for each in (*(default_passes() if passes is None else passes), bodies):
-        before, graph = graph, each(graph)
-        if verify:
+        before = graph
+        if settled.get(each) is not before:
+            graph = each(before)
+        if graph is before:
+            settled[each] = graph
+        if verify and graph is not before:
             _check(each, before, graph)
     return graph
 

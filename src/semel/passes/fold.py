@@ -68,11 +68,11 @@ def _fold_uniform(node: Node) -> Node | None:
 
 
 def _fold_known(node: Node) -> Node | None:
-    if not node.inputs or not _is_static(node):
+    leaf_bytes = _known_bytes(node) if node.inputs else None
+    if leaf_bytes is None or not _is_static(node):
         return None
-    leaf_bytes = _known_bytes(node)
     size_bytes = node.type.max_bytes
-    if leaf_bytes is None or size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
+    if size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
         return None
     value = _try_evaluate(node, {})
     if value is None:
