@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,3 +110,25 @@ def test_plans_built_by_hand_are_saved_with_its_contents(tmp_path: Path) -> None
         one.execute()
         np.testing.assert_array_equal(one.output_buffer.numpy(), X[0])
         assert not any(buffer.memory.is_host for buffer in one.buffers)
+
+
+def test_custom_functions_see_copies_that_share_bytes() -> None:
+    @semel.custom_function("test_far_twice", reads=(0,), writes=(1, 2))
+    def twice(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
+        buffers[1].copyin(buffers[0].numpy() * 2)
+        assert buffers[2].numpy().tolist() == buffers[1].numpy()[2:].tolist()
+        buffers[2].copyin(np.array([7, 8], np.float32))
+
+    builder = semel.ExecutionPlanBuilder("far")
+    source, target = (Buffer.empty((4,), "float32", "far") for _ in range(2))
+    places = [builder.add_buffer(i, b) for i, b in enumerate((source, target, target.view(8, 8)))]
+    builder.add_op(semel.PreparedCustomFunction(0, "test_far_twice", None, tuple(places)))
+    builder.set_output_buffer(places[1])
+    try:
+        plan = builder.build(threads=1)
+    finally:
+        semel.unregister_custom_function("test_far_twice")
+    source.copyin(X[1])
+    plan.execute()
+    np.testing.assert_array_equal(target.numpy(), [8, 10, 7, 8])
+    np.testing.assert_array_equal(source.numpy(), X[1])

@@ -33,6 +33,7 @@ from semel.ir.types import TensorType
 from semel.locks import make_lock
 from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
+from semel.runtime.staging import Staging
 
 PythonFunction: TypeAlias = "Callable[[Any, Sequence[Buffer], Mapping[str, int]], None]"
 CheckFunction: TypeAlias = "Callable[[Any, Sequence[TensorType], Sequence[str]], None]"
@@ -235,14 +236,23 @@ def call_on_host(
     variables: Mapping[str, int],
     order: Sequence[str],
 ) -> None:
-    """Call a Python or `c` function on this thread; `order` are the names behind `vars`."""
+    """Call a Python or `c` function on this thread; `order` are the names behind `vars`.
+
+    Buffers of another device are copied to the host and back.
+    """
     access = function.access(len(buffers), attrs)
+    staging = None
+    if not all(buffer.memory.is_host for buffer in buffers):
+        staging = Staging(buffers)
+        buffers = staging.buffers
     windows = [HostBuffer(b, s, a) for b, s, a in zip(buffers, shapes, access, strict=True)]
     try:
         if function.function is not None:
             function.function(attrs, windows, variables)
         else:
             _call_c(function.address, windows, [variables[name] for name in order])
+        if staging is not None:
+            staging.copy_back(access)
     finally:
         gone = HostMemory.over(np.empty(0, np.uint8)) if windows else None
         for window in windows:
