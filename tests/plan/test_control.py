@@ -348,3 +348,12 @@ def test_random_trees_do_what_they_say(tree: Tree, p: bool, q: bool, threads: in
     interpret(tree, values, flags)
     for name, array in values.items():
         np.testing.assert_array_equal(s.buffers[name].numpy(), array)
+
+
+def test_rows_inside_a_row_are_shown_as_they_are() -> None:
+    s, plan = either()
+    branch, then, orelse = plan.prepared_ops[:3]
+    assert isinstance(branch, PreparedBranch) and branch.bodies == ((then,), (orelse,))
+    assert isinstance(then, PreparedKernel)
+    assert then.buffer_ptrs == (s.buffers["x"].address, s.buffers["y"].address)
+    assert then in plan.prepared_kernels and then.vals == (8,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from semel import (
     config,
 )
 from semel.ir.types import FLOAT32, TensorType
-from semel.plan import PreparedCopy, PreparedCustomFunction
+from semel.plan import PreparedCopy, PreparedCustomFunction, PreparedLoop, PreparedOp
 from semel.plan.plan import ExecutionPlan
 from semel.runtime.custom import custom_function, unregister_custom_function
 
@@ -218,3 +219,31 @@ def test_a_plan_inside_shows_stale_memory_too() -> None:
     with config.override(debug=frozenset({"poison"})):
         outer = _outer(_inner())
         assert outer(x=X[:5])[0].tobytes() == _inner()(x=X[:5])[0].tobytes()
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_clone_has_one_clone_of_it_which_is_what_a_file_holds(
+    is_inside: bool, tmp_path: Path
+) -> None:
+    """The plan inside has a state: a counter, which every run of it moves on."""
+    counting = ExecutionPlanBuilder()
+    for i in range(2):
+        counting.add_buffer(i, Buffer.empty((4,), "float32"))
+    one = (Tensor.input("x", (4,), "float32") + 1).prepare(threads=1).prepared_kernels[0]
+    counting.add_op(PreparedCopy(1, (1, 0)))
+    places = tuple(0 if i in one.output_indices else 1 for i in range(2))
+    counting.add_kernel(replace(one, id=2, buffer_indices=places))
+    counting.set_output_buffer(0)
+    outer = ExecutionPlanBuilder()
+    outer.add_buffer(0, Buffer.empty((4,), "float32"))
+    row: PreparedOp = PreparedCustomFunction(7, "graph", counting.build(threads=1), (0,))
+    outer.add_op(PreparedLoop(1, "c", 1, (row,)) if is_inside else row)
+    outer.set_output_buffer(0)
+    plan = outer.build(threads=1)
+    plan.execute()
+    clone = plan.clone()
+    clone.execute()
+    clone.save(tmp_path / "clone.plan")
+    for each, count in ((semel.load_plan(tmp_path / "clone.plan"), 3), (clone, 3), (plan, 2)):
+        each.execute()
+        assert each.output_buffer.numpy().tolist() == [float(count)] * 4

@@ -218,6 +218,90 @@ def test_buffers_must_grow_with_their_kernels(tmp_path: Path) -> None:
         load(forged(data, freeze), tmp_path)
 
 
+def triangular(tmp_path: Path) -> bytes:
+    """For i < 4, for j < i: h + x[j]; the kernel inside takes j in [0, 3]."""
+    x = Tensor.input("x", (4,), "float32")
+
+    def body(i: Any, h: Any) -> Any:
+        (inner,), _ = Tensor.loop(4, [h[0]], lambda j, g: ([g[0] + x[j]], []))
+        return [inner], []
+
+    (total,), _ = Tensor.loop(4, [Tensor(0.0)], body)
+    return saved(tmp_path, {"y": total})
+
+
+def inner_loop(record: Any) -> tuple[Any, Any]:
+    """The two loops of a program, the outer one first."""
+    (outer,) = (row for row in record["program"]["rows"] if row["kind"] == "loop")
+    (inner,) = (row for row in outer["body"] if row["kind"] == "loop")
+    return outer, inner
+
+
+@pytest.mark.parametrize(("trip", "top"), [(4000, 3), (None, 1)])
+def test_what_a_trip_says_of_a_counter_is_not_believed(
+    trip: int | None, top: int, tmp_path: Path
+) -> None:
+    """The inner loop runs as often as the outer counter says, which is said to be small."""
+
+    def change(record: Any) -> None:
+        outer, inner = inner_loop(record)
+        dims = record["dims"]
+        dims.append(["variable", outer["counter"], 0, top])
+        dims.append(["sum", [-(1 << 60), [len(dims) - 1]], [3]])  # at most 3, and wraps to more
+        inner["trip"] = [len(dims) - (1 if trip is None else 2)]
+        outer["trip"] = 100 if trip is None else trip
+
+    with pytest.raises(PlanError, match=r"must lie in the kernel's \[0, 3\]|must stay within"):
+        load(forged(triangular(tmp_path), change), tmp_path)
+
+
+def test_a_copy_has_one_size_however_far_it_grows(tmp_path: Path) -> None:
+    n, m = Variable("n", 1), Variable("m", 1)
+    x, y = Tensor.input("x", (n,), "float32"), Tensor.input("y", (m,), "float32")
+    data = saved(tmp_path, {"a": x + 1, "b": y + 1})
+
+    def change(record: Any) -> None:
+        program = record["program"]
+        a, b = (output[1] for output in program["outputs"])
+        program["rows"].append({"kind": "copy", "id": 99, "buffers": [a, b]})
+
+    with pytest.raises(PlanError, match=r"op 99.*copied must have one size .*4\*n and 4\*m"):
+        load(forged(data, change), tmp_path)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_nothing_is_copied_to_a_constant(trust: bool, tmp_path: Path) -> None:
+    x = Tensor.input("x", (64,), "float32")
+    data = saved(tmp_path, {"y": x + Tensor(np.arange(64, dtype=np.float32))})
+
+    def change(record: Any) -> None:
+        program = record["program"]
+        constant = [value["place"] for value in program["values"]].index("constant")
+        row = {"kind": "copy", "id": 99, "buffers": [constant, program["inputs"][0][1]]}
+        body = {"kind": "loop", "id": 98, "counter": "c", "trip": 2, "test": [], "body": [row]}
+        program["rows"].append(body)
+
+    path = tmp_path / "forged.plan"
+    path.write_bytes(forged(data, change))
+    with pytest.raises(PlanError, match=r"op 99 .copy.* is written, it must be no constant"):
+        semel.load_plan(path, trust=trust)
+
+
+def test_rows_of_any_kind_keep_to_lifetimes(tmp_path: Path) -> None:
+    x = Tensor.input("x", (64, 64), "float32")
+    data = saved(tmp_path, {"y": (x @ x).sort(axis=0) @ x})
+
+    def change(record: Any) -> None:
+        values = record["program"]["values"]
+        arena = next(i for i, value in enumerate(values) if value["place"] == "arena")
+        values[arena]["life"] = [0, 2]
+        row = {"kind": "copy", "id": 99, "buffers": [arena, record["program"]["inputs"][0][1]]}
+        record["program"]["rows"].append(row)
+
+    with pytest.raises(PlanError, match="which must live then, and lives from op 0 to 2"):
+        load(forged(data, change), tmp_path)
+
+
 # ---------------------------------------------------------------- bombs
 
 

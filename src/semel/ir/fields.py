@@ -52,7 +52,9 @@ def take_items(
     wanted = f"{what} must be {name or kind.__name__} records"
     items = tuple(_walk(where, wanted, values))
     for item in items:
-        if not isinstance(item, kind):
+        if name is None:
+            take(where, what, kind, item)
+        elif not isinstance(item, kind):
             raise PlanError(where, f"{wanted}, got {_show(item)}.")
     return items
 

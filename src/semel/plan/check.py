@@ -17,7 +17,14 @@ from semel.errors import (
     PlanError,
     UnsupportedError,
 )
-from semel.ir.expr import Variable, maximum, upper_bound, variables
+from semel.ir.expr import (
+    Variable,
+    divisors,
+    is_positive,
+    maximum,
+    upper_bound,
+    variables,
+)
 from semel.ir.types import BOOL, INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
@@ -44,6 +51,8 @@ from semel.plan.variables import (
     check_late,
     check_loops,
     check_reserved,
+    count_ranges,
+    with_ranges,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
@@ -73,7 +82,9 @@ def check_plan(
     check_late(program, placed)
     functions = _functions(placed)
     bounded = bounded_variables(plan_variables, late)
-    _check_sizes(placed, RowScope({**bounded, **counters}, functions, buffers), counters, buffers)
+    scope = RowScope({**bounded, **counters}, functions, buffers)
+    _check_sizes(placed, scope, counters, buffers)
+    _check_constants(program, placed, scope)
     _check_io(program, bounded, buffers)
     return PlanParts(
         program=program,
@@ -383,6 +394,16 @@ def _check_sizes(
                 )
 
 
+def _check_constants(program: Program, placed: Sequence[Placed], scope: RowScope) -> None:
+    """Constants may lie in a file; of kernels, `check_program` has seen to it."""
+    for row in (p.row for p in placed):
+        for use in () if isinstance(row, PreparedKernel) else row.uses(scope):
+            value = program.values[use.index]
+            if "w" in use.access and value.place == "constant":
+                message = f"'{value.name}' is written, it must be no constant."
+                raise PlanError(f"op {row.id} ({row.name})", message, op=row.id)
+
+
 def _check_fixed_work(
     row: PreparedKernel, scope: RowScope, counters: Mapping[str, Variable]
 ) -> None:
@@ -418,20 +439,18 @@ def _all_guards(
         for io in ios
         for axis, dim in enumerate(io.type.shape)
     ]
-    # A trip that an outer counter decides is not known at the bind: below zero nothing runs.
-    amounts += [
-        Amount(f"op {p.row.id}", "trip", p.row.trip)
-        for p in placed
-        if isinstance(p.row, PreparedLoop)
-        and not any(v.name in counters for v in variables(p.row.trip))
-    ]
+    ranges = count_ranges(placed)
+    amounts += [_trip_amount(p.row, ranges) for p in placed if isinstance(p.row, PreparedLoop)]
+    exact |= ranges
     amounts = [replace(a, value=in_terms_of(exact, a.value)) for a in amounts]
     for row in (p.row for p in placed):
         if isinstance(row, PreparedKernel):
             where, bound = f"op {row.id} ({row.kernel.name})", scope.bind(row)
             amounts.append(Amount(where, "tiles", bound.tiles, most=MOST_TILES))
             amounts += [Amount(where, "size", size) for size in bound.sizes_bytes]
-    tops = {v.name: v.max for v in bounded_variables(plan_variables, late).values()}
+    bounded = bounded_variables(plan_variables, late)
+    known = {**bounded, **count_ranges(placed, bounded)}
+    tops = {name: variable.max for name, variable in known.items()}
     divisions, counts = settle(amounts, tops)
     own = {expr for expr, _ in program.guards}  # a plan from a file has them already
     return (
@@ -440,6 +459,17 @@ def _all_guards(
         *(guard for guard in _limits(late) if guard[0] not in own),
         *(guard for guard in counts if guard[0] not in own),
     )
+
+
+def _trip_amount(loop: PreparedLoop, counters: Mapping[str, Variable]) -> Amount:
+    """How often a loop runs; where an outer counter decides, below zero nothing runs."""
+    where, trip = f"op {loop.id}", with_ranges(loop.trip, counters)
+    for divisor in divisors(trip):
+        if any(v.name in counters for v in variables(divisor)) and not is_positive(divisor):
+            message = f"trip = {trip} must divide by at least 1 in every iteration, got {divisor}."
+            raise PlanError(where, message, op=loop.id)
+    is_counted = any(v.name in counters for v in variables(trip))
+    return Amount(where, "trip", trip, is_count=not is_counted)
 
 
 def _limits(late: Sequence[PlanVariable]) -> Iterator[Guard]:

@@ -10,24 +10,26 @@ compiler keeps them; a file may say anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from semel.errors import PlanError
-from semel.ir.expr import substitute, upper_bound, variables
+from semel.ir.expr import Variable, substitute, variables
 from semel.ir.prove import Budget, Knowledge
 from semel.plan.program import Program
-from semel.plan.rows import Placed, PreparedKernel, RuntimeVar
+from semel.plan.rows import Placed, PreparedCopy, PreparedKernel, RuntimeVar
+from semel.plan.variables import count_ranges
 
 
 def check_calls(rows: Sequence[Placed]) -> None:
     """Every variable of a kernel must lie in the kernel's own range at every call."""
+    ranges = count_ranges(rows)
     for placed in rows:
         row = placed.row
         if not isinstance(row, PreparedKernel):
             continue
         given = row.runtime_vars or tuple(RuntimeVar.of(v) for v in row.kernel.signature.variables)
         for own, var in zip(row.kernel.signature.variables, given, strict=True):
-            low, high = _range(placed, row, var)
+            low, high = _range(ranges, row, var)
             if low < own.min or (own.max is not None and (high is None or high > own.max)):
                 raise PlanError(
                     f"op {row.id} ({row.kernel.name})",
@@ -38,38 +40,55 @@ def check_calls(rows: Sequence[Placed]) -> None:
                 )
 
 
-def _range(placed: Placed, row: PreparedKernel, var: RuntimeVar) -> tuple[int, int | None]:
+def _range(
+    counters: Mapping[str, Variable], row: PreparedKernel, var: RuntimeVar
+) -> tuple[int, int | None]:
     if var.name in row.fixedvars:
         return row.fixedvars[var.name], row.fixedvars[var.name]
-    for loop in placed.loops:
-        if loop.counter == var.name:
-            most = upper_bound(loop.trip)
-            return 0, None if most is None else max(most - 1, 0)
+    if var.name in counters:
+        return 0, counters[var.name].max
     return var.min_val, var.max_val
 
 
 def check_lives(program: Program) -> None:
-    """Lifetimes hold every use, and buffers grow at least as fast as their kernels need."""
+    """Lifetimes hold every use, and buffers grow at least as fast as their rows need."""
     facts = [side for guard, _ in program.guards for side in (guard, -guard)]
     known = Knowledge({}, {}, Budget(), facts)
-    for position, row in ((p.position, p.row) for p in program.walk()):
-        if not isinstance(row, PreparedKernel):
-            continue
-        signature = row.kernel.signature
-        given = [var.as_variable() for var in row.runtime_vars]
-        names = dict(zip(signature.variables, given, strict=True))
-        for arg, spec in zip(row.buffer_indices, signature.buffers, strict=True):
-            value = program.values[arg]
-            where = f"op {position} ({signature.name})"
-            if value.place == "arena" and not value.first <= position <= value.last:
-                raise PlanError(
-                    where,
-                    f"uses '{value.name}', which must live then, and lives from op "
-                    f"{value.first} to {value.last}.",
-                )
-            size = substitute(spec.size, names)
-            grows = any(v.max is None for v in variables(size))
-            if grows and not known.proves(value.type.num_elements - size):
-                raise PlanError(
-                    where, f"'{value.name}' must always hold {size} elements, it is {value.type}."
-                )
+    for placed in program.walk():
+        _check_life(program, placed)
+        match placed.row:
+            case PreparedKernel():
+                _check_growth(program, placed.row, known)
+            case PreparedCopy():
+                _check_copied(program, placed.row)
+
+
+def _check_life(program: Program, placed: Placed) -> None:
+    for value in (program.values[arg] for arg in placed.row.buffer_indices):
+        if value.place == "arena" and not value.first <= placed.position <= value.last:
+            raise PlanError(
+                f"op {placed.position} ({placed.row.name})",
+                f"uses '{value.name}', which must live then, and lives from op "
+                f"{value.first} to {value.last}.",
+            )
+
+
+def _check_growth(program: Program, row: PreparedKernel, known: Knowledge) -> None:
+    signature = row.kernel.signature
+    given = [var.as_variable() for var in row.runtime_vars]
+    names = dict(zip(signature.variables, given, strict=True))
+    for arg, spec in zip(row.buffer_indices, signature.buffers, strict=True):
+        value, size = program.values[arg], substitute(spec.size, names)
+        grows = any(v.max is None for v in variables(size))
+        if grows and not known.proves(value.type.num_elements - size):
+            raise PlanError(
+                f"op {row.id} ({signature.name})",
+                f"'{value.name}' must always hold {size} elements, it is {value.type}.",
+            )
+
+
+def _check_copied(program: Program, row: PreparedCopy) -> None:
+    sizes = [program.values[arg].type.num_bytes for arg in row.buffer_indices]
+    if len(set(sizes)) > 1:
+        message = f"what is copied must have one size at all values, got {sizes[0]} and {sizes[1]}."
+        raise PlanError(f"op {row.id} (copy)", message, op=row.id)

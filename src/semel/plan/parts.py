@@ -50,6 +50,11 @@ class PlanParts:
         """All rows by position."""
         return tuple(placed.row for placed in self.placed)
 
+    @property
+    def rows(self) -> tuple[PreparedOp, ...]:
+        """The outermost rows."""
+        return tuple(placed.row for placed in self.placed if not placed.around)
+
     @computed_once
     def order(self) -> tuple[int, ...]:
         """All positions in schedule order, what is inside a row after it."""

@@ -67,6 +67,7 @@ from semel.plan.rows import (
     PreparedOp,
     as_it_is,
     map_rows,
+    walk,
 )
 from semel.plan.stale import Writer
 from semel.plan.state import (
@@ -154,7 +155,8 @@ class ExecutionPlan:
         with self._lock:
             values = self._values_with_counters()
             buffers = () if self._state.is_released else self._parts.buffers
-            return tuple(as_it_is(op, buffers, values) for op in self._parts.ops)
+            rows = map_rows(self._parts.rows, lambda row: as_it_is(row, buffers, values))
+            return tuple(placed.row for placed in walk(rows))
 
     def _values_with_counters(self) -> dict[str, int]:
         return {**self._state.current_values(), **self._state.run.iterations}
@@ -717,8 +719,8 @@ class ExecutionPlan:
             buffers = fork_buffers(parts.buffers, sorted(parts.own))
         finally:
             self._attach()
-        program = replace(parts.program, rows=map_rows(parts.program.rows, _cloned))
-        placed = tuple(replace(p, row=_cloned(p.row)) for p in parts.placed)
+        rows = map_rows(parts.rows, _cloned)
+        program, placed = replace(parts.program, rows=rows), tuple(walk(rows))
         made = replace(parts, program=program, placed=placed, buffers=buffers, threads=threads)
         return ExecutionPlan(made)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from semel.errors import PlanError, VariableError
-from semel.ir.expr import Dim, Index, Variable, atoms, variables
+from semel.ir.expr import Dim, Index, Variable, atoms, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.program import PlanVariable, Program
 from semel.plan.rows import (
@@ -50,6 +50,27 @@ def check_loops(placed: Sequence[Placed]) -> dict[str, Variable]:
                     variable=name,
                 )
     return {name: Variable(name, 0) for name in loops}
+
+
+def count_ranges(
+    placed: Sequence[Placed], known: Mapping[str, Variable] | None = None
+) -> dict[str, Variable]:
+    """The counters by name with the most that each can be, whatever trips say of the others.
+
+    `known` are other variables, if they are bounded otherwise than in the trips.
+    """
+    found: dict[str, Variable] = {}
+    for row in (p.row for p in placed):
+        if isinstance(row, PreparedLoop):
+            top = upper_bound(with_ranges(row.trip, {**(known or {}), **found}))
+            most = None if top is None else max(top - 1, 0)
+            found[row.counter] = Variable(row.counter, 0, most)
+    return found
+
+
+def with_ranges(value: Dim, ranges: Mapping[str, Variable]) -> Dim:
+    """The expression with these variables in the place of those of their names."""
+    return substitute(value, {v: ranges[v.name] for v in variables(value) if v.name in ranges})
 
 
 def _used(row: PreparedOp) -> list[str]:
