@@ -68,7 +68,7 @@ for rows, cols in {shapes}:
             for n, v in plain.items():
                 plan.bind_input(n, fenced(v, at_end))
             out = fenced(np.zeros_like(expected), at_end)
-            plan.bind_output(plan._parts.output_io[0].name, out)
+            plan.bind_output(plan._engine.parts.output_io[0].name, out)
             assert plan.staged == []
             print(name, rows, cols, at_end, file=sys.stderr, flush=True)
             plan.execute()

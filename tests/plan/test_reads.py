@@ -117,14 +117,14 @@ def test_shapes_and_variables_do_not_part_when_a_signal_comes_between(
 ) -> None:
     plan = symbolic_add()
     plan(x=np.ones(4, np.float32), y=np.ones(4, np.float32))
-    commit = plan._commit
+    commit = plan._engine.commit
 
     def interrupted() -> None:
         commit()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(plan, "_commit", interrupted)
+        patched.setattr(plan._engine, "commit", interrupted)
         plan(x=np.ones(8, np.float32), y=np.ones(8, np.float32))
     with pytest.raises(InputError, match=r"it was written as \(4,\)"):
         plan.execute()

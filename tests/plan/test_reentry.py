@@ -78,6 +78,8 @@ REFUSED: dict[str, Attempt] = {
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.
 READ: dict[str, Attempt] = {
     "ast_to_buffer_map": lambda p: p.ast_to_buffer_map,
+    "growths": lambda p: p.growths,
+    "program": lambda p: p.program,
     "buffer": lambda p: p.buffer(X),
     "buffers": lambda p: p.buffers,
     "device": lambda p: p.device,
@@ -149,7 +151,7 @@ def test_every_member_of_a_buffer_is_in_a_table() -> None:
 def _in_the_middle(plan: ExecutionPlan, attempt: Callable[[], Any]) -> list[BaseException | None]:
     """Run, with `attempt` where signal handlers run: when the native runner has come back."""
     seen: list[BaseException | None] = []
-    enter = plan._enter
+    enter = plan._engine.enter
 
     def enter_and_try() -> int:
         code = enter()
@@ -161,9 +163,9 @@ def _in_the_middle(plan: ExecutionPlan, attempt: Callable[[], Any]) -> list[Base
                 seen.append(error)
         return code
 
-    plan._enter = enter_and_try
+    plan._engine.enter = enter_and_try
     plan.execute()
-    plan._enter = enter
+    plan._engine.enter = enter
     assert len(seen) == 1, "the runner did not come back"
     return seen
 
@@ -273,7 +275,7 @@ def test_an_error_of_a_handler_ends_the_run_and_the_next_one_works(
 ) -> None:
     plan = _plan()
     alarms(lambda: plan(x=B))
-    enter = plan._enter
+    enter = plan._engine.enter
 
     def interrupted() -> int:
         code = enter()
@@ -281,10 +283,10 @@ def test_an_error_of_a_handler_ends_the_run_and_the_next_one_works(
             signal.raise_signal(signal.SIGUSR1)
         return code
 
-    plan._enter = interrupted
+    plan._engine.enter = interrupted
     with pytest.raises(BusyError, match="inside itself"):
         plan.execute()
-    plan._enter = enter
+    plan._engine.enter = enter
     assert table_of(plan).words[Header.BUSY] == 0
     assert np.array_equal(plan(x=A), EXPECTED)
 
@@ -367,7 +369,7 @@ def test_a_call_that_is_refused_leaves_the_inputs() -> None:
 
 
 #: What moves the memory of a plan.
-_CHANGES = ("_grow", "_relink", "_flatten", "relink", "_link", "_attach", "resize", "attach")
+_CHANGES = ("_grow", "_flatten", "relink", "_link", "resize", "attach")
 
 
 @pytest.mark.parametrize("at", range(1, 40))
@@ -411,7 +413,7 @@ def test_a_signal_while_an_array_is_bound_leaves_a_plan_that_works_or_says_why(a
     plan = (X * 2).prepare(threads=1)
     large, small = np.ones((16, 8), np.float32), np.ones((2, 8), np.float32)
     plan(x=large)
-    names = ("bind_input", "_rebind", "_bind_input", "add", "record", "detach", "attach", "_attach")
+    names = ("bind_input", "rebind", "add", "record", "detach", "attach")
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -432,7 +434,7 @@ def test_a_signal_while_an_array_is_bound_leaves_a_plan_that_works_or_says_why(a
         sys.settrace(old)
     try:
         copy = plan.clone()
-        copy.execute_with_vars(n=16 if "x" not in plan._bindings.input_shapes() else 2)
+        copy.execute_with_vars(n=16 if "x" not in plan._engine.bindings.input_shapes() else 2)
         assert (copy.output_buffer.numpy() == 2).all()
         plan.unbind()
         assert (plan(x=small) == 2).all()
@@ -475,7 +477,7 @@ def _interrupted_at(at: int, action: Callable[[], Any]) -> bool:
     return False
 
 
-_MOVING = ("_rebind", "_bind_input", "_forget", "_attach", "attach", "detach", "_write_addresses")
+_MOVING = ("rebind", "bind_input", "unbind", "attach", "detach")
 
 
 @pytest.mark.parametrize("name", CHANGES)

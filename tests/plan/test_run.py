@@ -354,7 +354,7 @@ def test_a_release_does_not_pull_memory_from_under_another_plan() -> None:
 
 def test_dropping_a_plan_returns_its_entry() -> None:
     plan = symbolic_add(16)
-    device = plan._parts.device
+    device = plan._engine.parts.device
     before = len(device._free)  # type: ignore[attr-defined]
     del plan
     assert len(device._free) == before + 1  # type: ignore[attr-defined]

@@ -200,7 +200,7 @@ if child == 0:
     for _ in range(3):
         plan.execute()
     good = np.array_equal(plan.output_buffer.numpy(), np.arange(64 * TILE)[::-1] + 1)
-    workers = plan._parts.device.pool().num_workers
+    workers = plan._engine.parts.device.pool().num_workers
     os._exit(0 if good and workers == 1 else 3)
 _, status = os.waitpid(child, 0)
 plan.execute()

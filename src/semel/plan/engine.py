@@ -1,0 +1,372 @@
+"""What runs a plan: the linked program, the values of its variables, and memory that may move.
+
+    PlanParts x ProgramStore | None  --Engine-->  run, bind, grow, attach arrays
+
+`ExecutionPlan` is what people see; this is what it is made of. Everything here happens in the
+middle of one operation on the plan (`semel.runtime.hold`), so that nothing is locked.
+
+Invariants: variables, shapes and tables change together or not at all. While memory moves
+(`state.is_moving`) nothing can run; a change that is interrupted leaves a plan that says so.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from semel.config import settings
+from semel.errors import InternalError, OutOfMemoryError, VariableError
+from semel.ir.fields import NO_LIMIT
+from semel.plan.adopt import adopt_buffers
+from semel.plan.bindings import Bindings
+from semel.plan.link import link_rows
+from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.program import PlanIO, Program
+from semel.plan.refusals import as_value
+from semel.plan.release import passing_ranges
+from semel.plan.report.told import tell_growth
+from semel.plan.resolve import INTERRUPTED, resolve_code
+from semel.plan.state import PlanState
+from semel.plan.store import ProgramStore
+from semel.plan.writers import find_writers
+from semel.runtime.allocator import allocate
+from semel.runtime.buffer import Array
+from semel.runtime.events import LoggedRun
+from semel.runtime.linked import Executable, FlatProgram
+from semel.runtime.memory import Memory
+
+
+class Engine:
+    """One plan's parts, state and executable. `enter` runs it and says why it came back."""
+
+    def __init__(self, parts: PlanParts, store: ProgramStore | None) -> None:
+        self.parts, self.store = parts, store
+        #: What the plan does. Another one with the same rows may explain them better.
+        self.program: Program = parts.program
+        self.index = {v.variable.name: i for i, v in enumerate(parts.variables)}
+        self.state = PlanState(parts.variables, parts.input_io, parts.late)
+        self.state.request_capacity = weakref.WeakMethod(self.ensure_capacity)
+        self.hold = self.state.hold
+        self.lock = self.hold.lock
+        self.growths = 0
+        self.executable: Executable = parts.device.link(self._flatten())
+        self.state.run = self.executable.state
+        adopt_buffers(parts, self.state, None if store is not None else self.writers)
+        self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
+        self.plain_enter = self._poisoned if "poison" in settings().debug else self.executable.call
+        self.enter = self.plain_enter
+        _engines.add(self)
+
+    @property
+    def memory(self) -> PlanMemory:
+        """What the plan holds, in bytes."""
+        scratch = self.executable.scratch_bytes
+        if self.store is not None:
+            return replace(self.store.memory, scratch_bytes=scratch)
+        buffers = self.parts.buffers
+        held = {b.memory.id: b.memory.size_bytes for b in buffers}
+        owned = {buffers[i].memory.id for i in self.parts.own}
+        return PlanMemory(
+            weights_bytes=sum(size for id, size in held.items() if id not in owned),
+            io_bytes=sum(size for id, size in held.items() if id in owned),
+            scratch_bytes=scratch,
+        )
+
+    # ------------------------------------------------------------ running
+
+    def run(self, enter: Callable[[], int] | None = None) -> None:
+        """One run, by the plan's own entry or another, in the middle of an operation."""
+        enter = self.enter if enter is None else enter
+        try:
+            code = enter()
+            if code:
+                self.resolve(code, enter)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def run_with(self, values: Mapping[str, int]) -> None:
+        """Bind variables, and run."""
+        try:
+            self.bind(values)
+        except BaseException:
+            self.abandon()
+            raise
+        self.run()
+
+    def commit(self) -> None:
+        """Let the runner check the pending values and take them over, without a run."""
+        self.run(self.executable.bind)
+
+    def run_logged(self) -> LoggedRun:
+        """One run with an entry that takes times; what happened in it."""
+        self.bindings.before_run()
+        with self.executable.log() as log:
+            self.run(log.enter)
+        self.bindings.after_run()
+        return log.logged()
+
+    def resolve(self, code: int, enter: Callable[[], int]) -> None:
+        """Act on what the executable returned until it says OK, or raise."""
+        while code:
+            resolve_code(self, code)
+            code = enter()
+
+    def abandon(self) -> None:
+        """After an exception: an unfinished run is over, refused values are forgotten."""
+        if self.state.is_released:
+            return
+        run = self.state.run
+        if run.is_busy:
+            run.reset()
+        if run.is_dirty:
+            run.forget_pending()
+            self.state.version += 1
+
+    def _poisoned(self) -> int:
+        """The entry of SEMEL_DEBUG=poison: stale memory is NaN, so that reading it shows."""
+        if not self.state.is_released and not self.state.run.is_busy:
+            self._fill_stale_memory()
+        return self.executable.call()
+
+    def _fill_stale_memory(self) -> None:
+        self.executable.fill_scratch(0xFF)
+        for memory in self.arena():
+            memory.fill(0xFF)
+        for io in self.parts.output_io if self.store else ():
+            buffer = self.parts.buffers[io.index]
+            buffer.memory.fill(0xFF, buffer.offset, buffer.offset + buffer.capacity_bytes)
+        for keeper in self.state.inputs.values():
+            buffer = self.parts.buffers[keeper.index]
+            start = buffer.offset + keeper.recorded_bytes()
+            if not keeper.is_bound:
+                buffer.memory.fill(0xFF, start, buffer.offset + buffer.capacity_bytes)
+
+    # ------------------------------------------------------------ variables and room for them
+
+    def bind(self, values: Mapping[str, int]) -> None:
+        """Put values into the pending area; the runner checks and commits them."""
+        self.state.check_alive()
+        index, state = self.index, self.state
+        if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
+            ((name, value),) = values.items()
+            if name in index and type(value) is int and -NO_LIMIT <= value <= NO_LIMIT:
+                run = state.run
+                run.pending[index[name]] = value
+                run.dirty[0] = 1
+                state.version += 1
+                return
+        checked: list[tuple[int, int]] = []
+        for name, value in values.items():
+            if name not in index:
+                known = ", ".join(index) or "none"
+                if any(v.variable.name == name for v in self.parts.late):
+                    raise VariableError(
+                        "plan",
+                        f"'{name}' is found out by each run, nobody binds it.",
+                        variable=name,
+                    )
+                raise VariableError(
+                    "plan", f"has no variable '{name}'; known: {known}.", variable=name
+                )
+            is_plain = type(value) is int and -NO_LIMIT <= value <= NO_LIMIT
+            checked.append((index[name], value if is_plain else as_value(name, value)))
+        for i, number in checked:
+            state.run.pending[i] = number
+        state.run.mark_dirty()
+        state.version += 1
+
+    def set_values(self, values: Mapping[str, int]) -> None:
+        for name, value in values.items():
+            self.state.run.set_value(self.index[name], value)
+        self.state.run.mark_dirty()
+
+    def ensure_capacity(self, values: Mapping[str, int]) -> None:
+        """Grow the memory if a variable without a maximum goes beyond its capacity."""
+        wanted: dict[str, int] = {}
+        for plan_variable in self.parts.variables:
+            name, top = plan_variable.variable.name, plan_variable.top
+            if plan_variable.variable.max is None and top is not None:
+                wanted[name] = top
+                if values.get(name, 0) > top:
+                    wanted[name] = max(values[name], 2 * top)
+        if any(wanted[name] != self._top(name) for name in wanted):
+            self._grow(wanted, values)
+
+    def _top(self, name: str) -> int | None:
+        return self.parts.variables[self.index[name]].top
+
+    def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
+        """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
+        exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
+        self.bindings.detach()
+        try:
+            self.state.is_moving = True
+            used = self._resize_to(capacities, exact)
+            self.parts = replace(
+                self.parts,
+                variables=tuple(
+                    replace(v, capacity=used.get(v.variable.name, v.capacity))
+                    for v in self.parts.variables
+                ),
+            )
+            self.relink()
+        finally:
+            self._check_moved()
+        self.growths += 1
+        tell_growth(values, used, self.memory.peak_bytes)
+
+    def _resize_to(
+        self, capacities: Mapping[str, int], exact: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        store = self.store
+        if store is None:
+            raise InternalError("plan", "has a capacity but no way to grow.")
+        try:
+            try:
+                store.resize(capacities, self.parts)
+            except OutOfMemoryError:
+                store.resize(exact, self.parts)
+                return exact
+        except OutOfMemoryError:  # which says so before anything moves
+            self.attach()
+            raise
+        return capacities
+
+    def relink(self) -> None:
+        """Make new tables after the buffers moved; variables and written shapes carry over."""
+        self.state.void("memory grew")
+        self.executable.relink(self._flatten())
+        self.state.run = self.executable.state
+        self.state.version += 1
+        self.attach()
+
+    def _flatten(self) -> FlatProgram:
+        """Steps and rows on the memory that there is now."""
+        parts = self.parts
+        # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
+        self._pins = [buffer.memory.pin() for buffer in parts.buffers]
+        for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
+            memory.hold(self)
+        self.linked = link_rows(parts)
+        self.writers = find_writers(parts)
+        return self.linked.as_flat(parts, self.writers.marks)
+
+    def arena(self) -> tuple[Memory, ...]:
+        """Memory of intermediates."""
+        return () if self.store is None else (self.store.arena,)
+
+    # ------------------------------------------------------------ arrays in the place of memory
+
+    def rebind(self, change: Callable[[], None]) -> None:
+        """Change what is bound; outputs of earlier runs are void."""
+        self.state.void("arrays were bound or unbound")
+        self.state.version += 1
+        try:
+            self.state.is_moving = True
+            self.bindings.detach()
+            change()
+            self.attach()
+        finally:
+            self._check_moved()
+
+    def bind_input(self, io: PlanIO, array: Array) -> None:
+        """Read an input from an array; to be called while nothing is attached."""
+        self.bindings.add(io, array, is_output=False)
+        keeper = self.state.inputs[io.name]
+        keeper.record(array.shape)
+        keeper.is_bound = True
+
+    def unbind(self, name: str | None) -> None:
+        """Forget the arrays of that name, or all; to be called while nothing is attached."""
+        for binding in self.bindings.remove(name):
+            if not binding.is_output:
+                keeper = self.state.inputs[binding.io.name]
+                keeper.is_bound = False
+                keeper.forget()
+
+    def discard_passing(self) -> None:
+        """Give back what holds nothing between two runs of a plan built by hand."""
+        held = {buffer.memory.id: buffer.memory for buffer in self.parts.buffers}
+        for storage, start, end in passing_ranges(self.parts):
+            if not held[storage].is_held_beside(self):
+                held[storage].discard(start, end)
+
+    def attach(self) -> None:
+        try:
+            self.state.is_moving = True
+            self.bindings.attach(self.linked.bases)
+            plain = self.plain_enter
+            self.enter = partial(self.bindings.run, plain) if self.bindings else plain
+            self.state.is_moving = False
+        finally:
+            self._check_moved()
+
+    def _check_moved(self) -> None:
+        """A signal that comes while memory moves leaves nothing that could be used safely."""
+        if self.state.is_moving:
+            self.executable.stop()
+            self.state.give_up(INTERRUPTED)
+
+    def release(self) -> None:
+        """Give all memory back, but for what other plans use."""
+        self.bindings.detach()
+        self.bindings.remove(None)
+        self.enter = self.plain_enter
+        self.executable.stop()
+        self.state.give_up("its buffers were released.")
+        gone = allocate(0)
+        constants = {} if self.store is None else self.store.constants
+        shared = {memory.id for memory in constants.values()}
+        for buffer in self.parts.buffers:
+            is_last = buffer.memory.let_go(self)
+            if buffer.memory.id in shared:
+                buffer.move(gone, 0, 0)
+            elif is_last:
+                buffer.memory.release()
+                buffer.move(gone, 0, 0)
+            elif getattr(buffer.keeper, "state", None) is self.state:
+                buffer.keep(None)
+        for memory in (gone, *self.arena()):
+            if memory.let_go(self):
+                memory.release()
+        self._pins = []
+
+    # ------------------------------------------------------------ forks
+
+    def after_fork(self) -> None:
+        """In the child: no workers, and no operation of a thread that is not there any more.
+
+        An operation of the forking thread goes on here as in the parent. What another thread
+        was in the middle of is over, and may have left inputs half written.
+        """
+        state, elsewhere = self.state, self.hold.belongs_elsewhere()
+        if elsewhere:
+            self.hold.renew()
+        if state.is_released:
+            return
+        self.executable.after_fork()
+        if elsewhere and state.is_moving:
+            self.executable.stop()
+            state.give_up("another thread changed its memory when the process forked.")
+        elif elsewhere:
+            state.void("the process was forked")
+            state.run.reset()
+            state.run.forget_pending()
+            for keeper in state.inputs.values():
+                if not keeper.is_bound:
+                    keeper.forget()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,141 @@
+"""What a run that came back wants: a host call, time for signals, more memory, or to be refused.
+
+engine, code  --resolve_code-->  go on, or a typed error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from semel.errors import CustomFunctionError, InternalError, SemelError
+from semel.ir.abi import Code
+from semel.plan.refusals import (
+    guard_error,
+    late_error,
+    status_error,
+    variable_error,
+    written_error,
+)
+from semel.plan.rows import KernelNotes, PreparedCustomFunction, PreparedKernel
+from semel.runtime.custom import call_on_host
+
+if TYPE_CHECKING:
+    from semel.plan.engine import Engine
+
+INTERRUPTED = "a change of its memory was interrupted."
+
+#: Why a run comes back in the middle.
+_GOING_ON = frozenset({Code.HOST_CALL, Code.START_POOL, Code.AGAIN})
+
+
+def resolve_code(engine: Engine, code: int) -> None:
+    """Do what the code asks for, so that the next call goes on; or raise."""
+    if code in _GOING_ON:
+        if code == Code.HOST_CALL:
+            _on_host_call(engine)
+        # Returning to Python was the point: pending signals have been handled on the way.
+        engine.executable.go_on(code)
+        return
+    refuse = _REFUSALS.get(code)
+    if refuse is None:
+        raise InternalError("runner", f"returned code {code}.")
+    refuse(engine)
+
+
+def _on_busy(engine: Engine) -> None:
+    raise engine.hold.refusal()
+
+
+def _on_released(engine: Engine) -> None:
+    engine.state.check_alive()
+    # Interrupted a second time, after the entry was told and before the state was.
+    engine.state.give_up(INTERRUPTED)
+    engine.state.check_alive()
+
+
+def _on_variable(engine: Engine) -> None:
+    i, run = engine.state.run.error_index, engine.state.run
+    if i >= len(engine.parts.variables):
+        late = engine.parts.late[i - len(engine.parts.variables)].variable
+        raise late_error(engine.parts.bounded[late.name], run.value(i))
+    value, known = run.pending[i], engine.parts.variables[i].variable
+    if known.max is None and value > known.min and engine.store is not None:
+        engine.ensure_capacity({known.name: value})
+        return
+    raise variable_error(known, value)
+
+
+def _on_guard(engine: Engine) -> None:
+    raise guard_error(engine.parts, engine.state)
+
+
+def _on_input(engine: Engine) -> None:
+    raise written_error(engine.parts, engine.state)
+
+
+def _on_status(engine: Engine) -> None:
+    position = engine.linked.row_ops[engine.state.run.error_index]
+    op, counted = engine.parts.ops[position], _counters_at(engine, position)
+    raise status_error(op, _notes(engine, position), engine.parts.scope, engine.state, counted)
+
+
+def _notes(engine: Engine, position: int) -> KernelNotes:
+    row = engine.program.walk()[position].row
+    return row.notes if isinstance(row, PreparedKernel) else KernelNotes()
+
+
+def _on_host_call(engine: Engine) -> None:
+    position = engine.linked.row_ops[engine.state.run.error_index]
+    op = engine.parts.ops[position]
+    if not isinstance(op, PreparedCustomFunction):
+        raise InternalError("runner", "came back for a row that is no host call.")
+    late, known = engine.state.late_values(), engine.parts.late_at(position)
+    values = {**_counters_at(engine, position), **{name: late[name] for name in known}}
+    _call_host(engine, op, values)
+
+
+def _counters_at(engine: Engine, position: int) -> dict[str, int]:
+    """The counters of the loops around an operation, at the iteration that the run is in."""
+    iterations = engine.state.run.iterations
+    loops = engine.parts.placed[position].loops
+    return {loop.counter: iterations[loop.counter] for loop in loops}
+
+
+def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, int]) -> None:
+    """Call a custom function; the workers have left, and the plan cannot be changed.
+
+    `here` are the values that variables have at this place of the run only.
+    """
+    buffers = [engine.parts.buffers[i] for i in op.buffer_indices]
+    values = {**engine.state.bound_values(), **here, **op.fixedvars}
+    try:
+        call_on_host(
+            engine.parts.functions[op.kind],
+            op.attrs,
+            buffers,
+            [b.shape for b in buffers],
+            values,
+            [v.name for v in op.runtime_vars],
+        )
+    except SemelError as error:
+        error.seen_at(f"op {op.id} ({op.kind})", op=op.id, kind=op.kind)
+        raise
+    except Exception as error:
+        raise CustomFunctionError(
+            f"op {op.id} ({op.kind})",
+            f"raised {type(error).__name__}: {error}.",
+            op=op.id,
+            kind=op.kind,
+        ) from error
+
+
+#: What is said where a run cannot go on; a variable that needs more memory may have got it.
+_REFUSALS: dict[int, Callable[[Engine], None]] = {
+    Code.BUSY: _on_busy,
+    Code.RELEASED: _on_released,
+    Code.VARIABLE: _on_variable,
+    Code.GUARD: _on_guard,
+    Code.INPUT: _on_input,
+    Code.STATUS: _on_status,
+}
