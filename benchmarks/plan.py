@@ -18,6 +18,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from semel import Tensor
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
 from semel.devices.cpu.elf import LoadedCode, load_object
@@ -76,6 +77,7 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
         "op": _op_overhead,
         "null": _null_device,
         "iteration": _iteration_overhead,
+        "while": _while_overhead,
         "late": _late_overhead,
         "barrier": _barrier_overhead,
         "siblings": _siblings,
@@ -181,6 +183,21 @@ def _iteration_overhead() -> PlanRow:
         plans.append(builder.build(threads=1))
     few_s, many_s = _best(plans, calls=50)
     return PlanRow("one more iteration, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 100)
+
+
+def _while_overhead() -> PlanRow:
+    """A count to a number that each run is given: an iteration, with its only kernel."""
+    limit = Tensor.input("limit", (), "int64")
+    h = Tensor.while_loop(lambda h: h < limit, lambda h: h + 1, Tensor(0))
+    plans = []
+    for trips in (1, 1 + _EXTRA):
+        plan = h.prepare(threads=1)
+        plan(limit=np.int64(trips))
+        plans.append(plan)
+    few_s, many_s = _best(plans, calls=50)
+    return PlanRow(
+        "one more iteration of while_loop, 1 thread", (many_s - few_s) / _EXTRA * 1e9, "ns", 100
+    )
 
 
 def _late_overhead() -> PlanRow:

@@ -383,3 +383,37 @@ def test_a_loop_whose_condition_never_holds_is_no_loop() -> None:
     x = Tensor.input("x", (3,))
     h = semel.while_loop(lambda h: False, lambda h: h * 2, x)
     assert run_passes(Graph((h.node,))).outputs == (x.node,)
+
+
+# ---------------------------------------------------------------- writing by index
+
+
+def test_a_body_may_write_to_its_states_and_to_what_it_made() -> None:
+    x = Tensor.input("x", (4,))
+
+    def body(s: Any, h: Any) -> Any:
+        made = semel.zeros(4)
+        made[s] = 1.0
+        h[0][s] = x[s] * 2
+        return [h[0] + made], []
+
+    (last,), _ = Tensor.loop(4, [semel.zeros(4)], body)
+    data = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(value(last, {"x": data}), data * 2 + 1)
+
+
+def test_a_body_must_not_write_to_what_is_outside() -> None:
+    x = Tensor.input("x", (4,))
+
+    def write() -> Tensor:
+        x[0] = 1.0
+        return x
+
+    before = x.node
+    with pytest.raises(GraphError, match="must not write to a tensor from outside"):
+        semel.cond(flag(), write, lambda: x)
+    with pytest.raises(GraphError, match="must not write to a tensor from outside"):
+        Tensor.loop(3, [x], lambda s, h: ([write()], []))
+    assert x.node is before
+    x[0] = 1.0
+    assert x.node is not before

@@ -151,6 +151,7 @@ class Scope:
     def __init__(self) -> None:
         self.nodes: dict[Any, Node] = {}
         self._made: set[Node] = set()
+        self._first = next(_ids)
 
     def add(self, key: Any, node: Node) -> Node:
         self.nodes[key] = node
@@ -160,6 +161,10 @@ class Scope:
 
     def __contains__(self, node: Node) -> bool:
         return node in self._made
+
+    def was_before(self, node: Node) -> bool:
+        """Whether a node, a leaf too, was there before the scope."""
+        return node not in self and node.id < self._first
 
     def __enter__(self) -> Scope:
         _change_open_scopes(1)
@@ -197,6 +202,12 @@ def _scopes() -> list[Scope | None]:
     if found is None:
         found = _scope_local.scopes = []
     return found
+
+
+def is_from_outside(node: Node) -> bool:
+    """Whether a body is being traced, and the node was made before that began."""
+    scope = _innermost_scope() if _open_scopes else None
+    return scope is not None and scope.was_before(node)
 
 
 def _innermost_scope() -> Scope | None:

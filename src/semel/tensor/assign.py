@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from semel.errors import GraphError
 from semel.ir.expr import is_nonnegative, minimum, product
+from semel.ir.graph import is_from_outside
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.handle import TensorLike, normalize_axis, weak_kind
 from semel.tensor.indexing import Indexing
@@ -29,6 +30,12 @@ class Assign(Indexing):
     __slots__ = ()
 
     def __setitem__(self, key: Any, value: TensorLike) -> None:
+        if is_from_outside(self._node):
+            raise GraphError(
+                "setitem",
+                f"a body must not write to a tensor from outside of it, got {self.type}.",
+                hint="Write to one that is made inside, as `y = x * 1`, and return it.",
+            )
         self._node = self._with(key, value, "set", "setitem")._node
         self._value = None
 

@@ -230,8 +230,13 @@ class _Loop:
         self.cls, self.trip, self.initial, self.condition = cls, trip, initial, condition
         trace, self.origin = next_trace(), user_origin()
         step = traced_step(trip, trace)
-        states = [stand_in(f"state {k}", s.type, trace) for k, s in enumerate(initial)]
-        traced = Traced(lambda: iteration(step, [cls._wrap(n) for n in states]))
+        states: list[Node] = []
+
+        def run() -> Sequence[Handle]:
+            states.extend(stand_in(f"state {k}", s.type, trace) for k, s in enumerate(initial))
+            return iteration(step, [cls._wrap(n) for n in states])
+
+        traced = Traced(run)
         is_optional = condition is not None or not is_positive(trip)
         inside = changing_nodes(traced, set(states), step, may_be_skipped=is_optional)
         closing = Closing(len(initial) + (condition is not None))
