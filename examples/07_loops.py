@@ -45,3 +45,18 @@ def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tens
 (last,), (distances,) = Tensor.loop(steps, [prices[0]], body)
 smooth = semel.prepare({"last": last, "distances": distances})
 print(smooth(prices=np.array([1.0, 2.0, 4.0, 8.0], np.float32)))
+
+# Loops that end when their data says so, and branches of which one runs, in one native call too.
+number = Tensor.input("number", ())
+
+
+def newton() -> Tensor:
+    """The square root: it is made inside the branch, and for -1 it would never end."""
+    root: Tensor = semel.while_loop(
+        lambda r: (r * r - number).abs() > 1e-3 * number, lambda r: (r + number / r) / 2, number
+    )
+    return root
+
+
+roots = semel.cond(number > 0, newton, lambda: number * 0).prepare()
+print([float(roots(number=np.float32(n))) for n in (2, 144, -1)])
