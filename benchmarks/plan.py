@@ -18,7 +18,6 @@ from functools import cache, partial
 
 import numpy as np
 
-from semel import Tensor
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
 from semel.devices.cpu.elf import LoadedCode, load_object
