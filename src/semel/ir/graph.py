@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -43,7 +42,7 @@ from semel.ir.expr import (
 from semel.ir.opdef import OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
-from semel.locks import make_lock
+from semel.locks import computed_once, make_lock
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -378,11 +377,11 @@ class Graph:
             found.setdefault(node, []).append(variable)
         return found
 
-    @cached_property
+    @computed_once
     def inputs(self) -> tuple[Node, ...]:
         return tuple([n for n in self.nodes if n.op.name == "input"])
 
-    @cached_property
+    @computed_once
     def variables(self) -> tuple[Variable, ...]:
         found: set[Variable] = set()
         for node in self.nodes:

@@ -168,7 +168,9 @@ def num_events(table: OpTable) -> int:
 
 
 def _steps(table: OpTable) -> Words:
-    return table.steps.reshape(-1, abi.STEP_WORDS)[: table.words[Header.NUM_STEPS]]
+    # Cut first: the words of a table without steps are no whole record.
+    words = int(table.words[Header.NUM_STEPS]) * abi.STEP_WORDS
+    return table.steps[:words].reshape(-1, abi.STEP_WORDS)
 
 
 def count_steps(table: OpTable) -> tuple[int, int, int]:
