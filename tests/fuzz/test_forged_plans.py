@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tests.fuzz.forged_plans import MODELS, N, by_hand
 from tests.fuzz.long import long, search
+
+import semel
+from semel import Tensor
 
 #: Seconds for one process; a seed takes a tenth of one.
 PATIENCE = 300
@@ -25,6 +33,15 @@ def try_seeds(first: int, count: int) -> list[str]:
     lines = done.stdout.splitlines()
     assert done.returncode == 0, f"exit {done.returncode} at {lines[-1:]}: {done.stderr[-1500:]}"
     return lines[1::2]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_nobody_forged_runs(model: Callable[[Any], Tensor], tmp_path: Path) -> None:
+    plan, x = semel.prepare({"y": model(N)}, threads=1), np.full((5, 16), 0.5, np.float32)
+    for each in (plan, by_hand(plan)):
+        each.save(tmp_path / "a.plan")
+        loaded = semel.load_plan(tmp_path / "a.plan", trust=False, threads=1)
+        np.testing.assert_allclose(loaded(x=x), plan(x=x), rtol=1e-6)
 
 
 @pytest.mark.timeout(PATIENCE + 60)
