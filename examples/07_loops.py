@@ -52,8 +52,7 @@ number = Tensor.input("number", ())
 
 def newton() -> Any:
     """The square root: it is made inside the branch, and for -1 it would never end."""
-    far = lambda r: (r * r - number).abs() > 1e-3 * number  # noqa: E731
-    return semel.while_loop(far, lambda r: (r + number / r) / 2, number)
+    return semel.while_loop(lambda r: r * r > number + 1e-3, lambda r: (r + number / r) / 2, number)
 
 
 roots = semel.cond(number > 0, newton, lambda: number * 0).prepare()

@@ -274,3 +274,29 @@ def test_random_bodies(data: st.DataObject) -> None:
         got = semel.prepare(outputs, threads=threads)(**arrays)
         for g, w in zip(got, want, strict=True):
             np.testing.assert_array_equal(g, w)
+
+
+def test_a_search_takes_the_steps_that_another_library_takes() -> None:
+    """Power iteration until the vector settles, as a Python loop over torch does it."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((6, 6)).astype(np.float32)
+    a = a @ a.T
+    m = Tensor.input("m", (6, 6))
+
+    def body(states: Any) -> Any:
+        v, _, count = states
+        w = m @ v
+        w = w / (w * w).sum().sqrt()
+        return w, (w - v).abs().max(), count + 1
+
+    first = (semel.ones(6), Tensor(1.0), Tensor(0))
+    v, change, count = semel.while_loop(lambda s: s[1] > 1e-4, body, first, max_trips=500)
+    got = semel.prepare([v, change, count], threads=1)(m=a)
+    want, delta, steps = torch.ones(6), 1.0, 0
+    while delta > 1e-4 and steps < 500:
+        new = torch.from_numpy(a) @ want
+        new = new / new.norm()
+        want, delta, steps = new, float((new - want).abs().max()), steps + 1
+    assert abs(int(got[2]) - steps) <= 1
+    np.testing.assert_allclose(got[0], want.numpy(), atol=1e-3)
