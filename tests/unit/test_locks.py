@@ -38,7 +38,7 @@ def test_only_plans_and_the_pool_have_something_else_to_do_at_a_fork() -> None:
         for path in SRC.rglob("*.py")
         if "register_at_fork" in path.read_text()
     }
-    assert found == {"locks.py", "plan/plan.py", "runtime/pool.py"}
+    assert found == {"locks.py", "plan/engine.py", "runtime/pool.py"}
 
 
 def test_a_lock_that_is_dropped_is_forgotten() -> None:
