@@ -254,7 +254,7 @@ def test_a_section_larger_than_memory_is_refused(code: bytes) -> None:
 def _first_relocation(code: bytes, kind: int) -> tuple[int, int, int]:
     """Where the first relocation of a type lies in the file, its section's size and its width."""
     obj = elf._parse(code)
-    sizes = {section.index: section.size for section in obj.sections}
+    sizes = {section.number: section.size for section in obj.sections}
     at = 0
     for relocation in obj.relocations:
         entry = elf._RELA.pack(

@@ -147,7 +147,7 @@ def test_unreadable_text_is_refused(text: str, words: str) -> None:
 def broken(node: Node, **fields: Any) -> Graph:
     """A graph around a copy of `node` in which some fields are wrong."""
     copy = Node()
-    for name in ("op", "inputs", "attrs", "type", "id", "origins"):
+    for name in ("op", "inputs", "attrs", "type", "id", "origins", "rule"):
         setattr(copy, name, fields.get(name, getattr(node, name)))
     return Graph((copy,))
 

@@ -81,15 +81,19 @@ class Rule:
     """What follows from an op, its attrs and the types of its operands; nodes share it.
 
     There is one at a time for the same op, attrs and types. `feature` is what the outline of a
-    graph says of such a node, once one was taken; `late` are the late variables in its attrs.
+    graph says of such a node, once one was taken; `variables` are those in its type and attrs, and
+    `late` the late ones in its attrs.
     """
 
-    __slots__ = ("__weakref__", "feature", "late", "type")
+    __slots__ = ("__weakref__", "feature", "late", "type", "variables")
 
     def __init__(self, type_: TensorType, attrs: Any) -> None:
         self.type = type_
         self.feature: Any = None
-        self.late = _late_variables(attrs)
+        in_attrs = {v for dim in attr_dims(attrs) for v in variables(dim)}
+        self.late = _in_order(v for v in in_attrs if isinstance(v, LateVariable))
+        in_type = {v for dim in type_.shape if not isinstance(dim, int) for v in variables(dim)}
+        self.variables: frozenset[Variable] = frozenset(in_attrs | in_type)
 
 
 class Node:
@@ -301,25 +305,29 @@ def count_of(variable: LateVariable) -> Node | None:
     return _counts.get(variable)
 
 
-def _late_variables(attrs: Any) -> tuple[LateVariable, ...]:
-    """Those in the attributes, in the order in which they were made."""
-    found = {v for dim in attr_dims(attrs) for v in variables(dim) if isinstance(v, LateVariable)}
-    return tuple(sorted(found, key=lambda v: (len(v.name), v.name))) if found else ()
+def _in_order(late: Iterable[LateVariable]) -> tuple[LateVariable, ...]:
+    """Late variables in the order in which they were made."""
+    return tuple(sorted(late, key=lambda v: (len(v.name), v.name)))
 
 
 def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:
     """All nodes the outputs need, operands before users, in a deterministic order."""
     order: list[Node] = []
     done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(list(outputs))]
+    stack: list[Node | tuple[Node]] = [
+        *reversed(list(outputs))
+    ]  # in a tuple: its operands are done
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
+        node = stack.pop()
+        if isinstance(node, tuple):
+            order.append(node[0])
         elif node not in done:
             done.add(node)
-            stack.append((node, True))
-            stack.extend((n, False) for n in reversed(node.inputs) if n not in done)
+            if node.inputs:
+                stack.append((node,))
+                stack += node.inputs[::-1]
+            else:
+                order.append(node)
     return tuple(order)
 
 
@@ -385,9 +393,7 @@ class Graph:
     def variables(self) -> tuple[Variable, ...]:
         found: set[Variable] = set()
         for node in self.nodes:
-            for dim in (*node.type.shape, *attr_dims(node.attrs)):
-                if not isinstance(dim, int):
-                    found.update(variables(dim))
+            found |= node.rule.variables
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
     @property

@@ -17,6 +17,7 @@ are values of their own until `lower.math` replaces them by arithmetic.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ import numpy as np
 
 from semel.ir.expr import Dim, Index, Variable
 from semel.ir.signature import CheckInfo
-from semel.ir.types import BOOL, INT32, INT64, UINT8, UINT32, DType
+from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
 
 #: One result, operands of one dtype: name -> number of operands.
 ARITHMETIC = {
@@ -171,9 +172,16 @@ def _like(value: Value, other: Any) -> Value:
     return other if isinstance(other, Value) else const(value.dtype, other)
 
 
+#: A float as C rounds it, for the dtypes that C has: ten times faster than to ask NumPy.
+_ROUNDED: dict[DType, Any] = {FLOAT32: ctypes.c_float, FLOAT64: ctypes.c_double}
+
+
 def const(dtype: DType, value: Any) -> Value:
     """A constant; rounded to the dtype now, so that all executors see the same number."""
     if dtype.is_float:
+        rounded = _ROUNDED.get(dtype)
+        if rounded is not None and isinstance(value, float):
+            return _make("const", dtype, (), rounded(value).value)
         with np.errstate(over="ignore"):
             return _make("const", dtype, (), float(np.asarray(value).astype(dtype.numpy)))
     if dtype == BOOL:
@@ -415,15 +423,18 @@ class Kernel:
 def walk_values(values: Sequence[Value]) -> Iterator[Value]:
     """Every value reachable from `values`, operands first, each once."""
     seen: set[Value] = set()
-    stack: list[tuple[Value, bool]] = [(v, False) for v in reversed(values)]
+    stack: list[Value | tuple[Value]] = [*reversed(values)]  # in a tuple: its operands are done
     while stack:
-        value, done = stack.pop()
-        if done:
-            yield value
+        value = stack.pop()
+        if isinstance(value, tuple):
+            yield value[0]
         elif value not in seen:
             seen.add(value)
-            stack.append((value, True))
-            stack.extend((a, False) for a in reversed(value.args))
+            if value.args:
+                stack.append((value,))
+                stack += value.args[::-1]
+            else:
+                yield value
 
 
 def statement_values(statement: Statement) -> tuple[Value, ...]:

@@ -26,7 +26,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from semel.devices.cpu.codespace import CodeRange, code_space, round_to_pages
 from semel.errors import CompileError
@@ -84,9 +84,8 @@ class LoadedCode:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    index: int
+class _Section(NamedTuple):
+    number: int
     name: str
     kind: int
     flags: int
@@ -104,16 +103,14 @@ class _Section:
         return 2 if self.flags & _SHF_WRITE else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Symbol:
+class _Symbol(NamedTuple):
     name: str
     binding: int
     section: int
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Relocation:
+class _Relocation(NamedTuple):
     section: int  # the section it patches
     offset: int
     kind: int
@@ -181,7 +178,7 @@ def _read_sections(data: bytes) -> tuple[int, list[_Section]]:
 
 
 def _check_section(data: bytes, section: _Section) -> _Section:
-    if section.kind != _SHT_NOBITS and section.index:
+    if section.kind != _SHT_NOBITS and section.number:
         _slice(data, section.offset, section.size, f"section {section.name}")
     if section.flags & _SHF_TLS and section.flags & _SHF_ALLOC:
         raise _refuse(f"thread-local data is not supported, got section {section.name}.")
@@ -211,7 +208,7 @@ def _read_symbols(
     raw = _slice(data, tables[0].offset, tables[0].size, "the symbol table")
     if len(raw) % _SYMBOL.size:
         raise _refuse(f"symbol table must hold whole entries, got {len(raw)} bytes.")
-    sizes = {section.index: section.size for section in loaded}
+    sizes = {section.number: section.size for section in loaded}
     symbols = tuple(
         _Symbol(_string(names, name), info >> 4, section, value)
         for name, info, _, section, value, _ in _SYMBOL.iter_unpack(raw)
@@ -225,7 +222,7 @@ def _read_symbols(
 def _read_relocations(
     data: bytes, sections: list[_Section], loaded: tuple[_Section, ...], num_symbols: int
 ) -> Iterator[_Relocation]:
-    patched = {section.index: section for section in loaded}
+    patched = {section.number: section for section in loaded}
     for section in sections:
         if section.kind not in (_SHT_RELA, _SHT_REL) or section.info not in patched:
             continue
@@ -301,7 +298,7 @@ def _place(obj: _Object, group: int, start: int, places: dict[int, int]) -> int:
     for section in obj.sections:
         if section.group == group:
             end = _align(end, max(section.align, 16))
-            places[section.index] = end
+            places[section.number] = end
             end += section.size
     return _align(end, 16)
 
@@ -310,7 +307,7 @@ def _copy_sections(obj: _Object, layout: _Layout) -> bytearray:
     memory = bytearray(layout.nbytes)
     for section in obj.sections:
         if section.kind != _SHT_NOBITS:
-            at = layout.places[section.index]
+            at = layout.places[section.number]
             memory[at : at + section.size] = obj.data[
                 section.offset : section.offset + section.size
             ]
@@ -339,7 +336,7 @@ class _Linker:
         self.externals = externals
         self.image = _Image(_copy_sections(obj, layout), base, layout.places)
         self._next_stub, self._next_slot = layout.stubs_at, layout.slots_at
-        self.sizes = {section.index: section.size for section in obj.sections}
+        self.sizes = {section.number: section.size for section in obj.sections}
 
     def target(self, index: int) -> int:
         """The address of a symbol: our section, or somebody else's function."""

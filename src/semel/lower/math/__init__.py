@@ -18,7 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from semel.ir.types import FLOAT32
-from semel.kernel.ir import Kernel, Value, cast, walk_values, with_args
+from semel.kernel.ir import (
+    Kernel,
+    Value,
+    cast,
+    statement_values,
+    walk_statements,
+    walk_values,
+    with_args,
+)
 from semel.kernel.rewrite import map_statements
 from semel.lower.math import error, exponential, logarithm, power, remainder, trigonometric
 
@@ -93,5 +101,8 @@ class _Expander:
 
 def expand_kernel_math(kernel: Kernel) -> Kernel:
     """The kernel with every math function replaced by arithmetic."""
+    roots = [v for s in walk_statements(kernel.body) for v in statement_values(s)]
+    if not any(value.op in FUNCTIONS for value in walk_values(roots)):
+        return kernel
     expand = _Expander().expand
     return replace(kernel, body=map_statements(kernel.body, expand))
