@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from semel.ir.expr import Dim, is_nonnegative
+from semel.ir.expr import Dim, is_nonnegative, variables
+from semel.ir.signature import KernelSignature
 from semel.plan.parts import PlanParts
 from semel.plan.rows import PreparedKernel
 
@@ -24,7 +25,7 @@ class _Use:
     """One buffer of one operation: how many bytes it may read, and writes, from `where`.
 
     `inside` are the bodies that it is in, outermost first. `is_whole`: it writes them all each
-    time, and not those that a loop's counter selects.
+    time, and not those that a variable selects, as the counter of a loop does.
     """
 
     where: ByteRange
@@ -47,14 +48,19 @@ def passing_ranges(parts: PlanParts) -> list[ByteRange]:
 def _uses(parts: PlanParts, position: int) -> Iterator[_Use]:
     """What a row touches; reads come before writes."""
     placed = parts.placed[position]
-    row, counters = placed.row, {loop.counter for loop in placed.loops}
-    is_whole = not isinstance(row, PreparedKernel) or all(
-        var.name not in counters or var.name in row.fixedvars for var in row.runtime_vars
-    )
+    row = placed.row
+    is_whole = not isinstance(row, PreparedKernel) or _writes_whole(row.kernel.signature)
     inside = tuple((around.position, around.body) for around in placed.around)
     for use in sorted(row.uses(parts.scope), key=lambda use: "r" not in use.access):
         reads, writes = (use.size if letter in use.access else None for letter in "rw")
         yield _Use(parts.buffers[use.index].byte_range, reads, writes, inside, is_whole)
+
+
+def _writes_whole(signature: KernelSignature) -> bool:
+    """Whether no variable can say which part is written: each decides how much there is."""
+    sizes = (signature.tiles, *(spec.size for spec in signature.buffers))
+    decided = {variable for size in sizes for variable in variables(size)}
+    return decided >= set(signature.variables)
 
 
 def _seen_later(uses: Sequence[_Use]) -> list[ByteRange]:
