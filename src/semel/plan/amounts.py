@@ -61,6 +61,8 @@ def settle(
     counts: dict[Dim, str] = {}
     seen: set[tuple[Dim, bool, int]] = set()
     for amount in amounts:
+        if isinstance(amount.value, int) and 0 <= amount.value <= amount.most:
+            continue  # a number that can be used
         key = (amount.value, amount.is_count, amount.most)
         if key in seen:
             continue

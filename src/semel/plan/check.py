@@ -442,7 +442,10 @@ def _all_guards(
     ranges = count_ranges(placed)
     amounts += [_trip_amount(p.row, ranges) for p in placed if isinstance(p.row, PreparedLoop)]
     exact |= ranges
-    amounts = [replace(a, value=in_terms_of(exact, a.value)) for a in amounts]
+    amounts = [
+        a if isinstance(a.value, int) else replace(a, value=in_terms_of(exact, a.value))
+        for a in amounts
+    ]
     for row in (p.row for p in placed):
         if isinstance(row, PreparedKernel):
             where, bound = f"op {row.id} ({row.kernel.name})", scope.bind(row)

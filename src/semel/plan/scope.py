@@ -28,6 +28,8 @@ class RowScope:
     ) -> None:
         self._variables, self._functions, self._buffers = variables, functions, buffers
         self._known: dict[tuple[object, ...], BoundKernel] = {}
+        #: By identity, the row with it: each is asked for several times.
+        self._asked: dict[int, tuple[PreparedKernel, BoundKernel]] = {}
 
     def names(self, row: PreparedKernel) -> dict[Variable, Dim]:
         """For each variable of the kernel, what it stands for in the plan."""
@@ -51,9 +53,13 @@ class RowScope:
 
     def bind(self, row: PreparedKernel) -> BoundKernel:
         """The kernel of `row` in the plan's variables."""
+        asked = self._asked.get(id(row))
+        if asked is not None:
+            return asked[1]
         key = (id(row.kernel), row.runtime_vars, *sorted(row.fixedvars.items()))
         if key not in self._known:
             self._known[key] = self._bind(row)
+        self._asked[id(row)] = row, self._known[key]
         return self._known[key]
 
     def _bind(self, row: PreparedKernel) -> BoundKernel:
