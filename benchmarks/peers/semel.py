@@ -21,6 +21,8 @@ from benchmarks.models import (
 )
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
+from semel.compiler.eager import forget_eager
+from semel.compiler.programs import forget_programs
 from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
 from semel.models.minilm import build_minilm
 from semel.models.resnet import build_resnet, resnet_weights
@@ -167,6 +169,28 @@ def _eager_data(arrays: Inputs) -> Pair:
     return run, run
 
 
+def _eager_form(arrays: Inputs) -> Pair:
+    """A value whose graph is unknown to the process, its kernels not."""
+    x = Tensor(arrays["x"])
+
+    def run() -> Any:
+        forget_eager()
+        return (x * 2 + 1).sum().item()
+
+    return run, run
+
+
+def _eager_prepare(arrays: Inputs) -> Pair:
+    """A plan of such a graph."""
+    x = Tensor.input("x", arrays["x"].shape)
+
+    def run() -> Any:
+        forget_programs()
+        return ((x * 2) + 1).sum().prepare()
+
+    return run, lambda: run()(**arrays)
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
@@ -183,6 +207,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "eager_sum": _new_number(lambda x, i: (x * i).sum().item()),
     "eager_element": _new_number(lambda x, i: float(x[i, 4])),
     "eager_data": _eager_data,
+    "eager_form": _eager_form,
+    "eager_prepare": _eager_prepare,
     "softmax": _row(lambda x: x.softmax(-1)),
     "layer_norm": _row(lambda x, weight, bias: x.layer_norm(weight, bias)),
     "gelu": _row(lambda x: x.gelu()),
