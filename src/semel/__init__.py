@@ -48,6 +48,8 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
@@ -57,6 +59,7 @@ from semel.runtime.custom import (
     unregister_custom_function,
 )
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.timeline import TimelineSignal
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,
@@ -217,6 +220,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "PreparedKernel",
     "PreparedLoop",
     "PreparedRebind",
+    "PreparedSignal",
+    "PreparedWait",
     "ProfileReport",
     "RecompileError",
     "ReleasedError",
@@ -224,6 +229,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "SemelError",
     "StaleError",
     "Tensor",
+    "TimelineSignal",
     "UnsupportedError",
     "UserError",
     "Variable",

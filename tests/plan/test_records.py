@@ -33,10 +33,13 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
+    PreparedSignal,
+    PreparedWait,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.timeline import TimelineSignal
 
 N = Variable("n", 0, 16)
 GOOD: dict[type[Any], dict[str, Any]] = {
@@ -53,6 +56,8 @@ GOOD: dict[type[Any], dict[str, Any]] = {
     PreparedCustomFunction: {"id": 1, "kind": "all_reduce", "attrs": None, "buffer_indices": (0,)},
     PreparedLoop: {"id": 1, "counter": "i", "trip": 3, "body": ()},
     PreparedBranch: {"id": 1, "buffer_indices": (0,), "then": ()},
+    PreparedSignal: {"id": 1, "signal": TimelineSignal("s"), "value": 3},
+    PreparedWait: {"id": 1, "signal": TimelineSignal("s"), "value": 3},
     RuntimeVar: {"name": "n", "min_val": 0, "max_val": 4},
 }
 NO_INT = (3.5, "3", None, True, [1])
@@ -84,6 +89,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "test": (None, 5, "x", (5,), [None]),
     "then": (None, 5, "x", (5,), [None]),
     "orelse": (None, 5, "x", (5,), [None]),
+    "signal": (None, "s", 3),
+    "value": (3.5, "n", None, True, (3,)),
     "notes": (None, "x", ("x",)),
 }
 

@@ -80,6 +80,7 @@ READ: dict[str, Attempt] = {
     "ast_to_buffer_map": lambda p: p.ast_to_buffer_map,
     "growths": lambda p: p.growths,
     "program": lambda p: p.program,
+    "signals": lambda p: p.signals,
     "buffer": lambda p: p.buffer(X),
     "buffers": lambda p: p.buffers,
     "device": lambda p: p.device,

@@ -39,6 +39,8 @@ from semel.plan.rows import (
     PreparedKernel,
     PreparedLoop,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
     RuntimeVar,
 )
 from semel.runtime.buffer import Array
@@ -244,6 +246,8 @@ FIELDS: dict[type, tuple[str, str]] = {
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies", ""),
     PreparedLoop: ("id counter trip body test dependencies buffer_indices", ""),
+    PreparedSignal: ("id signal value dependencies buffer_indices", ""),
+    PreparedWait: ("id signal value dependencies buffer_indices", ""),
     PreparedRebind: ("id variables buffer_indices limits dependencies", ""),
     PreparedCustomFunction: (
         "id kind attrs buffer_indices fixedvars dependencies runtime_vars",

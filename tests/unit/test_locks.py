@@ -20,8 +20,9 @@ from semel.locks import make_lock
 
 SRC = Path(semel.__file__).parent
 #: Where a lock may be made in another way: the registry itself, the lock of a plan, which a fork
-#: does not wait for, and the end of a thread's work, which a child does not wait for.
-OWN_WAYS = {"locks.py", "runtime/hold.py", "devices/cpu/apart.py"}
+#: does not wait for, the end of a thread's work, which a child does not wait for, and a condition
+#: around a lock of ours.
+OWN_WAYS = {"locks.py", "runtime/hold.py", "devices/cpu/apart.py", "runtime/timeline.py"}
 MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(|@cached_property")
 
 

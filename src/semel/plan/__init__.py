@@ -16,6 +16,8 @@ from semel.plan.rows import (
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
     RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
@@ -36,5 +38,7 @@ __all__ = [
     "PreparedLoop",
     "PreparedOp",
     "PreparedRebind",
+    "PreparedSignal",
+    "PreparedWait",
     "RuntimeVar",
 ]

@@ -40,6 +40,8 @@ from semel.plan.rows import (
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
     RuntimeVar,
     map_rows,
     walk,
@@ -57,6 +59,7 @@ from semel.plan.variables import (
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
 from semel.runtime.device import Device
+from semel.runtime.timeline import TimelineSignal
 
 
 def check_plan(
@@ -109,6 +112,7 @@ class _Checker:
 
     def __init__(self, program: Program, buffers: Sequence[Buffer]) -> None:
         self._device, self._buffers = program.device, buffers
+        self._signals: dict[str, TimelineSignal] = {}
         self._variables = [v.variable.name for v in program.variables]
 
     def complete(self, row: PreparedOp) -> PreparedOp:
@@ -132,9 +136,23 @@ class _Checker:
                     raise PlanError(where, "a loop with a test must have a bool too.", op=row.id)
             case PreparedBranch():
                 self._check_condition(f"{where} (branch)", row)
+            case PreparedSignal() | PreparedWait():
+                self._check_timed(where, row)
             case PreparedRebind():
                 self._check_rebind(where, row)
         return row
+
+    def _check_timed(self, where: str, row: PreparedSignal | PreparedWait) -> None:
+        """A name stands for one signal: reports and files know no more of it."""
+        if row.buffer_indices:
+            raise PlanError(where, f"a {row.kind} has no buffers.", op=row.id)
+        known = self._signals.setdefault(row.signal.name, row.signal)
+        if known is not row.signal:
+            raise PlanError(
+                where,
+                f"each signal needs a name of its own, got '{row.signal.name}' for two.",
+                op=row.id,
+            )
 
     def _check_condition(self, where: str, row: PreparedOp) -> None:
         """One bool, which says where the run goes on."""

@@ -27,6 +27,8 @@ from semel.plan.rows import (
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
 )
 from semel.runtime.bases import FIXED, Place
 from semel.runtime.linked import FlatProgram
@@ -259,6 +261,8 @@ class _Linker:
 
     def _is_hosted(self, row: PreparedOp) -> bool:
         """Whether the runner comes back to Python for it."""
+        if isinstance(row, (PreparedSignal, PreparedWait)):
+            return True
         if not isinstance(row, PreparedCustomFunction):
             return False
         return self._scope.function(row).convention != "kernel"

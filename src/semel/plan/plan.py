@@ -45,6 +45,8 @@ from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedOp,
+    PreparedSignal,
+    PreparedWait,
     as_it_is,
     map_rows,
     walk,
@@ -54,6 +56,7 @@ from semel.runtime.buffer import Array, Buffer
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.timeline import TimelineSignal
 
 R = TypeVar("R")
 #: Variables by name.
@@ -174,6 +177,13 @@ class ExecutionPlan:
         values = self._engine.state.current_values()
         known = (*self._engine.parts.variables, *self._engine.parts.late)
         return {v.variable.name: values.get(v.variable.name) for v in known}
+
+    @property
+    def signals(self) -> dict[str, TimelineSignal]:
+        """The signals that its rows reach or wait for, by name."""
+        rows = self._engine.parts.ops
+        timed = (r for r in rows if isinstance(r, (PreparedSignal, PreparedWait)))
+        return {row.signal.name: row.signal for row in timed}
 
     @property
     def threads(self) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import CustomFunctionError, InternalError, SemelError
 from semel.ir.abi import Code
+from semel.ir.expr import evaluate
 from semel.plan.refusals import (
     guard_error,
     late_error,
@@ -17,7 +18,13 @@ from semel.plan.refusals import (
     variable_error,
     written_error,
 )
-from semel.plan.rows import KernelNotes, PreparedCustomFunction, PreparedKernel
+from semel.plan.rows import (
+    KernelNotes,
+    PreparedCustomFunction,
+    PreparedKernel,
+    PreparedSignal,
+    PreparedWait,
+)
 from semel.runtime.custom import call_on_host
 
 if TYPE_CHECKING:
@@ -88,11 +95,17 @@ def _notes(engine: Engine, position: int) -> KernelNotes:
 def _on_host_call(engine: Engine) -> None:
     position = engine.linked.row_ops[engine.state.run.error_index]
     op = engine.parts.ops[position]
-    if not isinstance(op, PreparedCustomFunction):
-        raise InternalError("runner", "came back for a row that is no host call.")
     late, known = engine.state.late_values(), engine.parts.late_at(position)
     values = {**_counters_at(engine, position), **{name: late[name] for name in known}}
-    _call_host(engine, op, values)
+    match op:
+        case PreparedCustomFunction():
+            _call_host(engine, op, values)
+        case PreparedSignal():
+            op.signal.reach(evaluate(op.value, {**engine.state.bound_values(), **values}))
+        case PreparedWait():
+            op.signal.wait(evaluate(op.value, {**engine.state.bound_values(), **values}))
+        case _:
+            raise InternalError("runner", "came back for a row that is no host call.")
 
 
 def _counters_at(engine: Engine, position: int) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """The rows of a program: what a plan does, as a tree of plain records.
 
     PreparedKernel | PreparedCopy | PreparedBufferView | PreparedCustomFunction
-    | PreparedLoop, PreparedBranch (with bodies of rows) | PreparedRebind  --link-->  steps
+    | PreparedLoop, PreparedBranch (with bodies of rows) | PreparedRebind
+    | PreparedSignal | PreparedWait  --link-->  steps
 
 Compiled plans and plans built by hand consist of the same records. A row names its buffers by
 index into the program's values, its predecessors by id. Ids need not be unique: in a list with
@@ -41,6 +42,7 @@ from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.timeline import TimelineSignal
 
 #: The custom function whose attributes are a plan.
 GRAPH = "graph"
@@ -104,6 +106,7 @@ class RowReader(Protocol):
     def kernel(self, record: Any) -> CachedKernel: ...
     def plain(self, record: Any) -> Any: ...
     def attrs(self, kind: str, record: Any) -> Any: ...
+    def signal(self, name: str, value: int) -> TimelineSignal: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,6 +632,69 @@ class PreparedRebind(Row):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed(Row):
+    """A row at a value of a timeline, an expression over the plan's variables; a fence."""
+
+    id: int
+    signal: TimelineSignal
+    value: Dim
+    dependencies: tuple[int, ...] = ()
+    buffer_indices: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = _take_common(self)  # type: ignore[arg-type]  # the two records below are rows
+        take(where, "signal", TimelineSignal, self.signal)
+        set_fields(self, value=take_dim(where, "value", self.value))
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.signal.name} {self.value}"
+
+    @property
+    def is_fence(self) -> bool:
+        return True
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (self.value,)
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        return {
+            **Row.encode(self, to),
+            "signal": [self.signal.name, self.signal.value],
+            "value": to.dim(self.value),
+        }
+
+
+class PreparedSignal(_Timed):
+    """When all rows before it are done, `signal` reaches `value`.
+
+    A file holds the signal by its name, and where it stands.
+    """
+
+    __slots__ = ()
+    kind = "signal"
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedSignal:
+        return PreparedSignal(**_read_timed(record, source))
+
+
+class PreparedWait(_Timed):
+    """No row after it begins before `signal` has reached `value`: the run waits for it.
+
+    Who interrupts the run, by ctrl-C say, ends the wait.
+    """
+
+    __slots__ = ()
+    kind = "wait"
+
+    @staticmethod
+    def decode(record: Mapping[str, Any], source: RowReader) -> PreparedWait:
+        return PreparedWait(**_read_timed(record, source))
+
+
 PreparedOp: TypeAlias = (
     PreparedKernel
     | PreparedCopy
@@ -637,6 +703,8 @@ PreparedOp: TypeAlias = (
     | PreparedLoop
     | PreparedBranch
     | PreparedRebind
+    | PreparedSignal
+    | PreparedWait
 )
 
 _RECORDS = {
@@ -739,6 +807,15 @@ def _read_common(record: Mapping[str, Any]) -> dict[str, Any]:
         "id": as_int(record["id"]),
         "buffer_indices": _ints(record.get("buffers", [])),
         "dependencies": _ints(record.get("dependencies", [])),
+    }
+
+
+def _read_timed(record: Mapping[str, Any], source: RowReader) -> dict[str, Any]:
+    name, at = as_list(record["signal"], 2)
+    return {
+        **_read_common(record),
+        "signal": source.signal(as_text(name), as_int(at)),
+        "value": source.dim(record["value"]),
     }
 
 

@@ -179,7 +179,7 @@ def all_variables(
         for variable in variables(dim):
             if variable.name not in counters:
                 _merge(found, where, RuntimeVar.of(variable), None)
-            elif what != "trip":
+            elif what not in ("trip", "value"):
                 raise PlanError(where, f"{what} must not depend on a loop's counter, got {dim}.")
     names = dict.fromkeys(each.variable.name for each in late)
     bound = tuple(found[name] for name in sorted(found) if name not in names)
@@ -195,7 +195,7 @@ def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str
             for axis, dim in enumerate(io.type.shape):
                 yield f"{kind} '{io.name}'", f"axis {axis}", dim
     for row in (p.row for p in placed):
-        what = "trip" if isinstance(row, PreparedLoop) else "limit"
+        what = {"loop": "trip", "rebind": "limit"}.get(row.kind, "value")
         for dim in row.dims:
             yield f"op {row.id}", what, dim
 

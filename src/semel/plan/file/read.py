@@ -17,7 +17,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from semel.runtime.custom import find_custom_function
 from semel.runtime.device import Device, find_device
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.memory import Bytes, Memory
+from semel.runtime.timeline import TimelineSignal
 
 #: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
 _CHECKED_BYTES = 256 << 10
@@ -182,6 +183,7 @@ class _RowReader:
     device: str
     kernels: Sequence[CachedKernel]
     make_plan: MakePlan
+    signals: dict[str, TimelineSignal] = field(default_factory=dict)
 
     def dim(self, record: Any) -> Dim:
         return self.file.dim(record)
@@ -198,6 +200,10 @@ class _RowReader:
     def attrs(self, kind: str, record: Any) -> Any:
         found = decode_plain(record, self.file.blob)
         return self.make_plan(found) if kind == GRAPH else found
+
+    def signal(self, name: str, value: int) -> TimelineSignal:
+        """One signal for each name of the file."""
+        return self.signals.setdefault(name, TimelineSignal(name, value))
 
 
 def read_program(

@@ -1,0 +1,64 @@
+"""A number that only grows, and those who wait for it.
+
+    signal.reach(3)   on one thread  -->   signal.wait(3)   on another goes on
+
+What was reached stays reached: who comes to wait later goes on at once, so that no wake-up can be
+lost. Rows of plans reach and wait for values (`PreparedSignal`, `PreparedWait`), and so may anybody
+else; with one signal per direction two plans on two threads hand data back and forth.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from semel.errors import PlanError
+from semel.ir.fields import take, take_value
+from semel.locks import make_lock
+
+
+class TimelineSignal:
+    """A monotonic number with a name; safe to use from any thread and from signal handlers."""
+
+    __slots__ = ("_changed", "_value", "name")
+
+    def __init__(self, name: str = "signal", value: int = 0) -> None:
+        self.name = take("TimelineSignal", "name", str, name)
+        self._value = take_value(f"signal '{name}'", "value", value)
+        self._changed = threading.Condition(make_lock())
+
+    def __repr__(self) -> str:
+        return f"TimelineSignal({self.name!r}, {self._value})"
+
+    @property
+    def value(self) -> int:
+        """The largest value that was reached."""
+        return self._value
+
+    def reach(self, value: int) -> None:
+        """Let everybody go on who waits for this value or a smaller one.
+
+        It must not be smaller than what was reached before: time does not go back.
+        """
+        number = take_value(f"signal '{self.name}'", "value", value)
+        with self._changed:
+            if number < self._value:
+                raise PlanError(
+                    f"signal '{self.name}'",
+                    f"must not go back: it is at {self._value}, got {number}.",
+                    hint="Count runs, and signal a larger value in each.",
+                )
+            self._value = number
+            self._changed.notify_all()
+
+    def wait(self, value: int, timeout: float | None = None) -> bool:
+        """Go on when `value` is reached; False if that did not happen within `timeout` seconds."""
+        number = take_value(f"signal '{self.name}'", "value", value)
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self._value < number:
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True

@@ -1,0 +1,179 @@
+"""Signals that only grow, and rows that reach them and wait for them."""
+
+from __future__ import annotations
+
+import signal as signals
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.plan.build import Sketch
+
+import semel
+from semel import TimelineSignal, Variable
+from semel.errors import PlanError
+from semel.plan import ExecutionPlan, PreparedCopy, PreparedSignal, PreparedWait
+
+N = Variable("n", 0, 1 << 20)
+
+
+def started(action: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def copying(*rows: Any, first: bool = True) -> tuple[Sketch, ExecutionPlan]:
+    """out = x, with these rows before the copy or after it."""
+    s = Sketch(4)
+    copy = PreparedCopy(9, (s.buffer("out"), s.buffer("x")))
+    for row in (*rows, copy) if first else (copy, *rows):
+        s.builder.add_op(row)
+    return s, s.build("out")
+
+
+# ---------------------------------------------------------------- signals
+
+
+def test_what_was_reached_stays_reached() -> None:
+    signal = TimelineSignal("s")
+    assert signal.value == 0 and signal.wait(0) and signal.wait(-5)
+    assert not signal.wait(1, timeout=0.01)
+    signal.reach(3)
+    assert signal.wait(1) and signal.wait(3) and not signal.wait(4, timeout=0)
+    signal.reach(3)
+    with pytest.raises(PlanError, match="must not go back: it is at 3, got 2"):
+        signal.reach(2)
+    assert repr(signal) == "TimelineSignal('s', 3)"
+
+
+@pytest.mark.parametrize("wrong", ["3", 1.5, None, 1 << 70])
+def test_a_value_is_an_int(wrong: Any) -> None:
+    with pytest.raises(semel.UserError, match="value"):
+        TimelineSignal("s").reach(wrong)
+
+
+def test_no_wake_up_is_lost() -> None:
+    ping, pong = TimelineSignal("ping"), TimelineSignal("pong")
+
+    def answer() -> None:
+        for i in range(1, 301):
+            ping.wait(i)
+            pong.reach(i)
+
+    thread = started(answer)
+    for i in range(1, 301):
+        ping.reach(i)
+        assert pong.wait(i, timeout=20)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_a_run_waits_until_the_value_is_reached() -> None:
+    signal = TimelineSignal("go")
+    s, plan = copying(PreparedWait(1, signal, N))
+    s.buffers["x"].copyin(np.ones(4, np.float32))
+    signal.reach(2)
+    plan.execute_with_vars(n=2)
+    thread = started(lambda: plan.execute_with_vars(n=3))
+    thread.join(0.05)
+    assert thread.is_alive()
+    signal.reach(5)
+    thread.join(20)
+    assert not thread.is_alive()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), np.ones(4))
+
+
+def test_a_signal_comes_after_all_rows_before_it() -> None:
+    signal = TimelineSignal("done")
+    s, plan = copying(PreparedSignal(1, signal, N * 10), first=False)
+    assert plan.steps == [[[0]], [[1]]] and plan.op_dependencies[1] == (0,)
+    assert plan.signals == {"done": signal}
+    s.buffers["x"].copyin(np.ones(4, np.float32))
+    plan.execute_with_vars(n=4)
+    assert signal.value == 40
+    with pytest.raises(PlanError, match="must not go back"):
+        plan.execute_with_vars(n=3)
+    plan.execute_with_vars(n=5)
+
+
+def test_two_plans_hand_data_back_and_forth() -> None:
+    """One doubles what the other incremented, a hundred times, on the same bytes."""
+    there, back = TimelineSignal("there"), TimelineSignal("back")
+    step = Variable("step", 0, 99)
+    left = Sketch(4)
+    left.begin(100)
+    left.op("increment", "x", "y")
+    left.builder.add_op(PreparedSignal(1, there, step + 1))
+    left.builder.add_op(PreparedWait(2, back, step + 1))
+    left.end()
+    one = left.build("y")
+    right = Sketch(4)
+    right.buffer("y", left.buffers["y"])
+    right.buffer("x", left.buffers["x"])
+    right.begin(100)
+    right.builder.add_op(PreparedWait(1, there, step + 1))
+    right.op("increment", "y", "x")
+    right.builder.add_op(PreparedSignal(2, back, step + 1))
+    right.end()
+    two = right.build("x")
+    left.buffers["x"].copyin(np.zeros(4, np.float32))
+    thread = started(two.execute)
+    one.execute()
+    thread.join(20)
+    assert not thread.is_alive() and there.value == back.value == 100
+    np.testing.assert_array_equal(left.buffers["x"].numpy(), np.full(4, 200))
+
+
+def test_a_wait_can_be_interrupted() -> None:
+    _, plan = copying(PreparedWait(1, TimelineSignal("never"), 1))
+
+    def stop(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt("stop")
+
+    before = signals.signal(signals.SIGALRM, stop)
+    try:
+        signals.setitimer(signals.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="stop"):
+            plan.execute()
+    finally:
+        signals.setitimer(signals.ITIMER_REAL, 0)
+        signals.signal(signals.SIGALRM, before)
+    plan.signals["never"].reach(1)
+    plan.execute()
+
+
+def test_files_and_clones_have_the_rows(tmp_path: Path) -> None:
+    signal = TimelineSignal("done", 3)
+    _, plan = copying(PreparedSignal(1, signal, N), PreparedWait(2, signal, 4), first=False)
+    plan.save(tmp_path / "plan")
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded.signals["done"] is not signal and loaded.signals["done"].value == 3
+    loaded.execute_with_vars(n=4)
+    assert (loaded.signals["done"].value, signal.value) == (4, 3)
+    clone = plan.clone()
+    assert clone.signals["done"] is signal
+    clone.execute_with_vars(n=7)
+    assert signal.value == 7
+    told = [(op.kind, op.name) for op in plan.explain().ops]
+    assert told[1:] == [("signal", "signal done n"), ("wait", "wait done 4")]
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(PlanError, match="'same' for two"):
+        copying(
+            PreparedSignal(1, TimelineSignal("same"), 1), PreparedWait(2, TimelineSignal("same"), 1)
+        )
+    with pytest.raises(PlanError, match="has no buffers"):
+        s = Sketch(4)
+        s.buffer("x")
+        s.builder.add_op(PreparedWait(1, TimelineSignal("s"), 1, buffer_indices=(0,)))
+        s.build("x")
+    with pytest.raises(PlanError, match="signal must be a TimelineSignal"):
+        PreparedWait(1, "go", 1)  # type: ignore[arg-type]
