@@ -224,7 +224,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     # Ids of nodes mean something in plans built by hand only.
     ProgramValue: ("name type place array first last node_ids", ""),
-    CachedKernel: ("signature entry_point code text encoded target", "address owner"),
+    CachedKernel: ("signature entry_point code text form target", "address owner"),
     KernelSignature: (
         "name buffers variables tiles scratch_bytes checks flops bytes host_parallel_safe",
         "",
