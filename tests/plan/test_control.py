@@ -117,7 +117,7 @@ def test_what_an_arm_that_does_not_run_would_report_is_not_reported() -> None:
 def test_a_branch_is_a_fence_with_steps_of_its_own() -> None:
     _, plan = either()
     assert plan.steps == [[[0]], [[1]], [[2]], [[3]]]
-    assert plan.op_dependencies == [(), (), (), (0,)]
+    assert plan.op_dependencies == [(), (0,), (0,), (0,)]
     told = plan.explain()
     assert [op.kind for op in told.ops] == ["branch", "kernel", "kernel", "kernel"]
     report = plan.execute_profiled(limits=False)
@@ -263,7 +263,7 @@ def test_a_conditional_loop_is_explained_and_profiled() -> None:
     assert [(p.kind, len(p.spans)) for p in report] == [
         ("loop", 0), ("kernel", 3), ("kernel", 2), ("kernel", 2), ("kernel", 1)
     ]  # fmt: skip
-    assert [op.times for op in plan.explain().ops] == ["t", "t", "t", "t", ""]
+    assert [op.times for op in plan.explain().ops] == [*["up to t"] * 4, ""]
 
 
 def test_a_test_without_a_bool_is_refused() -> None:
@@ -357,3 +357,44 @@ def test_rows_inside_a_row_are_shown_as_they_are() -> None:
     assert isinstance(then, PreparedKernel)
     assert then.buffer_ptrs == (s.buffers["x"].address, s.buffers["y"].address)
     assert then in plan.prepared_kernels and then.vals == (8,)
+
+
+def tree() -> tuple[Sketch, ExecutionPlan]:
+    """A loop with a conditional loop and a branch in it, between two kernels."""
+    s = Sketch(8)
+    s.op("double", "x", "a")  # 0
+    s.begin(3, "i")  # 1
+    s.op("increment", "a", "b")  # 2
+    s.begin_while("p", 4, "j", 2)  # 3
+    s.op("double", "b", "c")  # 4, its test
+    s.run()
+    s.op("increment", "c", "d")  # 5
+    s.end()
+    s.branch("q", 3)  # 6
+    s.op("double", "d", "e")  # 7
+    s.orelse()
+    s.op("increment", "d", "e")  # 8
+    s.end()
+    s.end()
+    s.op("double", "e", "out")  # 9
+    s.op("double", "x", "other")  # 10
+    return s, s.build("out", "other")
+
+
+def test_dependencies_and_levels_follow_the_tree() -> None:
+    _, plan = tree()
+    assert plan.op_dependencies == [
+        (), (0,), (1,), (2,), (3,), (4,), (3,), (6,), (6,), (1,), (1,)
+    ]  # fmt: skip
+    assert plan.op_levels == [[0], [1], [2], [3], [4], [5], [6], [7, 8], [9, 10]]
+    assert plan.op_order == tuple(range(11))
+    shown = [i for step in plan.steps for segment in step for i in segment]
+    assert tuple(shown) == plan.op_order == tuple(op.op for op in plan.explain().ops)
+    assert [each.op_index for each in plan.execute_profiled(limits=False)] == shown
+
+
+def test_an_arm_does_not_wait_for_the_other() -> None:
+    _, plan = tree()
+    ops = {op.op: op for op in plan.explain().ops}
+    assert ops[7].waits == ops[8].waits == ()
+    assert ops[4].times == "3 x up to 4" and ops[8].times == "3"

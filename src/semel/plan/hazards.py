@@ -14,7 +14,7 @@ reached through them, and a chain of aligned conflicts is aligned.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from semel.ir.expr import Dim
@@ -116,10 +116,10 @@ def conflict_kind(earlier: OpAccess, later: OpAccess) -> str:
     return ""
 
 
-def find_conflicts(ops: Sequence[OpAccess], order: Sequence[int]) -> list[dict[int, bool]]:
-    """For each op its predecessors, each with whether all conflicts with it are aligned."""
+def find_conflicts(ops: Sequence[OpAccess], order: Sequence[int]) -> dict[int, dict[int, bool]]:
+    """For each op of `order` its predecessors, each with whether all conflicts are aligned."""
     timelines: dict[int, _Timeline] = {}
-    result: list[dict[int, bool]] = [{} for _ in ops]
+    result: dict[int, dict[int, bool]] = {i: {} for i in order}
     for i in order:
         found = result[i]
         # Reads first: an op that reads and writes the same bytes must see the earlier writer.
@@ -151,7 +151,7 @@ def _is_aligned(op: OpAccess, access: Access, other_op: OpAccess, other: Access)
 def form_steps(
     ops: Sequence[OpAccess],
     order: Sequence[int],
-    conflicts: Sequence[dict[int, bool]],
+    conflicts: Mapping[int, dict[int, bool]],
     *,
     keep_order: bool = False,
 ) -> list[list[list[int]]]:

@@ -9,7 +9,7 @@ back or on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from semel.errors import OrderError
@@ -19,6 +19,7 @@ from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.rows import (
+    Placed,
     PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
@@ -43,7 +44,8 @@ class LinkedRows:
 
     `order` has every position in the order in which rows are taken up; views, which have
     no row, stand as early as what they must follow allows. `before[i]` are the positions that
-    must come before i: dependencies, and the nearest rows that it shares bytes with. `bases` has
+    must come before i: dependencies, and the nearest rows that it shares bytes with; of the first
+    rows of a body, the row that it belongs to. `bases` has
     the number of the base of each buffer that can move: those of inputs and outputs.
     """
 
@@ -89,14 +91,22 @@ def link_rows(parts: PlanParts) -> LinkedRows:
     return _Linker(parts).link()
 
 
-def levels(before: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[list[int]]:
-    """Rows by the longest chain of predecessors before them; ascending in each level."""
-    depth: dict[int, int] = {}
-    for i in order:
-        depth[i] = 1 + max((depth[j] for j in before[i]), default=-1)
-    result: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for i in sorted(depth):
-        result[depth[i]].append(i)
+def levels(linked: LinkedRows, placed: Sequence[Placed]) -> list[list[int]]:
+    """Rows by the longest chain of predecessors before them; ascending in each level.
+
+    What follows a row with bodies comes after all that is inside it.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for i in linked.order:
+        around = [each.position for each in placed[i].around]
+        done = (first[j] if j in around else last[j] for j in linked.before[i])
+        first[i] = last[i] = 1 + max(done, default=-1)
+        for outer in around:
+            last[outer] = max(last[outer], first[i])
+    result: list[list[int]] = [[] for _ in range(max(first.values(), default=-1) + 1)]
+    for i in sorted(first):
+        result[first[i]].append(i)
     return result
 
 
@@ -126,9 +136,9 @@ class _Linker:
         order, after = self._parts.blocks[key], self._parts.after
         with_rows = [i for i in order if self._has_row(i)]
         conflicts = find_conflicts(self._accesses, with_rows)
-        before = self._made.before
-        for i in order:
-            before[i] = tuple(sorted({*after[i], *conflicts[i]}))
+        before = {i: tuple(sorted({*after[i], *conflicts.get(i, ())})) for i in order}
+        for i, found in before.items():
+            self._made.before[i] = found or self._entered_from(key)
         if run_order is not None:
             self._check_order(run_order)
         taken = order if run_order is None else run_order
@@ -144,6 +154,15 @@ class _Linker:
             self._made.order += views.up_to(step)
             self._step(step)
         self._made.order += views.rest()
+
+    def _entered_from(self, key: BlockKey) -> tuple[int, ...]:
+        """What the first rows of a list follow: the row that it is in, or the test before it."""
+        if key is None:
+            return ()
+        position, number = key
+        is_tested = isinstance(self._ops[position], PreparedLoop) and number == 1
+        test = self._parts.blocks[position, 0] if is_tested else ()
+        return tuple(sorted(test)) or (position,)
 
     def _step(self, step: list[list[int]]) -> None:
         first = step[0][0]
@@ -331,7 +350,7 @@ class _Views:
     """Rows without work, each where all before it are done."""
 
     def __init__(
-        self, row_ops: Sequence[int], taken: Sequence[int], before: Sequence[tuple[int, ...]]
+        self, row_ops: Sequence[int], taken: Sequence[int], before: Mapping[int, tuple[int, ...]]
     ) -> None:
         has_row = set(row_ops)
         self._place = {i: p for p, i in enumerate(taken)}

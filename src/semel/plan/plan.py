@@ -202,13 +202,13 @@ class ExecutionPlan:
 
     @property
     def op_dependencies(self) -> list[tuple[int, ...]]:
-        """For each operation the positions it must follow: declared, or found from bytes."""
+        """For each operation the positions it must follow: declared, found from bytes, around."""
         return list(self._engine.linked.before)
 
     @property
     def op_levels(self) -> list[list[int]]:
         """Positions by the longest chain of dependencies before them."""
-        return levels(self._engine.linked.before, self._engine.linked.order)
+        return levels(self._engine.linked, self._engine.parts.placed)
 
     @property
     @alone

@@ -97,9 +97,14 @@ def loop_times(parts: PlanParts) -> dict[int, str]:
     found: dict[int, str] = {}
     for placed in parts.placed:
         own = (placed.row,) if isinstance(placed.row, PreparedLoop) else ()
-        trips = [str(loop.trip) for loop in (*placed.loops, *own)]
+        loops = (*placed.loops, *own)
+        trips = [str(loop.trip) for loop in loops]
         if len(trips) > 1:
             trips = [f"({trip})" if " " in trip else trip for trip in trips]
+        trips = [
+            f"up to {trip}" if loop.buffer_indices else trip
+            for loop, trip in zip(loops, trips, strict=True)
+        ]
         if trips:
             found[placed.position] = " x ".join(trips)
     return found

@@ -27,7 +27,14 @@ from semel.plan.report.describe import (
     written_positions,
 )
 from semel.plan.report.text import format_explanation
-from semel.plan.rows import KernelNotes, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.rows import (
+    KernelNotes,
+    Placed,
+    PreparedBranch,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+)
 from semel.runtime.allocator import align
 
 if TYPE_CHECKING:
@@ -191,6 +198,7 @@ def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
     for i in linked.order:
         op, step = parts.ops[i], step_of.get(i, -1)
         before = [] if step < 1 else [j for segment in steps[step - 1] for j in segment]
+        before = [j for j in before if not _exclude_each_other(parts.placed[i], parts.placed[j])]
         written = written_positions(parts, op)
         notes = op.notes if isinstance(op, PreparedKernel) else KernelNotes()
         bound = parts.scope.bind(op) if isinstance(op, PreparedKernel) else None
@@ -234,6 +242,12 @@ def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]
     yield from (f"op {k} ends before it" for k in _ended(parts, i, before))
 
 
+def _exclude_each_other(a: Placed, b: Placed) -> bool:
+    """Whether two rows are in the two arms of a branch."""
+    inside = {each.position: each.body for each in b.around if isinstance(each.row, PreparedBranch)}
+    return any(inside.get(each.position, each.body) != each.body for each in a.around)
+
+
 def _ended(parts: PlanParts, i: int, before: Sequence[int]) -> list[int]:
     """Rows with bodies that the step before was inside of and operation `i` is not."""
     now = {around.position for around in parts.placed[i].around}
@@ -247,6 +261,8 @@ def _first_conflict(parts: PlanParts, b: int, writes: bool, other: PreparedOp) -
     for position, c in enumerate(other.buffer_indices):
         other_storage, other_start, other_end = parts.buffers[c].byte_range
         overlap = storage == other_storage and start < other_end and other_start < end
+        if b != c and not writes and parts.program.values[b].place == "arena":
+            continue  # bytes that an earlier value had: nothing of it is read
         if overlap and position in written:
             return "writes"
         if overlap and writes:
