@@ -398,3 +398,12 @@ def test_an_arm_does_not_wait_for_the_other() -> None:
     ops = {op.op: op for op in plan.explain().ops}
     assert ops[7].waits == ops[8].waits == ()
     assert ops[4].times == "3 x up to 4" and ops[8].times == "3"
+
+
+def test_profiles_count_the_work_that_was_done() -> None:
+    s, plan = tree()
+    set_flag(s.flag("p"), False)
+    set_flag(s.flag("q"), True)
+    report = plan.execute_profiled(limits=False)
+    assert [each.tiles for each in report if each.kind == "kernel"] == [1, 3, 3, 0, 3, 0, 1, 1]
+    assert [each.bytes for each in report][4:9] == [3 * 96, 0, 0, 3 * 96, 0]

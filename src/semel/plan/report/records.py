@@ -181,6 +181,9 @@ def _profile(
     start = spans[0].start_ns if spans else now
     end = max((s.end_ns for s in spans), default=now)
     known = {name: getattr(op, name) for name in ProfiledOp.__dataclass_fields__}
+    # A loop may end early, an arm may not run: what was done is what was seen.
+    done = sum(span.tiles for span in spans)
+    known |= {what: known[what] * done // max(op.tiles, 1) for what in ("tiles", "bytes", "flops")}
     profile = KernelProfile(**known, elapsed=0.0, start_ns=start, end_ns=end, spans=spans)
     return _with_elapsed(profile, covered_ns(spans) / 1e9, limits)
 
