@@ -414,7 +414,10 @@ def product(values: Iterable[Dim]) -> Dim:
     """The product of all values; 1 for none."""
     result: Dim = 1
     for value in values:
-        result = mul(result, value)
+        if isinstance(result, int) and isinstance(value, int):
+            result *= value
+        else:
+            result = _mul(result, value)
     return result
 
 

@@ -65,6 +65,7 @@ class _Writer:
         self.values: dict[Value, str] = {}
         self.locals: dict[Local, str] = {}
         self.atoms: dict[Any, Dim] = {}
+        self.dims: dict[Dim, str] = {}
         self.buffers = {b: f"b{i}" for i, b in enumerate(kernel.buffers)}
         self.buffers |= {b: f"s{i}" for i, b in enumerate(kernel.scratch)}
 
@@ -108,7 +109,11 @@ class _Writer:
         return substitute(dim, self.atoms)
 
     def dim(self, dim: Dim) -> str:
-        return str(self._renamed(dim))
+        if isinstance(dim, int):
+            return str(dim)
+        if dim not in self.dims:
+            self.dims[dim] = str(self._renamed(dim))
+        return self.dims[dim]
 
     def buffer(self, buffer: Buffer) -> str:
         return self.buffers.get(buffer, buffer.name)

@@ -58,7 +58,7 @@ def lower_schedule(
         if group.body is not None:
             result += lower_bodies(group, schedule.graph, region, target, lower_schedule)
             continue
-        key = group_key(group)
+        key = group_key(group) if len(schedule.groups) > 1 else None
         first = known.get(key)
         if first is None:
             first = known[key] = lower_group(group, target)

@@ -11,7 +11,8 @@ their operand's index is what it is where that operand is chosen at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 
 from semel.ir.expr import Dim, floordiv, mod, product
 from semel.ir.graph import Node
@@ -126,13 +127,16 @@ def reshape_index(at: Indices, source: Shape, target: Shape) -> Indices:
     return tuple(result)
 
 
-def reshape_runs(source: Shape, target: Shape) -> Iterator[tuple[int, int, int, int]]:
+@lru_cache(maxsize=4096)  # schedule, lowering and layout ask for the same ones
+def reshape_runs(source: Shape, target: Shape) -> tuple[tuple[int, int, int, int], ...]:
     """The shortest runs of axes that hold the same elements: (i, end, j, end) in each shape."""
+    runs: list[tuple[int, int, int, int]] = []
     i = j = 0
     while i < len(source) or j < len(target):
         run_i, run_j = _next_run(source, target, i, j)
-        yield i, run_i, j, run_j
+        runs.append((i, run_i, j, run_j))
         i, j = run_i, run_j
+    return tuple(runs)
 
 
 def _next_run(source: Shape, target: Shape, i: int, j: int) -> tuple[int, int]:

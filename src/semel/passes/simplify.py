@@ -50,7 +50,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _simplify_node(node: Node) -> Node | None:
-    if node.type.num_elements == 0 and node.op.kind != "leaf":
+    if 0 in node.type.shape and node.op.kind != "leaf":
         # What has no elements is not computed, and nothing is read for it.
         return full(0, node.type.dtype, node.type.shape)
     for rule in RULES.get(node.op.name, ()):
