@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.lower.test_bodies import STATES
 from tests.ops.bodies import Control
+from tests.plan.clobber import clobbered
 
 import semel
 from semel import Tensor, Variable
@@ -261,6 +263,14 @@ def test_an_endless_loop_can_be_interrupted() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert plan(x=np.float32(3)) == 3
+
+
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@given(st.data())
+def test_values_live_as_long_as_somebody_reads_them(data: st.DataObject) -> None:
+    plan = semel.prepare(Control(data).outputs(), threads=1)
+    for seed in range(10):
+        assert clobbered(plan, Random(seed)) == []
 
 
 @settings(max_examples=8, deadline=None, phases=[Phase.generate])
