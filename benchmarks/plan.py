@@ -28,7 +28,8 @@ from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.memory import Lifetime, lower_bound_bytes, plan_memory
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedRebind, RuntimeVar
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedKernel, PreparedLoop, PreparedRebind
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 from semel.tensor.tensor import Tensor

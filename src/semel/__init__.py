@@ -40,6 +40,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.report.explain import Explanation
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import KernelProfile
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
     PreparedBufferView,
@@ -50,7 +51,6 @@ from semel.plan.rows import (
     PreparedRebind,
     PreparedSignal,
     PreparedWait,
-    RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import (

@@ -14,7 +14,8 @@ import semel
 from semel import Tensor, Variable
 from semel.errors import PlanError, SemelError, UserError, VariableError
 from semel.ir.expr import Dim
-from semel.plan.rows import PreparedCopy, PreparedKernel, RuntimeVar
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.runtime.kernel import CachedKernel
 
 N, M = Variable("n", 0, 16), Variable("m", 0, 16)

@@ -10,12 +10,7 @@ from tests.plan.kernels import kernel
 from semel.errors import CycleError, InputError, PlanError, UnsupportedError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.rows import (
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-)
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction, PreparedKernel
 from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Buffer
 

@@ -28,7 +28,8 @@ from semel.errors import (
 from semel.ir.abi import Header
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import PreparedCustomFunction, RuntimeVar
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedCustomFunction
 from semel.runtime import custom
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import (

@@ -13,7 +13,8 @@ from tests.plan.kernels import kernel
 import semel
 from semel import GraphError, PlanError, StaleError, Tensor, Variable, VariableError, config
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import PreparedKernel, RuntimeVar
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedKernel
 
 N = Variable("n", 1, 64)
 X = Tensor.input("x", (N, 4), "float32")

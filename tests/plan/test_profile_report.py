@@ -24,12 +24,8 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import RunInfo, covered_ns
 from semel.plan.report.trace import chrome_trace
-from semel.plan.rows import (
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    RuntimeVar,
-)
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction
 from semel.runtime.custom import (
     custom_function,
     find_custom_function,

@@ -23,13 +23,13 @@ from semel import (
 )
 from semel.ir.types import FLOAT32, INT64, TensorType
 from semel.plan.plan import ExecutionPlan
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
-    RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function

@@ -26,6 +26,7 @@ from semel.errors import (
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.types import FLOAT32
 from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
     PreparedBufferView,
@@ -35,7 +36,6 @@ from semel.plan.rows import (
     PreparedLoop,
     PreparedSignal,
     PreparedWait,
-    RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel

@@ -15,11 +15,7 @@ from semel import Tensor, Variable
 from semel.errors import ReleasedError
 from semel.plan.plan import ExecutionPlan
 from semel.plan.release import passing_ranges
-from semel.plan.rows import (
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-)
+from semel.plan.rows import PreparedCopy, PreparedCustomFunction, PreparedKernel
 from semel.runtime.allocator import counters
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel

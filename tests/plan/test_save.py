@@ -30,8 +30,8 @@ from semel.plan.file.write import PlanImage, Storage
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import (
-    KernelNotes,
     PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
@@ -41,7 +41,6 @@ from semel.plan.rows import (
     PreparedRebind,
     PreparedSignal,
     PreparedWait,
-    RuntimeVar,
 )
 from semel.runtime.buffer import Array
 from semel.runtime.device import DeviceCode, find_device

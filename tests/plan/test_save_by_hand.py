@@ -43,13 +43,8 @@ from semel.ir.plain import MAX_DEPTH, decode_plain, encode_plain
 from semel.ir.types import FLOAT32, TensorType
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
-from semel.plan.rows import (
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-    RuntimeVar,
-)
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction, PreparedKernel
 from semel.runtime.allocator import counters
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.custom import (

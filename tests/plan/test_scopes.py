@@ -21,7 +21,8 @@ from semel.plan import (
     PreparedOp,
     PreparedRebind,
 )
-from semel.plan.rows import MOST_DEPTH, Row, RuntimeVar
+from semel.plan.row import Row, RuntimeVar
+from semel.plan.rows import MOST_DEPTH
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
 

@@ -13,13 +13,8 @@ from semel import Tensor, Variable
 from semel.errors import CycleError, GraphError, InputError, PlanError, ReleasedError, VariableError
 from semel.ir.expr import Index
 from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.rows import (
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-    RuntimeVar,
-)
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction, PreparedKernel
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Buffer
 

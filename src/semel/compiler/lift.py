@@ -30,7 +30,8 @@ from semel.ir.outline import REPEATING, Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
 from semel.plan.program import Program
-from semel.plan.rows import PreparedKernel, PreparedOp, map_rows
+from semel.plan.rows import PreparedKernel, PreparedOp
+from semel.plan.tree import map_rows
 
 #: Ops that treat a number the same way whether it is known or not, up to the last bit.
 _EXACT = frozenset(

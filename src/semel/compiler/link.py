@@ -29,17 +29,9 @@ from semel.lower.lowered import (
 )
 from semel.ops.attrs import step_name
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
-from semel.plan.rows import (
-    KernelNotes,
-    PreparedBranch,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedOp,
-    PreparedRebind,
-    RuntimeVar,
-    num_rows,
-    walk,
-)
+from semel.plan.row import KernelNotes, RuntimeVar
+from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp, PreparedRebind
+from semel.plan.tree import num_rows, walk
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 

@@ -7,6 +7,7 @@ from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.parts import PlanMemory
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.records import KernelProfile
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
     PreparedBufferView,
@@ -18,7 +19,6 @@ from semel.plan.rows import (
     PreparedRebind,
     PreparedSignal,
     PreparedWait,
-    RuntimeVar,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel

@@ -22,7 +22,9 @@ from semel.plan.amounts import Guard
 from semel.plan.check import check_index, check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
-from semel.plan.rows import PreparedKernel, PreparedOp, RuntimeVar, num_rows
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedKernel, PreparedOp
+from semel.plan.tree import num_rows
 from semel.plan.variables import check_bounds, check_reserved
 from semel.runtime.buffer import Buffer
 from semel.runtime.device import check_device, find_device

@@ -30,8 +30,8 @@ from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
-    Placed,
     PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
@@ -42,11 +42,9 @@ from semel.plan.rows import (
     PreparedRebind,
     PreparedSignal,
     PreparedWait,
-    RuntimeVar,
-    map_rows,
-    walk,
 )
 from semel.plan.scope import RowScope
+from semel.plan.tree import Placed, map_rows, walk
 from semel.plan.variables import (
     all_variables,
     check_fixed,

@@ -16,7 +16,9 @@ from semel.errors import PlanError
 from semel.ir.expr import Variable, substitute, variables
 from semel.ir.prove import Budget, Knowledge
 from semel.plan.program import Program
-from semel.plan.rows import Placed, PreparedCopy, PreparedKernel, RuntimeVar
+from semel.plan.row import RuntimeVar
+from semel.plan.rows import PreparedCopy, PreparedKernel
+from semel.plan.tree import Placed
 from semel.plan.variables import count_ranges
 
 

@@ -19,7 +19,6 @@ from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.rows import (
-    Placed,
     PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
@@ -31,6 +30,7 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
+from semel.plan.tree import Placed
 from semel.runtime.bases import FIXED, Place
 from semel.runtime.linked import FlatProgram
 from semel.runtime.optable import TableInput, TableLoop, TableRebind, TableRow, TableStep

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from semel.ir.expr import Dim, Variable
 from semel.locks import computed_once
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables
-from semel.plan.rows import Placed, PreparedLoop, PreparedOp, PreparedRebind
+from semel.plan.rows import PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.scope import RowScope
+from semel.plan.tree import Placed
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 from semel.runtime.device import Device

@@ -47,11 +47,9 @@ from semel.plan.rows import (
     PreparedOp,
     PreparedSignal,
     PreparedWait,
-    as_it_is,
-    map_rows,
-    walk,
 )
 from semel.plan.store import ProgramStore, fork_buffers
+from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone

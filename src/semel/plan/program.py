@@ -20,7 +20,8 @@ from semel.errors import PlanError
 from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.pickled import reduce_program
-from semel.plan.rows import Placed, PreparedKernel, PreparedOp, PreparedRebind, walk
+from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
+from semel.plan.tree import Placed, walk
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 

@@ -18,13 +18,8 @@ from semel.plan.refusals import (
     variable_error,
     written_error,
 )
-from semel.plan.rows import (
-    KernelNotes,
-    PreparedCustomFunction,
-    PreparedKernel,
-    PreparedSignal,
-    PreparedWait,
-)
+from semel.plan.row import KernelNotes
+from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
 from semel.runtime.custom import call_on_host
 
 if TYPE_CHECKING:

@@ -15,14 +15,15 @@ runs. It knows what it touches, what is inside it (`bodies`), what it is called,
 a file; so a new kind of row is a record here, and steps where a device links it.
 
 A row with bodies is a fence, and so is a rebind: nothing around it moves in, out or across. Rows
-are numbered as `walk` meets them, a loop before what is inside it: these numbers are *positions*.
+are numbered as `walk` of `plan.tree` meets them, a loop before what is inside it: these numbers
+are *positions*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from semel.errors import GraphError, PlanError, VariableError
 from semel.ir.encode import as_int, as_list, as_text
@@ -38,174 +39,18 @@ from semel.ir.fields import (
     take_values,
 )
 from semel.ir.types import INT64
-from semel.runtime.buffer import Buffer
-from semel.runtime.custom import CustomFunction
+from semel.plan.row import KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
 
+_NO_NOTES = KernelNotes()
 #: The custom function whose attributes are a plan.
 GRAPH = "graph"
 #: Loops and branches inside each other; trees are walked by functions that call themselves.
 MOST_DEPTH = 64
 
-# ---------------------------------------------------------------- what rows need and say
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One argument of a row: which buffer, whether it is read (r), written (w) or both.
-
-    `size` are the bytes that may be touched, from the buffer's first on; what is written and not
-    read is written whole. Tile t stays within its own `tile_bytes`, where that is known.
-    """
-
-    index: int
-    access: str
-    size: Dim
-    tile_bytes: Dim | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BoundKernel:
-    """A kernel's symbolic quantities in the plan's variables."""
-
-    values: tuple[Dim, ...]
-    tiles: Dim
-    flops: Dim
-    bytes: Dim
-    tile_bytes: tuple[Dim | None, ...]
-    sizes_bytes: tuple[Dim, ...]
-    scratch_bytes: Dim
-
-
-class Scope(Protocol):
-    """What rows refer to and do not hold: variables, functions, the sizes of buffers."""
-
-    def bind(self, row: PreparedKernel) -> BoundKernel: ...
-    def function(self, row: PreparedCustomFunction) -> CustomFunction: ...
-    def size_bytes(self, index: int) -> int: ...
-
-
-class RowWriter(Protocol):
-    """How a row says what is stored elsewhere in a file."""
-
-    def dim(self, value: Dim) -> Any: ...
-    def kernel(self, kernel: CachedKernel) -> int: ...
-    def plain(self, where: str, value: Any) -> Any: ...
-    def attrs(self, row: PreparedCustomFunction) -> Any: ...
-
-
-class RowReader(Protocol):
-    """The same on the way back."""
-
-    @property
-    def device(self) -> str: ...
-    def dim(self, record: Any) -> Dim: ...
-    def variable(self, record: Any) -> Variable: ...
-    def kernel(self, record: Any) -> CachedKernel: ...
-    def plain(self, record: Any) -> Any: ...
-    def attrs(self, kind: str, record: Any) -> Any: ...
-    def signal(self, name: str, value: int) -> TimelineSignal: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeVar:
-    """A variable as one row sees it; `max_val=None` means no upper bound."""
-
-    name: str
-    min_val: int
-    max_val: int | None = None
-
-    def __post_init__(self) -> None:
-        take("RuntimeVar", "name", str, self.name)
-        where = f"variable '{self.name}'"
-        low = take_value(where, "min_val", self.min_val)
-        high = None if self.max_val is None else take_value(where, "max_val", self.max_val)
-        if high is not None and high < low:
-            raise VariableError(where, f"must have min_val <= max_val, got [{low}, {high}].")
-        set_fields(self, min_val=low, max_val=high)
-
-    @staticmethod
-    def of(variable: Variable) -> RuntimeVar:
-        """The record for a graph variable."""
-        return RuntimeVar(variable.name, variable.min, variable.max)
-
-    def as_variable(self) -> Variable:
-        """The graph variable of that name and range."""
-        return Variable(self.name, self.min_val, self.max_val)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelNotes:
-    """What the compiler tells people about a kernel call.
-
-    The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
-    result is not computed inside the kernel that wants it, and the `choice` of how it is cut.
-    """
-
-    check_origins: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    reason: str = ""
-    choice: str = ""
-
-
-_NO_NOTES = KernelNotes()
-
-
 # ---------------------------------------------------------------- rows
-
-
-class Row:
-    """What all rows have; see the records below."""
-
-    __slots__ = ()
-    kind: ClassVar[str]
-    id: int
-    buffer_indices: tuple[int, ...]
-    dependencies: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """What it is called in reports."""
-        return self.kind
-
-    @property
-    def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
-        """The lists of rows inside."""
-        return ()
-
-    @property
-    def is_fence(self) -> bool:
-        """Whether nothing may move across it."""
-        return bool(self.bodies)
-
-    @property
-    def runtime_vars(self) -> tuple[RuntimeVar, ...]:
-        """The variables that it takes the values of."""
-        return ()
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The expressions over variables that it has itself."""
-        return ()
-
-    def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
-        """The same row with other lists of rows inside."""
-        return self  # type: ignore[return-value]  # only the records below are rows
-
-    def uses(self, scope: Scope) -> tuple[Use, ...]:
-        """What it touches itself, without what is inside."""
-        return ()
-
-    def encode(self, to: RowWriter) -> dict[str, Any]:
-        """Its form in a file; what is as usual is left out."""
-        record: dict[str, Any] = {"kind": self.kind, "id": self.id}
-        if self.buffer_indices:
-            record["buffers"] = list(self.buffer_indices)
-        if self.dependencies:
-            record["dependencies"] = list(self.dependencies)
-        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,79 +556,6 @@ _RECORDS = {
     **{cls.kind: cls for cls in get_args(PreparedOp) if cls is not PreparedCustomFunction},
     "function": PreparedCustomFunction,
 }
-
-
-# ---------------------------------------------------------------- trees of rows
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """A row that another is inside of, and in which of its bodies."""
-
-    position: int
-    row: PreparedOp
-    body: int
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A row of a tree at its position; `around` are the rows it is inside of, outermost first."""
-
-    position: int
-    row: PreparedOp
-    around: tuple[Around, ...] = ()
-
-    @property
-    def loops(self) -> tuple[PreparedLoop, ...]:
-        """The loops it is inside of."""
-        return tuple(a.row for a in self.around if isinstance(a.row, PreparedLoop))
-
-
-def walk(rows: Sequence[PreparedOp]) -> list[Placed]:
-    """All rows of a tree in the order of their positions."""
-    found: list[Placed] = []
-    _walk(rows, (), found)
-    return found
-
-
-def _walk(rows: Sequence[PreparedOp], around: tuple[Around, ...], found: list[Placed]) -> None:
-    for row in rows:
-        position = len(found)
-        found.append(Placed(position, row, around))
-        for number, body in enumerate(row.bodies):
-            _walk(body, (*around, Around(position, row, number)), found)
-
-
-def num_rows(row: PreparedOp) -> int:
-    """The row, and all that is inside it."""
-    return 1 + sum(num_rows(inner) for body in row.bodies for inner in body)
-
-
-def map_rows(
-    rows: Sequence[PreparedOp], change: Callable[[PreparedOp], PreparedOp]
-) -> tuple[PreparedOp, ...]:
-    """The tree with `change(row)` in the place of each row; insides first."""
-    return tuple(
-        change(row.with_bodies([map_rows(body, change) for body in row.bodies])) for row in rows
-    )
-
-
-def as_it_is(op: PreparedOp, buffers: Sequence[Buffer], values: Mapping[str, int]) -> PreparedOp:
-    """The row with these values of variables, and with where its buffers lie now.
-
-    Without any buffers: they are gone, and so are their addresses.
-    """
-    if not isinstance(op, PreparedKernel):
-        return op
-    known = {**values, **op.fixedvars}
-    names = [var.name for var in op.runtime_vars]
-    own = [buffers[i] for i in op.buffer_indices] if buffers else []
-    return replace(
-        op,
-        vals=tuple(known[name] for name in names) if known.keys() >= set(names) else (),
-        buffer_ptrs=tuple(b.address for b in own),
-        buffer_ids=tuple(b.storage_id for b in own),
-    )
 
 
 # ---------------------------------------------------------------- reading

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Variable, substitute, upper_bound
-from semel.plan.rows import BoundKernel, PreparedCustomFunction, PreparedKernel, PreparedOp
+from semel.plan.row import BoundKernel
+from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction
 

@@ -15,16 +15,15 @@ from semel.errors import PlanError, VariableError
 from semel.ir.expr import Dim, Index, Variable, atoms, substitute, upper_bound, variables
 from semel.ir.types import TensorType
 from semel.plan.program import PlanVariable, Program
+from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
-    Around,
-    Placed,
     PreparedCustomFunction,
     PreparedKernel,
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
-    RuntimeVar,
 )
+from semel.plan.tree import Around, Placed
 
 #: Variables that the runtime owns: kernels learn who they are from their lane.
 RESERVED_VARIABLES = frozenset({"core_id"})

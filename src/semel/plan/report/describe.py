@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING
 from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, ProfiledOp
-from semel.plan.rows import (
-    Placed,
-    PreparedCustomFunction,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedOp,
-)
+from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.tree import Placed
 
 if TYPE_CHECKING:
     from semel.plan.link import LinkedRows

@@ -27,14 +27,9 @@ from semel.plan.report.describe import (
     written_positions,
 )
 from semel.plan.report.text import format_explanation
-from semel.plan.rows import (
-    KernelNotes,
-    Placed,
-    PreparedBranch,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedOp,
-)
+from semel.plan.row import KernelNotes
+from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.tree import Placed
 from semel.runtime.allocator import align
 
 if TYPE_CHECKING:

@@ -1,0 +1,173 @@
+"""What every row of a program needs and says; the records themselves are in `plan.rows`.
+
+    Row x Scope --uses-->  Use: which buffers a row reads and writes, and how much of them
+    Row x RowWriter --encode-->  its record in a file, RowReader for the way back
+
+A row refers to variables, functions and buffers and holds none of them: a `Scope` knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from semel.errors import VariableError
+from semel.ir.expr import Dim, Variable
+from semel.ir.fields import set_fields, take, take_value
+from semel.runtime.custom import CustomFunction
+from semel.runtime.kernel import CachedKernel
+from semel.runtime.timeline import TimelineSignal
+
+if TYPE_CHECKING:
+    from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One argument of a row: which buffer, whether it is read (r), written (w) or both.
+
+    `size` are the bytes that may be touched, from the buffer's first on; what is written and not
+    read is written whole. Tile t stays within its own `tile_bytes`, where that is known.
+    """
+
+    index: int
+    access: str
+    size: Dim
+    tile_bytes: Dim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundKernel:
+    """A kernel's symbolic quantities in the plan's variables."""
+
+    values: tuple[Dim, ...]
+    tiles: Dim
+    flops: Dim
+    bytes: Dim
+    tile_bytes: tuple[Dim | None, ...]
+    sizes_bytes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+class Scope(Protocol):
+    """What rows refer to and do not hold: variables, functions, the sizes of buffers."""
+
+    def bind(self, row: PreparedKernel) -> BoundKernel: ...
+    def function(self, row: PreparedCustomFunction) -> CustomFunction: ...
+    def size_bytes(self, index: int) -> int: ...
+
+
+class RowWriter(Protocol):
+    """How a row says what is stored elsewhere in a file."""
+
+    def dim(self, value: Dim) -> Any: ...
+    def kernel(self, kernel: CachedKernel) -> int: ...
+    def plain(self, where: str, value: Any) -> Any: ...
+    def attrs(self, row: PreparedCustomFunction) -> Any: ...
+
+
+class RowReader(Protocol):
+    """The same on the way back."""
+
+    @property
+    def device(self) -> str: ...
+    def dim(self, record: Any) -> Dim: ...
+    def variable(self, record: Any) -> Variable: ...
+    def kernel(self, record: Any) -> CachedKernel: ...
+    def plain(self, record: Any) -> Any: ...
+    def attrs(self, kind: str, record: Any) -> Any: ...
+    def signal(self, name: str, value: int) -> TimelineSignal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVar:
+    """A variable as one row sees it; `max_val=None` means no upper bound."""
+
+    name: str
+    min_val: int
+    max_val: int | None = None
+
+    def __post_init__(self) -> None:
+        take("RuntimeVar", "name", str, self.name)
+        where = f"variable '{self.name}'"
+        low = take_value(where, "min_val", self.min_val)
+        high = None if self.max_val is None else take_value(where, "max_val", self.max_val)
+        if high is not None and high < low:
+            raise VariableError(where, f"must have min_val <= max_val, got [{low}, {high}].")
+        set_fields(self, min_val=low, max_val=high)
+
+    @staticmethod
+    def of(variable: Variable) -> RuntimeVar:
+        """The record for a graph variable."""
+        return RuntimeVar(variable.name, variable.min, variable.max)
+
+    def as_variable(self) -> Variable:
+        """The graph variable of that name and range."""
+        return Variable(self.name, self.min_val, self.max_val)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNotes:
+    """What the compiler tells people about a kernel call.
+
+    The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
+    result is not computed inside the kernel that wants it, and the `choice` of how it is cut.
+    """
+
+    check_origins: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    choice: str = ""
+
+
+class Row:
+    """What all rows have; see the records below."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    id: int
+    buffer_indices: tuple[int, ...]
+    dependencies: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return self.kind
+
+    @property
+    def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
+        """The lists of rows inside."""
+        return ()
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether nothing may move across it."""
+        return bool(self.bodies)
+
+    @property
+    def runtime_vars(self) -> tuple[RuntimeVar, ...]:
+        """The variables that it takes the values of."""
+        return ()
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The expressions over variables that it has itself."""
+        return ()
+
+    def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
+        """The same row with other lists of rows inside."""
+        return self  # type: ignore[return-value]  # only the records below are rows
+
+    def uses(self, scope: Scope) -> tuple[Use, ...]:
+        """What it touches itself, without what is inside."""
+        return ()
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        """Its form in a file; what is as usual is left out."""
+        record: dict[str, Any] = {"kind": self.kind, "id": self.id}
+        if self.buffer_indices:
+            record["buffers"] = list(self.buffer_indices)
+        if self.dependencies:
+            record["dependencies"] = list(self.dependencies)
+        return record
