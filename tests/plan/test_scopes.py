@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,14 @@ from semel.plan import (
     PreparedLoop,
     PreparedOp,
     PreparedRebind,
+    PreparedSignal,
+    PreparedWait,
 )
 from semel.plan.row import Row, RuntimeVar
 from semel.plan.rows import MOST_DEPTH
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
+from semel.runtime.timeline import TimelineSignal
 
 X, COUNT, OUT, FLAG = range(4)
 LATE = Variable("late", 0, 8)
@@ -189,3 +193,31 @@ def test_dependencies_stay_beside_a_row() -> None:
 def test_names_of_the_runtime_count_no_loop() -> None:
     with pytest.raises(VariableError, match="'core_id' is reserved for the runtime"):
         builder(loop(double(), counter="core_id")).build()
+
+
+# ---------------------------------------------------------------- divisors
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    m, signal = Variable("m", 0, 8), TimelineSignal("scopes", 100)
+    rows: dict[str, PreparedOp] = {
+        "limit = (8 // m)": rebind("late", 8 // m),
+        "value = (8 // m)": PreparedWait(1, signal, 8 // m),
+        "trip = (8 // m)": loop(double(), trip=8 // m, id=1),
+    }
+    for what, row in rows.items():
+        plan = builder(row, double()).build(threads=1)
+        plan.execute_with_vars(m=8)
+        with pytest.raises(VariableError, match=rf"op 1: {re.escape(what)} must divide by at"):
+            plan.execute_with_vars(m=0)
+
+
+def test_no_trip_or_value_divides_by_a_counter_that_may_be_zero() -> None:
+    c = Variable("c", 0)
+    for inner in (loop(trip=8 // c, counter="d", id=1), PreparedSignal(1, SIGNAL, 8 // c)):
+        with pytest.raises(PlanError, match=r"op 1.*must divide by at least 1 in every iteration"):
+            builder(loop(inner), double()).build()
+    builder(loop(loop(trip=8 // (c + 1), counter="d", id=1)), double()).build().execute()
+
+
+SIGNAL = TimelineSignal("scopes")

@@ -18,6 +18,7 @@ from semel.errors import (
     UnsupportedError,
 )
 from semel.ir.expr import (
+    Dim,
     Variable,
     divisors,
     is_positive,
@@ -52,6 +53,7 @@ from semel.plan.variables import (
     check_loops,
     check_reserved,
     count_ranges,
+    own_dims,
     with_ranges,
 )
 from semel.runtime.buffer import Buffer
@@ -456,7 +458,7 @@ def _all_guards(
         for axis, dim in enumerate(io.type.shape)
     ]
     ranges = count_ranges(placed)
-    amounts += [_trip_amount(p.row, ranges) for p in placed if isinstance(p.row, PreparedLoop)]
+    amounts += [_amount(*own, ranges) for p in placed for own in own_dims(p.row)]
     exact |= ranges
     amounts = [
         a if isinstance(a.value, int) else replace(a, value=in_terms_of(exact, a.value))
@@ -480,15 +482,15 @@ def _all_guards(
     )
 
 
-def _trip_amount(loop: PreparedLoop, counters: Mapping[str, Variable]) -> Amount:
-    """How often a loop runs; where an outer counter decides, below zero nothing runs."""
-    where, trip = f"op {loop.id}", with_ranges(loop.trip, counters)
-    for divisor in divisors(trip):
+def _amount(where: str, what: str, dim: Dim, counters: Mapping[str, Variable]) -> Amount:
+    """What a row computes itself. Trips are counts; where a counter decides, none below zero."""
+    value = with_ranges(dim, counters)
+    for divisor in divisors(value):
         if any(v.name in counters for v in variables(divisor)) and not is_positive(divisor):
-            message = f"trip = {trip} must divide by at least 1 in every iteration, got {divisor}."
-            raise PlanError(where, message, op=loop.id)
-    is_counted = any(v.name in counters for v in variables(trip))
-    return Amount(where, "trip", trip, is_count=not is_counted)
+            message = f"{what} = {dim} must divide by at least 1 in every iteration, got {divisor}."
+            raise PlanError(where, message)
+    is_counted = any(v.name in counters for v in variables(value))
+    return Amount(where, what, value, is_count=what == "trip" and not is_counted)
 
 
 def _limits(late: Sequence[PlanVariable]) -> Iterator[Guard]:

@@ -193,10 +193,15 @@ def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str
         for io in ios:
             for axis, dim in enumerate(io.type.shape):
                 yield f"{kind} '{io.name}'", f"axis {axis}", dim
-    for row in (p.row for p in placed):
-        what = {"loop": "trip", "rebind": "limit"}.get(row.kind, "value")
-        for dim in row.dims:
-            yield f"op {row.id}", what, dim
+    for p in placed:
+        yield from own_dims(p.row)
+
+
+def own_dims(row: PreparedOp) -> Iterator[tuple[str, str, Dim]]:
+    """The expressions that a row has itself: whose, what for, and which."""
+    what = {"loop": "trip", "rebind": "limit"}.get(row.kind, "value")
+    for dim in row.dims:
+        yield f"op {row.id}", what, dim
 
 
 def check_reserved(where: str, name: str) -> None:
