@@ -165,3 +165,38 @@ def test_what_was_copied_with_the_plan_is_as_stale_there(how: str, tmp_path: Pat
     other.execute_with_vars(t=0)
     with pytest.raises(StaleError, match=EARLIER):
         other.output_buffer.numpy()
+
+
+def test_an_arm_that_did_not_run_wrote_nothing() -> None:
+    s = Sketch(8, fixed=False)
+    s.buffer("x")
+    s.branch("p")
+    s.op("double", "x", "out")
+    s.end()
+    plan = s.build("out")
+    mine = np.arange(8, dtype=np.float32)
+    s.buffers["out"].copyin(mine)
+    s.buffers["x"].copyin(mine)
+    for n in (8, 2):
+        plan.execute_with_vars(n=n)
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), mine)
+    s.flag("p").copyin(np.array([True]))
+    plan.execute_with_vars(n=3)
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), [0, 2, 4, 3, 4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_an_arm_is_not_sure_to_overwrite(is_taken: bool) -> None:
+    """What is before the branch wrote more at an earlier run; the arm may write the rest or not."""
+    s = Sketch(8, fixed=False)
+    s.op("double", "x", "out")
+    s.branch("p")
+    s.op("increment", "x", "out", fixedvars={"n": 4})
+    s.end()
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.arange(8, dtype=np.float32))
+    s.flag("p").copyin(np.array([is_taken]))
+    plan.execute_with_vars(n=8)
+    plan.execute_with_vars(n=4)
+    with pytest.raises(StaleError, match=r"bytes \[16, 32\) are of an earlier run"):
+        plan.output_buffer.numpy()
