@@ -36,8 +36,9 @@ from semel.runtime.buffer import Buffer
 
 MOST = 1 << 22
 N = Variable("n", 1, 12)
-NAMES = ("kernel", "copy", "view", "function", "loop", "branch", "rebind", "graph", "io", "arena",
-         "constant", "state", "n", "core_id", "late0", "step0", "step1", "x", "y", "")  # fmt: skip
+NAMES = ("kernel", "copy", "view", "function", "loop", "branch", "rebind", "graph", "wait",
+         "signal", "io", "arena", "constant", "state", "n", "core_id", "late0",
+         "step0", "step1", "x", "y", "")  # fmt: skip
 NUMBERS = (-1, 0, 1, 2, 3, 7, 8, 16, 64, 200, 1 << 20, 1 << 31, 1 << 40, 1 << 62, -(1 << 40))
 
 
@@ -177,6 +178,9 @@ def wrap(rows: list[Any], whole: list[Any], rng: Random) -> None:
         rows[at : at + 1] = rng.choice(insides)
     elif insides and rng.random() < 0.5:
         rng.choice(insides).append(rows.pop(rng.randrange(len(rows))))
+    elif rng.random() < 0.2:
+        kind, value = rng.choice(("wait", "signal")), rng.choice((*NUMBERS, [0], [1]))
+        rows.insert(at, {"kind": kind, "id": 1, "signal": ["s", 0], "value": value})
     elif rng.random() < 0.5:
         counter, trip = rng.choice(NAMES), rng.choice((*NUMBERS, [0], [1], [2]))
         rows[at] = {"kind": "loop", "id": 1, "counter": counter, "trip": trip,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,12 @@ from semel.plan import (
     PreparedSignal,
     PreparedWait,
 )
+from semel.plan.check import check_plan
 from semel.plan.row import Row, RuntimeVar
 from semel.plan.rows import MOST_DEPTH
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
+from semel.runtime.device import find_device
 from semel.runtime.timeline import TimelineSignal
 
 X, COUNT, OUT, FLAG = range(4)
@@ -188,6 +191,13 @@ def test_bodies_nest_up_to_a_limit() -> None:
 def test_dependencies_stay_beside_a_row() -> None:
     with pytest.raises(PlanError, match=r"op 4.*depends on op 3, which is not there.*beside it"):
         builder(double(), loop(PreparedCopy(4, (OUT, X), (3,)))).build()
+
+
+def test_what_a_row_must_follow_is_said_of_rows_that_are_there() -> None:
+    plan = builder(double()).build(threads=1)
+    program = replace(plan.program, after={99: (0,)})
+    with pytest.raises(PlanError, match=r"after.*of which there are 1, got 99"):
+        check_plan(program, plan.buffers, find_device("cpu"), 1)
 
 
 def test_names_of_the_runtime_count_no_loop() -> None:

@@ -80,6 +80,12 @@ def check_plan(
     order = _Order(program.after)
     order.take(None, rows, 0)
     _check_run_order(program.run_order, order.blocks[None])
+    unknown = sorted(program.after.keys() - order.edges.keys())
+    if unknown:
+        message = (
+            f"must name rows of the program, of which there are {len(placed)}, got {unknown[0]}."
+        )
+        raise PlanError("after", message)
     counters = check_loops(placed)
     plan_variables, late = all_variables(program, declared, placed, counters)
     check_late(program, placed)
