@@ -18,6 +18,7 @@ from functools import cache, partial
 
 import numpy as np
 
+import semel
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
 from semel.devices.cpu.elf import LoadedCode, load_object
@@ -79,6 +80,8 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
         "iteration": _iteration_overhead,
         "while": _while_overhead,
         "late": _late_overhead,
+        "bind": _bind_new,
+        "bind again": _bind_again,
         "barrier": _barrier_overhead,
         "siblings": _siblings,
         "clones": _clones,
@@ -224,6 +227,34 @@ def _late_overhead() -> PlanRow:
         plans.append(builder.build(threads=1))
     without_s, with_s = _best(plans, calls=50)
     return PlanRow("a late size, 1 thread", (with_s - without_s) / many * 1e9, "ns", 1000)
+
+
+def _bind_new() -> PlanRow:
+    """Another array in the place of a bound one, over a run with the arrays that are there."""
+    return PlanRow("binding a new array, over an execute", _bind_us(64), "us", 3)
+
+
+def _bind_again() -> PlanRow:
+    """Two arrays that take turns."""
+    return PlanRow("binding the array before again, over an execute", _bind_us(2), "us", 1)
+
+
+def _bind_us(count: int) -> float:
+    x, y = (semel.Tensor.input(name, (64,)) for name in "xy")
+    plan = semel.prepare({"out": x + y}, threads=1)
+    arrays = [np.ones(64, np.float32) for _ in range(count)]
+    for name in "xy":
+        plan.bind_input(name, arrays[0])
+    best = {True: float("inf"), False: float("inf")}
+    for _ in range(200):
+        for is_bound in best:
+            start = time.perf_counter_ns()
+            for array in arrays:
+                if is_bound:
+                    plan.bind_input("x", array)
+                plan.execute()
+            best[is_bound] = min(best[is_bound], (time.perf_counter_ns() - start) / count)
+    return (best[True] - best[False]) / 1e3
 
 
 def _barrier_overhead() -> PlanRow:

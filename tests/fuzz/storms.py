@@ -59,6 +59,10 @@ class Case:
             found, asked = (f"{a.shape} {a.ravel()[:6]}" for a in (got, want))
             raise AssertionError(f"wrong: {found} is not {asked}, {self.plan.threads} threads")
 
+    def bind(self, array: Any) -> None:
+        self.plan.bind_input("x", array)
+        self.plan.unbind()
+
     def meddle(self, rng: Random) -> None:
         """Anything that would change a run: accepted between runs, refused inside one."""
         plan, array = self.plan, self.array(rng)
@@ -69,7 +73,7 @@ class Case:
             lambda: plan.execute_with_vars(n=rng.randrange(1, 64)),
             lambda: plan.buffers[plan._engine.state.inputs["x"].index].copyin(array),
             plan.output_buffer.numpy,
-            lambda: (plan.bind_input("x", array), plan.unbind()),
+            lambda: self.bind(array),
         ]
         rng.choice(choices)()
 

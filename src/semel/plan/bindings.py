@@ -9,14 +9,19 @@ output copied out after it, so that the run is as if everything were read before
 written. Which one it is depends on addresses alone and is decided for all arrays together,
 whenever one is bound or unbound.
 
-Invariant: an array that is bound is kept alive; the shapes of all are checked before a run.
+An array of the same shape in the place of a direct one is *swapped*: it is compared with the bytes
+that it must not overlap, which are known from the last decision, and the input's base moves. The
+array before it is remembered, so that two arrays that take turns cost two stores each time.
+
+Invariant: an array that is bound is kept alive, and so is the one before it; the shapes of all
+are checked before a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,7 +33,7 @@ from semel.plan.state import PlanState
 from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
-from semel.runtime.memory import Memory
+from semel.runtime.memory import Bytes, Memory
 
 
 @dataclass(slots=True)
@@ -40,6 +45,17 @@ class Binding:
     is_output: bool
     own: tuple[Memory, int, int]
     is_direct: bool = False
+    #: Of a direct one: its bytes as memory, the base that lies there, the array before it, and
+    #: what another array in its place must not touch; none if that has to be found out again.
+    memory: HostMemory | None = None
+    base: int = -1
+    lent: Lent | None = None
+    before: Lent | None = None
+    fences: list[tuple[int, int]] | None = None
+
+
+#: An array that may lie in the place of a buffer, its bytes, and where that is.
+Lent: TypeAlias = tuple[Array, Bytes, int]
 
 
 class Bindings:
@@ -55,6 +71,7 @@ class Bindings:
         self._buffers, self._written, self._state = buffers, written, state
         self._late = tuple(late)
         self._bound: dict[tuple[bool, str], Binding] = {}
+        self._has_outputs = False
         self._checked_version = -1
 
     def __bool__(self) -> bool:
@@ -93,39 +110,94 @@ class Bindings:
             if binding.is_direct:
                 self._state.is_moving = True
                 self._buffers[binding.io.index].move(*binding.own)
-                binding.is_direct = False
+                binding.is_direct, binding.fences = False, None
 
     def attach(self, bases: Mapping[int, int]) -> None:
         """Decide about every array, move the buffers, and their bases with them."""
         for binding in self._bound.values():
             buffer = self._buffers[binding.io.index]
             binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
+            binding.fences = None
+        self._has_outputs = any(b.is_output for b in self._bound.values())
         direct = [b for b in self._bound.values() if self._can_be_direct(b)]
         for binding in direct:
             data = binding.array.reshape(-1).view(np.uint8)
-            self._buffers[binding.io.index].move(HostMemory.over(data), 0, data.size)
+            binding.memory, binding.base = HostMemory.over(data), bases[binding.io.index]
+            binding.lent, binding.before = (binding.array, data, _range(binding.array)[0]), None
+            binding.fences = self._fences(binding)
+            self._buffers[binding.io.index].move(binding.memory, 0, data.size)
             binding.is_direct = True
         for index, base in bases.items():
             self._state.run.set_base(base, self._buffers[index].address)
         self._checked_version = -1
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a run has nothing to copy and no shape to look at."""
+        return all(b.is_direct and not b.is_output for b in self._bound.values())
+
+    # ------------------------------------------------------------ swapping
+
+    def swap(self, name: str, array: Any, is_output: bool) -> bool:
+        """Put the array in the place of a direct one, if it can be there as that was."""
+        binding = self._bound.get((is_output, name))
+        if binding is None or binding.fences is None or self._state.is_released:
+            return False
+        lent = binding.before
+        if lent is None or lent[0] is not array or array.shape != binding.array.shape:
+            lent = _lend(binding, binding.fences, array)
+            if lent is None:
+                return False
+        state = self._state
+        state.is_moving = True
+        state.swap_base(binding.base, lent[2])
+        binding.before, binding.lent, binding.array = binding.lent, lent, lent[0]
+        binding.memory.bytes = lent[1]  # type: ignore[union-attr]  # what has fences is direct
+        if self._has_outputs:
+            self._forget_fences(binding)
+        state.is_moving = False
+        return True
+
+    def _forget_fences(self, moved: Binding) -> None:
+        """What an output must not touch is elsewhere now, and for others where an output is."""
+        for other in self._bound.values():
+            if other is not moved and (moved.is_output or other.is_output):
+                other.fences = None
+
+    def _fences(self, binding: Binding) -> list[tuple[int, int]]:
+        """The bytes that another array in this place must not touch."""
+        taken = self._taken(binding, self._own_ranges())
+        if not binding.is_output:
+            taken += [_range(b.array) for b in self._bound.values() if b.is_output]
+        return _merged(taken)
+
     def _can_be_direct(self, binding: Binding) -> bool:
         index, where = binding.io.index, _range(binding.array)
         if not self._buffers[index].memory.is_host:
             return False  # the device cannot reach the array
-        own = [_own_range(b) for b in self._buffers]
+        own = self._own_ranges()
         if where[0] == where[1] or any(
             _meet(own[index], other) for i, other in enumerate(own) if i != index
         ):
             return False  # views of the plan's buffer would not follow
-        others = [b for b in self._bound.values() if b is not binding]
-        if binding.is_output:
-            taken = own + [_range(b.array) for b in others]
-        elif index in self._written:
+        if not binding.is_output and index in self._written:
             return False  # the caller's array is not the plan's to change
-        else:
-            taken = [own[i] for i in self._written]
-        return not any(_meet(where, other) for other in taken)
+        return not any(_meet(where, other) for other in self._taken(binding, own))
+
+    def _own_ranges(self) -> list[tuple[int, int]]:
+        """Where each buffer lies when no array is in its place."""
+        moved = {b.io.index: b.own for b in self._bound.values() if b.is_direct}
+        return [
+            _own_range(*moved.get(i, (b.memory, b.offset, b.capacity_bytes)))
+            for i, b in enumerate(self._buffers)
+        ]
+
+    def _taken(self, binding: Binding, own: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The bytes that an array in this place must not touch."""
+        if binding.is_output:
+            others = (b for b in self._bound.values() if b is not binding)
+            return [*own, *(_range(b.array) for b in others)]
+        return [own[i] for i in self._written]
 
     # ------------------------------------------------------------ running
 
@@ -194,13 +266,45 @@ def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:
     return array
 
 
+def _lend(binding: Binding, fences: Sequence[tuple[int, int]], array: Any) -> Lent | None:
+    """The array in the place of another of the same shape; None if all must be decided again."""
+    is_like = (
+        type(array) is np.ndarray
+        and array.shape == binding.array.shape
+        and array.dtype == binding.array.dtype
+    )
+    if not is_like:
+        return None
+    flags = array.flags
+    if not flags.c_contiguous or not flags.aligned or (binding.is_output and not flags.writeable):
+        return None
+    address = int(array.ctypes.data)
+    end = address + array.nbytes
+    for low, high in fences:
+        if address < high and low < end:
+            return None
+    return array, array.reshape(-1).view(np.uint8), address
+
+
 def _range(array: Array) -> tuple[int, int]:
     start = int(array.ctypes.data)
     return start, start + array.nbytes
 
 
-def _own_range(buffer: Buffer) -> tuple[int, int]:
-    return buffer.address, buffer.address + buffer.capacity_bytes
+def _own_range(memory: Memory, offset: int, capacity_bytes: int) -> tuple[int, int]:
+    start = memory.address + offset
+    return start, start + capacity_bytes
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few ranges as possible."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
 
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -215,7 +215,7 @@ class Engine:
             )
             self.relink()
         finally:
-            self._check_moved()
+            self.check_moved()
         self.growths += 1
         tell_growth(values, used, self.memory.peak_bytes)
 
@@ -271,7 +271,7 @@ class Engine:
             change()
             self.attach()
         finally:
-            self._check_moved()
+            self.check_moved()
 
     def bind_input(self, io: PlanIO, array: Array) -> None:
         """Read an input from an array; to be called while nothing is attached."""
@@ -300,14 +300,14 @@ class Engine:
             self.state.is_moving = True
             self.bindings.attach(self.linked.bases)
             plain = self.plain_enter
-            self.enter = partial(self.bindings.run, plain) if self.bindings else plain
+            self.enter = plain if self.bindings.is_silent else partial(self.bindings.run, plain)
             self.state.is_moving = False
         finally:
-            self._check_moved()
+            self.check_moved()
 
-    def _check_moved(self) -> None:
+    def check_moved(self) -> None:
         """A signal that comes while memory moves leaves nothing that could be used safely."""
-        if self.state.is_moving:
+        if self.state.is_moving and not self.state.is_released:
             self.executable.stop()
             self.state.give_up(INTERRUPTED)
 

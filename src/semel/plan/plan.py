@@ -331,28 +331,54 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ arrays without a copy
 
-    @alone
     def bind_input(self, name: str, array: Array) -> None:
         """Let the plan read the input from `array` itself at each run, until `unbind`.
 
-        If the array overlaps what the plan writes, it is copied in before each run instead.
+        If the array overlaps what the plan writes, it is copied in before each run instead. Another
+        array of the same shape in the place of one costs next to nothing; the plan holds both.
         """
-        self._engine.state.check_alive()
-        io = find_io("input", self._engine.parts.input_io, name)
-        checked = check_array(io, array, is_output=False)
-        self._engine.ensure_capacity(self._engine.state.solve({name: checked.shape}))
-        self._engine.rebind(lambda: self._engine.bind_input(io, checked))
+        if not self._swap(name, array, False):
+            self._bind_input(name, array)
 
-    @alone
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
         If the array overlaps anything that the plan uses, it is copied out after each run.
         """
-        self._engine.state.check_alive()
-        io = find_io("output", self._engine.parts.output_io, name)
+        if not self._swap(name, array, True):
+            self._bind_output(name, array)
+
+    def _swap(self, name: str, array: Array, is_output: bool) -> bool:
+        """Like `Hold.alone`, in place to save the calls."""
+        engine = self._engine
+        with engine.lock:
+            hold = engine.hold
+            if hold.is_held:
+                raise hold.refusal()
+            try:
+                hold.is_held = True
+                return engine.bindings.swap(name, array, is_output)
+            finally:
+                hold.is_held = False
+                if engine.state.is_moving:
+                    engine.check_moved()
+
+    @alone
+    def _bind_input(self, name: str, array: Array) -> None:
+        engine = self._engine
+        engine.state.check_alive()
+        io = find_io("input", engine.parts.input_io, name)
+        checked = check_array(io, array, is_output=False)
+        engine.ensure_capacity(engine.state.solve({name: checked.shape}))
+        engine.rebind(lambda: engine.bind_input(io, checked))
+
+    @alone
+    def _bind_output(self, name: str, array: Array) -> None:
+        engine = self._engine
+        engine.state.check_alive()
+        io = find_io("output", engine.parts.output_io, name)
         checked = check_array(io, array, is_output=True)
-        self._engine.rebind(lambda: self._engine.bindings.add(io, checked, is_output=True))
+        engine.rebind(lambda: engine.bindings.add(io, checked, is_output=True))
 
     @alone
     def unbind(self, name: str | None = None) -> None:

@@ -93,6 +93,13 @@ class PlanState:
             self._voided = (self.run.attempts, why)
         self.run.void()
 
+    def swap_base(self, number: int, address: int) -> None:
+        """Memory that may move lies elsewhere from now on; the outputs are of no run."""
+        attempts = self.run.swap_base(number, address)
+        if attempts:
+            self._voided = (attempts, "arrays were bound or unbound")
+        self.version += 1
+
     def why_void(self) -> str:
         """Why the outputs cannot be read."""
         attempts, why = self._voided

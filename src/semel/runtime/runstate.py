@@ -15,7 +15,8 @@ from semel.runtime.events import count_steps
 from semel.runtime.optable import OpTable
 from semel.runtime.words import Words
 
-_DIRTY = int(Header.DIRTY)
+# Plain ints index faster than members of an enum.
+_DIRTY, _VALID, _ATTEMPTS = int(Header.DIRTY), int(Header.VALID), int(Header.ATTEMPTS)
 
 
 class RunState:
@@ -85,6 +86,15 @@ class RunState:
     def set_base(self, number: int, address: int) -> None:
         """Memory that may move lies here from the next run on."""
         self._table.set_base(number, address)
+
+    def swap_base(self, number: int, address: int) -> int:
+        """Like `set_base`, and the outputs are of no run; which run they were of, if of one."""
+        words = self._words
+        self._table.set_base(number, address)
+        if words[_VALID]:
+            words[_VALID] = 0
+            return int(words[_ATTEMPTS])
+        return 0
 
     # ------------------------------------------------------------ runs
 

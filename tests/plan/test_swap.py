@@ -1,0 +1,139 @@
+"""Arrays that take the place of bound ones: the right numbers, whatever they overlap."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import semel
+from semel import Tensor, Variable
+from semel.errors import InputError, ReleasedError, StaleError
+from semel.plan import ExecutionPlan
+
+N = Variable("n", 1, 64)
+
+
+def add(threads: int = 1) -> ExecutionPlan:
+    x, y = Tensor.input("x", (N,)), Tensor.input("y", (N,))
+    return semel.prepare({"out": x + 2 * y}, threads=threads, bindings={"n": 8})
+
+
+def full(value: float, size: int = 8) -> Any:
+    return np.full(size, value, np.float32)
+
+
+def test_each_array_is_read_where_it_lies() -> None:
+    plan = add()
+    arrays = [full(i) for i in range(5)]
+    plan.bind_input("y", full(1))
+    for i in (0, 1, 0, 1, 2, 3, 2, 4, 0):
+        plan.bind_input("x", arrays[i])
+        plan.execute()
+        assert plan.staged == []
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), full(i + 2))
+        arrays[i][:] += 0  # the caller's own
+    arrays[0][:] = 40
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), full(42))
+    assert plan.buffers[plan._engine.state.inputs["x"].index].numpy().tolist() == [40] * 8
+
+
+def test_outputs_of_earlier_runs_are_void() -> None:
+    plan = add()
+    plan.bind_input("x", full(1))
+    plan.bind_input("y", full(1))
+    plan.execute()
+    plan.bind_input("x", full(2))
+    with pytest.raises(StaleError, match="arrays were bound or unbound after the last execute"):
+        plan.output_buffer.numpy()
+
+
+def test_another_shape_or_dtype_goes_the_long_way() -> None:
+    plan = add()
+    plan.bind_input("x", full(1))
+    plan.bind_input("y", full(1))
+    plan.execute_with_vars(n=8)
+    with pytest.raises(InputError, match="dtype must be float32"):
+        plan.bind_input("x", np.ones(8))
+    with pytest.raises(InputError, match="C-contiguous"):
+        plan.bind_input("x", np.ones(16, np.float32)[::2])
+    with pytest.raises(InputError, match="NumPy array"):
+        plan.bind_input("x", [1.0] * 8)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="masked"):
+        plan.bind_input("x", np.ma.ones(8, np.float32))
+    plan.execute()
+    plan.bind_input("x", full(3, 4))
+    plan.bind_input("y", full(1, 4))
+    plan.execute_with_vars(n=4)
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), full(5, 4))
+
+
+def test_the_array_before_is_held_and_no_other() -> None:
+    plan = add()
+    plan.bind_input("y", full(1))
+    gone = []
+    for i in range(4):
+        array = full(i)
+        plan.bind_input("x", array)
+        gone.append(weakref.ref(array))
+    del array
+    gc.collect()
+    assert [ref() is None for ref in gone] == [True, True, False, False]
+    plan.unbind()
+    assert all(ref() is None for ref in gone)
+
+
+def test_a_released_plan_takes_no_array() -> None:
+    plan = add()
+    arrays = full(1), full(2)
+    for array in arrays:
+        plan.bind_input("x", array)
+    plan.release_all_buffers()
+    with pytest.raises(ReleasedError, match="released"):
+        plan.bind_input("x", arrays[0])
+
+
+def test_arrays_that_overlap_what_is_written_are_staged() -> None:
+    plan = add()
+    memory = np.zeros(32, np.float32)
+    plan.bind_input("y", full(1))
+    plan.bind_input("x", full(1))
+    plan.bind_output("out", memory[:8])
+    plan.bind_input("x", memory[16:24])
+    assert plan.staged == []
+    plan.bind_input("x", memory[4:12])
+    assert plan.staged
+    memory[:] = np.arange(32)
+    plan.execute()
+    np.testing.assert_array_equal(memory[:8], np.arange(4, 12) + 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("xyo"), st.integers(0, 24)), min_size=1, max_size=12))
+def test_random_windows_of_one_memory(binds: list[tuple[str, int]]) -> None:
+    """Whatever overlaps whatever, a run is as if all were read before anything is written."""
+    plan = add()
+    memory = np.arange(32, dtype=np.float32)
+    at = {"x": 0, "y": 16, "o": 8}
+    names = {"x": "x", "y": "y", "o": "out"}
+    for which in at:
+        bind = plan.bind_output if which == "o" else plan.bind_input
+        bind(names[which], memory[at[which] : at[which] + 8])
+    plan.execute_with_vars(n=8)
+    memory[:] = np.arange(32)
+    for which, start in binds:
+        at[which] = start
+        bind = plan.bind_output if which == "o" else plan.bind_input
+        bind(names[which], memory[start : start + 8])
+        want = memory.copy()
+        x, y = (memory[at[k] : at[k] + 8].copy() for k in "xy")
+        want[at["o"] : at["o"] + 8] = x + 2 * y
+        plan.execute()
+        np.testing.assert_array_equal(memory, want)
+        memory[:] = np.arange(32)
