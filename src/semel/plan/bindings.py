@@ -34,6 +34,9 @@ from semel.runtime.allocator import HostMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
 from semel.runtime.memory import Bytes, Memory
+from semel.runtime.words import address_of
+
+_UINT8 = np.dtype(np.uint8)
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class Binding:
     #: what another array in its place must not touch; none if that has to be found out again.
     memory: HostMemory | None = None
     base: int = -1
+    shape: tuple[int, ...] = ()
     lent: Lent | None = None
     before: Lent | None = None
     fences: list[tuple[int, int]] | None = None
@@ -123,7 +127,8 @@ class Bindings:
         for binding in direct:
             data = binding.array.reshape(-1).view(np.uint8)
             binding.memory, binding.base = HostMemory.over(data), bases[binding.io.index]
-            binding.lent, binding.before = (binding.array, data, _range(binding.array)[0]), None
+            binding.lent, binding.before = (binding.array, data, address_of(data)), None
+            binding.shape = binding.array.shape
             binding.fences = self._fences(binding)
             self._buffers[binding.io.index].move(binding.memory, 0, data.size)
             binding.is_direct = True
@@ -144,13 +149,16 @@ class Bindings:
         if binding is None or binding.fences is None or self._state.is_released:
             return False
         lent = binding.before
-        if lent is None or lent[0] is not array or array.shape != binding.array.shape:
+        if lent is None or lent[0] is not array or array.shape != binding.shape:
             lent = _lend(binding, binding.fences, array)
             if lent is None:
                 return False
         state = self._state
         state.is_moving = True
-        state.swap_base(binding.base, lent[2])
+        state.version += 1
+        attempts = state.run.swap_base(binding.base, lent[2])
+        if attempts:
+            state.tell_voided(attempts, "arrays were bound or unbound")
         binding.before, binding.lent, binding.array = binding.lent, lent, lent[0]
         binding.memory.bytes = lent[1]  # type: ignore[union-attr]  # what has fences is direct
         if self._has_outputs:
@@ -268,26 +276,24 @@ def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:
 
 def _lend(binding: Binding, fences: Sequence[tuple[int, int]], array: Any) -> Lent | None:
     """The array in the place of another of the same shape; None if all must be decided again."""
-    is_like = (
-        type(array) is np.ndarray
-        and array.shape == binding.array.shape
-        and array.dtype == binding.array.dtype
-    )
-    if not is_like:
+    if type(array) is not np.ndarray or array.shape != binding.shape:
         return None
     flags = array.flags
+    if array.dtype != binding.array.dtype:
+        return None
     if not flags.c_contiguous or not flags.aligned or (binding.is_output and not flags.writeable):
         return None
-    address = int(array.ctypes.data)
+    data = (array if array.ndim == 1 else array.reshape(-1)).view(_UINT8)
+    address = address_of(data)
     end = address + array.nbytes
     for low, high in fences:
         if address < high and low < end:
             return None
-    return array, array.reshape(-1).view(np.uint8), address
+    return array, data, address
 
 
 def _range(array: Array) -> tuple[int, int]:
-    start = int(array.ctypes.data)
+    start = int(array.__array_interface__["data"][0])
     return start, start + array.nbytes
 
 

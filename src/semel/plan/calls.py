@@ -41,15 +41,15 @@ class Calls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._hold, self._state = engine.hold, engine.state
         self._fast: _FastCall | None = None
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """One array, or a tuple in output order."""
-        hold = self._engine.hold
-        result = hold.alone(self._again, inputs)
+        result = self._hold.alone(self._again, inputs)
         if result is None:
             # Before the plan is held: an array may come from a buffer of this plan.
-            result = hold.alone(self._slowly, self._as_arrays(inputs))
+            result = self._hold.alone(self._slowly, self._as_arrays(inputs))
         return result
 
     def forget(self) -> None:
@@ -59,7 +59,7 @@ class Calls:
     def _again(self, inputs: Mapping[str, Any]) -> Any:
         """Run if all is as in the last call but the numbers; None if something is not."""
         fast = self._fast
-        if fast is None or fast.version != self._engine.state.version:
+        if fast is None or fast.version != self._state.version:
             return None
         slots = fast.inputs
         if len(inputs) != len(slots):

@@ -93,12 +93,9 @@ class PlanState:
             self._voided = (self.run.attempts, why)
         self.run.void()
 
-    def swap_base(self, number: int, address: int) -> None:
-        """Memory that may move lies elsewhere from now on; the outputs are of no run."""
-        attempts = self.run.swap_base(number, address)
-        if attempts:
-            self._voided = (attempts, "arrays were bound or unbound")
-        self.version += 1
+    def tell_voided(self, attempts: int, why: str) -> None:
+        """The outputs of that run were made void, and this is why."""
+        self._voided = (attempts, why)
 
     def why_void(self) -> str:
         """Why the outputs cannot be read."""

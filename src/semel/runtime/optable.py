@@ -53,6 +53,7 @@ BYTES_PER_NS = 15
 _ROWS = (RowKind.KERNEL, RowKind.HOST_CALL)  # steps that are no control
 # Plain ints index faster than members of an enum.
 _DIRTY, _MOVED, _HAS_MOVED = int(Header.DIRTY), int(Header.MOVED), int(Base.HAS_MOVED)
+_BASE_WORDS, _ONLY_MOVED = int(abi.BASE_WORDS), int(abi.ONLY_MOVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class OpTable:
         self.bounds = tuple(bounds)
         self.loops, self.rebinds = tuple(loops), tuple(rebinds)
         self._bases = Bases(bases, self._space)
+        self._base_words = self._bases.words
         check_control(steps, loops, rebinds)
         points = find_points(steps, loops, rebinds)
         self._program = RegisterProgram(variables, points)
@@ -385,11 +387,11 @@ class OpTable:
 
     def set_base(self, number: int, address: int) -> None:
         """Let a base lie at `address`, from the next run on."""
-        at, bases, words = number * abi.BASE_WORDS, self._bases.words, self.words
+        at, bases, words = number * _BASE_WORDS, self._base_words, self.words
         if bases[at] != address:
             # The address comes last: a run in between would write the old one, not half of it.
             words[_MOVED] = 1
-            words[_DIRTY] = words[_DIRTY] or abi.ONLY_MOVED
+            words[_DIRTY] = words[_DIRTY] or _ONLY_MOVED
             bases[at + _HAS_MOVED] = 1
             bases[at] = address
 

@@ -22,11 +22,12 @@ _DIRTY, _VALID, _ATTEMPTS = int(Header.DIRTY), int(Header.VALID), int(Header.ATT
 class RunState:
     """The words of one table; `pending` are values to be bound, `current` those that are."""
 
-    __slots__ = ("_table", "_words", "current", "dirty", "pending")
+    __slots__ = ("_set_base", "_table", "_words", "current", "dirty", "pending")
 
     def __init__(self, table: OpTable) -> None:
         self._table, self._words = table, table.words
         self.pending, self.current = table.pending_words, table.current_words
+        self._set_base = table.set_base
         #: One word: whoever sets a pending value sets it to 1, and the next run binds.
         self.dirty = table.words[_DIRTY : _DIRTY + 1]
 
@@ -90,7 +91,7 @@ class RunState:
     def swap_base(self, number: int, address: int) -> int:
         """Like `set_base`, and the outputs are of no run; which run they were of, if of one."""
         words = self._words
-        self._table.set_base(number, address)
+        self._set_base(number, address)
         if words[_VALID]:
             words[_VALID] = 0
             return int(words[_ATTEMPTS])

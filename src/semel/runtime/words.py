@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,19 @@ import numpy as np
 
 from semel.ir import abi
 
+_Byte = ctypes.c_char
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
 _LINE_WORDS = 64 // abi.WORD_BYTES
+
+
+def address_of(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """Where bytes lie. A tenth of the time of `data.ctypes.data`, if they may be written."""
+    try:
+        return ctypes.addressof(_Byte.from_buffer(data))  # type: ignore[arg-type]  # it is one
+    except (TypeError, ValueError):  # read-only, or none at all
+        return int(data.__array_interface__["data"][0])
 
 
 def aligned_words(count: int) -> Words:
