@@ -291,3 +291,26 @@ def test_a_constant_that_is_read_at_the_step_is_not_folded() -> None:
     w = Tensor([1.0, 2.0, 3.0])
     (last,), _ = Tensor.loop(3, [Tensor(0.0)], lambda s, h: ([h[0] + w[s] * 2], []))
     assert last.item() == 12
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_permuted_constant_is_read_at_the_step(threads: int) -> None:
+    """Its rows differ from step to step, so it cannot be laid out for one of them."""
+    data = np.arange(48, dtype=np.float32).reshape(4, 12)
+    w, x = Tensor(data), Tensor.input("x", (2, 4))
+    _, (rows,) = Tensor.loop(12, [Tensor(0.0)], lambda s, h: ([h[0]], [x + w.T[s].reshape(1, 4)]))
+    plan = rows.prepare(threads=threads)
+    ones = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(plan(x=ones), ones + data.T[:, None, :])
+
+
+def test_a_permuted_constant_is_read_from_a_symbolic_start() -> None:
+    data = np.arange(48, dtype=np.float32).reshape(4, 12)
+    n = Variable("n", 0, 9)
+    x = Tensor.input("x", (3, 4))
+    plan = (x + Tensor(data).T[n : n + 3]).prepare(threads=1)
+    ones = np.ones((3, 4), np.float32)
+    plan.buffer(x).copyin(ones)  # type: ignore[union-attr]
+    for start in (0, 5, 9):
+        plan.execute_with_vars(n=start)
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), ones + data.T[start : start + 3])

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from semel.ir.graph import Graph, Node, Storage, aligned_empty, make_node, rewrite
+from semel.ir.graph import Graph, Node, Storage, aligned_empty, attr_dims, make_node, rewrite
 from semel.ir.types import TensorType
 from semel.ops.attrs import ConstantAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from semel.ops.bodies import has_bodies, with_bodies
@@ -126,7 +126,9 @@ def constant_chain(node: Node) -> list[Node] | None:
     while node.op.name in _VIEWS:
         chain.append(node)
         node = node.inputs[0]
-    is_static = all(isinstance(d, int) for n in chain for d in n.type.shape)
+    # Neither sizes nor starts may wait for a run, or for the step of a loop.
+    dims = (d for n in chain for d in (*n.type.shape, *attr_dims(n.attrs)))
+    is_static = all(isinstance(d, int) for d in dims)
     if node.op.name != "constant" or not is_static:
         return None
     return [node, *reversed(chain)]
