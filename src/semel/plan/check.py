@@ -29,6 +29,7 @@ from semel.ir.expr import (
 from semel.ir.types import BOOL, INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import resolve_dependencies, topological_order
+from semel.plan.hazards import overlap
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
 from semel.plan.row import RuntimeVar
@@ -259,7 +260,7 @@ class _Checker:
             if position not in op.output_indices:
                 continue
             for other, where_other in enumerate(ranges):
-                if other != position and _overlap(ranges[position], where_other):
+                if other != position and overlap(ranges[position], where_other):
                     raise PlanError(
                         where,
                         f"'{spec.name}' is written, so its bytes must be its own; they overlap "
@@ -311,10 +312,6 @@ def check_index(where: str, index: int, num_buffers: int) -> int:
             num_buffers=num_buffers,
         )
     return index
-
-
-def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    return a[0] == b[0] and max(a[1], b[1]) < min(a[2], b[2])
 
 
 def _functions(placed: Sequence[Placed]) -> dict[str, CustomFunction]:

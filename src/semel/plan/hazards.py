@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from semel.ir.expr import Dim
 
@@ -23,6 +24,15 @@ from semel.ir.expr import Dim
 _WINDOW = 4
 #: Rows in a segment at most: a run comes back to Python only between steps.
 _MAX_CHAIN = 64
+
+
+#: (storage, start, end): bytes of one block of memory.
+ByteRange: TypeAlias = tuple[int, int, int]
+
+
+def overlap(a: ByteRange, b: ByteRange) -> bool:
+    """Whether two ranges share a byte."""
+    return a[0] == b[0] and max(a[1], b[1]) < min(a[2], b[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from semel.errors import OrderError
 from semel.ir.abi import RowKind
 from semel.ir.expr import Dim
 from semel.ir.fields import NO_LIMIT
-from semel.plan.hazards import Access, OpAccess, conflict_kind, find_conflicts, form_steps
+from semel.plan.hazards import (
+    Access,
+    ByteRange,
+    OpAccess,
+    conflict_kind,
+    find_conflicts,
+    form_steps,
+    overlap,
+)
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.rows import (
     PreparedBranch,
@@ -375,7 +383,6 @@ class _Views:
         return self._left
 
 
-def _copy_tiles(dst: tuple[int, int, int], src: tuple[int, int, int]) -> int:
+def _copy_tiles(dst: ByteRange, src: ByteRange) -> int:
     """Overlapping ranges are copied in one piece: only then is the order of bytes right."""
-    overlap = dst[0] == src[0] and dst[1] < src[2] and src[1] < dst[2]
-    return 1 if overlap else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))
+    return 1 if overlap(dst, src) else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from semel.ir.expr import Dim, is_nonnegative, variables
 from semel.ir.signature import KernelSignature
+from semel.plan.hazards import ByteRange, overlap
 from semel.plan.parts import PlanParts
 from semel.plan.rows import PreparedKernel
-
-ByteRange = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def passing_ranges(parts: PlanParts) -> list[ByteRange]:
     kept += [parts.buffers[i].byte_range for i in parts.outputs]
     kept += _seen_later(uses)
     ranges = {use.where: None for use in uses if use.writes is not None}
-    return [one for one in ranges if not any(_overlap(one, other) for other in kept)]
+    return [one for one in ranges if not any(overlap(one, other) for other in kept)]
 
 
 def _uses(parts: PlanParts, position: int) -> Iterator[_Use]:
@@ -84,7 +83,3 @@ def _covers(write: _Use, read: _Use) -> bool:
     if write.writes is None or read.reads is None:
         return False
     return is_nonnegative(write.where[1] + write.writes - read.where[1] - read.reads)
-
-
-def _overlap(a: ByteRange, b: ByteRange) -> bool:
-    return a[0] == b[0] and max(a[1], b[1]) < min(a[2], b[2])
