@@ -123,13 +123,14 @@ class Bindings:
             binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
             binding.fences = None
         self._has_outputs = any(b.is_output for b in self._bound.values())
-        direct = [b for b in self._bound.values() if self._can_be_direct(b)]
+        own = [_own_range(buffer) for buffer in self._buffers] if self._bound else []
+        direct = [b for b in self._bound.values() if self._can_be_direct(b, own)]
         for binding in direct:
             data = binding.array.reshape(-1).view(np.uint8)
             binding.memory, binding.base = HostMemory.over(data), bases[binding.io.index]
             binding.lent, binding.before = (binding.array, data, address_of(data)), None
             binding.shape = binding.array.shape
-            binding.fences = self._fences(binding)
+            binding.fences = self._fences(binding, own)
             self._buffers[binding.io.index].move(binding.memory, 0, data.size)
             binding.is_direct = True
         for index, base in bases.items():
@@ -172,18 +173,18 @@ class Bindings:
             if other is not moved and (moved.is_output or other.is_output):
                 other.fences = None
 
-    def _fences(self, binding: Binding) -> list[tuple[int, int]]:
+    def _fences(self, binding: Binding, own: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The bytes that another array in this place must not touch."""
-        taken = self._taken(binding, self._own_ranges())
+        taken = self._taken(binding, own)
         if not binding.is_output:
             taken += [_range(b.array) for b in self._bound.values() if b.is_output]
         return _merged(taken)
 
-    def _can_be_direct(self, binding: Binding) -> bool:
+    def _can_be_direct(self, binding: Binding, own: Sequence[tuple[int, int]]) -> bool:
+        """Whether the array may take the buffer's place; `own` is where all buffers lie."""
         index, where = binding.io.index, _range(binding.array)
         if not self._buffers[index].memory.is_host:
             return False  # the device cannot reach the array
-        own = self._own_ranges()
         if where[0] == where[1] or any(
             _meet(own[index], other) for i, other in enumerate(own) if i != index
         ):
@@ -191,14 +192,6 @@ class Bindings:
         if not binding.is_output and index in self._written:
             return False  # the caller's array is not the plan's to change
         return not any(_meet(where, other) for other in self._taken(binding, own))
-
-    def _own_ranges(self) -> list[tuple[int, int]]:
-        """Where each buffer lies when no array is in its place."""
-        moved = {b.io.index: b.own for b in self._bound.values() if b.is_direct}
-        return [
-            _own_range(*moved.get(i, (b.memory, b.offset, b.capacity_bytes)))
-            for i, b in enumerate(self._buffers)
-        ]
 
     def _taken(self, binding: Binding, own: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The bytes that an array in this place must not touch."""
@@ -297,9 +290,9 @@ def _range(array: Array) -> tuple[int, int]:
     return start, start + array.nbytes
 
 
-def _own_range(memory: Memory, offset: int, capacity_bytes: int) -> tuple[int, int]:
-    start = memory.address + offset
-    return start, start + capacity_bytes
+def _own_range(buffer: Buffer) -> tuple[int, int]:
+    start = buffer.address
+    return start, start + buffer.capacity_bytes
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

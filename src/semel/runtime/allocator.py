@@ -24,6 +24,7 @@ from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
 from semel.runtime.memory import Bytes
+from semel.runtime.words import address_of
 
 ALIGNMENT_BYTES = 64
 SLACK_BYTES = 64
@@ -122,7 +123,7 @@ class HostMemory:
 
     @property
     def address(self) -> int:
-        return int(self.bytes.ctypes.data)
+        return address_of(self.bytes)
 
     @property
     def is_alive(self) -> bool:

@@ -18,11 +18,10 @@ _LINE_WORDS = 64 // abi.WORD_BYTES
 
 
 def address_of(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-    """Where bytes lie. A tenth of the time of `data.ctypes.data`, if they may be written."""
-    try:
+    """Where bytes lie. A fifth of the time of `data.ctypes.data`, if they may be written."""
+    if data.flags.writeable and data.size:  # else there is no buffer to ask
         return ctypes.addressof(_Byte.from_buffer(data))  # type: ignore[arg-type]  # it is one
-    except (TypeError, ValueError):  # read-only, or none at all
-        return int(data.__array_interface__["data"][0])
+    return int(data.__array_interface__["data"][0])
 
 
 def aligned_words(count: int) -> Words:
