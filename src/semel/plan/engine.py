@@ -54,7 +54,7 @@ class Engine:
         self.growths = 0
         self.executable: Executable = parts.device.link(self._flatten())
         self.state.run = self.executable.state
-        adopt_buffers(parts, self.state, None if store is not None else self.writers)
+        adopt_buffers(parts, self.state, self.writers)
         self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
         self.plain_enter = self._poisoned if "poison" in settings().debug else self.executable.call
         self.enter = self.plain_enter
@@ -180,6 +180,7 @@ class Engine:
         state.version += 1
 
     def set_values(self, values: Mapping[str, int]) -> None:
+        """Take over values that are known to be good."""
         for name, value in values.items():
             self.state.run.set_value(self.index[name], value)
         self.state.run.mark_dirty()
@@ -252,8 +253,9 @@ class Engine:
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
         self.linked = link_rows(parts)
-        self.writers = find_writers(parts)
-        return self.linked.as_flat(parts, self.writers.marks)
+        # A compiled plan writes what it declares: nothing needs to be kept of that.
+        self.writers = find_writers(parts) if self.store is None else None
+        return self.linked.as_flat(parts, () if self.writers is None else self.writers.marks)
 
     def arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""
@@ -296,6 +298,7 @@ class Engine:
                 held[storage].discard(start, end)
 
     def attach(self) -> None:
+        """Put the bound arrays where they belong, and enter runs the way they need."""
         try:
             self.state.is_moving = True
             self.bindings.attach(self.linked.bases)

@@ -60,8 +60,6 @@ R = TypeVar("R")
 #: Variables by name.
 Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
-_INTERRUPTED = "a change of its memory was interrupted."
-
 
 class ExecutionPlan:
     """A computation bound to its memory; run it as often as you like.
@@ -577,9 +575,8 @@ class ExecutionPlan:
         All are within bounds; guards and shapes are compared at the next run. `marks` say how much
         of the outputs earlier runs wrote.
         """
-        self._engine.state.run.set_marks(
-            dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(self._engine.writers.marks)]))
-        )
+        run = self._engine.state.run
+        run.set_marks(dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(run.marks)])))
         for name, shape in shapes.items():
             self._engine.state.inputs[name].record(shape)
         self._engine.set_values(values)

@@ -122,7 +122,7 @@ class KernelNotes:
 
 
 class Row:
-    """What all rows have; see the records below."""
+    """What all rows have; the records are in `plan.rows`."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -157,7 +157,7 @@ class Row:
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
         """The same row with other lists of rows inside."""
-        return self  # type: ignore[return-value]  # only the records below are rows
+        return self  # type: ignore[return-value]  # only the records of `plan.rows` are rows
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         """What it touches itself, without what is inside."""

@@ -50,7 +50,7 @@ class Layout:
     """Sizes and offsets of all values at given capacities; plain numbers, no memory."""
 
     def __init__(self, program: Program, sizes: list[int], is_shared: bool) -> None:
-        values, end = program.values, len(program.walk())
+        values = program.values
         self._device = program.device
         self.sizes = sizes
         self.offsets = [0] * len(values)
@@ -65,7 +65,7 @@ class Layout:
             [
                 Lifetime(self.sizes[i], values[i].first, values[i].last)
                 if is_shared
-                else Lifetime(self.sizes[i], 0, end)
+                else Lifetime(self.sizes[i], 0, 0)  # all at once
                 for i in arena
             ]
         )
