@@ -23,8 +23,8 @@ from semel.devices.cpu.toolchain import (
     host_target,
     undefined_symbols,
 )
-from semel.errors import CompileError, InternalError
-from semel.ir.target import Target, target_for
+from semel.errors import CompileError, InternalError, UnsupportedError
+from semel.ir.target import Target, named_target, target_for
 
 V2 = ("cx16", "popcnt", "sahf", "sse3", "ssse3", "sse4.1", "sse4.2")
 V3 = (*V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
@@ -272,3 +272,39 @@ def test_targets_are_values() -> None:
     assert target_for("x86_64", V3) == target_for("x86_64", V3)
     assert len({target_for("x86_64", V3), target_for("x86_64", V3)}) == 1
     assert isinstance(host_target(), Target)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "bits", "fma"),
+    [
+        ("x86-64", "x86_64", 128, False),
+        ("x86-64-v2", "x86_64", 128, False),
+        ("x86-64-v3", "x86_64", 256, True),
+        ("X86-64-V4", "x86_64", 512, True),
+        ("aarch64", "aarch64", 128, True),
+    ],
+)
+def test_levels_have_names(name: str, arch: str, bits: int, fma: bool) -> None:
+    target = named_target(name)
+    assert (target.arch, target.vector_bits, target.has_fma) == (arch, bits, fma)
+    assert target.name == name.lower()
+
+
+def test_features_are_added_by_name() -> None:
+    plain, more = named_target("x86-64-v4"), named_target("x86-64-v4+avx512vnni+amx-tile+amx-int8")
+    assert set(more.features) - set(plain.features) == {"avx512vnni", "amx-tile", "amx-int8"}
+    assert (plain.byte_dot, more.byte_dot) == ("pairs", "vpdpbusd")
+    assert not plain.has_byte_tiles
+    assert more.has_byte_tiles
+    assert named_target("aarch64+i8mm").byte_dot == "usdot"
+    assert named_target(more.name) == more
+    assert named_target("x86-64-v3+avx2") == named_target("x86-64-v3")
+
+
+def test_a_target_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"x86-64-v2, .*aarch64, or native, got 'x86-64-v5'"):
+        named_target("x86-64-v5")
+    with pytest.raises(UnsupportedError, match=r"features of aarch64 .*neon, got 'avx2'"):
+        named_target("aarch64+avx2")
+    with pytest.raises(UnsupportedError, match="got ''"):
+        named_target("")

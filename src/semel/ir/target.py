@@ -6,17 +6,70 @@ A target says everything that generated code may depend on, and nothing else: tw
 with equal targets run each other's code. `cpu` is a micro-architecture level rather than
 the model of the host, because a level follows from the features alone; that keeps the
 key the same whether the features come from the operating system or from LLVM.
+
+A target has a name where people ask for one: a level (`x86-64-v3`, `aarch64`), and what it has
+besides (`x86-64-v4+avx512vnni`). Code for a name is the same wherever it is made.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from semel.errors import UnsupportedError
 
 #: Of every machine we generate code for.
 CACHE_LINE_BYTES = 64
 
 AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 AVX2 = ("avx2", "fma")
+
+_X86_FEATURES = {
+    "adx": "adx",
+    "amx-int8": "amx_int8",
+    "amx-tile": "amx_tile",
+    "avx": "avx",
+    "avx2": "avx2",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512f": "avx512f",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "cx16": "cx16",
+    "f16c": "f16c",
+    "fma": "fma",
+    "gfni": "gfni",
+    "lzcnt": "abm",
+    "movbe": "movbe",
+    "popcnt": "popcnt",
+    "sahf": "lahf_lm",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "ssse3": "ssse3",
+    "xsave": "xsave",
+}
+_ARM_FEATURES = {
+    "bf16": "bf16",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "i8mm": "i8mm",
+    "lse": "atomics",
+    "neon": "asimd",
+}
+
+#: By architecture, the features that code may be made to depend on: LLVM's name, and the name
+#: that the system's kernel lists where there is one.
+FEATURES = MappingProxyType({"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES})
 
 _LEVELS = (
     ("x86-64-v2", ("cx16", "popcnt", "sahf", "sse3", "ssse3", "sse4.1", "sse4.2")),
@@ -41,6 +94,13 @@ class Target:
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     l3_bytes: int = 8 << 20
+
+    @property
+    def name(self) -> str:
+        """What `named_target` knows it by; its features come in their order."""
+        level = "aarch64" if self.arch == "aarch64" else self.cpu
+        _, usual = _named_levels()[level]
+        return "+".join((level, *(f for f in self.features if f not in usual)))
 
     @property
     def key(self) -> str:
@@ -107,6 +167,40 @@ def target_for(arch: str, features: tuple[str, ...], **cache_bytes: int) -> Targ
     if arch == "aarch64":
         return Target(triple, "generic", features, 128, arch, **cache_bytes)
     return Target(triple, _level(features), features, _width(features), arch, **cache_bytes)
+
+
+def named_target(name: str) -> Target:
+    """The target of this name: a level, then the features it has besides, each after a `+`.
+
+    Its cache sizes are usual ones: what it says must not depend on where it is asked.
+    """
+    level, *more = name.strip().lower().split("+")
+    known = _named_levels()
+    if level not in known:
+        raise UnsupportedError(
+            "target",
+            f"must be one of {', '.join(known)}, or native, got {name!r}.",
+            hint="Features are added by name, as in 'x86-64-v4+avx512vnni'.",
+        )
+    arch, features = known[level]
+    unknown = [feature for feature in more if feature not in FEATURES[arch]]
+    if unknown:
+        raise UnsupportedError(
+            "target",
+            f"features of {arch} must be among {', '.join(FEATURES[arch])}, "
+            f"got {', '.join(map(repr, unknown))}.",
+        )
+    return target_for(arch, tuple({*features, *more}))
+
+
+def _named_levels() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Architecture and features by the name of a level; one includes those before it."""
+    levels: dict[str, tuple[str, tuple[str, ...]]] = {"x86-64": ("x86_64", ())}
+    features: tuple[str, ...] = ()
+    for name, needs in _LEVELS:
+        features = (*features, *needs)
+        levels[name] = ("x86_64", features)
+    return {**levels, "aarch64": ("aarch64", ("neon",))}
 
 
 def _level(features: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ from typing import Any
 from semel.devices.cpu.apart import run_apart
 from semel.devices.cpu.elf import ALLOWED_SYMBOLS, undefined_symbols
 from semel.errors import CompileError, DeviceError, InternalError
-from semel.ir.target import Target, target_for
+from semel.ir.target import FEATURES, Target, target_for
 from semel.locks import make_lock
 from semel.runtime.cgroup import OWN, ROOT, cgroup_folders, read_text
 
@@ -45,51 +45,6 @@ __all__ = [
     "toolchain_version",
     "undefined_symbols",
 ]
-
-# LLVM's name -> the kernel's name in /proc/cpuinfo.
-_X86_FEATURES = {
-    "adx": "adx",
-    "amx-int8": "amx_int8",
-    "amx-tile": "amx_tile",
-    "avx": "avx",
-    "avx2": "avx2",
-    "avx512bitalg": "avx512_bitalg",
-    "avx512bw": "avx512bw",
-    "avx512cd": "avx512cd",
-    "avx512dq": "avx512dq",
-    "avx512f": "avx512f",
-    "avx512ifma": "avx512ifma",
-    "avx512vbmi": "avx512vbmi",
-    "avx512vbmi2": "avx512_vbmi2",
-    "avx512vl": "avx512vl",
-    "avx512vnni": "avx512_vnni",
-    "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avxvnni": "avx_vnni",
-    "bmi": "bmi1",
-    "bmi2": "bmi2",
-    "cx16": "cx16",
-    "f16c": "f16c",
-    "fma": "fma",
-    "gfni": "gfni",
-    "lzcnt": "abm",
-    "movbe": "movbe",
-    "popcnt": "popcnt",
-    "sahf": "lahf_lm",
-    "sse3": "pni",
-    "sse4.1": "sse4_1",
-    "sse4.2": "sse4_2",
-    "ssse3": "ssse3",
-    "xsave": "xsave",
-}
-_ARM_FEATURES = {
-    "bf16": "bf16",
-    "dotprod": "asimddp",
-    "fullfp16": "asimdhp",
-    "i8mm": "i8mm",
-    "lse": "atomics",
-    "neon": "asimd",
-}
-_FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) on x86_64.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
@@ -128,7 +83,7 @@ def _may_use_tiles() -> bool:
 def _host_arch() -> str:
     machine = platform.machine().lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-    if arch not in _FEATURES:
+    if arch not in FEATURES:
         raise DeviceError("cpu", f"processor must be x86_64 or aarch64, got {machine!r}.")
     return arch
 
@@ -139,14 +94,14 @@ def features_from_cpuinfo(arch: str, text: str) -> tuple[str, ...] | None:
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
             flags = set(value.split())
-            return tuple(ours for ours, theirs in _FEATURES[arch].items() if theirs in flags)
+            return tuple(ours for ours, theirs in FEATURES[arch].items() if theirs in flags)
     return None
 
 
 def features_from_llvm(arch: str) -> tuple[str, ...]:
     """The same list from LLVM's own detection."""
     found = run_apart(_llvm_features)
-    return tuple(name for name in _FEATURES[arch] if found.get(name))
+    return tuple(name for name in FEATURES[arch] if found.get(name))
 
 
 def _llvm_features() -> dict[str, bool]:
