@@ -13,6 +13,7 @@
           BusyError           a plan was used from inside its own run
           StaleError          the contents are gone: never computed, failed, or overwritten
           ReleasedError       its memory was given back
+          TimedOutError       something was waited for that did not come in time
           CustomFunctionError a custom function raised, or is called wrongly
           PlanFileError       a plan file is damaged, too new, or made for another machine
         CodecError            encoded bytes are damaged, or do not fit
@@ -117,6 +118,10 @@ class StaleError(PlanError):
 
 class ReleasedError(PlanError):
     """The memory was given back."""
+
+
+class TimedOutError(PlanError):
+    """What was waited for did not come in time; the message names it, and where it stands."""
 
 
 class CustomFunctionError(PlanError):

@@ -14,7 +14,7 @@ from tests.plan.build import Sketch
 
 import semel
 from semel import TimelineSignal, Variable
-from semel.errors import PlanError
+from semel.errors import PlanError, TimedOutError
 from semel.plan import ExecutionPlan, PreparedCopy, PreparedSignal, PreparedWait
 
 N = Variable("n", 0, 1 << 20)
@@ -41,9 +41,11 @@ def copying(*rows: Any, first: bool = True) -> tuple[Sketch, ExecutionPlan]:
 def test_what_was_reached_stays_reached() -> None:
     signal = TimelineSignal("s")
     assert signal.value == 0 and signal.wait(0) and signal.wait(-5)
-    assert not signal.wait(1, timeout=0.01)
+    with pytest.raises(TimedOutError, match=r"'s'\] must reach 1 within 0.01 s, it is at 0"):
+        signal.wait(1, timeout=0.01)
     signal.reach(3)
-    assert signal.wait(1) and signal.wait(3) and not signal.wait(4, timeout=0)
+    assert signal.wait(1) and signal.wait(3)
+    assert signal.is_reached(3) and not signal.is_reached(4)
     signal.reach(3)
     with pytest.raises(PlanError, match="must not go back: it is at 3, got 2"):
         signal.reach(2)
@@ -70,6 +72,18 @@ def test_no_wake_up_is_lost() -> None:
         assert pong.wait(i, timeout=20)
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_who_waits_can_be_asked_to_give_up() -> None:
+    signal, is_over, answers = TimelineSignal("s"), threading.Event(), []
+    thread = started(lambda: answers.append(signal.wait(1, unless=is_over.is_set)))
+    signal.nudge()
+    is_over.set()
+    signal.nudge()
+    thread.join(20)
+    assert answers == [False]
+    signal.reach(1)
+    assert signal.wait(1, unless=is_over.is_set)
 
 
 # ---------------------------------------------------------------- rows

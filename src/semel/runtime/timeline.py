@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
-from semel.errors import PlanError
+from semel.errors import PlanError, TimedOutError
 from semel.ir.fields import take, take_value
 from semel.locks import make_lock
 
@@ -51,14 +52,39 @@ class TimelineSignal:
             self._value = number
             self._changed.notify_all()
 
-    def wait(self, value: int, timeout: float | None = None) -> bool:
-        """Go on when `value` is reached; False if that did not happen within `timeout` seconds."""
+    def is_reached(self, value: int) -> bool:
+        """Whether who waits for this value goes on at once."""
+        return self._value >= take_value(f"signal '{self.name}'", "value", value)
+
+    def wait(
+        self,
+        value: int,
+        timeout: float | None = None,
+        *,
+        unless: Callable[[], object] | None = None,
+    ) -> bool:
+        """Go on when `value` is reached; a TimedOutError if that takes longer than `timeout` s.
+
+        False if `unless()` holds before: it is asked whenever the signal was reached or nudged.
+        """
         number = take_value(f"signal '{self.name}'", "value", value)
         until = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while self._value < number:
+                if unless is not None and unless():
+                    return False
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    return False
+                    raise TimedOutError(
+                        f"signal '{self.name}'",
+                        f"must reach {number} within {timeout} s, it is at {self._value}.",
+                        signal=self.name,
+                        value=number,
+                    )
                 self._changed.wait(left)
         return True
+
+    def nudge(self) -> None:
+        """Let everybody who waits ask again whether to go on waiting."""
+        with self._changed:
+            self._changed.notify_all()

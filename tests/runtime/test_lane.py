@@ -1,0 +1,309 @@
+"""Lanes: work in order, one at a time, and tickets for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from semel.errors import PlanError, TimedOutError
+from semel.runtime.lane import Lane, Ticket
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Gate:
+    """Work that holds its lane until it is opened."""
+
+    def __init__(self) -> None:
+        self.begun, self._open = threading.Event(), threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self._open.wait(20)
+        return "through"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def held(lane: Lane) -> tuple[Gate, Ticket[str]]:
+    """The lane at work, on its own thread, until the gate opens."""
+    gate = Gate()
+    ticket = lane.submit(gate)
+    assert gate.begun.wait(20)
+    return gate, ticket
+
+
+# ---------------------------------------------------------------- order and results
+
+
+def test_work_is_done_in_order_and_one_at_a_time() -> None:
+    lane, seen, at_work = Lane(), [], []
+
+    def work(i: int) -> int:
+        at_work.append(i)
+        seen.append((i, len(at_work)))
+        at_work.remove(i)
+        return i * i
+
+    tickets = [lane.submit(lambda i=i: work(i)) for i in range(200)]
+    assert [t.result() for t in tickets] == [i * i for i in range(200)]
+    assert seen == [(i, 1) for i in range(200)]
+    assert lane.num_pending == 0 and all(t.done() for t in tickets)
+
+
+def test_each_thread_finds_its_work_in_its_order() -> None:
+    lane = Lane("shared", depth=3)
+    seen: list[tuple[int, int]] = []
+
+    def submit(who: int) -> None:
+        for i in range(50):
+            lane.submit(lambda i=i: seen.append((who, i)))
+
+    threads = [threading.Thread(target=submit, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    lane.sync()
+    for who in range(4):
+        assert [i for w, i in seen if w == who] == list(range(50))
+
+
+def test_what_work_raises_is_raised_again() -> None:
+    lane, error = Lane(), ValueError("bad")
+
+    def fail() -> None:
+        raise error
+
+    ticket = lane.submit(fail)
+    assert ticket.exception() is error
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad"):
+            ticket.result()
+    assert lane.submit(lambda: 3).result() == 3
+
+
+def test_a_ticket_that_has_not_begun_is_run_where_it_is_wanted() -> None:
+    lane = Lane()
+    lane.submit(int).result()
+    found = [lane.submit(threading.get_ident).result() for _ in range(100)]
+    assert threading.get_ident() in found
+
+
+def test_a_ticket_is_not_run_before_its_turn() -> None:
+    lane = Lane()
+    gate, first = held(lane)
+    seen: list[str] = []
+    second = lane.submit(lambda: seen.append("second"))
+    third = lane.submit(lambda: seen.append("third"))
+    waiting = threading.Thread(target=third.result)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive() and not seen
+    assert [repr(t) for t in (first, third)] == ["Ticket(lane, running)", "Ticket(lane, waiting)"]
+    gate.open()
+    waiting.join(20)
+    assert seen == ["second", "third"] and second.done() and first.result() == "through"
+
+
+def test_a_wait_that_takes_too_long_says_what_for() -> None:
+    lane = Lane("copies")
+    gate, first = held(lane)
+    ticket = lane.submit(int)
+    with pytest.raises(TimedOutError, match="'copies'.*within 0.01 s, it is waiting, with 2 pend"):
+        ticket.result(timeout=0.01)
+    with pytest.raises(TimedOutError, match="it is running"):
+        first.exception(timeout=0)
+    gate.open()
+    assert ticket.result(timeout=20) == 0
+
+
+# ---------------------------------------------------------------- how much, and until when
+
+
+def test_a_full_lane_lets_submitters_wait() -> None:
+    lane = Lane("small", depth=2)
+    gate, _ = held(lane)
+    lane.submit(int)
+    third: list[Ticket[int]] = []
+    submitting = threading.Thread(target=lambda: third.append(lane.submit(int)))
+    submitting.start()
+    submitting.join(0.05)
+    assert submitting.is_alive() and not third and lane.num_pending == 2
+    gate.open()
+    submitting.join(20)
+    assert third[0].result() == 0
+
+
+@pytest.mark.parametrize("depth", [0, -1])
+def test_a_depth_is_at_least_one(depth: int) -> None:
+    with pytest.raises(PlanError, match=f"depth must be at least 1, got {depth}"):
+        Lane("x", depth)
+
+
+def test_work_cannot_wait_for_what_comes_after_it() -> None:
+    lane = Lane(depth=1)
+    with pytest.raises(PlanError, match="is full .1 pending., and its own work cannot wait"):
+        lane.submit(lambda: lane.submit(int)).result()
+    wide = Lane()
+    with pytest.raises(PlanError, match="cannot wait for what comes after it"):
+        wide.submit(lambda: wide.submit(int).result()).result()
+
+
+def test_a_closed_lane_does_what_it_was_given() -> None:
+    lane = Lane("once")
+    gate, first = held(lane)
+    second = lane.submit(lambda: 2)
+    lane.close()
+    with pytest.raises(PlanError, match="'once'. is closed"):
+        lane.submit(int)
+    gate.open()
+    assert first.result() == "through" and second.result() == 2
+
+
+def test_a_lane_that_nobody_holds_ends_with_its_work() -> None:
+    lane, ended = Lane(), threading.Event()
+    gate, _ = held(lane)
+    lane.submit(ended.set)
+    queue = weakref.ref(lane._queue)
+    del lane
+    gate.open()
+    assert ended.wait(20)
+    for _ in range(2000):  # its thread is the last to hold the queue
+        gc.collect()
+        if queue() is None:
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("the thread is still there")
+
+
+def test_work_that_is_done_holds_nothing() -> None:
+    class Large:
+        pass
+
+    def work(it: Large) -> Callable[[], int]:
+        return lambda: 0 if it else 1
+
+    lane, large = Lane(), Large()
+    ticket = lane.submit(work(large))
+    gone = weakref.ref(large)
+    ticket.result()
+    lane.submit(int).result(timeout=20)
+    del large
+    assert gone() is None
+
+
+# ---------------------------------------------------------------- asyncio
+
+
+def test_tickets_can_be_awaited() -> None:
+    lane = Lane()
+
+    async def main() -> list[int]:
+        gate, first = held(lane)
+        others = [lane.submit(lambda i=i: i) for i in range(5)]
+        asyncio.get_running_loop().call_later(0.01, gate.open)
+        assert await first == "through"
+        found = [await ticket for ticket in others]
+        with pytest.raises(ZeroDivisionError, match="division"):
+            await lane.submit(lambda: 1 // 0)
+        return found
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
+
+
+def test_an_awaiting_task_can_be_cancelled() -> None:
+    lane = Lane()
+
+    async def main() -> None:
+        gate, first = held(lane)
+        with pytest.raises(TimeoutError):  # noqa: PT012 - both lines are the point
+            async with asyncio.timeout(0.01):
+                await first
+        gate.open()
+        assert await first == "through"
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- forks and the end
+
+
+def in_child(action: Callable[[], None]) -> None:
+    """`action()` in a forked child, which must end well."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_lane_of_its_own() -> None:
+    lane = Lane()
+    gate, first = held(lane)
+    second = lane.submit(lambda: 2)
+
+    def child() -> None:
+        for ticket in (first, second):
+            with pytest.raises(PlanError, match="forked before this was done"):
+                ticket.result(timeout=20)
+        assert lane.num_pending == 0
+        assert lane.submit(lambda: 5).result(timeout=20) == 5
+
+    in_child(child)
+    gate.open()
+    assert first.result() == "through" and second.result() == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_work_that_forks_goes_on_on_both_sides() -> None:
+    lane = Lane()
+    lane.submit(int).result(timeout=20)
+
+    def work() -> str:
+        in_child(lambda: None)
+        return "forked"
+
+    assert lane.submit(work).result(timeout=20) == "forked"
+    in_child(lambda: None if lane.submit(int).result(timeout=20) == 0 else 1 // 0)
+
+
+_ENDING = """
+import threading
+from semel.runtime.lane import Lane
+lane, begun = Lane(), threading.Event()
+def work():
+    begun.set()
+    {work}
+lane.submit(work)
+lane.submit(lambda: print("never"))
+begun.wait(20)
+print("end")
+"""
+
+
+@pytest.mark.parametrize("work", ["threading.Event().wait()", "threading.Event().wait(0.1)"])
+def test_the_interpreter_can_end_while_a_lane_works(work: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDING.format(work=work)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "end\n", "")
