@@ -24,6 +24,7 @@ import weakref
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 from semel.errors import DeviceError, PlanError, TimedOutError
@@ -239,10 +240,8 @@ class _Queue:
             _stop_at_exit()
 
     def _ring(self) -> None:
-        try:
+        with suppress(RuntimeError):  # it rings already
             self._bell.release()
-        except RuntimeError:
-            pass  # it rings already
 
     # ------------------------------------------------------------ working
 
