@@ -770,7 +770,8 @@ def _sliding(m: Maker, space: Sequence[Dim], kernels: Sequence[int]) -> dict[str
     for size, k, d, pads in zip(space, kernel, dilation, padding, strict=True):
         if _low(size) + sum(pads) < (k - 1) * d + 1:
             return None
-    if m.rng.random() < 0.25:
+    # "same" pads for ceil(size / stride) windows: none on an empty axis, where not even one fits.
+    if m.rng.random() < 0.25 and all(_low(size) > 0 for size in space):
         padding = m.rng.choice(("same", "same_lower"))
     stride = [m.rng.choice((1, 1, 2, 3)) for _ in range(count)]
     return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
