@@ -61,6 +61,24 @@ from semel.runtime.custom import (
 )
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
+from semel.tensor.activations import gelu, relu, silu
+from semel.tensor.attention import scaled_dot_product_attention
+from semel.tensor.contract import dot, einsum, matmul, outer
+from semel.tensor.control import cond, loop, while_loop
+from semel.tensor.creation import (
+    arange,
+    empty,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    tri,
+    zeros,
+    zeros_like,
+)
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,
@@ -76,119 +94,73 @@ from semel.tensor.dtypes import (
     uint32,
     uint64,
 )
-from semel.tensor.functions import (
-    absolute,
+from semel.tensor.elementwise import (
+    atan2,
+    clip,
+    lerp,
+    logical_and,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    where,
+)
+from semel.tensor.indexing import diag, one_hot, take, take_along_axis, tril, triu
+from semel.tensor.late import argwhere, masked_select, nonzero, unique
+from semel.tensor.movement import (
+    broadcast_to,
+    concat,
+    flip,
+    pad,
+    permute,
+    repeat,
+    reshape,
+    roll,
+    split,
+    stack,
+    tile,
+)
+from semel.tensor.nn import layer_norm, log_softmax, rms_norm, softmax
+from semel.tensor.order import argsort, cumprod, cumsum, sort, topk
+from semel.tensor.random import dropout, key, manual_seed, rand, randint, randn, split_key
+from semel.tensor.realize import from_dlpack, prepare
+from semel.tensor.recurrent import gru, lstm, rnn
+from semel.tensor.reduce import argmax, argmin, logsumexp, mean, std, var
+from semel.tensor.tensor import Tensor
+from semel.tensor.unary import (
+    abs as absolute,
+)
+from semel.tensor.unary import (
     acos,
-    arange,
-    argmax,
-    argmin,
-    argsort,
-    argwhere,
     asin,
     atan,
-    atan2,
-    broadcast_to,
     ceil,
-    clip,
-    concat,
-    cond,
     cos,
     cosh,
-    cumprod,
-    cumsum,
-    diag,
-    dot,
-    dropout,
-    einsum,
-    empty,
     erf,
     exp,
     exp2,
     expm1,
-    eye,
-    flip,
     floor,
-    from_dlpack,
-    full,
-    full_like,
-    gelu,
-    gru,
     isfinite,
     isinf,
     isnan,
-    key,
-    layer_norm,
-    lerp,
-    linspace,
     log,
     log1p,
     log2,
     log10,
-    log_softmax,
-    logical_and,
     logical_not,
-    logical_or,
-    logical_xor,
-    logsumexp,
-    loop,
-    lstm,
-    masked_select,
-    matmul,
-    maximum,
-    mean,
-    meshgrid,
-    minimum,
-    nonzero,
-    one_hot,
-    ones,
-    ones_like,
-    outer,
-    pad,
-    permute,
-    rand,
-    randint,
-    randn,
-    relu,
-    repeat,
-    reshape,
-    rms_norm,
-    rnn,
-    roll,
     rsqrt,
-    scaled_dot_product_attention,
     sigmoid,
     sign,
-    silu,
     sin,
     sinh,
-    softmax,
-    sort,
-    split,
-    split_key,
     sqrt,
     square,
-    stack,
-    std,
-    take,
-    take_along_axis,
     tan,
     tanh,
-    tile,
-    topk,
-    tri,
-    tril,
-    triu,
     trunc,
-    unique,
-    var,
-    where,
-    while_loop,
-    zeros,
-    zeros_like,
 )
-from semel.tensor.random import manual_seed
-from semel.tensor.realize import prepare
-from semel.tensor.tensor import Tensor
 from semel.version import VERSION as __version__  # noqa: N811
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from semel import Tensor
 from semel.ir.expr import Dim
+from semel.tensor.handle import lift
 
 #: (row positions, column positions, number of rows, number of columns) -> tensor or number
 Made: TypeAlias = tuple[str, Callable[[Tensor, Tensor, Dim, Dim], Any]]
@@ -30,7 +31,7 @@ def random_mask(rng: Random) -> tuple[str, Callable[[Dim, Dim], Tensor]]:
 
     def build(rows: Dim, columns: Dim) -> Tensor:
         row, column = Tensor.arange(rows).reshape(rows, 1), Tensor.arange(columns)
-        made = Tensor._lift(make(row, column, rows, columns))
+        made = lift(make(row, column, rows, columns))
         return made.cast("bool").expand(rows, columns)
 
     return label, build
@@ -110,7 +111,7 @@ def _constant(rng: Random) -> Made:
 
 def _cast(made: Made, dtype: str) -> Made:
     text, make = made
-    return f"({text}).cast({dtype})", lambda *at: Tensor._lift(make(*at)).cast(dtype)
+    return f"({text}).cast({dtype})", lambda *at: lift(make(*at)).cast(dtype)
 
 
 _WORDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -123,12 +124,12 @@ _WORDS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _operation(word: str, a: Made, b: Made) -> Made:
     def make(*at: Any) -> Any:
-        return _WORDS[word](Tensor._lift(a[1](*at)), b[1](*at))
+        return _WORDS[word](lift(a[1](*at)), b[1](*at))
 
     return f"({a[0]} {word} {b[0]})", make
 
 
 def _whole(value: Any) -> Any:
     """Flags for bitwise operators, which floats do not have."""
-    lifted = Tensor._lift(value)
+    lifted = lift(value)
     return lifted.cast("int32") if lifted.dtype.is_float else lifted

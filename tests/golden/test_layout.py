@@ -17,6 +17,7 @@ from semel.passes.decompose import merge_reduced_axes
 from semel.passes.layout import sink_views
 from semel.passes.pack import pack_weights
 from semel.passes.simplify import simplify
+from semel.tensor.indexing import iota
 
 MATMUL = """\
 %0 = input "x" : f32[2,3,4]
@@ -206,7 +207,7 @@ def test_narrow_weights_are_stored_in_the_order_they_are_read_in() -> None:
 
 
 def test_a_reduction_of_what_has_no_operand_merges_its_axes() -> None:
-    y = Tensor._iota((3, 4, 5), 1).sum((0, 1))
+    y = iota((3, 4, 5), 1).sum((0, 1))
     graph = Graph((y.node,))
     np.testing.assert_array_equal(evaluate(run_passes(graph), {})[0], [18] * 5)
     moved = parse_graph(

@@ -14,6 +14,7 @@ from tests.ops.cases_reduce import np_normalized, np_softmax
 from semel import Tensor, Variable
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
+from semel.tensor.random import random_bits
 
 Execute = Callable[[Tensor, Mapping[str, np.ndarray]], np.ndarray]
 
@@ -134,5 +135,5 @@ def test_dropout_keeps_the_mean(execute: Execute) -> None:
 
 def test_split_keys_differ_from_each_other_and_from_draws(execute: Execute) -> None:
     keys = execute(Tensor.split_key(Tensor.key(9), 3), {})
-    drawn = execute(Tensor._bits(Tensor.key(9), (3, 2)), {})
+    drawn = execute(random_bits(Tensor.key(9), (3, 2)), {})
     assert len({tuple(k) for k in [*keys.tolist(), *drawn.tolist()]}) == 6

@@ -20,6 +20,7 @@ from semel.kernel.verify import verify_kernel
 from semel.ops.attrs import GroupedMatmulAttrs
 from semel.ops.evaluate import evaluate
 from semel.plan.plan import ExecutionPlan
+from semel.tensor.handle import apply
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(19)
@@ -271,6 +272,6 @@ def test_lines_of_no_rows_are_passed_over_wherever_they_stand(unused: tuple[int,
             want[place] = x[place] @ w[group]
     rows = Tensor.input("lines", lines.shape, "int64")
     attrs = GroupedMatmulAttrs(1, 4)
-    y = Tensor._apply("grouped_matmul", Tensor(x), Tensor(w), rows, attrs=attrs)
+    y = apply("grouped_matmul", Tensor(x), Tensor(w), rows, attrs=attrs)
     (got,) = evaluate(Graph((y.node,)), {"lines": lines})
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

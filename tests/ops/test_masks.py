@@ -17,6 +17,7 @@ from semel.ir.expr import Dim
 from semel.ir.graph import Graph
 from semel.ops.evaluate import evaluate
 from semel.passes import run_passes
+from semel.tensor.handle import lift
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Mask = Callable[[Any, Any], Any]
@@ -97,7 +98,7 @@ def positions(rows: Dim, columns: Dim) -> tuple[Tensor, Tensor]:
 
 def ends(mask: Mask, rows: Dim = 10, columns: Dim = 12) -> tuple[Dim | None, Dim | None] | None:
     """The band that the passes find in `mask(row, column)`, or None."""
-    shown = Tensor._lift(mask(*positions(rows, columns))).cast("bool").expand(rows, columns)
+    shown = lift(mask(*positions(rows, columns))).cast("bool").expand(rows, columns)
     nodes = run_passes(Graph((attention(shown, rows, columns, added=False).node,))).nodes
     (node,) = [n for n in nodes if n.op.name == "softmax_matmul"]
     found = node.attrs.left, node.attrs.right
@@ -123,7 +124,7 @@ NOT_BANDS: dict[str, Mask] = {
 def test_what_wraps_or_is_no_truth_value_is_no_band(name: str) -> None:
     mask = NOT_BANDS[name]
     assert ends(mask) is None
-    shown = Tensor._lift(mask(*positions(10, 12))).cast("bool").expand(10, 12)
+    shown = lift(mask(*positions(10, 12))).cast("bool").expand(10, 12)
     for added in (True, False):
         tensor = attention(shown, 10, 12, added=added)
         want = reference(tensor, (10, 12))

@@ -20,6 +20,8 @@ from semel.compiler import eager, pipeline
 from semel.compiler.lift import _EXACT
 from semel.ir.outline import take_outline
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
+from semel.tensor.elementwise import binary
+from semel.tensor.handle import scalar
 from semel.tensor.realize import build_graph
 
 DATA = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
@@ -157,7 +159,7 @@ def test_a_number_that_is_given_acts_like_one_that_is_known(op: str, swap: bool)
     numbers = (3, 1, 0, 2) if is_integer else _FLOATS
 
     def result(number: float) -> np.ndarray[Any, Any]:
-        return Tensor(array)._binary(op, number, swap=swap).numpy()
+        return binary(Tensor(array), op, number, swap=swap).numpy()
 
     known = []
     for number in numbers:
@@ -200,7 +202,7 @@ def test_scalars_of_every_dtype(dtype: str) -> None:
     high = {"bool": 1, "int8": -128, "uint64": 2**64 - 1}.get(dtype, 0.1)
     x = Tensor(np.zeros(3)).cast(dtype)
     for number in (0, high, 1, high):
-        full = Tensor._scalar(number, x.dtype)
+        full = scalar(number, x.dtype)
         assert x.maximum(full).tolist() == [max(full.item(), x[0].item())] * 3
 
 

@@ -19,6 +19,7 @@ from semel.ops.evaluate import evaluate
 from semel.ops.guards import guards
 from semel.ops.loop import live_loop
 from semel.passes import run_passes
+from semel.tensor.movement import slice_axes
 
 T = Variable("t", 0, 64)
 
@@ -148,7 +149,9 @@ def test_guards_of_the_body_are_guards_of_the_graph() -> None:
     n = Variable("n", 1, 16)
     y = Tensor.input("y", (n,))
     (last,), _ = Tensor.loop(
-        T, [Tensor.zeros(12)], lambda s, h: ([h[0] + x[s] + y._slice((0,), (12,), (1,)) * h[0]], [])
+        T,
+        [Tensor.zeros(12)],
+        lambda s, h: ([h[0] + x[s] + slice_axes(y, (0,), (12,), (1,)) * h[0]], []),
     )
     assert any("n" in str(amount) for amount, _ in guards(Graph((last.node,))))
 
@@ -157,7 +160,7 @@ def test_what_may_fail_in_some_iteration_is_refused() -> None:
     x = Tensor.input("x", (Variable("m", 1, 64), 3))
 
     def body(step: Any, h: Any) -> Any:
-        return [h[0] + x._slice((step, 0), (1, 3), (1, 1))[0]], []
+        return [h[0] + slice_axes(x, (step, 0), (1, 3), (1, 1))[0]], []
 
     with pytest.raises(GraphError, match="every iteration"):
         Tensor.loop(T, [Tensor.zeros(3)], body)

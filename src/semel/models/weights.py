@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from semel.tensor.handle import constant
 from semel.tensor.tensor import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -28,7 +29,7 @@ def draw(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
 
 def sealed(array: Array) -> Tensor:
     """A tensor over an array that was made for it: nobody else holds it, so it is not copied."""
-    return Tensor._constant(array)
+    return constant(array)
 
 
 def _one(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""Tensor, layer 3: the nonlinear functions of neural networks, element by element.
+"""The nonlinear functions of neural networks, element by element.
 
     relu gelu silu softplus mish hardswish elu ... softcap
 
@@ -8,77 +8,111 @@ Compositions of the layer below, written so that neither side of a choice overfl
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.tensor.elementwise import Elementwise
-from semel.tensor.handle import SYMBOLIC, weak_kind
+from semel.tensor.elementwise import binary, choose, unary
+from semel.tensor.handle import SYMBOLIC, TensorLike, lift, weak_kind
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 
-class Activations(Elementwise):
-    """Activation functions."""
+def relu(x: TensorLike) -> Tensor:
+    """The larger of x and 0."""
+    return lift(x).maximum(0)
 
-    __slots__ = ()
 
-    def relu(self) -> Self:
-        return self.maximum(0)
+def relu6(x: TensorLike) -> Tensor:
+    """x brought into [0, 6]."""
+    return lift(x).clip(0, 6)
 
-    def relu6(self) -> Self:
-        return self.clip(0, 6)
 
-    def leaky_relu(self, slope: float = 0.01) -> Self:
-        return self._choose(self >= 0, self, self * slope)
+def leaky_relu(x: TensorLike, slope: float = 0.01) -> Tensor:
+    """x, or slope * x below 0."""
+    x = lift(x)
+    return choose(x >= 0, x, x * slope)
 
-    def elu(self, alpha: float = 1.0) -> Self:
-        # The unused side must not overflow into inf * 0: clip it.
-        return self._choose(self > 0, self, self.minimum(0).expm1() * alpha)
 
-    def selu(self) -> Self:
-        return self.elu(1.6732632423543772) * 1.0507009873554805
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x, or alpha * (exp(x) - 1) below 0."""
+    x = lift(x)
+    # The unused side must not overflow into inf * 0: clip it.
+    return choose(x > 0, x, x.minimum(0).expm1() * alpha)
 
-    def gelu(self, approximate: str = "none") -> Self:
-        """x * Phi(x), exact by erf, or with `approximate="tanh"`."""
-        if approximate == "none":
-            return self._unary("gelu")
-        if approximate != "tanh":
-            raise GraphError("gelu", f"approximate must be 'none' or 'tanh', got {approximate!r}.")
-        inner = (self + self * self * self * 0.044715) * math.sqrt(2 / math.pi)
-        return self * 0.5 * (inner.tanh() + 1)
 
-    def quick_gelu(self) -> Self:
-        return self * (self * 1.702).sigmoid()
+def selu(x: TensorLike) -> Tensor:
+    """`elu` with the constants that keep mean 0 and variance 1."""
+    return lift(x).elu(1.6732632423543772) * 1.0507009873554805
 
-    def silu(self) -> Self:
-        return self * self.sigmoid()
 
-    swish = silu
+def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
+    """x * Phi(x), exact by erf, or with `approximate="tanh"`."""
+    x = lift(x)
+    if approximate == "none":
+        return unary(x, "gelu")
+    if approximate != "tanh":
+        raise GraphError("gelu", f"approximate must be 'none' or 'tanh', got {approximate!r}.")
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (inner.tanh() + 1)
 
-    def softplus(self, beta: float = 1.0) -> Self:
-        """log(1 + exp(beta*x)) / beta, without overflow."""
-        scaled = self * beta
-        return ((-scaled.abs()).exp().log1p() + scaled.relu()) * (1 / beta)
 
-    def mish(self) -> Self:
-        return self * self.softplus().tanh()
+def quick_gelu(x: TensorLike) -> Tensor:
+    """x * sigmoid(1.702 * x)."""
+    x = lift(x)
+    return x * (x * 1.702).sigmoid()
 
-    def hard_sigmoid(self) -> Self:
-        return (self + 3).clip(0, 6) * (1 / 6)
 
-    def hardswish(self) -> Self:
-        return self * self.hard_sigmoid()
+def silu(x: TensorLike) -> Tensor:
+    """x * sigmoid(x)."""
+    x = lift(x)
+    return x * x.sigmoid()
 
-    def hardtanh(self, low: float = -1.0, high: float = 1.0) -> Self:
-        return self.clip(low, high)
 
-    def softsign(self) -> Self:
-        return self / (self.abs() + 1)
+def softplus(x: TensorLike, beta: float = 1.0) -> Tensor:
+    """log(1 + exp(beta*x)) / beta, without overflow."""
+    x = lift(x)
+    scaled = x * beta
+    return ((-scaled.abs()).exp().log1p() + scaled.relu()) * (1 / beta)
 
-    def logsigmoid(self) -> Self:
-        return -(-self).softplus()
 
-    def softcap(self, cap: Any) -> Self:
-        """cap * tanh(x / cap): nearly x near 0, never beyond the cap."""
-        if weak_kind(cap) not in ("i", "f") or isinstance(cap, SYMBOLIC) or not cap > 0:
-            raise GraphError("softcap", f"cap must be a number > 0, got {cap!r}.")
-        inner: Self = self * (1 / cap)
-        return inner.tanh()._binary("mul", cap)
+def mish(x: TensorLike) -> Tensor:
+    """x * tanh(softplus(x))."""
+    x = lift(x)
+    return x * x.softplus().tanh()
+
+
+def hard_sigmoid(x: TensorLike) -> Tensor:
+    """(x + 3) / 6, brought into [0, 1]."""
+    return (lift(x) + 3).clip(0, 6) * (1 / 6)
+
+
+def hardswish(x: TensorLike) -> Tensor:
+    """x * hard_sigmoid(x)."""
+    x = lift(x)
+    return x * x.hard_sigmoid()
+
+
+def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """x brought into [low, high]."""
+    return lift(x).clip(low, high)
+
+
+def softsign(x: TensorLike) -> Tensor:
+    """x / (1 + |x|)."""
+    x = lift(x)
+    return x / (x.abs() + 1)
+
+
+def logsigmoid(x: TensorLike) -> Tensor:
+    """log(sigmoid(x)), without overflow."""
+    return -(-lift(x)).softplus()
+
+
+def softcap(x: TensorLike, cap: Any) -> Tensor:
+    """cap * tanh(x / cap): nearly x near 0, never beyond the cap."""
+    x = lift(x)
+    if weak_kind(cap) not in ("i", "f") or isinstance(cap, SYMBOLIC) or not cap > 0:
+        raise GraphError("softcap", f"cap must be a number > 0, got {cap!r}.")
+    inner: Tensor = x * (1 / cap)
+    return binary(inner.tanh(), "mul", cap)

@@ -1,4 +1,4 @@
-"""Tensor, layer 7: writing by index, functionally.
+"""Writing by index, functionally.
 
     x[key] = v    -->    the handle gets a new node; other tensors keep their value
 
@@ -10,219 +10,239 @@ arrays go through `scatter` on rows; where an element is hit twice, the last wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import is_nonnegative, minimum, product
 from semel.ir.graph import is_from_outside
 from semel.ops.attrs import ScatterAttrs
-from semel.tensor.handle import TensorLike, normalize_axis, weak_kind
-from semel.tensor.indexing import Indexing
+from semel.tensor.elementwise import choose
+from semel.tensor.handle import (
+    TensorLike,
+    apply,
+    convert,
+    lift,
+    normalize_axis,
+    weak_kind,
+    weak_scalar,
+)
+from semel.tensor.indexing import check_index, cut_out, iota, merge_axes, merged_index
 from semel.tensor.key import Cut, Key, is_computed_mask, parse_key, result_axes
-from semel.tensor.movement import is_negative
+from semel.tensor.movement import is_negative, of_shape, reach, slice_axes
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 _MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
 
 
-class Assign(Indexing):
-    """Assignment and scatter."""
+def setitem(x: Tensor, key: Any, value: TensorLike) -> None:
+    """x[key] = value: x stands in front of another node from now on."""
+    if is_from_outside(x._node):
+        raise GraphError(
+            "setitem",
+            f"a body must not write to a tensor from outside of it, got {x.type}.",
+            hint="Write to one that is made inside, as `y = x * 1`, and return it.",
+        )
+    x._node = _written(x, key, value, "set", "setitem")._node
+    x._value = None
 
-    __slots__ = ()
 
-    def __setitem__(self, key: Any, value: TensorLike) -> None:
-        if is_from_outside(self._node):
+def _written(x: Tensor, key: Any, value: TensorLike, mode: str, where: str) -> Tensor:
+    """This tensor with `value` written (or combined) at `key`."""
+    update = _in_my_dtype(x, value)
+    if mode == "set" and is_computed_mask(key) and update.ndim <= x.ndim - key.ndim:
+        return _masked(x, lift(key), update)
+    parsed = parse_key(key, x.shape, where)
+    if mode == "set" and not parsed.picks:
+        return _place(x, parsed, _fit(update, parsed.cut_shape(), where))
+    region = cut_out(x, parsed.cuts).reshape(parsed.cut_shape())
+    if parsed.picks:
+        return _place(x, parsed, _scatter_picked(region, parsed, update, mode, where))
+    return _place(x, parsed, _combined(region, _fit(update, region.shape, where), mode))
+
+
+def _in_my_dtype(x: Tensor, value: TensorLike) -> Tensor:
+    weak = weak_kind(value)
+    return weak_scalar(value, x.dtype) if weak else convert(lift(value), x.dtype)
+
+
+def _fit(given: Tensor, shape: Sequence[Any], where: str) -> Tensor:
+    """Broadcast to the region that is written; NumPy also drops leading axes of size 1."""
+    extra = given.ndim - len(shape)
+    lead = given.shape[: max(extra, 0)]
+    x = given.reshape(given.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else given
+    return reach(x, tuple(shape), where)
+
+
+def _combined(x: Tensor, update: Tensor, mode: str) -> Tensor:
+    match mode:
+        case "add":
+            return x + update
+        case "mul":
+            return x * update
+        case "max":
+            return x.maximum(update)
+        case _:
+            return x.minimum(update)
+
+
+def _masked(x: Tensor, mask: Tensor, update: Tensor) -> Tensor:
+    """One value for wherever a computed mask is true: a choice, which fuses."""
+    mask = of_shape(mask, x.shape[: mask.ndim], "setitem", "mask")
+    behind = x.shape[mask.ndim :]
+    wide = mask.reshape(*mask.shape, *(1,) * len(behind))
+    return choose(wide, reach(update, behind, "setitem"), x)
+
+
+# ------------------------------------------------------------ slices
+
+
+def _place(x: Tensor, key: Key, region: Tensor) -> Tensor:
+    """This tensor with the cut region replaced."""
+    if any(c.size == 0 for c in key.cuts):
+        return x
+    value = region.reshape(tuple(c.size for c in key.cuts))
+    mask: Tensor | None = None
+    for axis, cut in enumerate(key.cuts):
+        if cut.start == 0 and cut.step == 1 and cut.size == x.shape[axis]:
+            continue
+        inside = _inside(x, axis, cut)
+        mask = inside if mask is None else mask & inside
+        value = _spread(value, axis, cut, x.shape[axis])
+    if mask is None:
+        return value
+    return choose(mask, value, x)
+
+
+def _inside(x: Tensor, axis: int, cut: Cut) -> Tensor:
+    """Which positions of an axis the cut covers, shaped to broadcast."""
+    step = abs(cut.step)
+    offset: Tensor = iota((x.shape[axis],), 0) - _lowest(cut)
+    covered = (offset >= 0) & (offset < cut.size * step)
+    if step > 1:
+        covered = covered & ((offset % step).eq(0))
+    return covered.reshape(*(x.shape[axis],), *(1,) * (x.ndim - axis - 1))
+
+
+def _spread(given: Tensor, axis: int, cut: Cut, length: Any) -> Tensor:
+    """The cut's values at their positions along a whole axis, zeros between."""
+    x = given.flip(axis) if cut.step < 0 else given
+    step, first = abs(cut.step), _lowest(cut)
+    pads = [(0, 0)] * x.ndim
+    if step > 1:
+        gaps = [*pads, (0, 0)]
+        gaps[axis + 1] = (0, step - 1)
+        x = x.unsqueeze(axis + 1).pad(gaps).flatten(axis, axis + 1)
+    kept = minimum(cut.size * step, length - first)
+    pads[axis] = (first, length - first - kept)
+    return x.narrow(axis, 0, kept).pad(pads)
+
+
+# ------------------------------------------------------------ index arrays
+
+
+def _scatter_picked(x: Tensor, key: Key, update: Tensor, mode: str, where: str) -> Tensor:
+    """This (cut) tensor with `update` written at the key's index arrays."""
+    places = [place for place, _ in key.picks]
+    index = merged_index(x, key, where)
+    rest = tuple(d for i, d in enumerate(x.shape) if i not in places)
+    order = result_axes(key, index.ndim)
+    shape = (*index.shape, *rest)
+    fitted = _fit(update, [shape[i] for i in order], where)
+    back = fitted.permute([order.index(i) for i in range(len(shape))])
+    rows = merge_axes(x, places)
+    merged = _scatter_rows(rows, index.flatten(), back.reshape(index.size, *rest), mode)
+    moved = merged.reshape(*(x.shape[p] for p in places), *rest)
+    return moved.moveaxis(range(len(places)), places)
+
+
+def _scatter_rows(x: Tensor, index: Tensor, update: Tensor, mode: str) -> Tensor:
+    """Rows of this tensor updated in order of `index` (1-D, checked); one row each."""
+    width = product(x.shape[1:])
+    rows = x.reshape(x.shape[0], width)
+    new = update.reshape(index.shape[0], width)
+    result = apply("scatter", rows, index, new, attrs=ScatterAttrs(mode))
+    return result.reshape(x.shape)
+
+
+def index_put(
+    x: TensorLike, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
+) -> Tensor:
+    """A copy with `values` written (or added) at x[indices]."""
+    return _written(lift(x), tuple(indices), values, "add" if accumulate else "set", "index_put")
+
+
+def index_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
+    """A copy with the slices of `source` added at the indices (1-D) of one axis.
+
+    `source` has this tensor's shape, with one slice per index along the axis.
+    """
+    x = lift(x)
+    where, lifted = "index_add", lift(index)
+    i = normalize_axis(axis, x.ndim, where)
+    if lifted.ndim != 1:
+        raise GraphError(where, f"index must be 1-D, got {lifted.type}.")
+    shape = (*x.shape[:i], lifted.shape[0], *x.shape[i + 1 :])
+    update = of_shape(_in_my_dtype(x, source), shape, where, "source")
+    checked = check_index(lifted, x.shape[i], where)
+    rows = _scatter_rows(x.moveaxis(i, 0), checked, update.moveaxis(i, 0), "add")
+    return rows.moveaxis(0, i)
+
+
+def scatter(
+    x: TensorLike, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
+) -> Tensor:
+    """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
+    x = lift(x)
+    if reduce not in _MODES:
+        raise GraphError("scatter", f"reduce must be one of {', '.join(_MODES)}, got {reduce!r}.")
+    return _scatter(x, axis, index, source, _MODES[reduce], "scatter")
+
+
+def scatter_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
+    """`scatter` that adds: updates of one element add up in their order."""
+    return _scatter(lift(x), axis, index, source, _MODES["sum"], "scatter_add")
+
+
+def _scatter(
+    x: Tensor, axis: int, index: TensorLike, source: TensorLike, mode: str, where: str
+) -> Tensor:
+    i = normalize_axis(axis, x.ndim, where)
+    lifted = lift(index)
+    if lifted.ndim != x.ndim:
+        raise GraphError(where, f"index must have the rank of {x.type}, got {lifted.type}.")
+    for k, (have, wanted) in enumerate(zip(x.shape, lifted.shape, strict=True)):
+        if k != i and not is_nonnegative(have - wanted):
             raise GraphError(
-                "setitem",
-                f"a body must not write to a tensor from outside of it, got {self.type}.",
-                hint="Write to one that is made inside, as `y = x * 1`, and return it.",
+                where,
+                f"index must not be larger than {x.type} except along axis {i}, got {lifted.type}.",
             )
-        self._node = self._with(key, value, "set", "setitem")._node
-        self._value = None
+    update = _source(x, source, lifted, where)
+    flat_index = _element_index(x, check_index(lifted, x.shape[i], where), i)
+    flat = _scatter_rows(x.flatten(), flat_index.flatten(), update.flatten(), mode)
+    return flat.reshape(x.shape)
 
-    def _with(self, key: Any, value: TensorLike, mode: str, where: str) -> Self:
-        """This tensor with `value` written (or combined) at `key`."""
-        update = self._in_my_dtype(value)
-        if mode == "set" and is_computed_mask(key) and update.ndim <= self.ndim - key.ndim:
-            return self._masked(self._lift(key), update)
-        parsed = parse_key(key, self.shape, where)
-        if mode == "set" and not parsed.picks:
-            return self._place(parsed, update._fit(parsed.cut_shape(), where))
-        region = self._cut(parsed.cuts).reshape(parsed.cut_shape())
-        if parsed.picks:
-            return self._place(parsed, region._scatter_picked(parsed, update, mode, where))
-        return self._place(parsed, region._combined(update._fit(region.shape, where), mode))
 
-    def _in_my_dtype(self, value: TensorLike) -> Self:
-        weak = weak_kind(value)
-        return self._weak(value, self.dtype) if weak else self._lift(value)._cast(self.dtype)
+def _source(x: Tensor, source: TensorLike, index: Tensor, where: str) -> Tensor:
+    """The updates in the shape of the index; larger sources are cut."""
+    update = _in_my_dtype(x, source)
+    if update.ndim == 0:
+        return update.broadcast_to(index.shape)
+    if update.ndim != index.ndim:
+        raise GraphError(where, f"source must have the rank of {index.type}, got {update.type}.")
+    if any(is_negative(have - want) for have, want in zip(update.shape, index.shape, strict=True)):
+        raise GraphError(where, f"source must not be smaller than {index.type}, got {update.type}.")
+    return slice_axes(update, (0,) * index.ndim, index.shape, (1,) * index.ndim)
 
-    def _fit(self, shape: Sequence[Any], where: str) -> Self:
-        """Broadcast to the region that is written; NumPy also drops leading axes of size 1."""
-        extra = self.ndim - len(shape)
-        lead = self.shape[: max(extra, 0)]
-        x = self.reshape(self.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else self
-        return x._reach(tuple(shape), where)
 
-    def _combined(self, update: Self, mode: str) -> Self:
-        match mode:
-            case "add":
-                return self + update
-            case "mul":
-                return self * update
-            case "max":
-                return self.maximum(update)
-            case _:
-                return self.minimum(update)
-
-    def _masked(self, mask: Self, update: Self) -> Self:
-        """One value for wherever a computed mask is true: a choice, which fuses."""
-        mask = mask._of_shape(self.shape[: mask.ndim], "setitem", "mask")
-        behind = self.shape[mask.ndim :]
-        wide = mask.reshape(*mask.shape, *(1,) * len(behind))
-        return self._choose(wide, update._reach(behind, "setitem"), self)
-
-    # ------------------------------------------------------------ slices
-
-    def _place(self, key: Key, region: Self) -> Self:
-        """This tensor with the cut region replaced."""
-        if any(c.size == 0 for c in key.cuts):
-            return self
-        value = region.reshape(tuple(c.size for c in key.cuts))
-        mask: Self | None = None
-        for axis, cut in enumerate(key.cuts):
-            if cut.start == 0 and cut.step == 1 and cut.size == self.shape[axis]:
-                continue
-            inside = self._inside(axis, cut)
-            mask = inside if mask is None else mask & inside
-            value = value._spread(axis, cut, self.shape[axis])
-        if mask is None:
-            return value
-        return self._choose(mask, value, self)
-
-    def _inside(self, axis: int, cut: Cut) -> Self:
-        """Which positions of an axis the cut covers, shaped to broadcast."""
-        step = abs(cut.step)
-        offset: Self = self._iota((self.shape[axis],), 0) - _lowest(cut)
-        covered = (offset >= 0) & (offset < cut.size * step)
-        if step > 1:
-            covered = covered & ((offset % step).eq(0))
-        return covered.reshape(*(self.shape[axis],), *(1,) * (self.ndim - axis - 1))
-
-    def _spread(self, axis: int, cut: Cut, length: Any) -> Self:
-        """The cut's values at their positions along a whole axis, zeros between."""
-        x = self.flip(axis) if cut.step < 0 else self
-        step, first = abs(cut.step), _lowest(cut)
-        pads = [(0, 0)] * x.ndim
-        if step > 1:
-            gaps = [*pads, (0, 0)]
-            gaps[axis + 1] = (0, step - 1)
-            x = x.unsqueeze(axis + 1).pad(gaps).flatten(axis, axis + 1)
-        kept = minimum(cut.size * step, length - first)
-        pads[axis] = (first, length - first - kept)
-        return x.narrow(axis, 0, kept).pad(pads)
-
-    # ------------------------------------------------------------ index arrays
-
-    def _scatter_picked(self, key: Key, update: Self, mode: str, where: str) -> Self:
-        """This (cut) tensor with `update` written at the key's index arrays."""
-        places = [place for place, _ in key.picks]
-        index = self._flat_index(key, where)
-        rest = tuple(d for i, d in enumerate(self.shape) if i not in places)
-        order = result_axes(key, index.ndim)
-        shape = (*index.shape, *rest)
-        fitted = update._fit([shape[i] for i in order], where)
-        back = fitted.permute([order.index(i) for i in range(len(shape))])
-        rows = self._merged(places)
-        merged = rows._scatter_rows(index.flatten(), back.reshape(index.size, *rest), mode)
-        moved = merged.reshape(*(self.shape[p] for p in places), *rest)
-        return moved.moveaxis(range(len(places)), places)
-
-    def _scatter_rows(self, index: Self, update: Self, mode: str) -> Self:
-        """Rows of this tensor updated in order of `index` (1-D, checked); one row each."""
-        width = product(self.shape[1:])
-        rows = self.reshape(self.shape[0], width)
-        new = update.reshape(index.shape[0], width)
-        result = self._apply("scatter", rows, index, new, attrs=ScatterAttrs(mode))
-        return result.reshape(self.shape)
-
-    def index_put(
-        self, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
-    ) -> Self:
-        """A copy with `values` written (or added) at x[indices]."""
-        return self._with(tuple(indices), values, "add" if accumulate else "set", "index_put")
-
-    def index_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
-        """A copy with the slices of `source` added at the indices (1-D) of one axis.
-
-        `source` has this tensor's shape, with one slice per index along the axis.
-        """
-        where, lifted = "index_add", self._lift(index)
-        i = normalize_axis(axis, self.ndim, where)
-        if lifted.ndim != 1:
-            raise GraphError(where, f"index must be 1-D, got {lifted.type}.")
-        shape = (*self.shape[:i], lifted.shape[0], *self.shape[i + 1 :])
-        update = self._in_my_dtype(source)._of_shape(shape, where, "source")
-        checked = lifted._checked(self.shape[i], where)
-        rows = self.moveaxis(i, 0)._scatter_rows(checked, update.moveaxis(i, 0), "add")
-        return rows.moveaxis(0, i)
-
-    def scatter(
-        self, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
-    ) -> Self:
-        """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
-        if reduce not in _MODES:
-            raise GraphError(
-                "scatter", f"reduce must be one of {', '.join(_MODES)}, got {reduce!r}."
-            )
-        return self._scatter(axis, index, source, _MODES[reduce], "scatter")
-
-    def scatter_add(self, axis: int, index: TensorLike, source: TensorLike) -> Self:
-        """`scatter` that adds: updates of one element add up in their order."""
-        return self._scatter(axis, index, source, _MODES["sum"], "scatter_add")
-
-    def _scatter(
-        self, axis: int, index: TensorLike, source: TensorLike, mode: str, where: str
-    ) -> Self:
-        i = normalize_axis(axis, self.ndim, where)
-        lifted = self._lift(index)
-        if lifted.ndim != self.ndim:
-            raise GraphError(where, f"index must have the rank of {self.type}, got {lifted.type}.")
-        for k, (have, wanted) in enumerate(zip(self.shape, lifted.shape, strict=True)):
-            if k != i and not is_nonnegative(have - wanted):
-                raise GraphError(
-                    where,
-                    f"index must not be larger than {self.type} except along axis {i}, "
-                    f"got {lifted.type}.",
-                )
-        update = self._source(source, lifted, where)
-        flat_index = self._element_index(lifted._checked(self.shape[i], where), i)
-        flat = self.flatten()._scatter_rows(flat_index.flatten(), update.flatten(), mode)
-        return flat.reshape(self.shape)
-
-    def _source(self, source: TensorLike, index: Self, where: str) -> Self:
-        """The updates in the shape of the index; larger sources are cut."""
-        update = self._in_my_dtype(source)
-        if update.ndim == 0:
-            return update.broadcast_to(index.shape)
-        if update.ndim != index.ndim:
-            raise GraphError(
-                where, f"source must have the rank of {index.type}, got {update.type}."
-            )
-        if any(
-            is_negative(have - want) for have, want in zip(update.shape, index.shape, strict=True)
-        ):
-            raise GraphError(
-                where, f"source must not be smaller than {index.type}, got {update.type}."
-            )
-        return update._slice((0,) * index.ndim, index.shape, (1,) * index.ndim)
-
-    def _element_index(self, index: Self, axis: int) -> Self:
-        """The row-major position of each update's target element."""
-        flat: Self | None = None
-        for k, dim in enumerate(self.shape):
-            here = index if k == axis else self._iota(index.shape, k)
-            flat = here if flat is None else flat * dim + here
-        return index if flat is None else flat
+def _element_index(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The row-major position of each update's target element."""
+    flat: Tensor | None = None
+    for k, dim in enumerate(x.shape):
+        here = index if k == axis else iota(index.shape, k)
+        flat = here if flat is None else flat * dim + here
+    return index if flat is None else flat
 
 
 def _lowest(cut: Cut) -> Any:

@@ -1,4 +1,4 @@
-"""Tensor, between layers 8 and 9: attention.
+"""Attention.
 
     scaled_dot_product_attention
 
@@ -11,158 +11,161 @@ scores nor the weights are rounded in between.
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, minimum
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import AttentionAttrs, GatherAttrs
-from semel.tensor.handle import TensorLike
-from semel.tensor.late import Late
-from semel.tensor.movement import broadcast_shapes
+from semel.tensor.contract import batched
+from semel.tensor.elementwise import choose
+from semel.tensor.handle import TensorLike, apply, convert, lift, promote
+from semel.tensor.indexing import check_index, iota
+from semel.tensor.movement import broadcast_shapes, stretch
+from semel.tensor.reduce import as_float
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 _WHERE = "scaled_dot_product_attention"
 
 Window = tuple["Dim | None", "Dim | None"]
 
 
-class Attention(Late):
-    """softmax(q @ k.T) @ v in all its variants."""
+def scaled_dot_product_attention(
+    x: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    mask: TensorLike | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: Window | None = None,
+    softcap: float | None = None,
+    key_lengths: TensorLike | None = None,
+    block_table: TensorLike | None = None,
+    align: str = "end",
+) -> Tensor:
+    """softmax(q @ k.T * scale + mask) @ v over the last two axes.
 
-    __slots__ = ()
+    Queries are (..., heads, S, depth), keys and values (..., key heads, T, depth): leading
+    axes broadcast, and every key head serves heads / key heads neighbouring heads. No
+    score matrix and no copy of keys or values is made.
 
-    def scaled_dot_product_attention(
-        self,
-        key: TensorLike,
-        value: TensorLike,
-        mask: TensorLike | None = None,
-        *,
-        is_causal: bool = False,
-        scale: float | None = None,
-        window: Window | None = None,
-        softcap: float | None = None,
-        key_lengths: TensorLike | None = None,
-        block_table: TensorLike | None = None,
-        align: str = "end",
-    ) -> Self:
-        """softmax(q @ k.T * scale + mask) @ v over the last two axes.
+    `mask` broadcasts against (..., heads, S, T): a bool mask keeps where it is true, any
+    other is added. `scale` is 1/sqrt(depth) unless given; `softcap=c` makes the scaled
+    scores c * tanh(score / c).
 
-        Queries are (..., heads, S, depth), keys and values (..., key heads, T, depth): leading
-        axes broadcast, and every key head serves heads / key heads neighbouring heads. No
-        score matrix and no copy of keys or values is made.
+    Query i stands at position i + (T - S): the last query at the last key, as in a
+    decoder that has seen T - S tokens before. `align="start"` puts query i at position i,
+    as PyTorch's `is_causal` does; the two differ if S != T. `is_causal` hides the keys
+    behind a query's position, `window=(left, right)` those further than `left` before
+    or `right` behind it (None: no limit).
 
-        `mask` broadcasts against (..., heads, S, T): a bool mask keeps where it is true, any
-        other is added. `scale` is 1/sqrt(depth) unless given; `softcap=c` makes the scaled
-        scores c * tanh(score / c).
+    `key_lengths`, an integer for every entry of the leading axes, says how many keys
+    there are: only those are read, and T in the above is that number. A plan made for
+    the longest T pays for the actual lengths. With `block_table` int (batch, blocks),
+    keys and values are (all blocks, block size, key heads, depth), and key t of batch
+    entry b is row t % block size of block block_table[b, t // block size]; entries past
+    the length are not looked at. Lengths and blocks out of range are an IndexRangeError.
 
-        Query i stands at position i + (T - S): the last query at the last key, as in a
-        decoder that has seen T - S tokens before. `align="start"` puts query i at position i,
-        as PyTorch's `is_causal` does; the two differ if S != T. `is_causal` hides the keys
-        behind a query's position, `window=(left, right)` those further than `left` before
-        or `right` behind it (None: no limit).
+    A query that sees no key gives 0.
+    """
+    x = lift(x)
+    query, keys, values = promote((x, key, value), to_float=True)
+    lengths = None if key_lengths is None else lift(key_lengths)
+    if block_table is not None:
+        keys, values = _paged(query, keys, values, lift(block_table), lengths)
+    for name, each in (("query", query), ("key", keys), ("value", values)):
+        if each.ndim < 2:
+            raise GraphError(_WHERE, f"{name} needs at least 2 axes, got {each.type}.")
+    keys, values = _for_heads_of(keys, query), _for_heads_of(values, query)
+    scores = _under(_scores(query, keys, scale, softcap), mask)
+    band = _band(scores.shape[-2], keys.shape[-2], is_causal, window, align, lengths is None)
+    batch = broadcast_shapes([scores.shape[:-2], values.shape[:-2]], _WHERE)
+    operands = [batched(scores, batch), batched(as_float(values), batch)]
+    if lengths is not None:
+        operands.append(_lengths(lengths, keys.shape[-2], batch))
+    return convert(apply("softmax_matmul", *operands, attrs=band), query.dtype)
 
-        `key_lengths`, an integer for every entry of the leading axes, says how many keys
-        there are: only those are read, and T in the above is that number. A plan made for
-        the longest T pays for the actual lengths. With `block_table` int (batch, blocks),
-        keys and values are (all blocks, block size, key heads, depth), and key t of batch
-        entry b is row t % block size of block block_table[b, t // block size]; entries past
-        the length are not looked at. Lengths and blocks out of range are an IndexRangeError.
 
-        A query that sees no key gives 0.
-        """
-        query, keys, values = self._promote((self, key, value), to_float=True)
-        lengths = None if key_lengths is None else self._lift(key_lengths)
-        if block_table is not None:
-            keys, values = query._paged(keys, values, self._lift(block_table), lengths)
-        for name, each in (("query", query), ("key", keys), ("value", values)):
-            if each.ndim < 2:
-                raise GraphError(_WHERE, f"{name} needs at least 2 axes, got {each.type}.")
-        keys, values = keys._for_heads_of(query), values._for_heads_of(query)
-        scores = query._scores(keys, scale, softcap)._under(mask)
-        band = _band(scores.shape[-2], keys.shape[-2], is_causal, window, align, lengths is None)
-        batch = broadcast_shapes([scores.shape[:-2], values.shape[:-2]], _WHERE)
-        operands = [scores._batched(batch), values._as_float()._batched(batch)]
-        if lengths is not None:
-            operands.append(lengths._lengths(keys.shape[-2], batch))
-        return self._apply("softmax_matmul", *operands, attrs=band)._cast(query.dtype)
+def _for_heads_of(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values with every head repeated for its queries; a view."""
+    if min(x.ndim, query.ndim) < 3:
+        return x
+    heads, shared = query.shape[-3], x.shape[-3]
+    if shared in (heads, 1) or not (isinstance(heads, int) and isinstance(shared, int)):
+        return x
+    if shared == 0 or heads % shared:
+        raise GraphError(
+            _WHERE,
+            f"the heads of the query must be a multiple of those of keys and values, "
+            f"got {query.type} and {x.type}.",
+        )
+    *batch, _, length, depth = x.shape
+    repeated = stretch(x.unsqueeze(-3), (*batch, shared, heads // shared, length, depth))
+    return repeated.reshape(*batch, heads, length, depth)
 
-    def _for_heads_of(self, query: Self) -> Self:
-        """Keys or values with every head repeated for its queries; a view."""
-        if min(self.ndim, query.ndim) < 3:
-            return self
-        heads, shared = query.shape[-3], self.shape[-3]
-        if shared in (heads, 1) or not (isinstance(heads, int) and isinstance(shared, int)):
-            return self
-        if shared == 0 or heads % shared:
-            raise GraphError(
-                _WHERE,
-                f"the heads of the query must be a multiple of those of keys and values, "
-                f"got {query.type} and {self.type}.",
-            )
-        *batch, _, length, depth = self.shape
-        repeated = self.unsqueeze(-3)._stretch((*batch, shared, heads // shared, length, depth))
-        return repeated.reshape(*batch, heads, length, depth)
 
-    def _scores(self, keys: Self, scale: float | None, softcap: float | None) -> Self:
-        factor = scale
-        if factor is None:
-            width = self.shape[-1]
-            if not isinstance(width, int):
-                raise GraphError(_WHERE, f"needs a fixed head size or scale=, got {self.type}.")
-            factor = 1 / math.sqrt(max(width, 1))
-        query = self._as_float()
-        lead = broadcast_shapes([query.shape[:-2], keys.shape[:-2]], _WHERE)
-        # Not `matmul`: it would merge the batch of queries into rows where keys have none.
-        scores = self._apply(
-            "matmul", query._batched(lead), keys._as_float().mT._batched(lead)
-        ) * factor  # fmt: skip
-        return scores if softcap is None else scores.softcap(softcap)
+def _scores(x: Tensor, keys: Tensor, scale: float | None, softcap: float | None) -> Tensor:
+    factor = scale
+    if factor is None:
+        width = x.shape[-1]
+        if not isinstance(width, int):
+            raise GraphError(_WHERE, f"needs a fixed head size or scale=, got {x.type}.")
+        factor = 1 / math.sqrt(max(width, 1))
+    query = as_float(x)
+    lead = broadcast_shapes([query.shape[:-2], keys.shape[:-2]], _WHERE)
+    # Not `matmul`: it would merge the batch of queries into rows where keys have none.
+    scores = apply(
+        "matmul", batched(query, lead), batched(as_float(keys).mT, lead)
+    ) * factor  # fmt: skip
+    return scores if softcap is None else scores.softcap(softcap)
 
-    def _under(self, mask: TensorLike | None) -> Self:
-        if mask is None:
-            return self
-        lifted = self._lift(mask)
-        result = self._choose(lifted, self, -math.inf) if lifted.dtype == BOOL else self + lifted
-        if result.shape[-2:] != self.shape[-2:]:
-            raise GraphError(
-                _WHERE, f"mask must broadcast against scores {self.type}, got {lifted.type}."
-            )
-        return result._cast(self.dtype)
 
-    def _lengths(self, keys: Dim, batch: tuple[Dim, ...]) -> Self:
-        """Checked lengths, one for every entry of the batch."""
-        checked = self._checked(keys + 1, _WHERE, "key length")
-        if self.ndim > len(batch):
-            raise GraphError(
-                _WHERE, f"key_lengths must have at most {len(batch)} axes, got {self.type}."
-            )
-        return checked.reshape(*self.shape, *(1,) * (len(batch) - self.ndim))._stretch(batch)
+def _under(x: Tensor, mask: TensorLike | None) -> Tensor:
+    if mask is None:
+        return x
+    lifted = lift(mask)
+    result = choose(lifted, x, -math.inf) if lifted.dtype == BOOL else x + lifted
+    if result.shape[-2:] != x.shape[-2:]:
+        raise GraphError(_WHERE, f"mask must broadcast against scores {x.type}, got {lifted.type}.")
+    return convert(result, x.dtype)
 
-    def _paged(
-        self, keys: Self, values: Self, table: Self, lengths: Self | None
-    ) -> tuple[Self, Self]:
-        """Keys and values (batch, heads, T, depth), seen through the table of their blocks."""
-        if lengths is None or lengths.ndim != 1:
-            raise GraphError(_WHERE, "block_table needs key_lengths (batch,).")
-        if (self.ndim, keys.ndim, values.ndim, table.ndim) != (4, 4, 4, 2):
-            raise GraphError(
-                _WHERE,
-                "block_table (batch, blocks) needs queries (batch, heads, S, depth), keys and "
-                f"values (blocks, block size, heads, depth), got {table.type}, {self.type}, "
-                f"{keys.type} and {values.type}.",
-            )
-        batch, blocks = table.shape
-        size = keys.shape[1]
-        first = self._iota((batch, blocks), 1) * size
-        used = first < lengths._cast(INT64).reshape(-1, 1)
-        numbers = self._choose(used, table._cast(INT64) if table.dtype.is_integer else table, 0)
-        places = numbers._checked(minimum(keys.shape[0], values.shape[0]), _WHERE, "block number")
 
-        def seen(pages: Self) -> Self:
-            picked = self._apply("gather", pages, places, attrs=GatherAttrs(0))
-            return picked.reshape(batch, blocks * size, *pages.shape[2:]).permute(0, 2, 1, 3)
+def _lengths(x: Tensor, keys: Dim, batch: tuple[Dim, ...]) -> Tensor:
+    """Checked lengths, one for every entry of the batch."""
+    checked = check_index(x, keys + 1, _WHERE, "key length")
+    if x.ndim > len(batch):
+        raise GraphError(_WHERE, f"key_lengths must have at most {len(batch)} axes, got {x.type}.")
+    return stretch(checked.reshape(*x.shape, *(1,) * (len(batch) - x.ndim)), batch)
 
-        return seen(keys), seen(values)
+
+def _paged(
+    x: Tensor, keys: Tensor, values: Tensor, table: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Keys and values (batch, heads, T, depth), seen through the table of their blocks."""
+    if lengths is None or lengths.ndim != 1:
+        raise GraphError(_WHERE, "block_table needs key_lengths (batch,).")
+    if (x.ndim, keys.ndim, values.ndim, table.ndim) != (4, 4, 4, 2):
+        raise GraphError(
+            _WHERE,
+            "block_table (batch, blocks) needs queries (batch, heads, S, depth), keys and "
+            f"values (blocks, block size, heads, depth), got {table.type}, {x.type}, "
+            f"{keys.type} and {values.type}.",
+        )
+    batch, blocks = table.shape
+    size = keys.shape[1]
+    first = iota((batch, blocks), 1) * size
+    used = first < convert(lengths, INT64).reshape(-1, 1)
+    numbers = choose(used, convert(table, INT64) if table.dtype.is_integer else table, 0)
+    places = check_index(numbers, minimum(keys.shape[0], values.shape[0]), _WHERE, "block number")
+
+    def seen(pages: Tensor) -> Tensor:
+        picked = apply("gather", pages, places, attrs=GatherAttrs(0))
+        return picked.reshape(batch, blocks * size, *pages.shape[2:]).permute(0, 2, 1, 3)
+
+    return seen(keys), seen(values)
 
 
 def _band(

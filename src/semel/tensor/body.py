@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Index, atoms
@@ -21,7 +21,9 @@ from semel.ir.graph import Graph, Node, Scope, attr_dims, make_node, no_scope, t
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs
 from semel.ops.bodies import body_operand, may_fail
-from semel.tensor.handle import Handle
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 _traces = itertools.count()
 _TRACE = " of trace "  #: in the names of what stands for states and steps while a body is traced
@@ -58,7 +60,7 @@ def check_closed(graph: Graph, where: str) -> None:
 class Traced:
     """What a function returned, as nodes, and the scope of those that it made."""
 
-    def __init__(self, function: Callable[..., Sequence[Handle]], *arguments: Any) -> None:
+    def __init__(self, function: Callable[..., Sequence[Tensor]], *arguments: Any) -> None:
         self.scope = Scope()
         with self.scope:
             self.outputs = [handle.node for handle in function(*arguments)]

@@ -1,4 +1,4 @@
-"""Tensor, layer 13: tensors from nothing.
+"""Tensors from nothing.
 
     zeros ones full empty arange linspace eye tri meshgrid
 
@@ -9,116 +9,124 @@ computed where they are used. Sizes and bounds may be Variables.
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, ceildiv, is_nonnegative, maximum
 from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
-from semel.tensor.handle import SYMBOLIC, DTypeLike, TensorLike, weak_kind
-from semel.tensor.quantise import Quantise
+from semel.tensor.elementwise import binary, choose
+from semel.tensor.handle import (
+    SYMBOLIC,
+    DTypeLike,
+    TensorLike,
+    convert,
+    lift,
+    scalar,
+    weak_kind,
+    weak_scalar,
+)
+from semel.tensor.indexing import iota
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 
-class Creation(Quantise):
-    """Fills, ranges and grids."""
+def full(shape: Any, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Every element is `value`; Python numbers give float32, int64 or bool."""
+    dims = as_shape(shape, "full")
+    fill = lift(value)
+    if dtype is not None:
+        wanted = as_dtype(dtype, "full")
+        fill = weak_scalar(value, wanted) if weak_kind(value) else convert(fill, wanted)
+    return fill.broadcast_to(dims)
 
-    __slots__ = ()
 
-    @classmethod
-    def full(cls, shape: Any, value: TensorLike, dtype: DTypeLike | None = None) -> Self:
-        """Every element is `value`; Python numbers give float32, int64 or bool."""
-        dims = as_shape(shape, "full")
-        fill = cls._lift(value)
-        if dtype is not None:
-            wanted = as_dtype(dtype, "full")
-            fill = cls._weak(value, wanted) if weak_kind(value) else fill._cast(wanted)
-        return fill.broadcast_to(dims)
+def zeros(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+    """Every element is 0."""
+    return full(_dims(shape), 0, dtype)
 
-    @classmethod
-    def zeros(cls, *shape: Any, dtype: DTypeLike = "float32") -> Self:
-        return cls.full(_dims(shape), 0, dtype)
 
-    @classmethod
-    def ones(cls, *shape: Any, dtype: DTypeLike = "float32") -> Self:
-        return cls.full(_dims(shape), 1, dtype)
+def ones(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+    """Every element is 1."""
+    return full(_dims(shape), 1, dtype)
 
-    @classmethod
-    def empty(cls, *shape: Any, dtype: DTypeLike = "float32") -> Self:
-        """Zeros: a lazy tensor has no memory to leave unset."""
-        return cls.zeros(*shape, dtype=dtype)
 
-    def full_like(self, value: TensorLike, dtype: DTypeLike | None = None) -> Self:
-        return self.full(self.shape, value, self.dtype if dtype is None else dtype)
+def empty(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+    """Zeros: a lazy tensor has no memory to leave unset."""
+    return zeros(*shape, dtype=dtype)
 
-    def zeros_like(self, dtype: DTypeLike | None = None) -> Self:
-        return self.full_like(0, dtype)
 
-    def ones_like(self, dtype: DTypeLike | None = None) -> Self:
-        return self.full_like(1, dtype)
+def full_like(x: TensorLike, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """`full` in the shape of x, and in its dtype."""
+    x = lift(x)
+    return full(x.shape, value, x.dtype if dtype is None else dtype)
 
-    @classmethod
-    def arange(
-        cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None
-    ) -> Self:
-        """start, start+step, ... before stop; one argument counts from 0. int64, or float32."""
-        first, end = (0, start) if stop is None else (start, stop)
-        for bound in (first, end, step):
-            if not weak_kind(bound) or isinstance(bound, bool):
-                raise GraphError("arange", f"bounds must be numbers or Variables, got {bound!r}.")
-            if isinstance(bound, (float, np.floating)) and not math.isfinite(bound):
-                raise GraphError("arange", f"bounds must be finite, got {bound}.")
-        floats = any(isinstance(v, (float, np.floating)) for v in (first, end, step))
-        wanted = as_dtype(dtype or (FLOAT32 if floats else INT64), "arange")
-        steps = cls._iota((_arange_length(first, end, step, floats),), 0)
-        if wanted.is_float:
-            return steps._cast(wanted) * cls._weak(step, wanted) + cls._weak(first, wanted)
-        return steps._binary("mul", step)._binary("add", first)._cast(wanted)
 
-    @classmethod
-    def linspace(
-        cls, start: float, stop: float, num: Any = 50, *, dtype: DTypeLike = "float32"
-    ) -> Self:
-        """`num` even steps from start to stop, both included exactly."""
-        if not isinstance(num, (int, np.integer)) or num < 0:
-            raise GraphError("linspace", f"num must be an int >= 0, got {num!r}.")
-        wanted = as_dtype(dtype, "linspace")
-        work = wanted if wanted.is_float else FLOAT32
-        steps = cls._iota((int(num),), 0)
-        values = steps._cast(work) * ((stop - start) / max(int(num) - 1, 1)) + start
-        if num < 2:
-            return values._cast(wanted)
-        return cls._choose(steps.eq(int(num) - 1), stop, values)._cast(wanted)
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Zeros in the shape of x."""
+    return lift(x).full_like(0, dtype)
 
-    @classmethod
-    def eye(
-        cls, rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32"
-    ) -> Self:
-        """Ones on the k-th diagonal, zeros elsewhere."""
-        shape = as_shape((rows, rows if columns is None else columns), "eye")
-        return (cls._iota(shape, 1) - cls._iota(shape, 0)).eq(k).cast(dtype)
 
-    @classmethod
-    def tri(
-        cls, rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32"
-    ) -> Self:
-        """Ones on and below the k-th diagonal."""
-        shape = as_shape((rows, rows if columns is None else columns), "tri")
-        return cls._scalar(True, BOOL).broadcast_to(shape).tril(k).cast(dtype)
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Ones in the shape of x."""
+    return lift(x).full_like(1, dtype)
 
-    @classmethod
-    def meshgrid(cls, *vectors: TensorLike, indexing: str = "xy") -> list[Self]:
-        """Each vector stretched over the grid of all; "xy" swaps the first two axes, as NumPy."""
-        if indexing not in ("xy", "ij"):
-            raise GraphError("meshgrid", f"indexing must be 'xy' or 'ij', got {indexing!r}.")
-        lines = [cls._lift(v).flatten() for v in vectors]
-        shape = tuple(line.shape[0] for line in lines)
-        grids = []
-        for i, line in enumerate(lines):
-            column = line.reshape((1,) * i + (line.shape[0],) + (1,) * (len(lines) - i - 1))
-            grid = column.broadcast_to(shape)
-            grids.append(grid.swapaxes(0, 1) if indexing == "xy" and len(lines) > 1 else grid)
-        return grids
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None) -> Tensor:
+    """start, start+step, ... before stop; one argument counts from 0. int64, or float32."""
+    first, end = (0, start) if stop is None else (start, stop)
+    for bound in (first, end, step):
+        if not weak_kind(bound) or isinstance(bound, bool):
+            raise GraphError("arange", f"bounds must be numbers or Variables, got {bound!r}.")
+        if isinstance(bound, (float, np.floating)) and not math.isfinite(bound):
+            raise GraphError("arange", f"bounds must be finite, got {bound}.")
+    floats = any(isinstance(v, (float, np.floating)) for v in (first, end, step))
+    wanted = as_dtype(dtype or (FLOAT32 if floats else INT64), "arange")
+    steps = iota((_arange_length(first, end, step, floats),), 0)
+    if wanted.is_float:
+        return convert(steps, wanted) * weak_scalar(step, wanted) + weak_scalar(first, wanted)
+    return convert(binary(binary(steps, "mul", step), "add", first), wanted)
+
+
+def linspace(start: float, stop: float, num: Any = 50, *, dtype: DTypeLike = "float32") -> Tensor:
+    """`num` even steps from start to stop, both included exactly."""
+    if not isinstance(num, (int, np.integer)) or num < 0:
+        raise GraphError("linspace", f"num must be an int >= 0, got {num!r}.")
+    wanted = as_dtype(dtype, "linspace")
+    work = wanted if wanted.is_float else FLOAT32
+    steps = iota((int(num),), 0)
+    values = convert(steps, work) * ((stop - start) / max(int(num) - 1, 1)) + start
+    if num < 2:
+        return convert(values, wanted)
+    return convert(choose(steps.eq(int(num) - 1), stop, values), wanted)
+
+
+def eye(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:
+    """Ones on the k-th diagonal, zeros elsewhere."""
+    shape = as_shape((rows, rows if columns is None else columns), "eye")
+    return (iota(shape, 1) - iota(shape, 0)).eq(k).cast(dtype)
+
+
+def tri(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:
+    """Ones on and below the k-th diagonal."""
+    shape = as_shape((rows, rows if columns is None else columns), "tri")
+    return scalar(True, BOOL).broadcast_to(shape).tril(k).cast(dtype)
+
+
+def meshgrid(*vectors: TensorLike, indexing: str = "xy") -> list[Tensor]:
+    """Each vector stretched over the grid of all; "xy" swaps the first two axes, as NumPy."""
+    if indexing not in ("xy", "ij"):
+        raise GraphError("meshgrid", f"indexing must be 'xy' or 'ij', got {indexing!r}.")
+    lines = [lift(v).flatten() for v in vectors]
+    shape = tuple(line.shape[0] for line in lines)
+    grids = []
+    for i, line in enumerate(lines):
+        column = line.reshape((1,) * i + (line.shape[0],) + (1,) * (len(lines) - i - 1))
+        grid = column.broadcast_to(shape)
+        grids.append(grid.swapaxes(0, 1) if indexing == "xy" and len(lines) > 1 else grid)
+    return grids
 
 
 def _dims(shape: tuple[Any, ...]) -> Any:

@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim
 from semel.ir.types import Shape
 
 if TYPE_CHECKING:
-    from semel.tensor.movement import Movement
-
-T = TypeVar("T", bound="Movement")
+    from semel.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,16 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand(Generic[T]):
+class Operand:
     """A tensor whose axes are called `labels`, all different."""
 
-    tensor: T
+    tensor: Tensor
     labels: tuple[str, ...]
 
     def sizes(self) -> dict[str, Dim]:
         return dict(zip(self.labels, self.tensor.shape, strict=True))
 
-    def ordered(self, labels: Sequence[str]) -> T:
+    def ordered(self, labels: Sequence[str]) -> Tensor:
         return self.tensor.permute([self.labels.index(label) for label in labels])
 
 

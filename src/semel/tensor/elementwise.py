@@ -1,4 +1,4 @@
-"""Tensor, layer 2: operators and functions of one element at a time.
+"""Arithmetic, comparison and choice, element by element.
 
     x, y  --promote, broadcast-->  one elementwise node
 
@@ -23,15 +23,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
-from semel.tensor.handle import SYMBOLIC, Handle, TensorLike, weak_kind, whole_number
-from semel.tensor.movement import Movement
+from semel.tensor.handle import (
+    SYMBOLIC,
+    TensorLike,
+    apply,
+    convert,
+    dim_value,
+    lift,
+    promote,
+    scalar,
+    weak_kind,
+)
+from semel.tensor.movement import broadcast, fill_value, stretch
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 UNARY: dict[str, str] = {
     **dict.fromkeys(
@@ -60,443 +73,250 @@ _ON_BOOL = {"add": "or", "mul": "and"}  # as NumPy has it
 _NEEDS = {"number": "a number dtype", "integer": "integers or bool", "shift": "integers"}
 
 
-class Elementwise(Movement):
-    """Arithmetic, comparison, logic and mathematical functions."""
+def unary(x: Tensor, op: str) -> Tensor:
+    """`op(x)`, with the dtypes that the table says."""
+    rule = UNARY[op]
+    if rule == "float" and not x.dtype.is_float:
+        return apply(op, convert(x, FLOAT32))
+    if rule == "round" and not x.dtype.is_float:
+        return x
+    _check_dtype(op, rule, [x])
+    return apply(op, x)
 
-    __slots__ = ()
 
-    def _unary(self, op: str) -> Self:
-        rule = UNARY[op]
-        if rule == "float" and not self.dtype.is_float:
-            return self._apply(op, self._cast(FLOAT32))
-        if rule == "round" and not self.dtype.is_float:
-            return self
-        _check_dtype(op, rule, [self])
-        return self._apply(op, self)
+def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tensor:
+    """`op(x, other)`, or `op(other, x)` if swapped."""
+    if op in _MIRRORED:
+        apart = _compare_apart(x, op, other)
+        if apart is not None:
+            return apart
+    rule = BINARY[op]
+    if type(other) in _NUMBERS and x.dtype.is_float and rule in _ON_FLOATS:
+        # What follows would say the same, of the most frequent case.
+        number = stretch(scalar(other, x.dtype), x.shape)
+        return apply(op, number, x) if swap else apply(op, x, number)
+    values = (other, x) if swap else (x, other)
+    operands = promote(values, to_float=rule == "float")
+    if rule == "number" and operands[0].dtype == BOOL and op != "sub":
+        operands = [convert(t, INT64) for t in operands]
+    _check_dtype(op, rule, operands)
+    if operands[0].dtype == BOOL:
+        op = _ON_BOOL.get(op, op)
+    return apply(op, *broadcast(operands, op))
 
-    def _binary(self, op: str, other: TensorLike, *, swap: bool = False) -> Self:
-        """`op(self, other)`, or `op(other, self)` if swapped."""
-        if op in _MIRRORED:
-            apart = self._compare_apart(op, other)
-            if apart is not None:
-                return apart
-        rule = BINARY[op]
-        if type(other) in _NUMBERS and self.dtype.is_float and rule in _ON_FLOATS:
-            # What follows would say the same, of the most frequent case.
-            number = self._scalar(other, self.dtype)._stretch(self.shape)
-            return self._apply(op, number, self) if swap else self._apply(op, self, number)
-        values = (other, self) if swap else (self, other)
-        operands = self._promote(values, to_float=rule == "float")
-        if rule == "number" and operands[0].dtype == BOOL and op != "sub":
-            operands = [t._cast(INT64) for t in operands]
-        _check_dtype(op, rule, operands)
-        if operands[0].dtype == BOOL:
-            op = _ON_BOOL.get(op, op)
-        return self._apply(op, *self._broadcast(operands, op))
 
-    def _compare_apart(self, op: str, other: TensorLike) -> Self | None:
-        """A comparison whose operands have no integer dtype in common; None if they have one."""
-        if not self.dtype.is_integer:
+def _compare_apart(x: Tensor, op: str, other: TensorLike) -> Tensor | None:
+    """A comparison whose operands have no integer dtype in common; None if they have one."""
+    if not x.dtype.is_integer:
+        return None
+    if isinstance(other, (int, np.integer)):
+        if x.dtype.lowest <= int(other) <= x.dtype.highest:
             return None
-        if isinstance(other, (int, np.integer)):
-            if self.dtype.lowest <= int(other) <= self.dtype.highest:
-                return None
-            return self._full_bool(_COMPARE[op](0, int(other)))
-        if isinstance(other, SYMBOLIC):
-            if self.dtype.holds(*bounds(other)):
-                return None
-            wide = self if self.dtype == UINT64 else self._cast(INT64)
-            return wide._binary(op, self._dim(other))
-        if weak_kind(other):
+        return full_bool(x, _COMPARE[op](0, int(other)))
+    if isinstance(other, SYMBOLIC):
+        if x.dtype.holds(*bounds(other)):
             return None
-        y = self._lift(other)
-        if not mixes_signs(self.dtype, y.dtype):
-            return None
-        if y.dtype == UINT64:
-            return y._binary(_MIRRORED[op], self)
-        below = y < 0  # less than any unsigned element
-        return self._choose(below, _COMPARE[op](0, -1), self._binary(op, y._cast(UINT64)))
+        wide = x if x.dtype == UINT64 else convert(x, INT64)
+        return binary(wide, op, dim_value(other))
+    if weak_kind(other):
+        return None
+    y = lift(other)
+    if not mixes_signs(x.dtype, y.dtype):
+        return None
+    if y.dtype == UINT64:
+        return binary(y, _MIRRORED[op], x)
+    below = y < 0  # less than any unsigned element
+    return choose(below, _COMPARE[op](0, -1), binary(x, op, convert(y, UINT64)))
 
-    # ------------------------------------------------------------ operators
 
-    def __add__(self, other: TensorLike) -> Self:
-        return self._binary("add", other)
+def full_bool(x: Tensor, value: bool) -> Tensor:
+    """The same truth for every element of x."""
+    return scalar(value, BOOL).broadcast_to(x.shape)
 
-    def __radd__(self, other: TensorLike) -> Self:
-        return self._binary("add", other, swap=True)
 
-    def __sub__(self, other: TensorLike) -> Self:
-        return self._binary("sub", other)
+# ------------------------------------------------------------ functions of two tensors
 
-    def __rsub__(self, other: TensorLike) -> Self:
-        return self._binary("sub", other, swap=True)
 
-    def __mul__(self, other: TensorLike) -> Self:
-        return self._binary("mul", other)
+def eq(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements are equal."""
+    return binary(lift(x), "eq", other)
 
-    def __rmul__(self, other: TensorLike) -> Self:
-        return self._binary("mul", other, swap=True)
 
-    def __truediv__(self, other: TensorLike) -> Self:
-        return self._binary("div", other)
+def ne(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements differ."""
+    return binary(lift(x), "ne", other)
 
-    def __rtruediv__(self, other: TensorLike) -> Self:
-        return self._binary("div", other, swap=True)
 
-    def __floordiv__(self, other: TensorLike) -> Self:
-        return self._binary("idiv", other)
+def add(x: TensorLike, other: TensorLike) -> Tensor:
+    """x + other."""
+    return binary(lift(x), "add", other)
 
-    def __rfloordiv__(self, other: TensorLike) -> Self:
-        return self._binary("idiv", other, swap=True)
 
-    def __mod__(self, other: TensorLike) -> Self:
-        return self._binary("imod", other)
+def sub(x: TensorLike, other: TensorLike) -> Tensor:
+    """x - other."""
+    return binary(lift(x), "sub", other)
 
-    def __rmod__(self, other: TensorLike) -> Self:
-        return self._binary("imod", other, swap=True)
 
-    def __divmod__(self, other: TensorLike) -> tuple[Self, Self]:
-        return self // other, self % other
+def mul(x: TensorLike, other: TensorLike) -> Tensor:
+    """x * other."""
+    return binary(lift(x), "mul", other)
 
-    def __rdivmod__(self, other: TensorLike) -> tuple[Self, Self]:
-        return self._binary("idiv", other, swap=True), self._binary("imod", other, swap=True)
 
-    def __pow__(self, other: TensorLike) -> Self:
-        return self._power(self, other)
+def div(x: TensorLike, other: TensorLike) -> Tensor:
+    """x / other; integers become float32 first."""
+    return binary(lift(x), "div", other)
 
-    def __rpow__(self, other: TensorLike) -> Self:
-        return self._power(other, self)
 
-    def __and__(self, other: TensorLike) -> Self:
-        return self._binary("and", other)
+def maximum(x: TensorLike, other: TensorLike) -> Tensor:
+    """The larger element; NaN if either is."""
+    return binary(lift(x), "max", other)
 
-    def __rand__(self, other: TensorLike) -> Self:
-        return self._binary("and", other, swap=True)
 
-    def __or__(self, other: TensorLike) -> Self:
-        return self._binary("or", other)
+def minimum(x: TensorLike, other: TensorLike) -> Tensor:
+    """The smaller element; NaN if either is."""
+    return binary(lift(x), "min", other)
 
-    def __ror__(self, other: TensorLike) -> Self:
-        return self._binary("or", other, swap=True)
 
-    def __xor__(self, other: TensorLike) -> Self:
-        return self._binary("xor", other)
+def atan2(x: TensorLike, other: TensorLike) -> Tensor:
+    """The angle of the point (other, x), in [-pi, pi]."""
+    return binary(lift(x), "atan2", other)
 
-    def __rxor__(self, other: TensorLike) -> Self:
-        return self._binary("xor", other, swap=True)
 
-    def __lshift__(self, other: TensorLike) -> Self:
-        return self._binary("shl", other)
+def floor_divide(x: TensorLike, other: TensorLike) -> Tensor:
+    """x // other: the quotient, rounded down."""
+    return binary(lift(x), "idiv", other)
 
-    def __rlshift__(self, other: TensorLike) -> Self:
-        return self._binary("shl", other, swap=True)
 
-    def __rshift__(self, other: TensorLike) -> Self:
-        return self._binary("shr", other)
+def remainder(x: TensorLike, other: TensorLike) -> Tensor:
+    """What floor division leaves: it has the divisor's sign."""
+    return binary(lift(x), "imod", other)
 
-    def __rrshift__(self, other: TensorLike) -> Self:
-        return self._binary("shr", other, swap=True)
 
-    def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return self._binary("eq", other)  # type: ignore[arg-type]
+def fmod(x: TensorLike, other: TensorLike) -> Tensor:
+    """What truncating division leaves: it has the dividend's sign, as C's fmod."""
+    given = lift(x)
+    x, y = promote((given, other))
+    if x.dtype.is_float:
+        return binary(x, "fmod", y)
+    rest = x % y
+    if x.dtype.kind != "i":
+        return rest
+    # Floor and truncation differ where signs do; the lowest integer has no absolute value.
+    return choose(rest.ne(0) & ((rest ^ x) < 0), rest - y, rest)
 
-    def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return self._binary("ne", other)  # type: ignore[arg-type]
 
-    def __lt__(self, other: TensorLike) -> Self:
-        return self._binary("lt", other)
+def pow(x: TensorLike, other: TensorLike) -> Tensor:
+    """x ** other."""
+    return power(lift(x), other)
 
-    def __le__(self, other: TensorLike) -> Self:
-        return self._binary("le", other)
 
-    def __gt__(self, other: TensorLike) -> Self:
-        return self._binary("gt", other)
+def copysign(x: TensorLike, other: TensorLike) -> Tensor:
+    """The magnitude of this with the sign of `other`, also of -0.0 and NaN."""
+    given = lift(x)
+    x, y = promote((given, other), to_float=True)
+    bits = {16: "int16", 32: "int32", 64: "int64"}[x.dtype.bits]
+    return choose(y.bitcast(bits) < 0, -x.abs(), x.abs())
 
-    def __ge__(self, other: TensorLike) -> Self:
-        return self._binary("ge", other)
 
-    # Comparison is by element, so a handle hashes by identity.
-    __hash__ = object.__hash__
+def logical_and(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where both are not 0."""
+    return convert(lift(x), BOOL) & convert(lift(other), BOOL)
 
-    def __neg__(self) -> Self:
-        return self._unary("neg")
 
-    def __pos__(self) -> Self:
-        return self
+def logical_or(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where one or both are not 0."""
+    return convert(lift(x), BOOL) | convert(lift(other), BOOL)
 
-    def __invert__(self) -> Self:
-        return self._unary("not")
 
-    def __abs__(self) -> Self:
-        return self.abs()
+def logical_xor(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where one is not 0, but not both."""
+    return convert(lift(x), BOOL) ^ convert(lift(other), BOOL)
 
-    # ------------------------------------------------------------ functions of one tensor
 
-    def neg(self) -> Self:
-        return self._unary("neg")
+def isclose(x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8) -> Tensor:
+    """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only."""
+    given = lift(x)
+    x, y = promote((given, other), to_float=True)
+    near = (x - y).abs() <= y.abs() * rtol + atol
+    return (near & y.isfinite()) | (x == y)
 
-    def abs(self) -> Self:
-        return self if self.dtype.kind in "bu" else self._apply("abs", self)
 
-    def sign(self) -> Self:
-        return self if self.dtype == BOOL else self._apply("sign", self)
+def power(base: TensorLike, exponent: TensorLike) -> Tensor:
+    """base ** exponent, where either may be a number."""
+    x, y = promote((base, exponent))
+    if x.dtype.is_float:
+        return binary(x, "pow", y)
+    if x.dtype == BOOL:
+        x, y = convert(x, INT64), convert(y, INT64)
+    if weak_kind(exponent) and isinstance(exponent, (int, np.integer)) and exponent >= 0:
+        return _repeated_product(x, int(exponent))
+    return _integer_power(x, y)
 
-    def sqrt(self) -> Self:
-        return self._unary("sqrt")
 
-    def exp(self) -> Self:
-        return self._unary("exp")
-
-    def exp2(self) -> Self:
-        return self._unary("exp2")
-
-    def expm1(self) -> Self:
-        return self._unary("expm1")
-
-    def log(self) -> Self:
-        return self._unary("log")
-
-    def log2(self) -> Self:
-        return self._unary("log2")
-
-    def log10(self) -> Self:
-        return self._unary("log10")
-
-    def log1p(self) -> Self:
-        return self._unary("log1p")
-
-    def sin(self) -> Self:
-        return self._unary("sin")
-
-    def cos(self) -> Self:
-        return self._unary("cos")
-
-    def tan(self) -> Self:
-        return self._unary("tan")
-
-    def asin(self) -> Self:
-        return self._unary("asin")
-
-    def acos(self) -> Self:
-        return self._unary("acos")
-
-    def atan(self) -> Self:
-        return self._unary("atan")
-
-    def sinh(self) -> Self:
-        return self._unary("sinh")
-
-    def cosh(self) -> Self:
-        return self._unary("cosh")
-
-    def tanh(self) -> Self:
-        return self._unary("tanh")
-
-    def asinh(self) -> Self:
-        return self._unary("asinh")
-
-    def acosh(self) -> Self:
-        return self._unary("acosh")
-
-    def atanh(self) -> Self:
-        return self._unary("atanh")
-
-    def erf(self) -> Self:
-        return self._unary("erf")
-
-    def sigmoid(self) -> Self:
-        return self._unary("sigmoid")
-
-    def floor(self) -> Self:
-        return self._unary("floor")
-
-    def ceil(self) -> Self:
-        return self._unary("ceil")
-
-    def trunc(self) -> Self:
-        return self._unary("trunc")
-
-    def round(self, decimals: int = 0) -> Self:
-        """To the nearest whole number, halves to even; `decimals` as NumPy scales."""
-        decimals = whole_number(decimals, "decimals", "round")
-        if decimals == 0 or (decimals > 0 and not self.dtype.is_float):
-            return self._unary("rint")
-        if not self.dtype.is_float:
-            raise GraphError("round", f"decimals must be >= 0 for {self.dtype}, got {decimals}.")
-        scale = 10.0 ** abs(decimals)
-        if decimals < 0:
-            return (self / scale)._unary("rint") * scale
-        return (self * scale)._unary("rint") / scale
-
-    def square(self) -> Self:
-        return self * self
-
-    def reciprocal(self) -> Self:
-        return 1 / self
-
-    def rsqrt(self) -> Self:
-        return 1 / self.sqrt()
-
-    def isnan(self) -> Self:
-        return self._apply("isnan", self) if self.dtype.is_float else self._full_bool(False)
-
-    def isinf(self) -> Self:
-        return self._apply("isinf", self) if self.dtype.is_float else self._full_bool(False)
-
-    def isfinite(self) -> Self:
-        if not self.dtype.is_float:
-            return self._full_bool(True)
-        return ~(self.isnan() | self.isinf())
-
-    def _full_bool(self, value: bool) -> Self:
-        return self._scalar(value, BOOL).broadcast_to(self.shape)
-
-    def logical_not(self) -> Self:
-        return ~self._cast(BOOL)
-
-    def bitwise_not(self) -> Self:
-        return ~self
-
-    # ------------------------------------------------------------ functions of two tensors
-
-    def eq(self, other: TensorLike) -> Self:
-        return self._binary("eq", other)
-
-    def ne(self, other: TensorLike) -> Self:
-        return self._binary("ne", other)
-
-    def add(self, other: TensorLike) -> Self:
-        return self + other
-
-    def sub(self, other: TensorLike) -> Self:
-        return self - other
-
-    def mul(self, other: TensorLike) -> Self:
-        return self * other
-
-    def div(self, other: TensorLike) -> Self:
-        return self / other
-
-    def maximum(self, other: TensorLike) -> Self:
-        """The larger element; NaN if either is."""
-        return self._binary("max", other)
-
-    def minimum(self, other: TensorLike) -> Self:
-        """The smaller element; NaN if either is."""
-        return self._binary("min", other)
-
-    def atan2(self, other: TensorLike) -> Self:
-        return self._binary("atan2", other)
-
-    def floor_divide(self, other: TensorLike) -> Self:
-        return self // other
-
-    def remainder(self, other: TensorLike) -> Self:
-        """What floor division leaves: it has the divisor's sign."""
-        return self % other
-
-    def fmod(self, other: TensorLike) -> Self:
-        """What truncating division leaves: it has the dividend's sign, as C's fmod."""
-        x, y = self._promote((self, other))
-        if x.dtype.is_float:
-            return x._binary("fmod", y)
-        rest = x % y
-        if x.dtype.kind != "i":
-            return rest
-        # Floor and truncation differ where signs do; the lowest integer has no absolute value.
-        return self._choose(rest.ne(0) & ((rest ^ x) < 0), rest - y, rest)
-
-    def pow(self, other: TensorLike) -> Self:
-        return self._power(self, other)
-
-    def copysign(self, other: TensorLike) -> Self:
-        """The magnitude of this with the sign of `other`, also of -0.0 and NaN."""
-        x, y = self._promote((self, other), to_float=True)
-        bits = {16: "int16", 32: "int32", 64: "int64"}[x.dtype.bits]
-        return self._choose(y.bitcast(bits) < 0, -x.abs(), x.abs())
-
-    def logical_and(self, other: TensorLike) -> Self:
-        return self._cast(BOOL) & self._lift(other)._cast(BOOL)
-
-    def logical_or(self, other: TensorLike) -> Self:
-        return self._cast(BOOL) | self._lift(other)._cast(BOOL)
-
-    def logical_xor(self, other: TensorLike) -> Self:
-        return self._cast(BOOL) ^ self._lift(other)._cast(BOOL)
-
-    def isclose(self, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8) -> Self:
-        """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only."""
-        x, y = self._promote((self, other), to_float=True)
-        near = (x - y).abs() <= y.abs() * rtol + atol
-        return (near & y.isfinite()) | (x == y)
-
-    @classmethod
-    def _power(cls, base: TensorLike, exponent: TensorLike) -> Self:
-        x, y = cls._promote((base, exponent))
-        if x.dtype.is_float:
-            return x._binary("pow", y)
-        if x.dtype == BOOL:
-            x, y = x._cast(INT64), y._cast(INT64)
-        if weak_kind(exponent) and isinstance(exponent, (int, np.integer)) and exponent >= 0:
-            return x._repeated_product(int(exponent))
-        return x._integer_power(y)
-
-    def _repeated_product(self, exponent: int) -> Self:
-        """x ** exponent by squaring."""
-        result: Self | None = None
-        square = self
-        while exponent:
-            if exponent & 1:
-                result = square if result is None else result * square
-            exponent >>= 1
-            if exponent:
-                square = square * square
-        return self._scalar(1, self.dtype).broadcast_to(self.shape) if result is None else result
-
-    def _integer_power(self, exponent: Self) -> Self:
-        """By squaring over all bits of the exponent: two's complement is right for +-1 too."""
-        result = self._scalar(1, self.dtype)
-        square = self
-        for bit in range(self.dtype.bits):
-            taken = ((exponent >> bit) & 1).ne(0)
-            result = self._choose(taken, result * square, result)
+def _repeated_product(x: Tensor, exponent: int) -> Tensor:
+    """x ** exponent by squaring."""
+    result: Tensor | None = None
+    square = x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        if exponent:
             square = square * square
-        if self.dtype.kind == "u":
-            return result
-        return self._choose((exponent < 0) & self.abs().ne(1), 0, result)
-
-    # ------------------------------------------------------------ selection
-
-    @classmethod
-    def _choose(cls, condition: TensorLike, a: TensorLike, b: TensorLike) -> Self:
-        chosen = cls._promote((a, b))
-        operands = cls._broadcast([cls._lift(condition)._cast(BOOL), *chosen], "where")
-        return cls._apply("where", *operands)
-
-    def where(self, a: TensorLike, b: TensorLike) -> Self:
-        """`a` where this is true, else `b`."""
-        return self._choose(self, a, b)
-
-    def masked_fill(self, mask: TensorLike, value: TensorLike) -> Self:
-        """`value` (in this tensor's dtype) where `mask` is true."""
-        fill = self._fill(value, "masked_fill")
-        return self._choose(mask, fill, self)
-
-    def clip(self, low: TensorLike | None = None, high: TensorLike | None = None) -> Self:
-        """Bring elements into [low, high]; NaN stays. If low > high, high wins."""
-        if low is None and high is None:
-            raise GraphError("clip", "needs low or high, got neither.")
-        result = self if low is None else self.maximum(low)
-        return result if high is None else result.minimum(high)
-
-    clamp = clip
-
-    def lerp(self, end: TensorLike, weight: TensorLike) -> Self:
-        """self + weight * (end - self)."""
-        return self + self._lift(weight) * (self._lift(end) - self)
+    return scalar(1, x.dtype).broadcast_to(x.shape) if result is None else result
 
 
-def _check_dtype(op: str, rule: str, operands: Sequence[Handle]) -> None:
+def _integer_power(x: Tensor, exponent: Tensor) -> Tensor:
+    """By squaring over all bits of the exponent: two's complement is right for +-1 too."""
+    result = scalar(1, x.dtype)
+    square = x
+    for bit in range(x.dtype.bits):
+        taken = ((exponent >> bit) & 1).ne(0)
+        result = choose(taken, result * square, result)
+        square = square * square
+    if x.dtype.kind == "u":
+        return result
+    return choose((exponent < 0) & x.abs().ne(1), 0, result)
+
+
+# ------------------------------------------------------------ selection
+
+
+def choose(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
+    """`where`, under a name that no local variable has."""
+    chosen = promote((a, b))
+    operands = broadcast([convert(lift(condition), BOOL), *chosen], "where")
+    return apply("where", *operands)
+
+
+def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
+    """`a` where the condition is true, else `b`."""
+    return choose(condition, a, b)
+
+
+def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
+    """`value` (in this tensor's dtype) where `mask` is true."""
+    x = lift(x)
+    fill = fill_value(x, value, "masked_fill")
+    return choose(mask, fill, x)
+
+
+def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
+    """Bring elements into [low, high]; NaN stays. If low > high, high wins."""
+    x = lift(x)
+    if low is None and high is None:
+        raise GraphError("clip", "needs low or high, got neither.")
+    result = x if low is None else x.maximum(low)
+    return result if high is None else result.minimum(high)
+
+
+def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
+    """x + weight * (end - x)."""
+    x = lift(x)
+    return x + lift(weight) * (lift(end) - x)
+
+
+def _check_dtype(op: str, rule: str, operands: Sequence[Tensor]) -> None:
     dtype = operands[0].dtype
     match rule:
         case "number":

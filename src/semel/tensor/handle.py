@@ -1,22 +1,21 @@
-"""The root of `Tensor`: a handle on a node, and how Python values become nodes.
+"""Python values become tensors, and ops become nodes with a tensor in front of them.
 
-    array | list | number | Variable  --coerce-->  Handle(node)
-
-A handle holds one node and, once it was computed, the sealed result. It never changes a
-node: assignment (`t[i] = v`) puts another node into the handle, and every tensor made from
-the old one keeps its value.
+    array | list | number | Variable  --lift-->  Tensor        op, Tensors  --apply-->  Tensor
 
 Promotion: strong operands (tensors, arrays, lists) decide the dtype, `ir.types.promote` in
 pairs. Python and NumPy scalars and Variables are weak: they only ask for a kind, so that
 `float32 + 1.0` stays float32 and `int8 + 1` int8, while `int8 + 1.0` is float32.
+
+The modules of functions stand on this one, and the class `Tensor` is made of those functions:
+so none of them can import the class, and `tensor_class` is where they find it.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Sequence
-from functools import reduce
-from typing import Any, ClassVar, Self, TypeAlias
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +23,8 @@ import semel.ops  # noqa: F401  (registers the op table)
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 from semel.ir.graph import Node, Storage, make_node
-from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, promote
+from semel.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, as_dtype
+from semel.ir.types import promote as promote_pair
 from semel.ops.attrs import (
     CastAttrs,
     ConstantAttrs,
@@ -35,8 +35,11 @@ from semel.ops.attrs import (
 from semel.runtime.interop import read_array
 from semel.tensor.origin import user_origin
 
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
-TensorLike: TypeAlias = "Handle | Array | np.generic | bool | int | float | Dim | Sequence[Any]"
+TensorLike: TypeAlias = "Tensor | Array | np.generic | bool | int | float | Dim | Sequence[Any]"
 DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
 SYMBOLIC = (Variable, Expr, Fn, Index)
 _WEAK_KINDS = {bool: "b", int: "i", float: "f"}
@@ -46,168 +49,123 @@ _KIND_ORDER = "bif"
 _TEXT = (str, bytes, dict)
 _LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
+# ------------------------------------------------------------ nodes become tensors
 
-class Handle:
-    """A tensor that is not computed yet: its node, and its value once it is known."""
 
-    __slots__ = ("__weakref__", "_node", "_value")
-    # NumPy's operators and ufuncs step back, so that `array + tensor` is lazy too.
-    __array_ufunc__: ClassVar[None] = None
+@cache
+def tensor_class() -> type[Tensor]:
+    """The class, which is made after the functions that make tensors: see above."""
+    from semel.tensor.tensor import Tensor
 
-    _node: Node
-    _value: Storage | None
+    return Tensor
 
-    @classmethod
-    def _wrap(cls, node: Node) -> Self:
-        handle = cls.__new__(cls)
-        handle._node = node
-        handle._value = None
-        return handle
 
-    @classmethod
-    def _apply(cls, op: str, *inputs: Handle, attrs: Any = None) -> Self:
-        """A tensor for `op(inputs, attrs)`, marked with the user's source line."""
-        nodes = [handle._node for handle in inputs]
-        return cls._wrap(make_node(op, nodes, attrs, origin=user_origin()))
+def wrap(node: Node) -> Tensor:
+    """A tensor in front of a node."""
+    made = object.__new__(tensor_class())
+    made._node = node
+    made._value = None
+    return made
 
-    # ------------------------------------------------------------ what it is
 
-    @property
-    def node(self) -> Node:
-        """The graph node behind this tensor."""
-        return self._node
+def apply(op: str, *inputs: Tensor, attrs: Any = None) -> Tensor:
+    """A tensor for `op(inputs, attrs)`, marked with the user's source line."""
+    return wrap(make_node(op, [x._node for x in inputs], attrs, origin=user_origin()))
 
-    @property
-    def id(self) -> int:
-        """The node's number, by which `plan.buffer(tensor)` finds its buffer."""
-        return self._node.id
 
-    @property
-    def type(self) -> TensorType:
-        return self._node.type
+# ------------------------------------------------------------ values become tensors
 
-    @property
-    def shape(self) -> Shape:
-        return self._node.type.shape
 
-    @property
-    def dtype(self) -> DType:
-        return self._node.type.dtype
+def constant(array: Array) -> Tensor:
+    """A tensor over `array`, which nobody else may hold: it is sealed."""
+    dtype = as_dtype(array.dtype, "Tensor")
+    if array.ndim == 0:
+        return scalar(array[()], dtype)
+    storage = Storage(array)
+    made = apply("constant", attrs=ConstantAttrs(storage, TensorType(array.shape, dtype)))
+    made._value = storage
+    return made
 
-    @property
-    def ndim(self) -> int:
-        return len(self._node.type.shape)
 
-    @property
-    def size(self) -> Dim:
-        """The number of elements, symbolic if the shape is."""
-        return self._node.type.num_elements
-
-    def _known(self) -> Storage | None:
-        """The elements, where no later run can have others: those of constants and scalars."""
-        attrs = self._node.attrs
-        match self._node.op.name:
-            case "constant":
-                storage: Storage = attrs.storage
-                return storage
-            case "scalar":
-                return Storage(np.array(attrs.value, self.dtype.numpy))
-        return None
-
-    def _given(self) -> Storage | None:
-        """The elements a leaf was made with: those of params too, which may be replaced."""
-        if self._node.op.name == "param":
-            storage: Storage = self._node.attrs.storage
-            return storage
-        return self._known()
-
-    # ------------------------------------------------------------ values become tensors
-
-    @classmethod
-    def _constant(cls, array: Array) -> Self:
-        """A tensor over `array`, which nobody else may hold: it is sealed."""
-        dtype = as_dtype(array.dtype, "Tensor")
-        if array.ndim == 0:
-            return cls._scalar(array[()], dtype)
-        storage = Storage(array)
-        handle = cls._apply(
-            "constant", attrs=ConstantAttrs(storage, TensorType(array.shape, dtype))
+def scalar(value: Any, dtype: DType) -> Tensor:
+    """A 0-d tensor; an integer that `dtype` cannot hold is an error, as in NumPy."""
+    integer = isinstance(value, (int, np.integer)) and dtype.is_integer
+    if integer and not dtype.lowest <= int(value) <= dtype.highest:
+        raise GraphError(
+            "Tensor",
+            f"a {dtype} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
+            hint="Cast the tensor to a wider dtype first.",
         )
-        handle._value = storage
-        return handle
+    if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
+        raise GraphError(
+            "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
+        )
+    # No origin, which takes time to find: that of the op that uses the number says it all.
+    return wrap(make_node("scalar", (), ScalarAttrs(value, dtype)))
 
-    @classmethod
-    def _scalar(cls, value: Any, dtype: DType) -> Self:
-        """A 0-d tensor; an integer that `dtype` cannot hold is an error, as in NumPy."""
-        integer = isinstance(value, (int, np.integer)) and dtype.is_integer
-        if integer and not dtype.lowest <= int(value) <= dtype.highest:
-            raise GraphError(
-                "Tensor",
-                f"a {dtype} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
-                hint="Cast the tensor to a wider dtype first.",
-            )
-        if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
-            raise GraphError(
-                "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
-            )
-        # No origin, which takes time to find: that of the op that uses the number says it all.
-        return cls._wrap(make_node("scalar", (), ScalarAttrs(value, dtype)))
 
-    @classmethod
-    def _dim(cls, dim: Dim, dtype: DType = INT64) -> Self:
-        """The value of a dim as a 0-d tensor, read at every run."""
-        if isinstance(dim, int):
-            return cls._scalar(dim, dtype)
-        # Counting from `dim` on: index arithmetic, no memory behind it.
-        number = cls._apply("iota", attrs=IotaAttrs((1,), 0, INT64, dim))
-        return cls._apply("reshape", number, attrs=ReshapeAttrs(()))._cast(dtype)
+def dim_value(dim: Dim, dtype: DType = INT64) -> Tensor:
+    """The value of a dim as a 0-d tensor, read at every run."""
+    if isinstance(dim, int):
+        return scalar(dim, dtype)
+    # Counting from `dim` on: index arithmetic, no memory behind it.
+    number = apply("iota", attrs=IotaAttrs((1,), 0, INT64, dim))
+    return convert(apply("reshape", number, attrs=ReshapeAttrs(())), dtype)
 
-    @classmethod
-    def _lift(cls, value: Any) -> Self:
-        """A tensor for anything an operation takes; scalars get their default dtype."""
-        if isinstance(value, Handle):
-            return value if isinstance(value, cls) else cls._wrap(value._node)
-        kind = weak_kind(value)
-        if kind:
-            return cls._weak(value, _WEAK_DEFAULT[kind])
-        return cls._constant(as_array(value))
 
-    @classmethod
-    def _weak(cls, value: Any, dtype: DType) -> Self:
-        if isinstance(value, SYMBOLIC):
-            return cls._dim(value, dtype)
-        return cls._scalar(value, dtype)
+def weak_scalar(value: Any, dtype: DType) -> Tensor:
+    """A number or a Variable, which has no dtype of its own, as a 0-d tensor of `dtype`."""
+    if isinstance(value, SYMBOLIC):
+        return dim_value(value, dtype)
+    return scalar(value, dtype)
 
-    @classmethod
-    def _promote(cls, values: Sequence[Any], *, to_float: bool = False) -> list[Self]:
-        """The values as tensors of one dtype; `to_float` sends integers to float32."""
-        kinds = [weak_kind(v) for v in values]
-        lifted = [v if k else cls._lift(v) for v, k in zip(values, kinds, strict=True)]
-        strong = [t.dtype for t in lifted if isinstance(t, Handle)]
-        whole = to_float and "f" not in (*kinds, *(d.kind for d in strong))
-        dtype = FLOAT32 if whole else common_dtype(strong, kinds)
-        return [t._cast(dtype) if isinstance(t, cls) else cls._weak(t, dtype) for t in lifted]
 
-    def _cast(self, dtype: DType) -> Self:
-        if dtype == self.dtype:
-            return self
-        return self._apply("cast", self, attrs=CastAttrs(dtype))
+def lift(value: TensorLike) -> Tensor:
+    """A tensor for anything an operation takes; scalars get their default dtype."""
+    if isinstance(value, tensor_class()):
+        return value
+    kind = weak_kind(value)
+    if kind:
+        return weak_scalar(value, _WEAK_DEFAULT[kind])
+    return constant(as_array(value))
 
-    def cast(self, dtype: DTypeLike) -> Self:
-        """Convert the elements; float to integer truncates and saturates, NaN gives 0."""
-        return self._cast(as_dtype(dtype, "cast"))
 
-    astype = cast
-    to = cast
+def promote(values: Sequence[Any], *, to_float: bool = False) -> list[Tensor]:
+    """The values as tensors of one dtype; `to_float` sends integers to float32."""
+    kinds = [weak_kind(v) for v in values]
+    strong = [None if kind else lift(v) for v, kind in zip(values, kinds, strict=True)]
+    dtypes = [x.dtype for x in strong if x is not None]
+    whole = to_float and "f" not in (*kinds, *(d.kind for d in dtypes))
+    dtype = FLOAT32 if whole else common_dtype(dtypes, kinds)
+    return [
+        weak_scalar(v, dtype) if x is None else convert(x, dtype)
+        for v, x in zip(values, strong, strict=True)
+    ]
 
-    def bitcast(self, dtype: DTypeLike) -> Self:
-        """Read the same bits as another dtype of the same width."""
-        return self._apply("bitcast", self, attrs=CastAttrs(as_dtype(dtype, "bitcast")))
+
+# ------------------------------------------------------------ dtypes
+
+
+def convert(x: Tensor, dtype: DType) -> Tensor:
+    """`cast` to what is a dtype already."""
+    if dtype == x.dtype:
+        return x
+    return apply("cast", x, attrs=CastAttrs(dtype))
+
+
+def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+    """Convert the elements; float to integer truncates and saturates, NaN gives 0."""
+    return convert(lift(x), as_dtype(dtype, "cast"))
+
+
+def bitcast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+    """Read the same bits as another dtype of the same width."""
+    return apply("bitcast", lift(x), attrs=CastAttrs(as_dtype(dtype, "bitcast")))
 
 
 def weak_kind(value: Any) -> str:
     """The kind (b, i, f) a scalar asks for; empty for what has a dtype of its own."""
-    known = "" if isinstance(value, Handle) else _WEAK_KINDS.get(type(value))
+    known = "" if isinstance(value, tensor_class()) else _WEAK_KINDS.get(type(value))
     if known is not None:
         return known
     if isinstance(value, (bool, np.bool_)):
@@ -232,12 +190,38 @@ def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
     dtype = strong[0]
     if any(other is not dtype for other in strong):
         # Floats first: they take any integers along, also those with no dtype in common.
-        dtype = reduce(promote, sorted(strong, key=lambda d: not d.is_float))
+        dtype = reduce(promote_pair, sorted(strong, key=lambda d: not d.is_float))
     if weak == "f" and not dtype.is_float:
         return FLOAT32
     if weak == "i" and dtype == BOOL:
         return INT64
     return dtype
+
+
+# ------------------------------------------------------------ values that are known
+
+
+def known_value(x: Tensor) -> Storage | None:
+    """The elements, where no later run can have others: those of constants and scalars."""
+    attrs = x._node.attrs
+    match x._node.op.name:
+        case "constant":
+            storage: Storage = attrs.storage
+            return storage
+        case "scalar":
+            return Storage(np.array(attrs.value, x.dtype.numpy))
+    return None
+
+
+def given_value(x: Tensor) -> Storage | None:
+    """The elements a leaf was made with: those of params too, which may be replaced."""
+    if x._node.op.name == "param":
+        storage: Storage = x._node.attrs.storage
+        return storage
+    return known_value(x)
+
+
+# ------------------------------------------------------------ data
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:
@@ -273,7 +257,7 @@ def _is_immutable(array: Array) -> bool:
 
 
 def _read_array(value: Any) -> Array:
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Handle) for v in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(v, tensor_class()) for v in value):
         raise GraphError(
             "Tensor", "data must be plain numbers, got a list of tensors.", hint="Use semel.stack."
         )
@@ -298,6 +282,9 @@ def _holds_typed(value: Any) -> bool:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return hasattr(value, "dtype")
+
+
+# ------------------------------------------------------------ arguments
 
 
 def whole_number(value: Any, name: str, where: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from semel.errors import GraphError, UnsupportedError
 from semel.ir.expr import Dim, add, ceildiv, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.types import BOOL, Shape
 from semel.runtime.interop import read_array
-from semel.tensor.handle import SYMBOLIC, Handle
+from semel.tensor.handle import SYMBOLIC, tensor_class
 from semel.tensor.movement import is_negative, show
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Cut:
 class MaskAxis:
     """The index along one of its axes of where a computed mask is true."""
 
-    mask: Handle
+    mask: Tensor
     axis: int
 
 
@@ -59,7 +62,7 @@ class Key:
     is_adjacent: bool
 
     @property
-    def only_mask(self) -> Handle | None:
+    def only_mask(self) -> Tensor | None:
         """The computed mask whose axes are all that is picked by, in order."""
         items = [item for _, item in self.picks]
         first = items[0] if items else None
@@ -113,18 +116,18 @@ def _index_array(item: Any, where: str) -> Any:
 
 def is_mask(item: Any) -> bool:
     """Whether an item is a boolean array or tensor."""
-    if isinstance(item, Handle):
+    if isinstance(item, tensor_class()):
         return item.dtype == BOOL
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
 def is_computed_mask(item: Any) -> bool:
     """Whether an item is a mask whose elements only a run knows."""
-    return isinstance(item, Handle) and is_mask(item) and item.node.op.name != "constant"
+    return isinstance(item, tensor_class()) and is_mask(item) and item.node.op.name != "constant"
 
 
 def _is_index_array(item: Any) -> bool:
-    return isinstance(item, (np.ndarray, Handle, MaskAxis))
+    return isinstance(item, (np.ndarray, tensor_class(), MaskAxis))
 
 
 def _are_adjacent(items: list[Any]) -> bool:
@@ -144,7 +147,7 @@ def _expand_masks(items: list[Any], shape: Shape, where: str) -> list[Any]:
     for item in items:
         if is_mask(item):
             _check_mask(item, shape, axis, where)
-            if isinstance(item, Handle):
+            if isinstance(item, tensor_class()):
                 result.extend(MaskAxis(item, k) for k in range(item.ndim))
             else:
                 result.extend(np.nonzero(item))
@@ -178,7 +181,7 @@ def _mask(item: Any, where: str) -> Any:
     """A mask whose elements are known as an array, another one as it is."""
     if item.ndim == 0:
         raise UnsupportedError(where, f"a bool is not an index, got {item!r}.", hint="Use None.")
-    if isinstance(item, Handle) and item.node.op.name == "constant":
+    if isinstance(item, tensor_class()) and item.node.op.name == "constant":
         return item.node.attrs.storage.array
     return item
 
@@ -190,7 +193,7 @@ def _check_item(item: Any, where: str) -> Any:
         raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
     if is_mask(item):
         return _mask(item, where)
-    if isinstance(item, Handle):
+    if isinstance(item, tensor_class()):
         if not item.dtype.is_integer:
             raise GraphError(where, f"indices must be integers, got {item.type}.")
         return item

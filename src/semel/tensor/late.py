@@ -1,4 +1,4 @@
-"""Tensor, behind layer 8: results whose size a run finds out.
+"""Results whose size a run finds out.
 
     nonzero argwhere masked_select unique        (and x[mask], in indexing)
 
@@ -9,90 +9,98 @@ size; of others it is checked that they agree, when it is known.
 
 from __future__ import annotations
 
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from semel.errors import GraphError
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import GatherAttrs, ScatterAttrs
-from semel.tensor.handle import TensorLike
-from semel.tensor.order import Order
+from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, scalar
+from semel.tensor.indexing import iota, true_indices, true_positions
+from semel.tensor.movement import broadcast, concat, stack
+from semel.tensor.order import order_of
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 
-class Late(Order):
-    """Selection by value."""
+def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
+    """np.nonzero: the indices (int64) of the elements that are not 0, one tensor per axis."""
+    return true_indices(_truth(lift(x), "nonzero"))
 
-    __slots__ = ()
 
-    def nonzero(self) -> tuple[Self, ...]:
-        """np.nonzero: the indices (int64) of the elements that are not 0, one tensor per axis."""
-        return self._truth("nonzero")._where()
+def argwhere(x: TensorLike) -> Tensor:
+    """np.argwhere: the same as one row of indices for each such element."""
+    return stack(true_indices(_truth(lift(x), "argwhere")), 1)
 
-    def argwhere(self) -> Self:
-        """np.argwhere: the same as one row of indices for each such element."""
-        return self.stack(self._truth("argwhere")._where(), 1)
 
-    def _truth(self, where: str) -> Self:
-        if self.ndim == 0:
-            raise GraphError(where, f"needs at least 1 axis, got {self.type}.")
-        return self if self.dtype == BOOL else self.ne(0)
+def _truth(x: Tensor, where: str) -> Tensor:
+    if x.ndim == 0:
+        raise GraphError(where, f"needs at least 1 axis, got {x.type}.")
+    return x if x.dtype == BOOL else x.ne(0)
 
-    def masked_select(self, mask: TensorLike) -> Self:
-        """The elements where `mask` is true, in order, as one axis; both broadcast."""
-        lifted = self._lift(mask)
-        if lifted.dtype != BOOL:
-            raise GraphError("masked_select", f"the mask must be bool, got {lifted.type}.")
-        x, m = self._broadcast([self, lifted], "masked_select")
-        return x.flatten()._at_rows(m.flatten()._positions())
 
-    def _at_rows(self, index: Self) -> Self:
-        # The indices come from positions and orders, so they need no check.
-        return self._apply("gather", self, index, attrs=GatherAttrs(0))
+def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
+    """The elements where `mask` is true, in order, as one axis; both broadcast."""
+    given = lift(x)
+    lifted = lift(mask)
+    if lifted.dtype != BOOL:
+        raise GraphError("masked_select", f"the mask must be bool, got {lifted.type}.")
+    x, m = broadcast([given, lifted], "masked_select")
+    return _at_rows(x.flatten(), true_positions(m.flatten()))
 
-    @overload
-    def unique(self) -> Self: ...
 
-    @overload
-    def unique(
-        self, return_index: bool = ..., return_inverse: bool = ..., return_counts: bool = ...
-    ) -> Any: ...
+def _at_rows(x: Tensor, index: Tensor) -> Tensor:
+    # The indices come from positions and orders, so they need no check.
+    return apply("gather", x, index, attrs=GatherAttrs(0))
 
-    def unique(
-        self,
-        return_index: bool = False,
-        return_inverse: bool = False,
-        return_counts: bool = False,
-    ) -> Any:
-        """np.unique: the distinct elements in ascending order, NaN once and last.
 
-        Also, if asked for: the position of each one's first occurrence in the flat tensor;
-        for each element of this tensor, which of them it is; how often each one occurs.
-        """
-        flat = self.flatten()
-        count = flat.shape[0]
-        order = flat._argsort(0, False)
-        ordered = flat._at_rows(order)
-        is_first = ordered._is_first()
-        first = is_first._positions()
-        results = [ordered._at_rows(first)]
-        if return_index:
-            results.append(order._at_rows(first))
-        if return_inverse:
-            rank = is_first._cast(INT64).cumsum(0) - 1
-            empty = self._scalar(0, INT64).broadcast_to((count, 1))
-            placed = self._apply(
-                "scatter", empty, order, rank.reshape(count, 1), attrs=ScatterAttrs("set")
-            )
-            results.append(placed.reshape(self.shape))
-        if return_counts:
-            ends = self.concat([first, self._dim(count).reshape(1)])
-            results.append(ends.narrow(0, 1, first.shape[0]) - first)
-        return tuple(results) if len(results) > 1 else results[0]
+@overload
+def unique(x: TensorLike) -> Tensor: ...
 
-    def _is_first(self) -> Self:
-        """Which elements of this ordered tensor differ from the one before them."""
-        count = self.shape[0]
-        before = self.pad(((1, 0),)).narrow(0, 0, count)
-        differs = self.ne(before)
-        if self.dtype.is_float:
-            differs = differs & (self.eq(self) | before.eq(before))
-        return differs | self._iota((count,), 0).eq(0)
+
+@overload
+def unique(
+    x: TensorLike, return_index: bool = ..., return_inverse: bool = ..., return_counts: bool = ...
+) -> Any: ...
+
+
+def unique(
+    x: TensorLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    """np.unique: the distinct elements in ascending order, NaN once and last.
+
+    Also, if asked for: the position of each one's first occurrence in the flat tensor;
+    for each element of this tensor, which of them it is; how often each one occurs.
+    """
+    x = lift(x)
+    flat = x.flatten()
+    count = flat.shape[0]
+    order = order_of(flat, 0, False)
+    ordered = _at_rows(flat, order)
+    is_first = _is_first(ordered)
+    first = true_positions(is_first)
+    results = [_at_rows(ordered, first)]
+    if return_index:
+        results.append(_at_rows(order, first))
+    if return_inverse:
+        rank = convert(is_first, INT64).cumsum(0) - 1
+        empty = scalar(0, INT64).broadcast_to((count, 1))
+        placed = apply("scatter", empty, order, rank.reshape(count, 1), attrs=ScatterAttrs("set"))
+        results.append(placed.reshape(x.shape))
+    if return_counts:
+        ends = concat([first, dim_value(count).reshape(1)])
+        results.append(ends.narrow(0, 1, first.shape[0]) - first)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _is_first(x: Tensor) -> Tensor:
+    """Which elements of this ordered tensor differ from the one before them."""
+    count = x.shape[0]
+    before = x.pad(((1, 0),)).narrow(0, 0, count)
+    differs = x.ne(before)
+    if x.dtype.is_float:
+        differs = differs & (x.eq(x) | before.eq(before))
+    return differs | iota((count,), 0).eq(0)

@@ -1,4 +1,4 @@
-"""Tensor, layer 11: pooling, as reductions over windows.
+"""Pooling, as reductions over windows.
 
     x [N, C, space...], kernel  --max, mean, norm-->  [N, C, space...]
 
@@ -11,208 +11,236 @@ never what `ceil_mode` adds for a last window that is only partly there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.expr import Dim, product
 from semel.ir.types import FLOAT32, INT64, Shape
 from semel.ops.attrs import WindowAttrs
-from semel.tensor.conv import Conv
+from semel.tensor.convolution import channels_first, channels_last, pad_space, slide
+from semel.tensor.elementwise import choose
+from semel.tensor.handle import TensorLike, apply, convert, lift, scalar
+from semel.tensor.indexing import iota
+from semel.tensor.movement import stretch
+from semel.tensor.reduce import as_float, drop_axes, reduce_axes, rounded_to
 from semel.tensor.window import Padding, PerAxis, Windows, check_fits, per_axis, rounded_up, windows
 
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
-class Pool(Conv):
-    """Maxima, means and norms over windows."""
 
-    __slots__ = ()
+def max_pool(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of every window; padding never wins. NaN does."""
+    x = lift(x)
+    found = _pooled(x, "max_pool", kernel, stride, padding, dilation)
+    view = _max_windows(x, found, ceil_mode, "max_pool")
+    return channels_first(reduce_axes(view, "reduce_max", found_axes(found), False))
 
-    def max_pool(
-        self,
-        kernel: PerAxis,
-        stride: PerAxis | None = None,
-        padding: Padding = 0,
-        dilation: PerAxis = 1,
-        ceil_mode: bool = False,
-    ) -> Self:
-        """The largest element of every window; padding never wins. NaN does."""
-        found = self._pooled("max_pool", kernel, stride, padding, dilation)
-        view = self._max_windows(found, ceil_mode, "max_pool")
-        return view._reduce("reduce_max", found_axes(found), False)._channels_first()
 
-    def max_pool_with_indices(
-        self,
-        kernel: PerAxis,
-        stride: PerAxis | None = None,
-        padding: Padding = 0,
-        dilation: PerAxis = 1,
-        ceil_mode: bool = False,
-        *,
-        column_major: bool = False,
-    ) -> tuple[Self, Self]:
-        """`max_pool`, and where each maximum stands in the flat input (int64), as ONNX counts.
+def max_pool_with_indices(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    *,
+    column_major: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`max_pool`, and where each maximum stands in the flat input (int64), as ONNX counts.
 
-        Of equal elements the first of the window counts, and a place in the padding never
-        does. `column_major` counts space with its first axis running fastest.
-        """
-        where = "max_pool_with_indices"
-        found = self._pooled(where, kernel, stride, padding, dilation)
-        _check_reaches_data(where, found)
-        view = self._max_windows(found, ceil_mode, where)
-        axes = found_axes(found)
-        top = view._reduce("reduce_max", axes, True)
-        lead, places = view.shape[: axes[0]], view.shape[1 : axes[0]]
-        merged = view.reshape(*lead, product(found.sizes), view.shape[-1])
-        chosen = merged.argmax(axes[0])
-        # Data may be as low as padding is: then the first element inside is meant.
-        inside = self._first_inside(found, places)
-        low = top._drop(axes).eq(self._scalar(_lowest(self), self.dtype))
-        chosen = self._choose(low, inside, chosen)
-        flat = self._flat_places(found, chosen, column_major)
-        return top._drop(axes)._channels_first(), flat._channels_first()
+    Of equal elements the first of the window counts, and a place in the padding never
+    does. `column_major` counts space with its first axis running fastest.
+    """
+    x = lift(x)
+    where = "max_pool_with_indices"
+    found = _pooled(x, where, kernel, stride, padding, dilation)
+    _check_reaches_data(where, found)
+    view = _max_windows(x, found, ceil_mode, where)
+    axes = found_axes(found)
+    top = reduce_axes(view, "reduce_max", axes, True)
+    lead, places = view.shape[: axes[0]], view.shape[1 : axes[0]]
+    merged = view.reshape(*lead, product(found.sizes), view.shape[-1])
+    chosen = merged.argmax(axes[0])
+    # Data may be as low as padding is: then the first element inside is meant.
+    inside = _first_inside(x, found, places)
+    low = drop_axes(top, axes).eq(scalar(_lowest(x), x.dtype))
+    chosen = choose(low, inside, chosen)
+    flat = _flat_places(x, found, chosen, column_major)
+    return channels_first(drop_axes(top, axes)), channels_first(flat)
 
-    def _max_windows(self, found: Windows, ceil_mode: bool, where: str) -> Self:
-        """[N, places..., window..., C], padded with what never wins."""
-        return self._channels_last()._pool_windows(found, ceil_mode, where, _lowest(self))
 
-    def _first_inside(self, found: Windows, places: Shape) -> Self:
-        """Of each window the number of its first element that is not padding: [places..., 1]."""
-        result = self._scalar(0, INT64)
-        for axis, inner in enumerate(_inner(found.sizes)):
-            # before - place*stride elements are missing in front: that many steps, rounded up.
-            start = self._iota(places, axis) * found.strides[axis]
-            missing = (-(start - found.before[axis])).maximum(0)
-            skipped = (missing + (found.dilations[axis] - 1)) // found.dilations[axis]
-            result = result + skipped * inner
-        return result.reshape(*places, 1)
+def _max_windows(x: Tensor, found: Windows, ceil_mode: bool, where: str) -> Tensor:
+    """[N, places..., window..., C], padded with what never wins."""
+    return _pool_windows(channels_last(x), found, ceil_mode, where, _lowest(x))
 
-    def _flat_places(self, found: Windows, chosen: Self, column_major: bool) -> Self:
-        """The flat index in [N, C, space...] of element `chosen` of every window."""
-        shape, space = chosen.shape, self.shape[2:]
-        inner = _inner(found.sizes)
-        flat = self._iota(shape, 0) * self.shape[1] + self._iota(shape, len(shape) - 1)
-        flat = flat * product(space)
-        strides = _inner(space[::-1])[::-1] if column_major else _inner(space)
-        for axis, size in enumerate(found.sizes):
-            step = chosen // inner[axis] % size * found.dilations[axis]
-            start = self._iota(shape, axis + 1) * found.strides[axis] - found.before[axis]
-            flat = flat + (start + step) * strides[axis]
-        return flat
 
-    def avg_pool(
-        self,
-        kernel: PerAxis,
-        stride: PerAxis | None = None,
-        padding: Padding = 0,
-        dilation: PerAxis = 1,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor: int | None = None,
-    ) -> Self:
-        """The mean of every window; `divisor` stands in for the count."""
-        found = self._pooled("avg_pool", kernel, stride, padding, dilation)
-        x = self._channels_last()._as_float()
-        total = x._pool_windows(found, ceil_mode, "avg_pool").sum(found_axes(found))
-        if divisor is not None:
-            (count,) = per_axis("avg_pool", "divisor", divisor, 1)
-            return (total * (1 / count))._channels_first()._back(self.dtype)
-        scale = x._reciprocal_counts(found, ceil_mode, count_include_pad)
-        return (total * scale)._channels_first()._back(self.dtype)
+def _first_inside(x: Tensor, found: Windows, places: Shape) -> Tensor:
+    """Of each window the number of its first element that is not padding: [places..., 1]."""
+    result = scalar(0, INT64)
+    for axis, inner in enumerate(_inner(found.sizes)):
+        # before - place*stride elements are missing in front: that many steps, rounded up.
+        start = iota(places, axis) * found.strides[axis]
+        missing = (-(start - found.before[axis])).maximum(0)
+        skipped = (missing + (found.dilations[axis] - 1)) // found.dilations[axis]
+        result = result + skipped * inner
+    return result.reshape(*places, 1)
 
-    def lp_pool(
-        self,
-        kernel: PerAxis,
-        p: float = 2.0,
-        stride: PerAxis | None = None,
-        padding: Padding = 0,
-        dilation: PerAxis = 1,
-        ceil_mode: bool = False,
-    ) -> Self:
-        """The p-norm of every window."""
-        if p <= 0:
-            raise GraphError("lp_pool", f"p must be > 0, got {p}.")
-        found = self._pooled("lp_pool", kernel, stride, padding, dilation)
-        x = self._channels_last()._as_float()
-        view = x._pool_windows(found, ceil_mode, "lp_pool")
-        return view.norm(p, found_axes(found))._channels_first()._back(self.dtype)
 
-    # ------------------------------------------------------------ over all of space
+def _flat_places(x: Tensor, found: Windows, chosen: Tensor, column_major: bool) -> Tensor:
+    """The flat index in [N, C, space...] of element `chosen` of every window."""
+    shape, space = chosen.shape, x.shape[2:]
+    inner = _inner(found.sizes)
+    flat = iota(shape, 0) * x.shape[1] + iota(shape, len(shape) - 1)
+    flat = flat * product(space)
+    strides = _inner(space[::-1])[::-1] if column_major else _inner(space)
+    for axis, size in enumerate(found.sizes):
+        step = chosen // inner[axis] % size * found.dilations[axis]
+        start = iota(shape, axis + 1) * found.strides[axis] - found.before[axis]
+        flat = flat + (start + step) * strides[axis]
+    return flat
 
-    def global_max_pool(self) -> Self:
-        """The largest element of every channel; space stays with size 1."""
-        return self.max(self._space("global_max_pool"), keepdims=True)
 
-    def global_avg_pool(self) -> Self:
-        """The mean of every channel; space stays with size 1."""
-        return self.mean(self._space("global_avg_pool"), keepdims=True)
+def avg_pool(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Tensor:
+    """The mean of every window; `divisor` stands in for the count."""
+    given = lift(x)
+    found = _pooled(given, "avg_pool", kernel, stride, padding, dilation)
+    x = as_float(channels_last(given))
+    total = _pool_windows(x, found, ceil_mode, "avg_pool").sum(found_axes(found))
+    if divisor is not None:
+        (count,) = per_axis("avg_pool", "divisor", divisor, 1)
+        return rounded_to(channels_first(total * (1 / count)), given.dtype)
+    scale = _reciprocal_counts(x, found, ceil_mode, count_include_pad)
+    return rounded_to(channels_first(total * scale), given.dtype)
 
-    def global_lp_pool(self, p: float = 2.0) -> Self:
-        """The p-norm of every channel; space stays with size 1."""
-        return self.norm(p, self._space("global_lp_pool"), keepdims=True)
 
-    def adaptive_avg_pool(self, output: PerAxis = 1) -> Self:
-        """Means over equal parts of space, `output` of them along each axis."""
-        space = [self.shape[axis] for axis in self._space("adaptive_avg_pool")]
-        parts = per_axis("adaptive_avg_pool", "output", output, len(space))
-        if all(n == 1 for n in parts):
-            return self.global_avg_pool()
-        if not all(isinstance(d, int) and d % n == 0 for d, n in zip(space, parts, strict=True)):
-            raise UnsupportedError(
-                "adaptive_avg_pool", f"output must divide the sizes {space}, got {parts}."
-            )
-        return self.avg_pool([int(d) // n for d, n in zip(space, parts, strict=True)])  # type: ignore[arg-type]
+def lp_pool(
+    x: TensorLike,
+    kernel: PerAxis,
+    p: float = 2.0,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The p-norm of every window."""
+    given = lift(x)
+    if p <= 0:
+        raise GraphError("lp_pool", f"p must be > 0, got {p}.")
+    found = _pooled(given, "lp_pool", kernel, stride, padding, dilation)
+    x = as_float(channels_last(given))
+    view = _pool_windows(x, found, ceil_mode, "lp_pool")
+    return rounded_to(channels_first(view.norm(p, found_axes(found))), given.dtype)
 
-    def _space(self, where: str) -> tuple[int, ...]:
-        if self.ndim < 3:
-            raise GraphError(where, f"needs (batch, channels, space...), got {self.type}.")
-        return tuple(range(2, self.ndim))
 
-    # ------------------------------------------------------------ windows
+# ------------------------------------------------------------ over all of space
 
-    def _pooled(
-        self,
-        where: str,
-        kernel: PerAxis,
-        stride: PerAxis | None,
-        padding: Padding,
-        dilation: PerAxis,
-    ) -> Windows:
-        self._space(where)
-        step = kernel if stride is None else stride
-        return windows(where, self.shape[2:], kernel, step, padding, dilation)
 
-    def _pool_windows(self, found: Windows, ceil_mode: bool, where: str, fill: Any = 0) -> Self:
-        """[N, space..., C] as [N, places..., window..., C]."""
-        space = self.shape[1:-1]
-        check_fits(where, space, found)
-        after = _behind(found, rounded_up(space, found)) if ceil_mode else found.after
-        return self._pad_space(found.before, after, fill)._slide(found)
+def global_max_pool(x: TensorLike) -> Tensor:
+    """The largest element of every channel; space stays with size 1."""
+    x = lift(x)
+    return x.max(_space(x, "global_max_pool"), keepdims=True)
 
-    def _reciprocal_counts(self, found: Windows, ceil_mode: bool, include_pad: bool) -> Self:
-        """1 / elements that count, for every place of channels-last x, shaped to broadcast."""
-        space = self.shape[1:-1]
-        extra = rounded_up(space, found) if ceil_mode else (0,) * len(space)
-        is_whole = all(e == 0 for e in extra) and (include_pad or not found.is_padded)
-        if is_whole:
-            return self._lift(1 / product(found.sizes))._cast(self.dtype)  # type: ignore[operator]
-        result: Self | None = None
-        for axis in range(len(space)):
-            counts = self._axis_counts(axis, found, extra[axis], include_pad)
-            counts = counts.reshape(-1, *(1,) * (len(space) - axis))
-            result = counts if result is None else result * counts
-        assert result is not None
-        return result.reciprocal()._cast(self.dtype)
 
-    def _axis_counts(self, axis: int, found: Windows, extra: Dim, include_pad: bool) -> Self:
-        """How many elements of each window along one axis count."""
-        before, after, size = found.before[axis], found.after[axis], self.shape[axis + 1]
-        counted = before + size + after if include_pad else size
-        one = self._scalar(1.0, FLOAT32).reshape(1)
-        line = one._stretch((counted,))
-        line = line.pad([(0, extra)] if include_pad else [(before, after + extra)])
-        attrs = WindowAttrs(
-            (0,), (found.sizes[axis],), (found.strides[axis],), (found.dilations[axis],)
+def global_avg_pool(x: TensorLike) -> Tensor:
+    """The mean of every channel; space stays with size 1."""
+    x = lift(x)
+    return x.mean(_space(x, "global_avg_pool"), keepdims=True)
+
+
+def global_lp_pool(x: TensorLike, p: float = 2.0) -> Tensor:
+    """The p-norm of every channel; space stays with size 1."""
+    x = lift(x)
+    return x.norm(p, _space(x, "global_lp_pool"), keepdims=True)
+
+
+def adaptive_avg_pool(x: TensorLike, output: PerAxis = 1) -> Tensor:
+    """Means over equal parts of space, `output` of them along each axis."""
+    x = lift(x)
+    space = [x.shape[axis] for axis in _space(x, "adaptive_avg_pool")]
+    parts = per_axis("adaptive_avg_pool", "output", output, len(space))
+    if all(n == 1 for n in parts):
+        return x.global_avg_pool()
+    if not all(isinstance(d, int) and d % n == 0 for d, n in zip(space, parts, strict=True)):
+        raise UnsupportedError(
+            "adaptive_avg_pool", f"output must divide the sizes {space}, got {parts}."
         )
-        return self._apply("window", line, attrs=attrs).sum(1)
+    return x.avg_pool([int(d) // n for d, n in zip(space, parts, strict=True)])  # type: ignore[arg-type]
+
+
+def _space(x: Tensor, where: str) -> tuple[int, ...]:
+    if x.ndim < 3:
+        raise GraphError(where, f"needs (batch, channels, space...), got {x.type}.")
+    return tuple(range(2, x.ndim))
+
+
+# ------------------------------------------------------------ windows
+
+
+def _pooled(
+    x: Tensor,
+    where: str,
+    kernel: PerAxis,
+    stride: PerAxis | None,
+    padding: Padding,
+    dilation: PerAxis,
+) -> Windows:
+    _space(x, where)
+    step = kernel if stride is None else stride
+    return windows(where, x.shape[2:], kernel, step, padding, dilation)
+
+
+def _pool_windows(x: Tensor, found: Windows, ceil_mode: bool, where: str, fill: Any = 0) -> Tensor:
+    """[N, space..., C] as [N, places..., window..., C]."""
+    space = x.shape[1:-1]
+    check_fits(where, space, found)
+    after = _behind(found, rounded_up(space, found)) if ceil_mode else found.after
+    return slide(pad_space(x, found.before, after, fill), found)
+
+
+def _reciprocal_counts(x: Tensor, found: Windows, ceil_mode: bool, include_pad: bool) -> Tensor:
+    """1 / elements that count, for every place of channels-last x, shaped to broadcast."""
+    space = x.shape[1:-1]
+    extra = rounded_up(space, found) if ceil_mode else (0,) * len(space)
+    is_whole = all(e == 0 for e in extra) and (include_pad or not found.is_padded)
+    if is_whole:
+        return convert(lift(1 / product(found.sizes)), x.dtype)  # type: ignore[operator]
+    result: Tensor | None = None
+    for axis in range(len(space)):
+        counts = _axis_counts(x, axis, found, extra[axis], include_pad)
+        counts = counts.reshape(-1, *(1,) * (len(space) - axis))
+        result = counts if result is None else result * counts
+    assert result is not None
+    return convert(result.reciprocal(), x.dtype)
+
+
+def _axis_counts(x: Tensor, axis: int, found: Windows, extra: Dim, include_pad: bool) -> Tensor:
+    """How many elements of each window along one axis count."""
+    before, after, size = found.before[axis], found.after[axis], x.shape[axis + 1]
+    counted = before + size + after if include_pad else size
+    one = scalar(1.0, FLOAT32).reshape(1)
+    line = stretch(one, (counted,))
+    line = line.pad([(0, extra)] if include_pad else [(before, after + extra)])
+    attrs = WindowAttrs(
+        (0,), (found.sizes[axis],), (found.strides[axis],), (found.dilations[axis],)
+    )
+    return apply("window", line, attrs=attrs).sum(1)
 
 
 def found_axes(found: Windows) -> tuple[int, ...]:
@@ -231,7 +259,7 @@ def _check_reaches_data(where: str, found: Windows) -> None:
                 )
 
 
-def _lowest(x: Pool) -> Any:
+def _lowest(x: Tensor) -> Any:
     """What no element of the dtype is below."""
     return -float("inf") if x.dtype.is_float else x.dtype.lowest
 

@@ -1,4 +1,4 @@
-"""Tensor, layer 14: random numbers, counter-based.
+"""Random numbers, counter-based.
 
     key (uint32[2]), shape  --Philox-->  the same numbers, always
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from semel.errors import GraphError
 from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.ops.attrs import RandomBitsAttrs
-from semel.tensor.creation import Creation
-from semel.tensor.handle import DTypeLike, TensorLike
+from semel.tensor.elementwise import choose
+from semel.tensor.handle import DTypeLike, TensorLike, apply, constant, convert, lift, scalar
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 # Splitting must not reuse the words that drawing with the same key gives.
 _SPLIT_DOMAIN = 0x9E3779B9
@@ -70,112 +73,104 @@ def manual_seed(seed: int) -> None:
     _default.restart(seed)
 
 
-class Random(Creation):
-    """Draws from the usual distributions."""
+def key(seed: Any) -> Tensor:
+    """The key of a seed in [0, 2**64)."""
+    if not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 1 << 64:
+        raise GraphError("key", f"seed must be an int in [0, 2**64), got {seed!r}.")
+    words = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
+    return constant(np.array(words, np.uint32))
 
-    __slots__ = ()
 
-    @classmethod
-    def key(cls, seed: Any) -> Self:
-        """The key of a seed in [0, 2**64)."""
-        if not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 1 << 64:
-            raise GraphError("key", f"seed must be an int in [0, 2**64), got {seed!r}.")
-        words = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        return cls._constant(np.array(words, np.uint32))
+def split_key(key: TensorLike, count: int = 2) -> Tensor:
+    """`count` new keys of one, as uint32[count, 2]; the old one must not be used again."""
+    domain = constant(np.array((0, _SPLIT_DOMAIN), np.uint32))
+    return random_bits(_key(key) ^ domain, (count, 2))
 
-    @classmethod
-    def split_key(cls, key: TensorLike, count: int = 2) -> Self:
-        """`count` new keys of one, as uint32[count, 2]; the old one must not be used again."""
-        domain = cls._constant(np.array((0, _SPLIT_DOMAIN), np.uint32))
-        return cls._bits(cls._key(key) ^ domain, (count, 2))
 
-    @classmethod
-    def _key(cls, key: TensorLike | None) -> Self:
-        if key is None:
-            return cls._constant(np.array(_default.words(), np.uint32))
-        lifted = cls._lift(key)
-        if lifted.shape != (2,) or lifted.dtype != UINT32:
-            raise GraphError(
-                "random",
-                f"a key must be u32[2], got {lifted.type}.",
-                hint="Make one by semel.key(seed).",
-            )
-        return lifted
+def _key(key: TensorLike | None) -> Tensor:
+    if key is None:
+        return constant(np.array(_default.words(), np.uint32))
+    lifted = lift(key)
+    if lifted.shape != (2,) or lifted.dtype != UINT32:
+        raise GraphError(
+            "random",
+            f"a key must be u32[2], got {lifted.type}.",
+            hint="Make one by semel.key(seed).",
+        )
+    return lifted
 
-    @classmethod
-    def _bits(cls, key: Self, shape: Shape) -> Self:
-        return cls._apply("random_bits", key, attrs=RandomBitsAttrs(shape))
 
-    @classmethod
-    def _words(cls, key: TensorLike | None, count: int, shape: Shape) -> list[Self]:
-        """`count` independent tensors of 32 random bits per element."""
-        return cls._bits(cls._key(key), (count, *shape)).unbind(0)
+def random_bits(key: Tensor, shape: Shape) -> Tensor:
+    """32 random bits per element."""
+    return apply("random_bits", key, attrs=RandomBitsAttrs(shape))
 
-    @classmethod
-    def _uniform(cls, words: list[Self], dtype: DType) -> Self:
-        """[0, 1) with all the digits the dtype has, from one word (float64: two)."""
-        digits = _DIGITS[dtype.name]
-        bits = words[0] if len(words) == 1 else cls._wide(words)
-        whole = bits >> (bits.dtype.bits - digits)
-        return whole._cast(dtype) * 2.0**-digits
 
-    @classmethod
-    def _wide(cls, words: list[Self]) -> Self:
-        """Two words as one of 64 bits."""
-        return (words[0]._cast(UINT64) << 32) | words[1]._cast(UINT64)
+def _words(key: TensorLike | None, count: int, shape: Shape) -> list[Tensor]:
+    """`count` independent tensors of 32 random bits per element."""
+    return random_bits(_key(key), (count, *shape)).unbind(0)
 
-    @classmethod
-    def rand(cls, *shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Self:
-        """Uniform in [0, 1)."""
-        wanted = _float_dtype(dtype, "rand")
-        words = cls._words(key, 2 if wanted == FLOAT64 else 1, _shape(shape, "rand"))
-        return cls._uniform(words, wanted)
 
-    @classmethod
-    def randn(
-        cls, *shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32"
-    ) -> Self:
-        """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
-        wanted = _float_dtype(dtype, "randn")
-        work = FLOAT64 if wanted == FLOAT64 else FLOAT32
-        count = 2 if work == FLOAT64 else 1
-        words = cls._words(key, 2 * count, _shape(shape, "randn"))
-        first, second = cls._uniform(words[:count], work), cls._uniform(words[count:], work)
-        radius = ((1 - first).log() * -2).sqrt()
-        return (radius * (second * (2 * math.pi)).cos())._cast(wanted)
+def _uniform(words: list[Tensor], dtype: DType) -> Tensor:
+    """[0, 1) with all the digits the dtype has, from one word (float64: two)."""
+    digits = _DIGITS[dtype.name]
+    bits = words[0] if len(words) == 1 else _wide(words)
+    whole = bits >> (bits.dtype.bits - digits)
+    return convert(whole, dtype) * 2.0**-digits
 
-    @classmethod
-    def randint(
-        cls,
-        low: int,
-        high: int,
-        shape: Any = (),
-        *,
-        key: TensorLike | None = None,
-        dtype: DTypeLike = "int64",
-    ) -> Self:
-        """Integers in [low, high), uniform up to 2**-64 of the range."""
-        wanted = as_dtype(dtype, "randint")
-        if not low < high or high - low >= 1 << 63:
-            raise GraphError(
-                "randint", f"needs low < high, less than 2**63 apart, got {low}, {high}."
-            )
-        if not wanted.is_integer or not wanted.lowest <= low < high <= wanted.highest + 1:
-            raise GraphError("randint", f"[{low}, {high}) must fit an integer dtype, got {wanted}.")
-        words = cls._words(key, 2, as_shape(shape, "randint"))
-        offset = cls._wide(words) % (high - low)
-        return offset._cast(wanted) + cls._scalar(low, wanted)
 
-    def dropout(self, p: float, key: TensorLike | None = None) -> Self:
-        """Zero each element with probability p, scale the others by 1 / (1 - p)."""
-        if not 0 <= p <= 1:
-            raise GraphError("dropout", f"p must lie in [0, 1], got {p}.")
-        if p == 0:
-            return self
-        if p == 1:
-            return self.zeros_like()
-        kept = self.rand(self.shape, key=key) >= p
-        return self._choose(kept, self * (1 / (1 - p)), 0)
+def _wide(words: list[Tensor]) -> Tensor:
+    """Two words as one of 64 bits."""
+    return (convert(words[0], UINT64) << 32) | convert(words[1], UINT64)
+
+
+def rand(*shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
+    """Uniform in [0, 1)."""
+    wanted = _float_dtype(dtype, "rand")
+    words = _words(key, 2 if wanted == FLOAT64 else 1, _shape(shape, "rand"))
+    return _uniform(words, wanted)
+
+
+def randn(*shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
+    """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
+    wanted = _float_dtype(dtype, "randn")
+    work = FLOAT64 if wanted == FLOAT64 else FLOAT32
+    count = 2 if work == FLOAT64 else 1
+    words = _words(key, 2 * count, _shape(shape, "randn"))
+    first, second = _uniform(words[:count], work), _uniform(words[count:], work)
+    radius = ((1 - first).log() * -2).sqrt()
+    return convert(radius * (second * (2 * math.pi)).cos(), wanted)
+
+
+def randint(
+    low: int,
+    high: int,
+    shape: Any = (),
+    *,
+    key: TensorLike | None = None,
+    dtype: DTypeLike = "int64",
+) -> Tensor:
+    """Integers in [low, high), uniform up to 2**-64 of the range."""
+    wanted = as_dtype(dtype, "randint")
+    if not low < high or high - low >= 1 << 63:
+        raise GraphError("randint", f"needs low < high, less than 2**63 apart, got {low}, {high}.")
+    if not wanted.is_integer or not wanted.lowest <= low < high <= wanted.highest + 1:
+        raise GraphError("randint", f"[{low}, {high}) must fit an integer dtype, got {wanted}.")
+    words = _words(key, 2, as_shape(shape, "randint"))
+    offset = _wide(words) % (high - low)
+    return convert(offset, wanted) + scalar(low, wanted)
+
+
+def dropout(x: TensorLike, p: float, key: TensorLike | None = None) -> Tensor:
+    """Zero each element with probability p, scale the others by 1 / (1 - p)."""
+    x = lift(x)
+    if not 0 <= p <= 1:
+        raise GraphError("dropout", f"p must lie in [0, 1], got {p}.")
+    if p == 0:
+        return x
+    if p == 1:
+        return x.zeros_like()
+    kept = rand(x.shape, key=key) >= p
+    return choose(kept, x * (1 / (1 - p)), 0)
 
 
 def _shape(shape: tuple[Any, ...], where: str) -> Shape:

@@ -1,4 +1,4 @@
-"""Tensor, layer 16: recurrent cells over sequences: LSTM, GRU, RNN.
+"""Recurrent cells over sequences: LSTM, GRU, RNN.
 
     x [steps, batch, in], W, R, B  -->  Y [steps, directions, batch, hidden], Y_h[, Y_c]
 
@@ -15,13 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim
 from semel.ir.types import Shape
-from semel.tensor.handle import TensorLike
-from semel.tensor.loop import Loops
+from semel.tensor.control import loop
+from semel.tensor.elementwise import choose
+from semel.tensor.handle import TensorLike, dim_value, lift, scalar
+from semel.tensor.indexing import check_index
+from semel.tensor.movement import concat, slice_axes, stretch
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 #: A name, or a name with the numbers that its formula has: ("LeakyRelu", 0.2).
 Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float]"
@@ -36,7 +42,7 @@ ACTIVATIONS: Mapping[str, tuple[Callable[[Any, float, float], Any], float, float
     "Relu": (lambda x, a, b: x.relu(), 0.0, 0.0),
     "Affine": (lambda x, a, b: x * a + b, 1.0, 0.0),
     "LeakyRelu": (lambda x, a, b: x.leaky_relu(a), 0.01, 0.0),
-    "ThresholdedRelu": (lambda x, a, b: x._choose(x >= a, x, x * 0), 1.0, 0.0),
+    "ThresholdedRelu": (lambda x, a, b: choose(x >= a, x, x * 0), 1.0, 0.0),
     "ScaledTanh": (lambda x, a, b: (x * b).tanh() * a, 1.0, 1.0),
     "HardSigmoid": (lambda x, a, b: (x * a + b).clip(0, 1), 0.2, 0.5),
     "Elu": (lambda x, a, b: x.elu(a), 1.0, 0.0),
@@ -45,125 +51,125 @@ ACTIVATIONS: Mapping[str, tuple[Callable[[Any, float, float], Any], float, float
 }
 
 
-class Recurrent(Loops):
-    """Sequences, one element after the other."""
+def lstm(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    initial_c: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    peepholes: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    batch_first: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(Y, Y_h, Y_c) of a long short-term memory, as ONNX defines LSTM.
 
-    __slots__ = ()
+    x is [steps, batch, in], w [directions, 4*hidden, in], r [directions, 4*hidden, hidden],
+    both in the order of the gates i, o, f, c; b is [directions, 8*hidden], that of w and
+    then that of r; peepholes [directions, 3*hidden] in the order i, o, f. Activations are
+    (f, g, h) for each direction, by default Sigmoid, Tanh, Tanh. `clip` bounds what goes into
+    f and g (h sees the memory as it is), and `input_forget` couples the gates: f = 1 - i.
+    With `batch_first`, x is [batch, steps, in], Y [batch, steps, directions, hidden] and
+    states are [batch, directions, hidden], the initial ones too.
+    """
+    x = lift(x)
+    call = _Call.of("lstm", x, w, r, b, 4, direction, sequence_lens, batch_first)
+    functions = call.functions(activations, ("Sigmoid", "Tanh", "Tanh"), clip)
+    h, c = call.states("initial_h", initial_h), call.states("initial_c", initial_c)
+    if peepholes is None:
+        weights: list[Any] = [None] * call.directions
+    else:
+        weights = call.checked("peepholes", peepholes, (call.directions, 3 * call.hidden))
 
-    def lstm(
-        self,
-        w: TensorLike,
-        r: TensorLike,
-        b: TensorLike | None = None,
-        *,
-        initial_h: TensorLike | None = None,
-        initial_c: TensorLike | None = None,
-        sequence_lens: TensorLike | None = None,
-        peepholes: TensorLike | None = None,
-        direction: str = "forward",
-        activations: Sequence[Activation] | None = None,
-        clip: float | None = None,
-        input_forget: bool = False,
-        batch_first: bool = False,
-    ) -> tuple[Self, Self, Self]:
-        """(Y, Y_h, Y_c) of a long short-term memory, as ONNX defines LSTM.
+    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        (f, g, out), before = functions[d], states[1]
+        pi, po, pf = (None,) * 3 if weights[d] is None else call.split(weights[d], 3)
+        i, o, forget, new = call.split(gates(states[0]), 4)
+        i = f(_peep(i, pi, before))
+        forget = 1 - i if input_forget else f(_peep(forget, pf, before))
+        after = forget * before + i * g(new)
+        return f(_peep(o, po, after)) * out(after, clip=False), after
 
-        x is [steps, batch, in], w [directions, 4*hidden, in], r [directions, 4*hidden, hidden],
-        both in the order of the gates i, o, f, c; b is [directions, 8*hidden], that of w and
-        then that of r; peepholes [directions, 3*hidden] in the order i, o, f. Activations are
-        (f, g, h) for each direction, by default Sigmoid, Tanh, Tanh. `clip` bounds what goes into
-        f and g (h sees the memory as it is), and `input_forget` couples the gates: f = 1 - i.
-        With `batch_first`, x is [batch, steps, in], Y [batch, steps, directions, hidden] and
-        states are [batch, directions, hidden], the initial ones too.
-        """
-        call = _Call.of("lstm", self, w, r, b, 4, direction, sequence_lens, batch_first)
-        functions = call.functions(activations, ("Sigmoid", "Tanh", "Tanh"), clip)
-        h, c = call.states("initial_h", initial_h), call.states("initial_c", initial_c)
-        if peepholes is None:
-            weights: list[Any] = [None] * call.directions
-        else:
-            weights = call.checked("peepholes", peepholes, (call.directions, 3 * call.hidden))
+    y, (y_h, y_c) = call.run([h, c], cell)
+    return y, y_h, y_c
 
-        def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-            (f, g, out), before = functions[d], states[1]
-            pi, po, pf = (None,) * 3 if weights[d] is None else call.split(weights[d], 3)
-            i, o, forget, new = call.split(gates(states[0]), 4)
-            i = f(_peep(i, pi, before))
-            forget = 1 - i if input_forget else f(_peep(forget, pf, before))
-            after = forget * before + i * g(new)
-            return f(_peep(o, po, after)) * out(after, clip=False), after
 
-        y, (y_h, y_c) = call.run([h, c], cell)
-        return y, y_h, y_c
+def gru(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    linear_before_reset: bool = False,
+    batch_first: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(Y, Y_h) of gated recurrent units, as ONNX defines GRU.
 
-    def gru(
-        self,
-        w: TensorLike,
-        r: TensorLike,
-        b: TensorLike | None = None,
-        *,
-        initial_h: TensorLike | None = None,
-        sequence_lens: TensorLike | None = None,
-        direction: str = "forward",
-        activations: Sequence[Activation] | None = None,
-        clip: float | None = None,
-        linear_before_reset: bool = False,
-        batch_first: bool = False,
-    ) -> tuple[Self, Self]:
-        """(Y, Y_h) of gated recurrent units, as ONNX defines GRU.
+    w is [directions, 3*hidden, in], r [directions, 3*hidden, hidden], in the order of the
+    gates z, r, h; b is [directions, 6*hidden]. Activations are (f, g) for each direction,
+    by default Sigmoid, Tanh. With `linear_before_reset` the reset gate is applied after
+    the state's matmul, which then is one for all gates. Other options as in `lstm`.
+    """
+    x = lift(x)
+    call = _Call.of("gru", x, w, r, b, 3, direction, sequence_lens, batch_first)
+    functions = call.functions(activations, ("Sigmoid", "Tanh"), clip)
+    linear = bool(linear_before_reset)
+    if linear:
+        call.kept = 2
 
-        w is [directions, 3*hidden, in], r [directions, 3*hidden, hidden], in the order of the
-        gates z, r, h; b is [directions, 6*hidden]. Activations are (f, g) for each direction,
-        by default Sigmoid, Tanh. With `linear_before_reset` the reset gate is applied after
-        the state's matmul, which then is one for all gates. Other options as in `lstm`.
-        """
-        call = _Call.of("gru", self, w, r, b, 3, direction, sequence_lens, batch_first)
-        functions = call.functions(activations, ("Sigmoid", "Tanh"), clip)
-        linear = bool(linear_before_reset)
+    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        (f, g), (before,) = functions[d], states
         if linear:
-            call.kept = 2
+            x_z, x_r, x_h = call.split(gates.input(), 3)
+            s_z, s_r, s_h = call.split(gates.state(before), 3)
+            update, reset = f(x_z + s_z), f(x_r + s_r)
+            new = g(x_h + reset * s_h)
+        else:
+            update, reset = (f(t) for t in call.split(gates(before, 0, 2), 2))
+            new = g(gates(reset * before, 2, 3))
+        return ((1 - update) * new + update * before,)
 
-        def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-            (f, g), (before,) = functions[d], states
-            if linear:
-                x_z, x_r, x_h = call.split(gates.input(), 3)
-                s_z, s_r, s_h = call.split(gates.state(before), 3)
-                update, reset = f(x_z + s_z), f(x_r + s_r)
-                new = g(x_h + reset * s_h)
-            else:
-                update, reset = (f(t) for t in call.split(gates(before, 0, 2), 2))
-                new = g(gates(reset * before, 2, 3))
-            return ((1 - update) * new + update * before,)
+    y, (y_h,) = call.run([call.states("initial_h", initial_h)], cell)
+    return y, y_h
 
-        y, (y_h,) = call.run([call.states("initial_h", initial_h)], cell)
-        return y, y_h
 
-    def rnn(
-        self,
-        w: TensorLike,
-        r: TensorLike,
-        b: TensorLike | None = None,
-        *,
-        initial_h: TensorLike | None = None,
-        sequence_lens: TensorLike | None = None,
-        direction: str = "forward",
-        activations: Sequence[Activation] | None = None,
-        clip: float | None = None,
-        batch_first: bool = False,
-    ) -> tuple[Self, Self]:
-        """(Y, Y_h) of a simple recurrent network, as ONNX defines RNN.
+def rnn(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    batch_first: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(Y, Y_h) of a simple recurrent network, as ONNX defines RNN.
 
-        w is [directions, hidden, in], r [directions, hidden, hidden], b [directions, 2*hidden].
-        The activation is one for each direction, by default Tanh. Other options as in `lstm`.
-        """
-        call = _Call.of("rnn", self, w, r, b, 1, direction, sequence_lens, batch_first)
-        functions = call.functions(activations, ("Tanh",), clip)
+    w is [directions, hidden, in], r [directions, hidden, hidden], b [directions, 2*hidden].
+    The activation is one for each direction, by default Tanh. Other options as in `lstm`.
+    """
+    x = lift(x)
+    call = _Call.of("rnn", x, w, r, b, 1, direction, sequence_lens, batch_first)
+    functions = call.functions(activations, ("Tanh",), clip)
 
-        def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (functions[d][0](gates(states[0])),)
+    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (functions[d][0](gates(states[0])),)
 
-        y, (y_h,) = call.run([call.states("initial_h", initial_h)], cell)
-        return y, y_h
+    y, (y_h,) = call.run([call.states("initial_h", initial_h)], cell)
+    return y, y_h
 
 
 def _peep(gate: Any, weight: Any, state: Any) -> Any:
@@ -212,7 +218,7 @@ class _Call:
             raise GraphError(where, f"x must be floats [steps, batch, in], got {x.type}.")
         x = x.swapaxes(0, 1) if batch_first else x
         call = _Call(where, x, gates, direction, batch_first)
-        call._take_weights(x._lift(w), x._lift(r), b)
+        call._take_weights(lift(w), lift(r), b)
         call._take_lens(lens)
         return call
 
@@ -234,18 +240,18 @@ class _Call:
     def _take_lens(self, lens: TensorLike | None) -> None:
         if lens is None:
             return
-        found = self.x._lift(lens)
+        found = lift(lens)
         if not found.dtype.is_integer or found.shape != (self.batch,):
             raise GraphError(
                 self.where,
                 f"sequence_lens must be integers [{self.batch}], one per row, got {found.type}.",
             )
         # As int64: lengths may come in a dtype that does not hold all steps.
-        self.lens = found._checked(self.steps + 1, self.where, "sequence length")
+        self.lens = check_index(found, self.steps + 1, self.where, "sequence length")
 
     def checked(self, name: str, value: TensorLike, shape: Shape) -> list[Any]:
         """An operand of this shape and of x's dtype, by direction."""
-        found = self.x._lift(value)
+        found = lift(value)
         if found.shape != shape or found.dtype != self.x.dtype:
             dims = ", ".join(map(str, shape))
             raise GraphError(
@@ -275,9 +281,9 @@ class _Call:
         """The initial states [1, batch, hidden], one per direction; zeros if not given."""
         shape = (1, self.batch, self.hidden)
         if value is None:
-            zero = self.x._scalar(0.0, self.x.dtype)._stretch(shape)
+            zero = stretch(scalar(0.0, self.x.dtype), shape)
             return [zero] * self.directions
-        found = self.x._lift(value)
+        found = lift(value)
         if self.batch_first and found.ndim == 3:
             found = found.swapaxes(0, 1)
         per_direction = self.checked(name, found, (self.directions, self.batch, self.hidden))
@@ -318,16 +324,16 @@ class _Call:
                 at = self.steps - 1 - step if self._is_backward(d) else step
                 own = now[d * count : (d + 1) * count]
                 rows = (self.batch, self.gates * self.hidden)
-                here = inputs[d]._slice((at * self.batch, 0), rows, (1, 1))
+                here = slice_axes(inputs[d], (at * self.batch, 0), rows, (1, 1))
                 made, value = self._masked(at, own, cell(d, _Gates(self, d, here), own))
                 after += made
                 values.append(value)
             return after, values
 
         backward = [self._is_backward(d) for d in range(self.directions)]
-        final, stacked = self.x.loop(self.steps, initial, body, backward=backward)
-        y = self.x.concat(stacked, 1)
-        ends = [self.x.concat(final[k::count], 0) for k in range(count)]
+        final, stacked = loop(self.steps, initial, body, backward=backward)
+        y = concat(stacked, 1)
+        ends = [concat(final[k::count], 0) for k in range(count)]
         if not self.batch_first:
             return y, tuple(ends)
         return y.permute(2, 0, 1, 3), tuple(t.swapaxes(0, 1) for t in ends)
@@ -341,9 +347,9 @@ class _Call:
         """Next states and the step's output; rows that have ended stand still and give 0."""
         if self.lens is None:
             return list(after), after[0]
-        runs = (self.lens > self.x._dim(at)).reshape(1, self.batch, 1)
-        kept = [self.x._choose(runs, a, b) for a, b in zip(after, before, strict=True)]
-        return kept, self.x._choose(runs, after[0], self.x._scalar(0.0, self.x.dtype))
+        runs = (self.lens > dim_value(at)).reshape(1, self.batch, 1)
+        kept = [choose(runs, a, b) for a, b in zip(after, before, strict=True)]
+        return kept, choose(runs, after[0], scalar(0.0, self.x.dtype))
 
     def _projected(self, d: int) -> Any:
         """What the input adds to the gates, in rows for all steps, with every bias it can take."""

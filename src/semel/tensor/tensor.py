@@ -2,30 +2,59 @@
 
     Tensor(data) | Tensor.input(...) | Tensor.param(...)  --methods-->  Tensor  --prepare-->  plan
 
-A tensor is a handle on a graph node; operations are methods from the layers below. Data is
-copied when a tensor is made and sealed from then on, so that no array of the caller's can
-change a result behind anybody's back. Only what lies in bytes or in a file mapped for reading
-is used where it lies: weights of a safetensors file are not held twice.
+A tensor is a handle on a graph node; the methods are the functions of this package, by family.
+It never changes a node: assignment (`t[i] = v`) puts another node behind the tensor, and every
+tensor made from the old one keeps its value. Data is copied when a tensor is made and sealed
+from then on, so that no array of the caller's can change a result behind anybody's back. Only
+what lies in bytes or in a file mapped for reading is used where it lies: weights of a
+safetensors file are not held twice.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+import sys
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import LateVariable, variables
-from semel.ir.graph import Storage
-from semel.ir.types import TensorType, as_dtype, as_shape
+from semel.ir.expr import Dim, LateVariable, variables
+from semel.ir.graph import Node, Storage
+from semel.ir.types import DType, Shape, TensorType, as_dtype, as_shape
 from semel.ops.attrs import InputAttrs, ParamAttrs
-from semel.tensor.handle import DTypeLike, Handle, as_array
-from semel.tensor.realize import Realize
+from semel.runtime.interop import CPU
+from semel.tensor import (
+    activations,
+    assign,
+    attention,
+    contract,
+    control,
+    convolution,
+    creation,
+    elementwise,
+    handle,
+    indexing,
+    late,
+    movement,
+    nn,
+    order,
+    pool,
+    quantise,
+    random,
+    recurrent,
+    reduce,
+    unary,
+)
+from semel.tensor import realize as values
+from semel.tensor.elementwise import binary
+from semel.tensor.handle import DTypeLike, TensorLike, apply, as_array, constant, given_value
+from semel.tensor.realize import value_of
 
 _SHOWN_ELEMENTS = 64
 
 
-class Tensor(Realize):
+class Tensor:
     """A tensor that is computed when it is asked for.
 
     >>> a = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -34,52 +63,534 @@ class Tensor(Realize):
 
     `data` is anything NumPy or DLPack reads. Python floats give float32, integers int64;
     arrays keep their dtype unless `dtype` says otherwise.
+
+    The class is the table of what a tensor can do. Each method is a function of one of the
+    modules beside this one, where the tensor is the first argument: `x.softmax(1)` is
+    `nn.softmax(x, 1)`, and `semel.softmax` is that function, too. Functions that take no
+    tensor first are static methods.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_node", "_value")
+    # NumPy's operators and ufuncs step back, so that `array + tensor` is lazy too.
+    __array_ufunc__: ClassVar[None] = None
+
+    _node: Node
+    _value: Storage | None  #: the sealed result, once it is known
+
+    # ------------------------------------------------------------ how it is made
 
     def __init__(self, data: Any, dtype: DTypeLike | None = None) -> None:
         wanted = None if dtype is None else as_dtype(dtype, "Tensor")
-        if isinstance(data, Handle):
-            made: Handle = data if wanted is None else data.cast(wanted)
+        if isinstance(data, Tensor):
+            made = data if wanted is None else data.cast(wanted)
         else:
-            made = self._constant(as_array(data, wanted))
+            made = constant(as_array(data, wanted))
         self._node, self._value = made._node, made._value
 
-    @classmethod
-    def input(cls, name: str, shape: Any, dtype: DTypeLike = "float32") -> Self:
+    @staticmethod
+    def input(name: str, shape: Any, dtype: DTypeLike = "float32") -> Tensor:
         """A tensor that the caller passes at every run, by name."""
         _check_name(name, "input")
         kind = TensorType(as_shape(shape, "input"), as_dtype(dtype, "input"))
         _check_known(name, kind)
-        return cls._apply("input", attrs=InputAttrs(name, kind))
+        return apply("input", attrs=InputAttrs(name, kind))
 
-    @classmethod
-    def param(cls, name: str, data: Any, dtype: DTypeLike | None = None) -> Self:
+    @staticmethod
+    def param(name: str, data: Any, dtype: DTypeLike | None = None) -> Tensor:
         """Data that may be replaced later, by name: it is copied now, and never folded."""
         _check_name(name, "param")
         array = as_array(data, None if dtype is None else as_dtype(dtype, "param"))
         kind = TensorType(array.shape, as_dtype(array.dtype, "param"))
-        return cls._apply("param", attrs=ParamAttrs(name, Storage(array), kind))
+        return apply("param", attrs=ParamAttrs(name, Storage(array), kind))
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def node(self) -> Node:
+        """The graph node behind this tensor."""
+        return self._node
+
+    @property
+    def id(self) -> int:
+        """The node's number, by which `plan.buffer(tensor)` finds its buffer."""
+        return self._node.id
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype together."""
+        return self._node.type
+
+    @property
+    def shape(self) -> Shape:
+        """The size of every axis: numbers, or expressions of variables."""
+        return self._node.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """What an element is."""
+        return self._node.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._node.type.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements, symbolic if the shape is."""
+        return self._node.type.num_elements
 
     def __repr__(self) -> str:
         """Type and op; the value too if it is known and small. Never computes."""
         dims = ", ".join(str(d) for d in self.shape)
-        storage = self._value or self._given()
+        storage = self._value or given_value(self)
         if storage is None or storage.array.size > _SHOWN_ELEMENTS:
             return f"<Tensor {self.dtype}[{dims}] {self._node.op.name}>"
-        values = np.array2string(storage.array, separator=", ", prefix="Tensor(")
-        return f"Tensor({values}, dtype={self.dtype})"
+        shown = np.array2string(storage.array, separator=", ", prefix="Tensor(")
+        return f"Tensor({shown}, dtype={self.dtype})"
 
-    def __copy__(self) -> Self:
-        return self._wrap(self._node)
+    # ------------------------------------------------------------ copies
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self._wrap(self._node)
+    def __copy__(self) -> Tensor:
+        return handle.wrap(self._node)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return handle.wrap(self._node)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle holds the value: graphs are rebuilt by the program that made them.
-        return type(self), (self._array("pickle"),)
+        return Tensor, (value_of(self, "pickle"),)
+
+    # ------------------------------------------------------------ operators
+
+    def __add__(self, other: TensorLike) -> Tensor:
+        return binary(self, "add", other)
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return binary(self, "add", other, swap=True)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return binary(self, "sub", other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return binary(self, "sub", other, swap=True)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return binary(self, "mul", other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return binary(self, "mul", other, swap=True)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return binary(self, "div", other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return binary(self, "div", other, swap=True)
+
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return binary(self, "idiv", other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return binary(self, "idiv", other, swap=True)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return binary(self, "imod", other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return binary(self, "imod", other, swap=True)
+
+    def __divmod__(self, other: TensorLike) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: TensorLike) -> tuple[Tensor, Tensor]:
+        return binary(self, "idiv", other, swap=True), binary(self, "imod", other, swap=True)
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return elementwise.power(self, other)
+
+    def __rpow__(self, other: TensorLike) -> Tensor:
+        return elementwise.power(other, self)
+
+    def __matmul__(self, other: TensorLike) -> Tensor:
+        return contract.matmul(self, other)
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return contract.matmul(other, self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return binary(self, "and", other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return binary(self, "and", other, swap=True)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return binary(self, "or", other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return binary(self, "or", other, swap=True)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return binary(self, "xor", other)
+
+    def __rxor__(self, other: TensorLike) -> Tensor:
+        return binary(self, "xor", other, swap=True)
+
+    def __lshift__(self, other: TensorLike) -> Tensor:
+        return binary(self, "shl", other)
+
+    def __rlshift__(self, other: TensorLike) -> Tensor:
+        return binary(self, "shl", other, swap=True)
+
+    def __rshift__(self, other: TensorLike) -> Tensor:
+        return binary(self, "shr", other)
+
+    def __rrshift__(self, other: TensorLike) -> Tensor:
+        return binary(self, "shr", other, swap=True)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return binary(self, "eq", other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return binary(self, "ne", other)  # type: ignore[arg-type]
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return binary(self, "lt", other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return binary(self, "le", other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return binary(self, "gt", other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return binary(self, "ge", other)
+
+    # Comparison is by element, so a tensor hashes by identity.
+    __hash__ = object.__hash__
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __invert__(self) -> Tensor:
+        return elementwise.unary(self, "not")
+
+    __neg__ = unary.neg
+    __abs__ = unary.abs
+
+    # ------------------------------------------------------------ indices and rows
+
+    __getitem__ = indexing.getitem
+    __setitem__ = assign.setitem
+    __len__ = values.length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.eq(value).any())
+
+    # ------------------------------------------------------------ plans and values
+
+    prepare = values.prepare
+    realize = values.realize
+    numpy = values.numpy
+    item = values.item
+    tolist = values.tolist
+    __bool__ = values.truth
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"only integer tensors can be an index, got {self.type}")
+        return int(self.item())
+
+    # ------------------------------------------------------------ arrays of other libraries
+
+    from_dlpack = staticmethod(values.from_dlpack)
+    __dlpack__ = values.to_dlpack
+    __array__ = values.to_array
+    __array_interface__ = property(values.array_interface)
+    if sys.version_info >= (3, 12):
+        __buffer__ = values.to_buffer
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+    # ------------------------------------------------------------ dtypes (handle.py)
+
+    cast = handle.cast
+    astype = handle.cast
+    to = handle.cast
+    bitcast = handle.bitcast
+
+    # ------------------------------------------------------------ shape and place (movement.py)
+
+    reshape = movement.reshape
+    view = movement.reshape
+    flatten = movement.flatten
+    ravel = movement.ravel
+    unflatten = movement.unflatten
+    squeeze = movement.squeeze
+    unsqueeze = movement.unsqueeze
+    expand_dims = movement.unsqueeze
+
+    permute = movement.permute
+    transpose = movement.transpose
+    swapaxes = movement.swapaxes
+    moveaxis = movement.moveaxis
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802  (NumPy's name)
+        """All axes reversed."""
+        return movement.transpose(self)
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802  (NumPy's name)
+        """The last two axes swapped."""
+        return movement.matrix_transpose(self)
+
+    broadcast_to = movement.broadcast_to
+    expand = movement.expand
+    narrow = movement.narrow
+    flip = movement.flip
+    roll = movement.roll
+    split = movement.split
+    chunk = movement.chunk
+    unbind = movement.unbind
+    pad = movement.pad
+    repeat = movement.repeat
+    repeat_interleave = movement.repeat
+    tile = movement.tile
+    concat = staticmethod(movement.concat)
+    stack = staticmethod(movement.stack)
+
+    # ------------------------------------------------------------ one element (unary.py)
+
+    neg = unary.neg
+    abs = unary.abs
+    sign = unary.sign
+    square = unary.square
+    reciprocal = unary.reciprocal
+    sqrt = unary.sqrt
+    rsqrt = unary.rsqrt
+    exp = unary.exp
+    exp2 = unary.exp2
+    expm1 = unary.expm1
+    log = unary.log
+    log2 = unary.log2
+    log10 = unary.log10
+    log1p = unary.log1p
+    sin = unary.sin
+    cos = unary.cos
+    tan = unary.tan
+    asin = unary.asin
+    acos = unary.acos
+    atan = unary.atan
+    sinh = unary.sinh
+    cosh = unary.cosh
+    tanh = unary.tanh
+    asinh = unary.asinh
+    acosh = unary.acosh
+    atanh = unary.atanh
+    erf = unary.erf
+    sigmoid = unary.sigmoid
+    floor = unary.floor
+    ceil = unary.ceil
+    trunc = unary.trunc
+    round = unary.round
+    isnan = unary.isnan
+    isinf = unary.isinf
+    isfinite = unary.isfinite
+    logical_not = unary.logical_not
+    bitwise_not = unary.bitwise_not
+
+    # ------------------------------------------------------------ two or more (elementwise.py)
+
+    eq = elementwise.eq
+    ne = elementwise.ne
+    add = elementwise.add
+    sub = elementwise.sub
+    mul = elementwise.mul
+    div = elementwise.div
+    floor_divide = elementwise.floor_divide
+    remainder = elementwise.remainder
+    fmod = elementwise.fmod
+    pow = elementwise.pow
+    maximum = elementwise.maximum
+    minimum = elementwise.minimum
+    atan2 = elementwise.atan2
+    copysign = elementwise.copysign
+    logical_and = elementwise.logical_and
+    logical_or = elementwise.logical_or
+    logical_xor = elementwise.logical_xor
+    isclose = elementwise.isclose
+    where = elementwise.where
+    masked_fill = elementwise.masked_fill
+    clip = elementwise.clip
+    clamp = elementwise.clip
+    lerp = elementwise.lerp
+
+    # ------------------------------------------------------------ activations.py
+
+    relu = activations.relu
+    relu6 = activations.relu6
+    leaky_relu = activations.leaky_relu
+    elu = activations.elu
+    selu = activations.selu
+    gelu = activations.gelu
+    quick_gelu = activations.quick_gelu
+    silu = activations.silu
+    swish = activations.silu
+    softplus = activations.softplus
+    mish = activations.mish
+    hard_sigmoid = activations.hard_sigmoid
+    hardswish = activations.hardswish
+    hardtanh = activations.hardtanh
+    softsign = activations.softsign
+    logsigmoid = activations.logsigmoid
+    softcap = activations.softcap
+
+    # ------------------------------------------------------------ many become one (reduce.py)
+
+    sum = reduce.sum
+    prod = reduce.prod
+    max = reduce.max
+    amax = reduce.max
+    min = reduce.min
+    amin = reduce.min
+    any = reduce.any
+    all = reduce.all
+    count_nonzero = reduce.count_nonzero
+    argmax = reduce.argmax
+    argmin = reduce.argmin
+    mean = reduce.mean
+    var = reduce.var
+    std = reduce.std
+    logsumexp = reduce.logsumexp
+    norm = reduce.norm
+
+    # ------------------------------------------------------------ matrices (contract.py)
+
+    matmul = contract.matmul
+    dot = contract.dot
+    outer = contract.outer
+    linear = contract.linear
+    einsum = staticmethod(contract.einsum)
+    diagonal = contract.diagonal
+    trace = contract.trace
+
+    # ------------------------------------------------------------ by index (indexing.py, assign.py)
+
+    take = indexing.take
+    take_along_axis = indexing.take_along_axis
+    gather = indexing.gather
+    index_select = indexing.index_select
+    embedding = indexing.embedding
+    one_hot = indexing.one_hot
+    tril = indexing.tril
+    triu = indexing.triu
+    diag = indexing.diag
+    index_put = assign.index_put
+    index_add = assign.index_add
+    scatter = assign.scatter
+    scatter_add = assign.scatter_add
+
+    # ------------------------------------------------------------ in order (order.py)
+
+    cumsum = order.cumsum
+    cumprod = order.cumprod
+    cummax = order.cummax
+    cummin = order.cummin
+    sort = order.sort
+    argsort = order.argsort
+    topk = order.topk
+
+    # ------------------------------------------------------------ as many as a run finds (late.py)
+
+    nonzero = late.nonzero
+    argwhere = late.argwhere
+    masked_select = late.masked_select
+    unique = late.unique
+
+    # ------------------------------------------------------------ neural networks
+
+    softmax = nn.softmax
+    log_softmax = nn.log_softmax
+    layer_norm = nn.layer_norm
+    rms_norm = nn.rms_norm
+    group_norm = nn.group_norm
+    instance_norm = nn.instance_norm
+    batch_norm = nn.batch_norm
+    normalize = nn.normalize
+    glu = nn.glu
+    grouped_matmul = nn.grouped_matmul
+    cross_entropy = nn.cross_entropy
+    scaled_dot_product_attention = attention.scaled_dot_product_attention
+
+    conv = convolution.conv
+    conv1d = convolution.conv1d
+    conv2d = convolution.conv2d
+    conv3d = convolution.conv3d
+    conv_transpose = convolution.conv_transpose
+
+    max_pool = pool.max_pool
+    max_pool_with_indices = pool.max_pool_with_indices
+    avg_pool = pool.avg_pool
+    lp_pool = pool.lp_pool
+    global_max_pool = pool.global_max_pool
+    global_avg_pool = pool.global_avg_pool
+    global_lp_pool = pool.global_lp_pool
+    adaptive_avg_pool = pool.adaptive_avg_pool
+
+    lstm = recurrent.lstm
+    gru = recurrent.gru
+    rnn = recurrent.rnn
+
+    # ------------------------------------------------------------ 8-bit integers (quantise.py)
+
+    quantize_linear = quantise.quantize_linear
+    dequantize_linear = quantise.dequantize_linear
+    dynamic_quantize_linear = quantise.dynamic_quantize_linear
+    matmul_integer = quantise.matmul_integer
+    qlinear_matmul = quantise.qlinear_matmul
+    conv_integer = quantise.conv_integer
+
+    # ------------------------------------------------------------ from nothing (creation.py)
+
+    full = staticmethod(creation.full)
+    zeros = staticmethod(creation.zeros)
+    ones = staticmethod(creation.ones)
+    empty = staticmethod(creation.empty)
+    full_like = creation.full_like
+    zeros_like = creation.zeros_like
+    ones_like = creation.ones_like
+    arange = staticmethod(creation.arange)
+    linspace = staticmethod(creation.linspace)
+    eye = staticmethod(creation.eye)
+    tri = staticmethod(creation.tri)
+    meshgrid = staticmethod(creation.meshgrid)
+
+    # ------------------------------------------------------------ random.py
+
+    key = staticmethod(random.key)
+    split_key = staticmethod(random.split_key)
+    rand = staticmethod(random.rand)
+    randn = staticmethod(random.randn)
+    randint = staticmethod(random.randint)
+    dropout = random.dropout
+
+    # ------------------------------------------------------------ loops and branches (control.py)
+
+    loop = staticmethod(control.loop)
+    while_loop = staticmethod(control.while_loop)
+    cond = staticmethod(control.cond)
 
 
 def _check_known(name: str, kind: TensorType) -> None:
