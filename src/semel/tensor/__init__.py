@@ -2,13 +2,12 @@
 
     user code  -->  Tensor (a handle on a graph node)  -->  Graph  -->  ExecutionPlan
 
-`Tensor` is one class written in layers, each a class of its own that speaks only the words
-of the layers below it, so that no two modules import each other:
+The functions stand in modules by family (movement, elementwise, reduce, nn, ...). Each takes
+its tensor as the first argument, or what becomes one: `semel.softmax([1.0, 2.0])`. The class
+(tensor.py) is the table of them all: a function in its body is a method, so that
+`x.softmax()` and `semel.softmax(x)` are one function with one signature. What the functions
+share (how values become tensors and ops become nodes) is in handle.py.
 
-    handle -> movement -> elementwise -> activations -> reduce -> contract -> indexing
-           -> assign -> order -> late -> nn -> conv -> pool -> quantise -> creation -> random
-           -> loop -> recurrent -> realize -> tensor -> functions
-
-Nothing here computes: every method adds nodes, and a composition such as softmax is nodes
-of primitive ops, which the compiler fuses.
+Nothing here computes but realize.py: every function adds nodes, and a composition such as
+softmax is nodes of primitive ops, which the compiler fuses.
 """

@@ -67,11 +67,11 @@ def _in_my_dtype(x: Tensor, value: TensorLike) -> Tensor:
     return weak_scalar(value, x.dtype) if weak else convert(lift(value), x.dtype)
 
 
-def _fit(given: Tensor, shape: Sequence[Any], where: str) -> Tensor:
+def _fit(x: Tensor, shape: Sequence[Any], where: str) -> Tensor:
     """Broadcast to the region that is written; NumPy also drops leading axes of size 1."""
-    extra = given.ndim - len(shape)
-    lead = given.shape[: max(extra, 0)]
-    x = given.reshape(given.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else given
+    extra = x.ndim - len(shape)
+    lead = x.shape[: max(extra, 0)]
+    x = x.reshape(x.shape[extra:]) if extra > 0 and all(d == 1 for d in lead) else x
     return reach(x, tuple(shape), where)
 
 
@@ -125,9 +125,9 @@ def _inside(x: Tensor, axis: int, cut: Cut) -> Tensor:
     return covered.reshape(*(x.shape[axis],), *(1,) * (x.ndim - axis - 1))
 
 
-def _spread(given: Tensor, axis: int, cut: Cut, length: Any) -> Tensor:
+def _spread(x: Tensor, axis: int, cut: Cut, length: Any) -> Tensor:
     """The cut's values at their positions along a whole axis, zeros between."""
-    x = given.flip(axis) if cut.step < 0 else given
+    x = x.flip(axis) if cut.step < 0 else x
     step, first = abs(cut.step), _lowest(cut)
     pads = [(0, 0)] * x.ndim
     if step > 1:

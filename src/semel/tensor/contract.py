@@ -95,9 +95,9 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
 # ------------------------------------------------------------ einsum, step by step
 
 
-def _prepared(given: Tensor, term: Term) -> Operand:
+def _prepared(x: Tensor, term: Term) -> Operand:
     """Take diagonals of repeated labels, drop stretched axes, sum what nobody else uses."""
-    x, labels = given.broadcast_to(term.shape), list(term.labels)
+    x, labels = x.broadcast_to(term.shape), list(term.labels)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -168,11 +168,11 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
     return _symbolic_diagonal(square)
 
 
-def _diagonal_first(given: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:
+def _diagonal_first(x: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:
     """The two axes last, cut so that the diagonal begins in the corner."""
-    if given.ndim < 2:
-        raise GraphError("diagonal", f"needs at least 2 axes, got {given.type}.")
-    x = given.moveaxis((axis1, axis2), (-2, -1))
+    if x.ndim < 2:
+        raise GraphError("diagonal", f"needs at least 2 axes, got {x.type}.")
+    x = x.moveaxis((axis1, axis2), (-2, -1))
     axis = -1 if offset >= 0 else -2
     length = x.shape[axis]
     skip = min(abs(offset), length) if isinstance(length, int) else abs(offset)

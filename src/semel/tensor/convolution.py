@@ -44,8 +44,7 @@ def conv(
 
     `padding` is a number, one per axis, (before, after) per axis, "same" or "valid".
     """
-    given = lift(x)
-    x, w = promote((given, weight))
+    x, w = promote((lift(x), weight))
     kernel = _check_conv("conv", x, w, groups)
     if isinstance(x.shape[1], int) and x.shape[1] != w.shape[1] * groups:
         raise GraphError(
@@ -116,8 +115,7 @@ def conv_transpose(
 
     `padding` takes away from the result's edges, `output_padding` adds behind it.
     """
-    given = lift(x)
-    x, w = promote((given, weight))
+    x, w = promote((lift(x), weight))
     kernel = _check_conv("conv_transpose", x, w, groups)
     if w.shape[0] % groups or (isinstance(x.shape[1], int) and x.shape[1] != w.shape[0]):
         raise GraphError(
@@ -328,9 +326,8 @@ def _spaced(x: Tensor, axis: int, stride: int) -> Tensor:
     return wide.narrow(axis, 0, (x.shape[axis] - 1) * stride + 1)
 
 
-def _resized(given: Tensor, before: list[Dim], after: list[Dim]) -> Tensor:
+def _resized(x: Tensor, before: list[Dim], after: list[Dim]) -> Tensor:
     """Spatial axes padded where the amount is positive, cut where it is negative."""
-    x = given
     for axis, (lead, trail) in enumerate(zip(before, after, strict=True), 1):
         cut_lead, cut_trail = (-min(int(n), 0) for n in (lead, trail))  # type: ignore[arg-type]
         if cut_lead or cut_trail:

@@ -194,8 +194,7 @@ def remainder(x: TensorLike, other: TensorLike) -> Tensor:
 
 def fmod(x: TensorLike, other: TensorLike) -> Tensor:
     """What truncating division leaves: it has the dividend's sign, as C's fmod."""
-    given = lift(x)
-    x, y = promote((given, other))
+    x, y = promote((lift(x), other))
     if x.dtype.is_float:
         return binary(x, "fmod", y)
     rest = x % y
@@ -212,8 +211,7 @@ def pow(x: TensorLike, other: TensorLike) -> Tensor:
 
 def copysign(x: TensorLike, other: TensorLike) -> Tensor:
     """The magnitude of this with the sign of `other`, also of -0.0 and NaN."""
-    given = lift(x)
-    x, y = promote((given, other), to_float=True)
+    x, y = promote((lift(x), other), to_float=True)
     bits = {16: "int16", 32: "int32", 64: "int64"}[x.dtype.bits]
     return choose(y.bitcast(bits) < 0, -x.abs(), x.abs())
 
@@ -235,8 +233,7 @@ def logical_xor(x: TensorLike, other: TensorLike) -> Tensor:
 
 def isclose(x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8) -> Tensor:
     """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only."""
-    given = lift(x)
-    x, y = promote((given, other), to_float=True)
+    x, y = promote((lift(x), other), to_float=True)
     near = (x - y).abs() <= y.abs() * rtol + atol
     return (near & y.isfinite()) | (x == y)
 

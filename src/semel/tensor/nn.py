@@ -55,9 +55,9 @@ def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
 # ------------------------------------------------------------ normalisation
 
 
-def _normalized(given: Tensor, axes: Axis, eps: float) -> Tensor:
+def _normalized(x: Tensor, axes: Axis, eps: float) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the axes, in float."""
-    x = as_float(given)
+    x = as_float(x)
     distance = x - x.mean(axes, keepdims=True)
     variance = (distance * distance).mean(axes, keepdims=True)
     return distance * (variance + eps).rsqrt()
@@ -169,9 +169,8 @@ def grouped_matmul(x: TensorLike, weight: TensorLike, expert: TensorLike) -> Ten
     (T, K) with ids (T, k) gives (T, k, N). One kernel serves all experts; matrices
     that no id names are not read. An id out of range is an IndexRangeError.
     """
-    given = lift(x)
     where = "grouped_matmul"
-    x, w = promote((given, weight))
+    x, w = promote((lift(x), weight))
     ids = lift(expert)
     if x.ndim < 1 or w.ndim != 3:
         raise GraphError(

@@ -82,8 +82,7 @@ def dequantize_linear(
 
 def dynamic_quantize_linear(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
     """x as uint8 with the scale and the zero point that its own range asks for."""
-    given = lift(x)
-    x = given if given.dtype == FLOAT32 else convert(given, FLOAT32)
+    x = convert(lift(x), FLOAT32)
     low, high = x.min().minimum(0.0), x.max().maximum(0.0)
     span = (high - low) / 255.0
     scale = span.eq(0.0).where(1.0, span)
@@ -203,9 +202,8 @@ def conv_integer(
     Padding counts as zero, so that it is the zero point of x. The zero point of x is one
     number; that of the weight one number or one per output.
     """
-    given = lift(x)
     where = "conv_integer"
-    x, w = _bytes(where, given), _bytes(where, lift(weight))
+    x, w = _bytes(where, lift(x)), _bytes(where, lift(weight))
     zero: TensorLike = 0 if x_zero_point is None else x_zero_point
     fill = fill_value(x, zero if weak_kind(zero) else lift(zero).reshape(()), where)
     found = windows(where, x.shape[2:], tuple(w.shape[2:]), stride, padding, dilation)  # type: ignore[arg-type]
