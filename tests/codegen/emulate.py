@@ -161,8 +161,8 @@ class _Program:
 class Emulated(_Program):
     """A kernel's machine code, run by an emulator."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
-        text = emit_kernel(kernel, target, "kernel_under_test") + _start(target.arch, _CALL)
+    def __init__(self, kernel: Kernel, target: Target, emit: Any = emit_kernel) -> None:
+        text = emit(kernel, target, "kernel_under_test") + _start(target.arch, _CALL)
         super().__init__(text, target)
 
     def call(

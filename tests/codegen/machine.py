@@ -26,6 +26,9 @@ Array = np.ndarray[Any, Any]
 #: (lane's record, bytes of scratch, buffers, vals, first and last tile)
 Call = Callable[[Array, int, Sequence[Array], Array, tuple[int, int]], None]
 
+#: Kernel, target and name of the function to LLVM IR.
+Emit = Callable[[Kernel, Target, str], str]
+
 _AVX = ("avx", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
         "sse4.2", "ssse3", "xsave")  # fmt: skip
 _AVX2 = (*_AVX, "avx2", "bmi", "bmi2")
@@ -59,18 +62,18 @@ def runs_here(target: Target) -> bool:
 class Native:
     """The machine code of one kernel; skips the test where nothing runs it."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, target: Target, emit: Emit = emit_kernel) -> None:
+        self.kernel, self._emit = kernel, emit
         self._call = self._here(target) if runs_here(target) else self._emulated(target)
 
     def _emulated(self, target: Target) -> Call:
         if not can_emulate(target):
             pytest.skip(emulator(target))
-        return Emulated(self.kernel, target).call
+        return Emulated(self.kernel, target, self._emit).call
 
     def _here(self, target: Target) -> Call:
         loaded = load_object(
-            compile_ir(emit_kernel(self.kernel, target, "kernel_under_test"), target)
+            compile_ir(self._emit(self.kernel, target, "kernel_under_test"), target)
         )
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)
         function = kind(loaded.address("kernel_under_test"))

@@ -7,7 +7,7 @@
 A vector along the columns would gather its lanes from as many cache lines, and the next row
 would come back for the same lines. Vectors along the axis that the operand has innermost are
 read straight; a block of them, one per column, is turned in registers as it is stored
-(`codegen.turned`). Nothing but the order of elements changes.
+(`codegen.cpu.turned_stores`). Nothing but the order of elements changes.
 """
 
 from __future__ import annotations

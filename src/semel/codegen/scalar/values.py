@@ -1,6 +1,6 @@
 """Scalar expressions: each value once, in the outermost scope that knows its operands.
 
-    Value --_value--> SSA value
+    Value --value--> SSA value
 
 A value that reads locals or memory that changes is known only while these keep what
 they held; its key says so.
@@ -8,18 +8,40 @@ they held; its key says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from semel.codegen.indices import Indices
-from semel.codegen.scalars import element_type, literal
-from semel.codegen.scope import Ref, constants
+from semel.codegen.scalar.conversions import Conversions
+from semel.codegen.scalar.frame import Frame, Ref, constants
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.lanes import Lanes
+from semel.codegen.scalar.llvm_types import element_type, literal
+from semel.codegen.scalar.scalar_memory import Memory
+from semel.codegen.scalar.scalars import Scalars
 from semel.kernel.ir import Buffer, Local, Value, walk_values
 
 
-class Values(Indices):
-    """Values of the kernel IR; loads come from the layer above."""
+class Values:
+    """Values of the kernel IR; `changing` are the buffers that the kernel writes."""
 
-    def _value(self, value: Value) -> Ref:
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        scalars: Scalars,
+        conversions: Conversions,
+        indices: Indices,
+        lanes: Lanes,
+        memory: Memory,
+        changing: Sequence[Buffer],
+    ) -> None:
+        self.frame, self.out, self.scalars, self.conversions = frame, out, scalars, conversions
+        self.indices, self.lanes, self.memory = indices, lanes, memory
+        self._changing = changing
+        self._reads: dict[Value, frozenset[Local | Buffer]] = {}
+
+    def value(self, value: Value) -> Ref:
         """Emit what is missing of `value`, operands first; returns its SSA value."""
         fresh: dict[Value, Ref] = {}
         for v in self._pending(value, fresh):
@@ -51,20 +73,17 @@ class Values(Indices):
         if value.op == "const":
             return Ref(literal(value.dtype, value.data), False, 0)
         if value.op == "local":
-            return self.locals[value.data[0], constants(value.data[1])]
-        key = self._key(value)
-        for scope in reversed(self.scopes):
-            if key in scope.memo:
-                return scope.memo[key]
-        return None
+            return self.frame.locals[value.data[0], constants(value.data[1])]
+        return self.frame.find(self._key(value))
 
     def _key(self, value: Value) -> Any:
         """Identity of a value now: itself, its locals, and the state of memory it reads."""
         reads = self._read_by(value)
         if not reads:
             return value
-        texts = tuple(self.locals[k].text for k in self.locals if k[0] in reads)
-        return (value, texts, tuple(self._stores.get(b, 0) for b in self._memory if b in reads))
+        locals_, stores = self.frame.locals, self.frame.stores
+        texts = tuple(locals_[k].text for k in locals_ if k[0] in reads)
+        return (value, texts, tuple(stores.get(b, 0) for b in self._changing if b in reads))
 
     def _read_by(self, value: Value) -> frozenset[Local | Buffer]:
         """The locals and the changing memory that a value depends on."""
@@ -81,21 +100,21 @@ class Values(Indices):
 
     def _emit(self, value: Value, fresh: dict[Value, Ref]) -> Ref:
         if value.op == "load":
-            return self._load(value, fresh)
+            guard, other = [fresh.get(a) for a in value.args] or [None, None]
+            return self._loaded(value, self.memory.load(value, guard, other))
         if value.op == "word":
-            return self._word(value)
+            return self._loaded(value, self.memory.word(value))
         if value.op == "index":
-            return self._index_value(value)
+            return self._remember(value, self._index(value))
         args = [fresh[a] for a in value.args]
         level = max((a.level for a in args), default=0)
         is_vector = any(a.is_vector for a in args)
-        lines = self.scopes[level].lines
-        lanes = self.vector.lanes if is_vector and self.vector else None
+        lanes = self.lanes.count if is_vector else None
         texts = [
-            self._as_vector(r, a.dtype) if lanes else r.text
+            self.lanes.spread(r, a.dtype) if lanes else r.text
             for r, a in zip(args, value.args, strict=True)
         ]
-        text = self._instruction(lines, value, texts, lanes)
+        text = self._instruction(self.frame.scopes[level].lines, value, texts, lanes)
         return self._remember(value, Ref(text, is_vector, level))
 
     def _instruction(
@@ -104,27 +123,24 @@ class Values(Indices):
         source = value.args[0].dtype
         match value.op:
             case "cast":
-                return self.scalars.cast(lines, source, value.dtype, texts[0], lanes)
+                return self.conversions.cast(lines, source, value.dtype, texts[0], lanes)
             case "bitcast":
-                return self.scalars.bitcast(lines, source, value.dtype, texts[0], lanes)
+                return self.conversions.bitcast(lines, source, value.dtype, texts[0], lanes)
             case "select":
-                return self.scalars.select(lines, element_type(value.dtype), lanes, *texts)
+                return self.out.select(lines, element_type(value.dtype), lanes, *texts)
             case _:
                 constant = tuple(a.op == "const" and a.data == a.data for a in value.args)
                 return self.scalars.apply(lines, value.op, source, texts, lanes, constant)
 
+    def _loaded(self, value: Value, ref: Ref) -> Ref:
+        """What was read is the same next time only if nobody writes there."""
+        return self._remember(value, ref) if value.data[0].access == "r" else ref
+
     def _remember(self, value: Value, ref: Ref) -> Ref:
-        self.scopes[ref.level].memo[self._key(value)] = ref
-        return ref
+        return self.frame.keep(self._key(value), ref)
 
-    def _index_value(self, value: Value) -> Ref:
+    def _index(self, value: Value) -> Ref:
         dim = value.data
-        if self._is_varying(dim):
-            return self._remember(value, Ref(self._dim_vector(dim), True, self.level))
-        return self._remember(value, self._dim(dim))
-
-    def _load(self, value: Value, fresh: dict[Value, Ref]) -> Ref:
-        raise NotImplementedError
-
-    def _word(self, value: Value) -> Ref:
-        raise NotImplementedError
+        if self.lanes.is_varying(dim):
+            return Ref(self.lanes.index(dim), True, self.frame.level)
+        return self.indices.dim(dim)

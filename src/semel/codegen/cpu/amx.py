@@ -10,11 +10,16 @@ end, so that threads that go on to other code carry no tile state.
 
 from __future__ import annotations
 
-from semel.codegen.loops import Loops
+from semel.codegen.scalar.control import branch, phi
+from semel.codegen.scalar.frame import Frame
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.lanes import Lanes
 from semel.errors import InternalError
 from semel.ir.expr import Dim
+from semel.ir.target import Target
 from semel.kernel import ir
-from semel.kernel.ir import Block, walk_statements
+from semel.kernel.ir import Block, Kernel, walk_statements
 
 #: Palette 1; then, for eight tiles, 64 bytes a row and 16 rows.
 _CONFIGURATION = (
@@ -25,32 +30,41 @@ _CONFIGURATION = (
 _LEFT, _RIGHT = 4, 6
 
 
-class Tiles(Loops):
-    """Statements that multiply blocks."""
+class Amx:
+    """The rule of `BlockDot`, and what a kernel that has one does first and last."""
 
-    def _uses_tiles(self) -> bool:
-        return any(isinstance(s, ir.BlockDot) for s in walk_statements(self.kernel.body))
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        indices: Indices,
+        lanes: Lanes,
+        kernel: Kernel,
+        target: Target,
+    ) -> None:
+        self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
+        self.is_used = any(isinstance(s, ir.BlockDot) for s in walk_statements(kernel.body))
+        if self.is_used and not target.has_byte_tiles:
+            raise InternalError("emit", f"{kernel.name} needs tiles, the target has none.")
 
-    def _configure_tiles(self) -> None:
-        if not self._uses_tiles():
+    def configure(self) -> None:
+        if not self.is_used:
             return
-        if not self.target.has_byte_tiles:
-            raise InternalError("emit", f"{self.kernel.name} needs tiles, the target has none.")
-        lines = self.scopes[0].lines
-        place = self.sink.emit(lines, "alloca [64 x i8], align 64")
+        lines = self.frame.lines
+        place = self.out.emit(lines, "alloca [64 x i8], align 64")
         flat = [byte for part in _CONFIGURATION for byte in part]
         for start in range(0, 64, 8):
             word = int.from_bytes(bytes(flat[start : start + 8]), "little")
-            at = self.sink.emit(lines, f"getelementptr i8, ptr {place}, i64 {start}")
+            at = self.out.emit(lines, f"getelementptr i8, ptr {place}, i64 {start}")
             lines.append(f"  store i64 {word}, ptr {at}, align 8")
-        self.sink.call(lines, "void", "llvm.x86.ldtilecfg", ("ptr", place))
+        self.out.call(lines, "void", "llvm.x86.ldtilecfg", ("ptr", place))
 
-    def _release_tiles(self) -> None:
-        if self._uses_tiles():
-            self.sink.call(self.scopes[0].lines, "void", "llvm.x86.tilerelease")
+    def release(self) -> None:
+        if self.is_used:
+            self.out.call(self.frame.lines, "void", "llvm.x86.tilerelease")
 
-    def _block_dot(self, dots: ir.BlockDot) -> None:
-        if self.vector is not None:
+    def block_dot(self, dots: ir.BlockDot) -> None:
+        if self.lanes.count is not None:
             raise InternalError("emit", "dots inside a vector loop.")
         sign = "s" if dots.left.buffer.dtype.kind == "i" else "u"
         rows, columns = dots.rows // 16, dots.columns // 16
@@ -59,8 +73,8 @@ class Tiles(Loops):
             self._tile("tilezero", tile)
         left = (self._address(dots.left), self._bytes(dots.left.pitch, 1))
         right = (self._address(dots.right), self._bytes(dots.right.pitch, 4))
-        self._touch(dots.into.buffer)
-        stop = self._dim(dots.words // 16).text
+        self.frame.touch(dots.into.buffer)
+        stop = self.indices.dim(dots.words // 16).text
         self._steps(stop, left, right, sums, sign)
         into, pitch = self._address(dots.into), self._bytes(dots.into.pitch, 4)
         for r, c, tile in sums:
@@ -76,16 +90,16 @@ class Tiles(Loops):
         sign: str,
     ) -> None:
         """The loop over k, 64 bytes of it a step."""
-        lines, parent = self.scope.lines, self.scope
-        head, after, step = (self.sink.name(n) for n in ("dots", "after", "step"))
-        entry = parent.label
-        runs = self.sink.emit(lines, f"icmp slt i64 0, {stop}")
-        lines.append(f"  br i1 {runs}, label %{head}, label %{after}")
+        lines = self.frame.lines
+        head, after, step = (self.out.name(n) for n in ("dots", "after", "step"))
+        entry = self.frame.scope.label
+        runs = self.out.emit(lines, f"icmp slt i64 0, {stop}")
+        lines.append(branch(runs, head, after))
         lines.append(f"{head}:")
-        following = f"%{self.sink.name()}"
-        lines.append(f"  %{step} = phi i64 [0, %{entry}], [{following}, %{head}]")
+        following = f"%{self.out.name()}"
+        lines.append(f"  %{step} = {phi('i64', ('0', entry), (following, head))}")
         a = self._offset(left[0], f"%{step}", 64)
-        b_step = self.sink.emit(lines, f"mul nsw i64 %{step}, {right[1]}")
+        b_step = self.out.emit(lines, f"mul nsw i64 %{step}, {right[1]}")
         b = self._offset(right[0], b_step, 16)
         for column in sorted({c for _, c, _ in sums}):
             self._move("tileloadd64", _RIGHT + column, self._offset(b, "64", column), right[1])
@@ -95,33 +109,33 @@ class Tiles(Loops):
                 if r == row:
                     self._tile(f"tdpb{sign}sd", tile, _LEFT + r, _RIGHT + c)
         lines.append(f"  {following} = add nsw i64 %{step}, 1")
-        again = self.sink.emit(lines, f"icmp slt i64 {following}, {stop}")
-        lines.append(f"  br i1 {again}, label %{head}, label %{after}")
-        self._label(parent, after)
+        again = self.out.emit(lines, f"icmp slt i64 {following}, {stop}")
+        lines.append(branch(again, head, after))
+        self.frame.label(after)
 
     # ------------------------------------------------------------ instructions
 
     def _tile(self, name: str, *tiles: int) -> None:
         operands = (("i8", str(t)) for t in tiles)
-        self.sink.call(self.scope.lines, "void", f"llvm.x86.{name}", *operands)
+        self.out.call(self.frame.lines, "void", f"llvm.x86.{name}", *operands)
 
     def _move(self, name: str, tile: int, place: str, pitch: str) -> None:
         operands = (("i8", str(tile)), ("ptr", place), ("i64", pitch))
-        self.sink.call(self.scope.lines, "void", f"llvm.x86.{name}", *operands)
+        self.out.call(self.frame.lines, "void", f"llvm.x86.{name}", *operands)
 
     def _address(self, block: Block) -> str:
-        return self._pointer(block.buffer, block.at, self.level)
+        return self.indices.pointer(block.buffer, block.at)
 
     def _bytes(self, count: Dim, size: int) -> str:
-        return self._dim(count * size).text
+        return self.indices.dim(count * size).text
 
     def _offset(self, base: str, stride: str, count: int) -> str:
         """base + stride * count, in bytes."""
         if count == 0:
             return base
-        lines = self.scope.lines
+        lines = self.frame.lines
         if stride.isdecimal():
             distance = str(int(stride) * count)
         else:
-            distance = self.sink.emit(lines, f"mul nsw i64 {stride}, {count}")
-        return self.sink.emit(lines, f"getelementptr i8, ptr {base}, i64 {distance}")
+            distance = self.out.emit(lines, f"mul nsw i64 {stride}, {count}")
+        return self.out.emit(lines, f"getelementptr i8, ptr {base}, i64 {distance}")

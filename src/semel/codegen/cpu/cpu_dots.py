@@ -5,14 +5,16 @@
 A word holds four neighbouring bytes along k. One instruction does it all where there is one
 (`vpdpbusd`, `usdot`, `sdot`); x86 without it multiplies 16-bit halves (`pmaddwd`), which
 cannot overflow, unlike the saturating product of bytes. Anything else, and code without
-lanes, takes the word apart. All are exact, so that they agree bit for bit.
+lanes, takes the word apart (`ByteDots`). All are exact, so that they agree bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from semel.codegen.scalars import Instructions, Scalars, vector_of
+from semel.codegen.scalar.byte_dots import ByteDots
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.llvm_types import vector_of
 from semel.ir.target import Target
 
 _PMADDWD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
@@ -20,11 +22,11 @@ _PMADDWD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
 _SIGNS = {"vpdpbusd": "ui", "usdot": "ui", "sdot": "ii"}
 
 
-class Dots:
-    """The instructions of a `dot` reduction."""
+class CpuDots:
+    """The instructions of a `dot` reduction; `plain` is for what the machine has none for."""
 
-    def __init__(self, sink: Instructions, scalars: Scalars, target: Target) -> None:
-        self.sink, self.scalars = sink, scalars
+    def __init__(self, out: Instructions, plain: ByteDots, target: Target) -> None:
+        self.out, self.plain = out, plain
         self.name, self.width = target.byte_dot, target.vector_bits // 32
 
     def add(
@@ -38,15 +40,15 @@ class Dots:
         """The accumulator after the products of two words, lane by lane."""
         rule = self._rule(signs)
         if rule is None or lanes is None or lanes % self.width:
-            return self._apart(lines, total, words, signs, lanes)
+            return self.plain.add(lines, total, words, signs, lanes)
         pieces: list[str] = []
         for start in range(0, lanes, self.width):
             parts = [
-                self.scalars.part(lines, "i32", text, lanes, start, self.width)
+                self.out.part(lines, "i32", text, lanes, start, self.width)
                 for text in (total, *words)
             ]
             pieces.append(rule(lines, parts, signs))
-        return self.scalars.join(lines, "i32", pieces, self.width)
+        return self.out.join(lines, "i32", pieces, self.width)
 
     def _rule(
         self, signs: Sequence[str]
@@ -60,14 +62,14 @@ class Dots:
     def _x86(self, lines: list[str], parts: list[str], signs: Sequence[str]) -> str:
         kind = vector_of("i32", self.width)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.width}"
-        return self.sink.call(lines, kind, name, *((kind, p) for p in parts))
+        return self.out.call(lines, kind, name, *((kind, p) for p in parts))
 
     def _arm(self, lines: list[str], parts: list[str], signs: Sequence[str]) -> str:
         kind, raw = vector_of("i32", self.width), vector_of("i8", 4 * self.width)
         total, *words = parts
-        bytes_ = [self.sink.emit(lines, f"bitcast {kind} {w} to {raw}") for w in words]
+        bytes_ = [self.out.emit(lines, f"bitcast {kind} {w} to {raw}") for w in words]
         name = f"llvm.aarch64.neon.{self.name}.v{self.width}i32.v{4 * self.width}i8"
-        return self.sink.call(lines, kind, name, (kind, total), *((raw, b) for b in bytes_))
+        return self.out.call(lines, kind, name, (kind, total), *((raw, b) for b in bytes_))
 
     def _pairs(self, lines: list[str], parts: list[str], signs: Sequence[str]) -> str:
         """Even and odd bytes, widened to 16 bits, two products a lane each."""
@@ -76,40 +78,15 @@ class Dots:
         name = f"llvm.x86.{_PMADDWD[self.width]}"
         halves = [self._halves(lines, w, s) for w, s in zip(words, signs, strict=True)]
         for left, right in zip(*halves, strict=True):
-            products = self.sink.call(lines, kind, name, (half, left), (half, right))
-            total = self.scalars.binary(lines, "add", "i32", self.width, total, products)
+            products = self.out.call(lines, kind, name, (half, left), (half, right))
+            total = self.out.binary(lines, "add", "i32", self.width, total, products)
         return total
 
     def _halves(self, lines: list[str], word: str, sign: str) -> tuple[str, str]:
         lanes = 2 * self.width
         kind, half = vector_of("i32", self.width), vector_of("i16", lanes)
-        raw = self.sink.emit(lines, f"bitcast {kind} {word} to {half}")
-        eight, shift = self.scalars.raw("i16", "8", lanes), "ashr" if sign == "i" else "lshr"
-        high = self.scalars.binary(lines, "shl", "i16", lanes, raw, eight)
-        even = self.scalars.binary(lines, shift, "i16", lanes, high, eight)
-        return even, self.scalars.binary(lines, shift, "i16", lanes, raw, eight)
-
-    def _apart(
-        self,
-        lines: list[str],
-        total: str,
-        words: Sequence[str],
-        signs: Sequence[str],
-        lanes: int | None,
-    ) -> str:
-        """Byte by byte, in 32 bits."""
-        for byte in range(4):
-            left, right = (
-                self._byte(lines, w, s, byte, lanes) for w, s in zip(words, signs, strict=True)
-            )
-            product = self.scalars.binary(lines, "mul", "i32", lanes, left, right)
-            total = self.scalars.binary(lines, "add", "i32", lanes, total, product)
-        return total
-
-    def _byte(self, lines: list[str], word: str, sign: str, byte: int, lanes: int | None) -> str:
-        up = self.scalars.raw("i32", str(24 - 8 * byte), lanes)
-        down = self.scalars.raw("i32", "24", lanes)
-        high = self.scalars.binary(lines, "shl", "i32", lanes, word, up)
-        return self.scalars.binary(
-            lines, "ashr" if sign == "i" else "lshr", "i32", lanes, high, down
-        )
+        raw = self.out.emit(lines, f"bitcast {kind} {word} to {half}")
+        eight, shift = self.out.raw("i16", "8", lanes), "ashr" if sign == "i" else "lshr"
+        high = self.out.binary(lines, "shl", "i16", lanes, raw, eight)
+        even = self.out.binary(lines, shift, "i16", lanes, high, eight)
+        return even, self.out.binary(lines, shift, "i16", lanes, raw, eight)

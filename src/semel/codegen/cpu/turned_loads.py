@@ -12,8 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.codegen.scalars import element_type, memory_type, vector_of
-from semel.codegen.turned import Turned
+from semel.codegen.cpu.shuffles import Shuffles
+from semel.codegen.scalar.conversions import Conversions
+from semel.codegen.scalar.frame import Frame
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.llvm_types import element_type, memory_type
+from semel.codegen.vector.lane_memory import LaneMemory
+from semel.codegen.vector.vector_lanes import VectorLanes
 from semel.ir.expr import Dim, Index, atoms, linear_coefficient, substitute
 from semel.ir.types import DType
 from semel.kernel import ir
@@ -30,24 +36,38 @@ class _Block:
     store: ir.Store
 
 
-class Transpose(Turned):
-    """Recognises a block that is turned while it is copied, and emits it as shuffles."""
+class TurnedLoads:
+    """A `LoopRule`: recognises a block that is turned while it is copied."""
 
-    def _load_turned(self, loop: ir.Loop) -> bool:
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        conversions: Conversions,
+        indices: Indices,
+        lanes: VectorLanes,
+        memory: LaneMemory,
+        shuffles: Shuffles,
+    ) -> None:
+        self.frame, self.out, self.conversions, self.indices = frame, out, conversions, indices
+        self.lanes, self.memory, self.shuffles = lanes, memory, shuffles
+
+    def rule(self, loop: ir.Loop) -> bool:
         """Emit the unrolled `loop` of an open vector loop as one block, if it is one."""
         block = self._find_block(loop)
         if block is None:
             return False
-        rows = [self._block_row(block, loop.index, r) for r in range(loop.stop)]  # type: ignore[arg-type]
+        rows = [self._row(block, loop.index, r) for r in range(loop.stop)]  # type: ignore[arg-type]
         element = element_type(block.store.buffer.dtype)
-        columns = self._turn(element, rows)
-        self._touch(block.store.buffer)
+        columns = self.shuffles.turn(element, rows)
+        self.frame.touch(block.store.buffer)
         for k, column in enumerate(columns):
-            self._store_column(block.store, substitute(block.store.at, {loop.index: k}), column)
+            at = substitute(block.store.at, {loop.index: k})
+            self._store_column(block.store.buffer, at, column)
         return True
 
     def _find_block(self, loop: ir.Loop) -> _Block | None:
-        vector = self.vector
+        vector = self.lanes.vector
         if vector is None or loop.start != 0 or loop.stop != vector.lanes or len(loop.body) != 1:
             return None
         store = loop.body[0]
@@ -59,7 +79,8 @@ class Transpose(Turned):
         source, at = value.data
         if source.access == "w" or source == store.buffer:
             return None
-        if any(self.env[a].is_vector for a in atoms(at) | atoms(store.at) if a in self.env):
+        env = self.frame.env
+        if any(env[a].is_vector for a in atoms(at) | atoms(store.at) if a in env):
             return None
         stride = linear_coefficient(at, vector.index)
         if stride is None or stride in (0, 1) or linear_coefficient(at, loop.index) != 1:
@@ -71,31 +92,29 @@ class Transpose(Turned):
             return None
         return _Block(source, at, casts, store)
 
-    def _block_row(self, block: _Block, across: Index, row: int) -> str:
+    def _row(self, block: _Block, across: Index, row: int) -> str:
         """The elements of lane `row`, loaded side by side; zeros if that lane is masked off."""
-        assert self.vector is not None
-        lanes, lines = self.vector.lanes, self.scope.lines
-        at = substitute(block.at, {across: 0, self.vector.index: self.vector.index + row})
-        pointer = self._pointer(block.source, at, self.level)
-        kind = vector_of(memory_type(block.source.dtype), lanes)
-        mask = self.vector.mask
+        vector, lines = self.lanes.opened, self.frame.lines
+        lanes, mask = vector.lanes, vector.mask
+        at = substitute(block.at, {across: 0, vector.index: vector.index + row})
+        pointer = self.indices.pointer(block.source, at)
         if mask is not None:
-            bit = self.sink.emit(lines, f"extractelement <{lanes} x i1> {mask}, i32 {row}")
-            mask = self.scalars.splat(lines, "i1", bit, lanes)
-        raw = self._contiguous_load(kind, pointer, block.source.dtype.size_bytes, mask, lanes)
-        text = self.scalars.from_memory(lines, block.source.dtype, raw, lanes)
+            bit = self.out.emit(lines, f"extractelement <{lanes} x i1> {mask}, i32 {row}")
+            mask = self.out.splat(lines, "i1", bit, lanes)
+        dtype = block.source.dtype
+        element, align = memory_type(dtype), dtype.size_bytes
+        raw = self.memory.contiguous_load(element, lanes, pointer, align, mask)
+        text = self.conversions.from_memory(lines, dtype, raw, lanes)
         for old, new in block.casts:
-            text = self.scalars.cast(lines, old, new, text, lanes)
+            text = self.conversions.cast(lines, old, new, text, lanes)
         return text
 
-    def _store_column(self, store: ir.Store, at: Dim, value: str) -> None:
-        assert self.vector is not None
-        lanes, lines = self.vector.lanes, self.scope.lines
-        buffer = store.buffer
-        pointer = self._pointer(buffer, at, self.level)
-        text = self.scalars.to_memory(lines, buffer.dtype, value, lanes)
-        kind, align = vector_of(memory_type(buffer.dtype), lanes), buffer.dtype.size_bytes
-        self._contiguous_store(kind, text, pointer, align, self.vector.mask, lanes)
+    def _store_column(self, buffer: Buffer, at: Dim, value: str) -> None:
+        vector = self.lanes.opened
+        pointer = self.indices.pointer(buffer, at)
+        text = self.conversions.to_memory(self.frame.lines, buffer.dtype, value, vector.lanes)
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        self.memory.contiguous_store(element, vector.lanes, text, pointer, align, vector.mask)
 
 
 def _below_casts(value: Value) -> tuple[Value, tuple[tuple[DType, DType], ...]]:

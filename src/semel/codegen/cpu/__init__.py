@@ -1,0 +1,1 @@
+"""What x86 and AArch64 do in their own way, and the emitter that puts all parts together."""

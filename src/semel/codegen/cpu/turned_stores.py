@@ -1,0 +1,135 @@
+"""Stores that turn a block around: lanes that lie apart, copies that lie side by side.
+
+    for i in copies unrolled, lanes along r:  b[.. + r*pitch + i] = value(i, r)
+    -->  one vector per copy, turned in registers, one straight store per lane
+
+A transposing copy reads along one axis and writes along another. Its lanes would be scattered
+one by one; as many copies as a register has lanes make a square of values that shuffles turn
+around, log2(n) of them a vector. Where the pitch is the number of copies (three channels of an
+image) the block is one run of memory, and shuffles interleave it.
+"""
+
+from __future__ import annotations
+
+from semel.codegen.cpu.shuffles import Shuffles
+from semel.codegen.scalar.conversions import Conversions
+from semel.codegen.scalar.frame import Frame
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.llvm_types import memory_type
+from semel.codegen.scalar.values import Values
+from semel.codegen.vector.lane_memory import LaneMemory
+from semel.codegen.vector.vector_lanes import VectorLanes
+from semel.ir.expr import Dim, atoms, linear_coefficient, substitute
+from semel.kernel import ir
+from semel.kernel.ir import Buffer
+from semel.kernel.rewrite import substitute_indices
+
+
+class TurnedStores:
+    """A `LoopRule`: unrolled stores with the lanes in another order than memory has them."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        conversions: Conversions,
+        indices: Indices,
+        lanes: VectorLanes,
+        memory: LaneMemory,
+        values: Values,
+        shuffles: Shuffles,
+    ) -> None:
+        self.frame, self.out, self.conversions, self.indices = frame, out, conversions, indices
+        self.lanes, self.memory, self.values, self.shuffles = lanes, memory, values, shuffles
+
+    def rule(self, loop: ir.Loop) -> bool:
+        """Store all copies of an unrolled loop at once, if they form a block; else False."""
+        store = self._block_store(loop)
+        if store is None:
+            return False
+        vector = self.lanes.opened
+        start, stop = int(loop.start), int(loop.stop)  # type: ignore[arg-type]
+        copies, lanes = stop - start, vector.lanes
+        pitch = linear_coefficient(store.at, vector.index)
+        assert pitch is not None
+        is_square = copies & (copies - 1) == 0 and lanes % copies == 0
+        if pitch != copies and not is_square:
+            return False
+        buffer = store.buffer
+        vectors = []
+        for i in range(start, stop):
+            (copy,) = substitute_indices([store], {loop.index: i})
+            assert isinstance(copy, ir.Store)
+            value = self.lanes.spread(self.values.value(copy.value), buffer.dtype)
+            lines = self.frame.lines
+            vectors.append(self.conversions.to_memory(lines, buffer.dtype, value, lanes))
+        self.frame.touch(buffer)
+        first = substitute(store.at, {loop.index: loop.start})
+        if pitch == copies:
+            self._store_interleaved(buffer, first, vectors, lanes)
+        else:
+            self._store_rows(buffer, first, pitch, vectors, lanes)
+        return True
+
+    def _block_store(self, loop: ir.Loop) -> ir.Store | None:
+        """The one store of a loop whose copies lie side by side and whose lanes lie apart."""
+        vector = self.lanes.vector
+        if vector is None or vector.mask is not None or len(loop.body) != 1:
+            return None
+        store = loop.body[0]
+        if not isinstance(store, ir.Store) or store.guard is not None:
+            return None
+        if store.buffer.access != "w" or linear_coefficient(store.at, loop.index) != 1:
+            return None
+        env = self.frame.env
+        varies = any(env[a].is_vector for a in atoms(store.at) if a != loop.index)
+        pitch = linear_coefficient(store.at, vector.index)
+        return None if varies or pitch in (None, 0, 1, -1) else store
+
+    def _store_rows(
+        self, buffer: Buffer, first: Dim, pitch: Dim, vectors: list[str], lanes: int
+    ) -> None:
+        """Squares of as many lanes as there are vectors, turned, a store for every lane."""
+        count, element = len(vectors), memory_type(buffer.dtype)
+        for start in range(0, lanes, count):
+            picks = list(range(start, start + count))
+            square = [self.shuffles.pick(element, lanes, v, v, picks) for v in vectors]
+            for row, text in enumerate(self.shuffles.turn(element, square)):
+                at = self._pointer_past(buffer, first, pitch, start + row)
+                self._store_run(buffer, count, text, at)
+
+    def _store_interleaved(
+        self, buffer: Buffer, first: Dim, vectors: list[str], lanes: int
+    ) -> None:
+        """One run of memory: lane 0 of every vector, lane 1 of every vector, ..."""
+        element, count = memory_type(buffer.dtype), len(vectors)
+        for part in range(count):
+            places = range(part * lanes, (part + 1) * lanes)
+            text = vectors[0]
+            for which in range(count):
+                # Lanes that are not there yet may hold anything.
+                picks = [
+                    p // count if p % count == 0 else -1
+                    for p in places
+                ] if which == 0 else [
+                    lanes + p // count if p % count == which else (j if p % count < which else -1)
+                    for j, p in enumerate(places)
+                ]  # fmt: skip
+                text = self.shuffles.pick(element, lanes, text, vectors[which], picks)
+            at = self._pointer_past(buffer, first, 1, part * lanes)
+            self._store_run(buffer, lanes, text, at)
+
+    def _pointer_past(self, buffer: Buffer, first: Dim, pitch: Dim, count: int) -> str:
+        base = self.indices.pointer(buffer, first)
+        if count == 0:
+            return base
+        offset = self.indices.dim(pitch * count)
+        kind = memory_type(buffer.dtype)
+        return self.out.emit(
+            self.frame.lines, f"getelementptr {kind}, ptr {base}, i64 {offset.text}"
+        )
+
+    def _store_run(self, buffer: Buffer, lanes: int, text: str, pointer: str) -> None:
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        self.memory.contiguous_store(element, lanes, text, pointer, align, None)

@@ -1,0 +1,179 @@
+"""Loops: counted, unrolled, or their body alone where they run once.
+
+    Loop --> blocks with phis for what the body changes
+
+A part that opens a loop of its own, with lanes or with another step, says so by what it gives
+`counted`: the step, and what to do at the start of an iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from semel.codegen.scalar.control import branch, jump, phi
+from semel.codegen.scalar.frame import Frame, LocalKey, Ref, Scope
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.lanes import Lanes
+from semel.errors import InternalError
+from semel.ir.expr import Dim, Index
+from semel.kernel import ir
+from semel.kernel.ir import Local, Statement, walk_statements
+from semel.kernel.rewrite import substitute_indices
+
+#: Emits an unrolled loop in a better way and says True, or does nothing and says False.
+LoopRule: TypeAlias = Callable[[ir.Loop], bool]
+
+
+class Body(Protocol):
+    """What emits the statements of a loop."""
+
+    def run(self, body: Sequence[Statement]) -> None: ...
+
+
+class CountedLoops:
+    """Loop statements; `rules` are tried before a loop is unrolled."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        indices: Indices,
+        lanes: Lanes,
+        body: Body,
+        rules: Sequence[LoopRule] = (),
+    ) -> None:
+        self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
+        self.body, self.rules = body, rules
+
+    def loop(self, loop: ir.Loop) -> None:
+        """A loop that takes one element at a time, whatever its lanes."""
+        if loop.unroll:
+            self._unrolled(loop)
+            return
+        start, stop = self.indices.dim(loop.start), self.indices.dim(loop.stop)
+        known = isinstance(loop.start, int) and isinstance(loop.stop, int)
+        if known and loop.start >= loop.stop:  # type: ignore[operator]
+            return
+        self.counted(loop.index, start.text, stop.text, 1, loop.body, runs=known)
+
+    def _unrolled(self, loop: ir.Loop) -> None:
+        if not (isinstance(loop.start, int) and isinstance(loop.stop, int)):
+            raise InternalError("emit", f"unrolled loop {loop.index} has symbolic bounds.")
+        if any(rule(loop) for rule in self.rules):
+            return
+        bound = [s.index for s in walk_statements(loop.body) if isinstance(s, ir.Bind)]
+        for i in range(loop.start, loop.stop):
+            # Every copy binds indices of its own: values of one must not serve another.
+            own: dict[Index, Dim] = {b: Index(f"{b.name}_{i}", b.extent) for b in bound}
+            self.body.run(substitute_indices(loop.body, {**own, loop.index: i}))
+
+    def changed(self, body: Sequence[Statement]) -> list[LocalKey]:
+        """The locals of outer scopes that the body assigns, in a fixed order."""
+        names: dict[Local, None] = {}
+        for statement in walk_statements(body):
+            match statement:
+                case ir.Assign(local=local):
+                    names[local] = None
+                case ir.Reduce(locals=several):
+                    names.update(dict.fromkeys(several))
+        return [key for key in self.frame.locals if key[0] in names]
+
+    def counted(
+        self,
+        index: Index,
+        start: str,
+        stop: str,
+        step: int,
+        body: Sequence[Statement],
+        *,
+        runs: bool = False,
+        enter: Callable[[str], None] | None = None,
+    ) -> None:
+        """for index in range(start, stop, step); `runs` says that it runs at least once.
+
+        `enter` is called with the index, as text, before the statements of an iteration.
+        """
+        if runs and start.isdecimal() and stop.isdecimal() and int(stop) - int(start) <= step:
+            self._once(index, start, body, enter)
+            return
+        frame, out = self.frame, self.out
+        parent = frame.scope
+        head, after = out.name("loop"), out.name("after")
+        counter = f"%{out.name(index.name.replace('.', '_'))}"
+        changed = self.changed(body)
+        before = {key: frame.locals[key] for key in changed}
+        self._touch_stored(body)
+        outer = set(frame.locals)
+        child = Scope(head)
+        frame.scopes.append(child)
+        frame.env[index] = Ref(counter, False, frame.level)
+        phis: dict[LocalKey, str] = {}
+        for key in changed:
+            phis[key] = f"%{out.name('acc')}"
+            frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
+        if enter is not None:
+            enter(counter)
+        self.body.run(body)
+        following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
+        again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
+        frame.scopes.pop()
+
+        entry, lines = parent.label, parent.lines
+        if runs:
+            lines.append(jump(head))
+        else:
+            inside = out.emit(lines, f"icmp slt i64 {start}, {stop}")
+            lines.append(branch(inside, head, after))
+        lines.append(f"{head}:")
+        lines.append(f"  {counter} = {phi('i64', (start, entry), (following, child.label))}")
+        finals = {key: frame.locals[key] for key in changed}
+        ways = {
+            key: phi(
+                self.lanes.kind(key[0], before[key]),
+                (before[key].text, entry),
+                (finals[key].text, child.label),
+            )
+            for key in changed
+        }
+        lines += [f"  {phis[key]} = {ways[key]}" for key in changed]
+        lines += child.lines
+        lines.append(branch(again, head, after))
+        frame.label(after)
+        for key in changed:
+            text = finals[key].text if runs else out.emit(lines, ways[key])
+            frame.locals[key] = Ref(text, before[key].is_vector, frame.level)
+        frame.forget_locals(outer)
+
+    def _touch_stored(self, body: Sequence[Statement]) -> None:
+        """What the body reads may have been written by an earlier iteration."""
+        for statement in walk_statements(body):
+            if isinstance(statement, ir.Store):
+                self.frame.touch(statement.buffer)
+            elif isinstance(statement, ir.BlockDot):
+                self.frame.touch(statement.into.buffer)
+
+    def _once(
+        self,
+        index: Index,
+        start: str,
+        body: Sequence[Statement],
+        enter: Callable[[str], None] | None,
+    ) -> None:
+        """A loop of one iteration is its body, in a scope of its own for names and memory."""
+        frame = self.frame
+        parent, outer = frame.scope, set(frame.locals)
+        child = Scope(parent.label)
+        frame.scopes.append(child)
+        # A number is known everywhere: another index with this value finds the same address.
+        frame.env[index] = Ref(start, False, 0)
+        if enter is not None:
+            enter(start)
+        self.body.run(body)
+        frame.scopes.pop()
+        parent.lines += child.lines
+        parent.label = child.label
+        frame.forget_locals(outer)
+        for key, ref in frame.locals.items():
+            frame.locals[key] = Ref(ref.text, ref.is_vector, min(ref.level, frame.level))

@@ -1,0 +1,119 @@
+"""Integer expressions: addresses, bounds and indices, as scalars.
+
+    Dim --dim--> i64 SSA value (lane 0 of an open vector loop)
+    (Buffer, Dim) --pointer--> the element's address
+
+A sum is added term by term from the outermost scope inwards, so that what a loop does
+not change is computed outside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.codegen.scalar.frame import Frame, Ref
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.integers import Integers
+from semel.codegen.scalar.llvm_types import memory_type
+from semel.ir.expr import Dim, Fn, atoms, is_nonnegative, terms
+from semel.ir.types import INT64
+from semel.kernel.ir import Buffer
+
+
+class Indices:
+    """Index arithmetic, hoisted and remembered."""
+
+    def __init__(self, frame: Frame, out: Instructions, integers: Integers) -> None:
+        self.frame, self.out, self.integers = frame, out, integers
+
+    def dim(self, dim: Dim) -> Ref:
+        """An index as a scalar (lane 0 of an open vector loop), hoisted term by term."""
+        if isinstance(dim, int):
+            return Ref(str(dim), False, 0)
+        return self._sum(sorted(terms(dim), key=lambda t: self._term_level(t[0])))
+
+    def _term_level(self, monomial: tuple[Any, ...]) -> int:
+        env = self.frame.env
+        return max((env[a].level for atom in monomial for a in atoms(atom)), default=-1)
+
+    def _sum(self, parts: list[tuple[tuple[Any, ...], int]]) -> Ref:
+        """Add terms from the outermost scope inwards; constants last, for address modes."""
+        constant = 0
+        total: Ref | None = None
+        for monomial, coefficient in parts:
+            if not monomial:
+                constant = coefficient
+                continue
+            total = self._plus(total, self._product(monomial, coefficient))
+        if total is None:
+            return Ref(str(constant), False, 0)
+        return self._plus(total, Ref(str(constant), False, 0)) if constant else total
+
+    def _plus(self, a: Ref | None, b: Ref) -> Ref:
+        return b if a is None else self._binary("add nsw", a, b)
+
+    def _binary(self, word: str, a: Ref, b: Ref) -> Ref:
+        key = (word, a.text, b.text)
+        found = self.frame.find(key)
+        if found is not None:
+            return found
+        level = max(a.level, b.level)
+        lines = self.frame.scopes[level].lines
+        text = self.out.emit(lines, f"{word} i64 {a.text}, {b.text}")
+        return self.frame.keep(key, Ref(text, False, level))
+
+    def _product(self, monomial: tuple[Any, ...], coefficient: int) -> Ref:
+        factors = sorted((self.atom(a) for a in monomial), key=lambda r: r.level)
+        total = factors[0]
+        for factor in factors[1:]:
+            total = self._binary("mul nsw", total, factor)
+        if coefficient == 1:
+            return total
+        return self._binary("mul nsw", total, Ref(str(coefficient), False, 0))
+
+    def atom(self, atom: Any) -> Ref:
+        """A variable, an index, or a function of two expressions."""
+        if not isinstance(atom, Fn):
+            return self.frame.env[atom]
+        a, b = (self.dim(x) for x in atom.args)
+        is_division = atom.kind not in ("min", "max")
+        if is_division and is_nonnegative(atom.args[0]) and is_nonnegative(atom.args[1]):
+            return self._binary("udiv" if atom.kind == "floordiv" else "urem", a, b)
+        key = (atom.kind, a.text, b.text)
+        found = self.frame.find(key)
+        if found is not None:
+            return found
+        level = max(a.level, b.level)
+        lines = self.frame.scopes[level].lines
+        if is_division:
+            op = "idiv" if atom.kind == "floordiv" else "imod"
+            text = self.integers.apply(lines, op, INT64, [a.text, b.text], None)
+        else:
+            name = f"llvm.s{atom.kind}.i64"
+            text = self.out.call(lines, "i64", name, ("i64", a.text), ("i64", b.text))
+        return self.frame.keep(key, Ref(text, False, level))
+
+    def pointer(self, buffer: Buffer, at: Dim) -> str:
+        """The address of an element: what is known outside is added outside."""
+        kind = memory_type(buffer.dtype)
+        base = Ref(self.frame.pointers[buffer], False, 0)
+        parts = terms(at) if not isinstance(at, int) else (((), at),)
+        by_level: dict[int, list[tuple[tuple[Any, ...], int]]] = {}
+        for monomial, coefficient in parts:
+            by_level.setdefault(self._term_level(monomial), []).append((monomial, coefficient))
+        constants = by_level.pop(-1, [])
+        for step_level in sorted(by_level):
+            base = self._moved(kind, base, self._sum(by_level[step_level]))
+        if constants and constants[0][1]:
+            base = self._moved(kind, base, Ref(str(constants[0][1]), False, 0))
+        return base.text
+
+    def _moved(self, kind: str, base: Ref, offset: Ref) -> Ref:
+        key = ("gep", kind, base.text, offset.text)
+        found = self.frame.find(key)
+        if found is not None:
+            return found
+        level = max(base.level, offset.level)
+        lines = self.frame.scopes[level].lines
+        text = self.out.emit(lines, f"getelementptr {kind}, ptr {base.text}, i64 {offset.text}")
+        return self.frame.keep(key, Ref(text, False, level))

@@ -1,0 +1,187 @@
+"""Loads and stores with lanes: contiguous vectors, gathers and scatters, guards and masks.
+
+    (Buffer, Dim) --> instructions that touch memory
+
+Neighbouring lanes one element apart are one vector access; lanes past the end of a
+loop, or where a guard is false, touch no memory.
+"""
+
+from __future__ import annotations
+
+from semel.codegen.scalar.conversions import Conversions
+from semel.codegen.scalar.frame import Frame, Ref
+from semel.codegen.scalar.indices import Indices
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.llvm_types import element_type, mangle, memory_type, vector_of
+from semel.codegen.scalar.scalar_memory import ScalarMemory
+from semel.codegen.vector.vector_lanes import VectorLanes
+from semel.errors import InternalError
+from semel.ir.expr import Dim
+from semel.ir.types import BOOL
+from semel.kernel.ir import Buffer, Value
+
+
+class LaneMemory:
+    """`Memory` for loops with lanes; what has none goes to the scalar part."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        out: Instructions,
+        conversions: Conversions,
+        indices: Indices,
+        lanes: VectorLanes,
+        plain: ScalarMemory,
+    ) -> None:
+        self.frame, self.out, self.conversions = frame, out, conversions
+        self.indices, self.lanes, self.plain = indices, lanes, plain
+
+    # ------------------------------------------------------------ loads
+
+    def load(self, value: Value, guard: Ref | None, other: Ref | None) -> Ref:
+        if self.lanes.is_varying(value.data[1]) or (guard is not None and guard.is_vector):
+            return self._vector_load(value, guard, other)
+        return self.plain.load(value, guard, other)
+
+    def word(self, value: Value) -> Ref:
+        if self.lanes.is_varying(value.data[1]):
+            raise InternalError("emit", f"lanes of {self.frame.name} read different words.")
+        return self.plain.word(value)
+
+    def _vector_load(self, value: Value, guard: Ref | None, other: Ref | None) -> Ref:
+        buffer, at = value.data
+        lanes, lines = self.lanes.opened.lanes, self.frame.lines
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        mask = self.lanes.mask(guard)
+        stride = self.lanes.stride(at)
+        if stride in (1, -1):
+            pointer = self.indices.pointer(buffer, at)
+            if stride == -1:
+                pointer = self._back(buffer, pointer)
+                mask = self._reverse(mask, "i1") if mask else None
+            raw = self.contiguous_load(element, lanes, pointer, align, mask)
+            if stride == -1:
+                raw = self._reverse(raw, element)
+        else:
+            raw = self._gather(buffer, at, mask, lanes)
+        text = self.conversions.from_memory(lines, buffer.dtype, raw, lanes)
+        if guard is not None and other is not None:
+            keep = self.lanes.spread(guard, BOOL)
+            fill = self.lanes.spread(other, value.dtype)
+            text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
+        return Ref(text, True, self.frame.level)
+
+    def contiguous_load(
+        self, element: str, lanes: int, pointer: str, align: int, mask: str | None
+    ) -> str:
+        """Load one vector side by side; lanes that the mask drops are zero."""
+        lines, kind = self.frame.lines, vector_of(element, lanes)
+        if mask is None:
+            return self.out.emit(lines, f"load {kind}, ptr {pointer}, align {align}")
+        name = f"llvm.masked.load.{mangle(element, lanes)}.p0"
+        self.out.declarations[name] = f"declare {kind} @{name}(ptr, <{lanes} x i1>, {kind})"
+        return self.out.emit(
+            lines,
+            f"call {kind} @{name}(ptr align {align} {pointer}, <{lanes} x i1> {mask}, "
+            f"{kind} zeroinitializer)",
+        )
+
+    def _gather(self, buffer: Buffer, at: Dim, mask: str | None, lanes: int) -> str:
+        element = memory_type(buffer.dtype)
+        kind = vector_of(element, lanes)
+        pointers = self._pointers(buffer, at, lanes)
+        everywhere = self.out.raw("i1", "true", lanes)
+        name = f"llvm.masked.gather.{mangle(element, lanes)}.v{lanes}p0"
+        self.out.declarations[name] = (
+            f"declare {kind} @{name}(<{lanes} x ptr>, <{lanes} x i1>, {kind})"
+        )
+        return self.out.emit(
+            self.frame.lines,
+            f"call {kind} @{name}(<{lanes} x ptr> align {buffer.dtype.size_bytes} {pointers}, "
+            f"<{lanes} x i1> {mask or everywhere}, {kind} zeroinitializer)",
+        )
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, buffer: Buffer, at: Dim, ref: Ref, guard: Ref | None) -> None:
+        vector = self.lanes.vector
+        if vector is None:
+            self.plain.store(buffer, at, ref, guard)
+            return
+        lines, lanes = self.frame.lines, vector.lanes
+        if not self.lanes.is_varying(at):
+            raise InternalError("emit", f"lanes of {self.frame.name} store to one address.")
+        value = self.lanes.spread(ref, buffer.dtype)
+        text = self.conversions.to_memory(lines, buffer.dtype, value, lanes)
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        if vector.is_single and guard is None:
+            # LLVM (22.1) turns a masked, truncating store of one known lane into a store of
+            # the wide element, which overwrites the neighbour.
+            kind = vector_of(element, lanes)
+            first = self.out.emit(lines, f"extractelement {kind} {text}, i32 0")
+            pointer = self.indices.pointer(buffer, at)
+            lines.append(f"  store {element} {first}, ptr {pointer}, align {align}")
+            return
+        mask = self.lanes.mask(guard)
+        stride = self.lanes.stride(at)
+        if stride in (1, -1):
+            pointer = self.indices.pointer(buffer, at)
+            if stride == -1:
+                pointer = self._back(buffer, pointer)
+                text = self._reverse(text, element)
+                mask = self._reverse(mask, "i1") if mask else None
+            self.contiguous_store(element, lanes, text, pointer, align, mask)
+        else:
+            self._scatter(buffer, at, text, mask, lanes)
+
+    def contiguous_store(
+        self, element: str, lanes: int, text: str, pointer: str, align: int, mask: str | None
+    ) -> None:
+        """Store one vector side by side, or the lanes of it that the mask keeps."""
+        lines, kind = self.frame.lines, vector_of(element, lanes)
+        if mask is None:
+            lines.append(f"  store {kind} {text}, ptr {pointer}, align {align}")
+            return
+        name = f"llvm.masked.store.{mangle(element, lanes)}.p0"
+        self.out.declarations[name] = f"declare void @{name}({kind}, ptr, <{lanes} x i1>)"
+        lines.append(
+            f"  call void @{name}({kind} {text}, ptr align {align} {pointer}, "
+            f"<{lanes} x i1> {mask})"
+        )
+
+    def _scatter(self, buffer: Buffer, at: Dim, text: str, mask: str | None, lanes: int) -> None:
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        kind = vector_of(element, lanes)
+        pointers = self._pointers(buffer, at, lanes)
+        everywhere = self.out.raw("i1", "true", lanes)
+        name = f"llvm.masked.scatter.{mangle(element, lanes)}.v{lanes}p0"
+        types = f"{kind}, <{lanes} x ptr>, <{lanes} x i1>"
+        self.out.declarations[name] = f"declare void @{name}({types})"
+        self.frame.lines.append(
+            f"  call void @{name}({kind} {text}, <{lanes} x ptr> align {align} {pointers}, "
+            f"<{lanes} x i1> {mask or everywhere})"
+        )
+
+    # ------------------------------------------------------------ addresses
+
+    def _pointers(self, buffer: Buffer, at: Dim, lanes: int) -> str:
+        offsets = self.lanes.index(at)
+        return self.out.emit(
+            self.frame.lines,
+            f"getelementptr {memory_type(buffer.dtype)}, ptr {self.frame.pointers[buffer]}, "
+            f"<{lanes} x i64> {offsets}",
+        )
+
+    def _back(self, buffer: Buffer, pointer: str) -> str:
+        """The address of the last lane of a vector that runs backwards."""
+        kind, last = memory_type(buffer.dtype), 1 - self.lanes.opened.lanes
+        return self.out.emit(self.frame.lines, f"getelementptr {kind}, ptr {pointer}, i64 {last}")
+
+    def _reverse(self, text: str, element: str) -> str:
+        lanes = self.lanes.opened.lanes
+        vector = vector_of(element, lanes)
+        picks = ", ".join(f"i32 {lanes - 1 - i}" for i in range(lanes))
+        return self.out.emit(
+            self.frame.lines,
+            f"shufflevector {vector} {text}, {vector} poison, <{lanes} x i32> <{picks}>",
+        )
