@@ -62,6 +62,7 @@ def _onnxruntime() -> Callable[[Path], Run]:
 
 
 def _semel(way: str, model: str) -> Callable[[Path], Run]:
+    import semel.compiler.pipeline  # noqa: F401  (before the clock starts, as everybody's modules)
     from semel import load_plan
     from semel.config import override
     from semel.frontends.safetensors import load_safetensors

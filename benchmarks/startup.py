@@ -15,7 +15,7 @@ from pathlib import Path
 from semel.cli.encoder import EncoderSize
 from semel.cli.prepare import prepare_in_new_process
 
-BARS = {"import semel": 0.3, "prepare, cold cache": 3.0, "prepare, warm cache": 0.5}
+BARS = {"import semel": 0.25, "prepare, cold cache": 3.0, "prepare, warm cache": 0.5}
 _IMPORT = "import time; t = time.perf_counter(); import semel; print(time.perf_counter() - t)"
 
 

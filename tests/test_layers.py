@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "semel"
 
-BASE = {"version", "errors", "locks", "config", "log", "ir"}
+BASE = {"version", "errors", "locks", "config", "topics", "ir"}
 COMPILE = BASE | {"cache", "kernel", "ops", "passes", "schedule", "lower", "codegen"}
 RUN = {"runtime", "plan", "devices"}
 
@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "locks": set(),
     "config": {"errors", "locks"},
-    "log": {"config"},
+    "topics": {"config"},
     "ir": {"errors", "locks", "config"},
     "cache": BASE,
     "kernel": BASE,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+import pytest
 
 import semel
+from semel import Tensor
 
 _PROBE = """
 import json, os, sys, threading
@@ -18,6 +26,14 @@ def threads():
         return threading.active_count()
 
 opened = []
+#: What making tensors takes no part of. A new entry of `sys.modules` that starts like one of
+#: these costs every program that imports semel.
+NOT_NEEDED = (
+    "llvmlite", "asyncio", "concurrent", "logging", "subprocess", "fractions", "hashlib",
+    "semel.cache", "semel.codegen", "semel.compiler", "semel.devices", "semel.frontends",
+    "semel.kernel", "semel.load", "semel.lower", "semel.models", "semel.passes",
+    "semel.plan", "semel.schedule", "semel.topics",
+)
 ALLOWED = (".py", ".pyc", ".so", ".pth", ".dylib")
 
 def watch(event, arguments):
@@ -30,7 +46,7 @@ before = threads()
 sys.addaudithook(watch)
 import semel
 print(json.dumps({
-    "llvmlite": sorted(m for m in sys.modules if m.split(".")[0] == "llvmlite"),
+    "loaded": sorted(m for m in sys.modules if m.startswith(NOT_NEEDED)),
     "threads": threads() - before,
     "opened": opened,
 }))
@@ -54,18 +70,95 @@ def test_every_public_name_is_importable() -> None:
     assert not missing
 
 
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Whoever imports `semel.x` sets `semel.x`: a function of that name would be gone."""
+    modules = {path.stem for path in Path(semel.__file__).parent.iterdir()}
+    assert not modules & set(semel.__all__)
+
+
 def test_every_public_name_is_listed() -> None:
     hidden = [
         name
         for name, value in vars(semel).items()
         if not name.startswith("_")
         and name not in semel.__all__
-        and name != "annotations"
+        and name != "TYPE_CHECKING"
         and getattr(value, "__name__", "") != f"semel.{name}"  # a submodule
     ]
     assert not hidden
 
 
 def test_importing_is_light() -> None:
-    """No llvmlite, no thread, no file but its own modules."""
-    assert _probe() == {"llvmlite": [], "threads": 0, "opened": []}
+    """No compiler, no plan, no thread, no file but its own modules."""
+    assert _probe() == {"loaded": [], "threads": 0, "opened": []}
+
+
+def _checker_imports() -> dict[str, str]:
+    """The names that `semel` imports for type checkers alone, and from where."""
+    tree = ast.parse(Path(semel.__file__).read_text())
+    blocks = (n for n in tree.body if isinstance(n, ast.If))
+    block = next(n for n in blocks if ast.unparse(n.test) == "TYPE_CHECKING")
+    statements = [n for n in block.body if isinstance(n, ast.ImportFrom)]
+    return {alias.name: str(n.module) for n in statements for alias in n.names}
+
+
+def test_what_is_imported_later_is_what_type_checkers_see() -> None:
+    assert vars(semel)["_LATER"] == _checker_imports()
+
+
+def test_a_name_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="'semel' has no attribute 'sofmax'"):
+        getattr(semel, "sofmax")  # noqa: B009  (a checker would see it)
+    assert set(semel.__all__) <= set(dir(semel))
+
+
+def _methods() -> dict[str, FunctionType]:
+    """The public methods of `Tensor`, as the functions they are."""
+    found = {name: getattr(Tensor, name) for name in dir(Tensor) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if isinstance(value, FunctionType)}
+
+
+def test_a_function_is_the_method_of_its_name() -> None:
+    methods = _methods()
+    shared = set(semel.__all__) & set(methods)
+    assert len(shared) > 100
+    assert [n for n in sorted(shared) if getattr(semel, n) is not methods[n]] == []
+
+
+def test_the_tensor_is_the_first_argument_of_a_method() -> None:
+    """So that `x.f(y)` and `semel.f(x, y)` are one call, and static methods take none."""
+    wrong = []
+    for name, function in _methods().items():
+        is_static = isinstance(inspect.getattr_static(Tensor, name), staticmethod)
+        first = next(iter(inspect.signature(function).parameters))
+        if is_static == (first in ("x", "condition", "outputs")):
+            wrong.append(name)
+    assert not wrong
+
+
+if TYPE_CHECKING:  # an error that a checker does not find is an unused `ignore`, which is one
+
+    def _what_checkers_refuse(x: Tensor) -> None:
+        x.softmax(axis="rows")  # type: ignore[arg-type]
+        semel.softmax(x, axis="rows")  # type: ignore[arg-type]
+        semel.softmax([1.0, 2.0], axes=0)  # type: ignore[call-arg]
+        Tensor.full((2, 3))  # type: ignore[call-arg]
+        semel.full((2, 3), 0, dtype=1)  # type: ignore[arg-type]
+        x.topk(2)[2]  # type: ignore[misc]
+        _ = x + None  # type: ignore[operator]
+        semel.sofmax(x)  # type: ignore[attr-defined]
+        semel.load_plan(file=3).executes()  # type: ignore[attr-defined, call-arg]
+
+
+def test_methods_are_documented_and_typed() -> None:
+    bare = [
+        name
+        for name, function in _methods().items()
+        if not function.__doc__
+        or inspect.signature(function).return_annotation is inspect.Signature.empty
+        or any(
+            p.annotation is inspect.Parameter.empty
+            for p in inspect.signature(function).parameters.values()
+        )
+    ]
+    assert not bare

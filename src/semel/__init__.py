@@ -6,7 +6,8 @@ The public names, sorted. Importing this touches no device, starts no thread and
 compiler; those wait for the first `prepare`.
 """
 
-from semel.compiler.recompiles import no_recompiles
+from typing import TYPE_CHECKING
+
 from semel.config import set_num_threads
 from semel.errors import (
     BusyError,
@@ -35,32 +36,6 @@ from semel.errors import (
 )
 from semel.ir.expr import Variable
 from semel.ir.types import DType
-from semel.load import load_plan
-from semel.plan.builder import ExecutionPlanBuilder
-from semel.plan.plan import ExecutionPlan
-from semel.plan.report.explain import Explanation
-from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import KernelProfile
-from semel.plan.row import RuntimeVar
-from semel.plan.rows import (
-    PreparedBranch,
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedRebind,
-    PreparedSignal,
-    PreparedWait,
-)
-from semel.runtime.buffer import Buffer
-from semel.runtime.custom import (
-    custom_function,
-    register_native_function,
-    unregister_custom_function,
-)
-from semel.runtime.kernel import CachedKernel
-from semel.runtime.timeline import TimelineSignal
 from semel.tensor.activations import gelu, relu, silu
 from semel.tensor.attention import scaled_dot_product_attention
 from semel.tensor.contract import dot, einsum, matmul, outer
@@ -162,6 +137,63 @@ from semel.tensor.unary import (
     trunc,
 )
 from semel.version import VERSION as __version__  # noqa: N811
+
+if TYPE_CHECKING:
+    from semel.compiler.recompiles import no_recompiles
+    from semel.load import load_plan
+    from semel.plan.builder import ExecutionPlanBuilder
+    from semel.plan.plan import ExecutionPlan
+    from semel.plan.report.explain import Explanation
+    from semel.plan.report.profile import ProfileReport
+    from semel.plan.report.records import KernelProfile
+    from semel.plan.row import RuntimeVar
+    from semel.plan.rows import (
+        PreparedBranch,
+        PreparedBufferView,
+        PreparedCopy,
+        PreparedCustomFunction,
+        PreparedKernel,
+        PreparedLoop,
+        PreparedRebind,
+        PreparedSignal,
+        PreparedWait,
+    )
+    from semel.runtime.buffer import Buffer
+    from semel.runtime.custom import (
+        custom_function,
+        register_native_function,
+        unregister_custom_function,
+    )
+    from semel.runtime.kernel import CachedKernel
+    from semel.runtime.timeline import TimelineSignal
+
+#: What a program that only makes tensors does without: imported when it is asked for. The
+#: imports above say the same to type checkers.
+_LATER = {
+    "no_recompiles": "semel.compiler.recompiles",
+    "load_plan": "semel.load",
+    "ExecutionPlanBuilder": "semel.plan.builder",
+    "ExecutionPlan": "semel.plan.plan",
+    "Explanation": "semel.plan.report.explain",
+    "ProfileReport": "semel.plan.report.profile",
+    "KernelProfile": "semel.plan.report.records",
+    "RuntimeVar": "semel.plan.row",
+    "PreparedBranch": "semel.plan.rows",
+    "PreparedBufferView": "semel.plan.rows",
+    "PreparedCopy": "semel.plan.rows",
+    "PreparedCustomFunction": "semel.plan.rows",
+    "PreparedKernel": "semel.plan.rows",
+    "PreparedLoop": "semel.plan.rows",
+    "PreparedRebind": "semel.plan.rows",
+    "PreparedSignal": "semel.plan.rows",
+    "PreparedWait": "semel.plan.rows",
+    "Buffer": "semel.runtime.buffer",
+    "custom_function": "semel.runtime.custom",
+    "register_native_function": "semel.runtime.custom",
+    "unregister_custom_function": "semel.runtime.custom",
+    "CachedKernel": "semel.runtime.kernel",
+    "TimelineSignal": "semel.runtime.timeline",
+}
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "Buffer",
@@ -339,3 +371,16 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "zeros",
     "zeros_like",
 ]
+
+if not TYPE_CHECKING:  # a checker must not believe that every name exists
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name not in _LATER:
+            raise AttributeError(f"module 'semel' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -22,9 +22,9 @@ from semel.compiler.tune import Tuning
 from semel.config import LOG_TOPICS, override, read_settings
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import UserError
-from semel.log import Topic
 from semel.plan.plan import ExecutionPlan
 from semel.tensor.realize import build_graph
+from semel.topics import Topic
 
 
 def _prepare() -> ExecutionPlan:

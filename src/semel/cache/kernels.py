@@ -33,7 +33,7 @@ from semel.cache.key import digest
 from semel.config import settings
 from semel.errors import CacheError, CompileError
 from semel.locks import make_lock
-from semel.log import Topic
+from semel.topics import Topic
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
-from semel.log import Topic
+from semel.topics import Topic
 
 #: What the code for every device depends on.
 CODE_SOURCES = ("errors.py", "locks.py", "ir", "kernel", "lower", "codegen")

@@ -24,10 +24,10 @@ from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
 from semel.kernel.text import format_kernel
 from semel.locks import make_lock
-from semel.log import Topic
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import CachedKernel
+from semel.topics import Topic
 
 KEPT_KERNELS = 256
 _CACHE = Topic("cache")

@@ -36,7 +36,6 @@ from semel.ir.late import with_counts
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
-from semel.log import Topic
 from semel.lower import lower_schedule
 from semel.lower.register_tiles import panel_width
 from semel.ops.guards import guards
@@ -50,6 +49,7 @@ from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule, graph_to_run
+from semel.topics import Topic
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Node] = MappingProxyType({})

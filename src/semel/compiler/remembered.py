@@ -29,9 +29,9 @@ from semel.config import settings
 from semel.errors import CacheError
 from semel.ir.target import Target
 from semel.locks import make_lock
-from semel.log import Topic
 from semel.runtime.device import find_device
 from semel.runtime.free import HOST_DEVICE
+from semel.topics import Topic
 from semel.version import VERSION
 
 FORMAT_VERSION = 1

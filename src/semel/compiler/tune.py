@@ -28,12 +28,12 @@ from semel.errors import SemelError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate
 from semel.ir.target import Target
 from semel.kernel.text import format_kernel
-from semel.log import Topic
 from semel.lower import for_group, lower_group
 from semel.lower.choices import Choice, candidate_choices
 from semel.lower.lowered import LoopRegion, Lowered, nodes_of, regions_around
 from semel.runtime.device import find_device
 from semel.runtime.free import HOST_DEVICE
+from semel.topics import Topic
 
 #: What a candidate must gain to replace the default.
 MARGIN = 0.03

@@ -26,6 +26,7 @@ import numpy as np
 
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index, evaluate
+from semel.ir.half import round_to_half
 from semel.ir.types import BOOL, DType
 from semel.kernel.ir import (
     COMPARISONS,
@@ -128,22 +129,6 @@ def cast_array(array: Any, source: DType, target: DType) -> Array:
     if target.is_half and source.bits > 16:
         return round_to_half(array, target)
     return np.asarray(array.astype(target.numpy))
-
-
-def round_to_half(array: Array, target: DType) -> Array:
-    """float16 or bfloat16 nearest to the number as a float64.
-
-    NumPy's own conversions may go through float32 and round twice. To odd first, the
-    second rounding is that of the exact number.
-    """
-    wide = np.asarray(array, np.float64)
-    with np.errstate(all="ignore"):
-        near = wide.astype(np.float32)
-        bits = near.view(np.int32)
-        inexact = (near != wide) & ~np.isnan(wide) & ((bits & 1) == 0)
-        step = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), -1, 1).astype(np.int32)
-        odd = np.where(inexact, bits + step, bits).view(np.float32)
-        return np.asarray(odd.astype(target.numpy))
 
 
 def _saturate(array: Array, target: DType) -> Array:

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from semel.ir.half import round_to_half
 from semel.ir.types import BOOL, FLOAT64, DType
-from semel.kernel.interpret import round_to_half
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from semel.log import Topic
 from semel.plan.report.text import memory_lines
+from semel.topics import Topic
 
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan
