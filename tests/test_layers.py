@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "devices": BASE | {"cache", "kernel", "codegen", "runtime"},
     "compiler": COMPILE | RUN,
     "tensor": COMPILE | RUN | {"compiler"},
+    "graph": COMPILE | RUN | {"compiler", "tensor"},
     "load": COMPILE | RUN | {"compiler", "tensor"},
     "models": COMPILE | RUN | {"compiler", "tensor"},
     "frontends": COMPILE | RUN | {"compiler", "tensor"},

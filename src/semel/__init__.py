@@ -29,11 +29,13 @@ from semel.errors import (
     ReleasedError,
     SemelError,
     StaleError,
+    StateError,
     TimedOutError,
     UnsupportedError,
     UserError,
     VariableError,
 )
+from semel.graph.builder import Graph
 from semel.ir.expr import Variable
 from semel.ir.types import DType
 from semel.tensor.activations import gelu, relu, silu
@@ -209,6 +211,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ExecutionPlan",
     "ExecutionPlanBuilder",
     "Explanation",
+    "Graph",
     "GraphError",
     "IndexRangeError",
     "InputError",
@@ -233,6 +236,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "RuntimeVar",
     "SemelError",
     "StaleError",
+    "StateError",
     "Tensor",
     "TimedOutError",
     "TimelineSignal",

@@ -116,6 +116,10 @@ class StaleError(PlanError):
     """Contents that are asked for were never computed, belong to a failed run, or are gone."""
 
 
+class StateError(PlanError):
+    """A state is full, invalid, unknown, or given what it cannot hold."""
+
+
 class ReleasedError(PlanError):
     """The memory was given back."""
 

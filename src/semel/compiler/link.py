@@ -10,11 +10,11 @@ variable outgrows its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from semel.ir.expr import Dim, LateVariable, Variable, substitute, variables
+from semel.ir.expr import Dim, LateVariable, Variable, is_nonnegative, substitute, variables
 from semel.ir.graph import Graph, Node
 from semel.ir.types import TensorType
 from semel.lower.lowered import (
@@ -23,12 +23,14 @@ from semel.lower.lowered import (
     Branch,
     LoopRegion,
     Lowered,
+    OtherHalf,
     Region,
     Slot,
     regions_around,
 )
+from semel.lower.states import state_homes
 from semel.ops.attrs import step_name
-from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, ProgramValue
 from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.tree import num_rows, walk
@@ -39,7 +41,7 @@ Call: TypeAlias = tuple[Lowered, CachedKernel]
 #: Counters of loops, as kernels name them and as the program does.
 Names: TypeAlias = Mapping[Variable, Variable]
 
-_LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant"}
+_LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant", "state": "state"}
 
 
 def link_program(
@@ -58,8 +60,10 @@ def link_program(
     `keep` are inputs or outputs of it; an output of that name is the program's in this way only.
     """
     graph = schedule.graph
-    order = _values(asked, kernels)
+    homes = state_homes(schedule.states)
+    order = _values(asked, kernels, homes)
     number = {node: i for i, node in enumerate(order)}
+    number |= {version: number[home] for version, home in homes.items()}
     known = {v: v.as_bound() for v in graph.late}
     made = _Rows(schedule, number, device)
     rows = made.make(kernels, artefacts)
@@ -81,12 +85,62 @@ def link_program(
         results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
         guards=tuple((substitute(expr, known), text) for expr, text in guards),
-        variables=tuple(PlanVariable(v) for v in all_variables(asked, guards)),
+        variables=_variables(asked, guards),
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
         device=device,
+        states=_states(asked, schedule, number),
     )
+
+
+def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[PlanVariable, ...]:
+    """Those that a plan must be given, and those that go on by themselves, from 0."""
+    following = {held.variable: held.next for held in graph.held}
+    return tuple(
+        PlanVariable(v, 0 if v in following else None, next=following.get(v))
+        for v in all_variables(graph, guards)
+    )
+
+
+def _states(
+    asked: Graph, schedule: Schedule, number: Mapping[Argument, int]
+) -> tuple[ProgramState, ...]:
+    """All states of the graph, updated or not, in the order in which they were declared."""
+    rules = {rule.name: rule for rule in schedule.states}
+    held = {each.variable for each in asked.held}
+    found: list[ProgramState] = []
+    for leaf in asked.states:
+        rule = rules.get(leaf.attrs.name)
+        if rule is None:
+            found.append(ProgramState(leaf.attrs.name, number[leaf]))
+            continue
+        updates = rule.versions[1:]
+        axis, cursor = find_cursor(updates, held)
+        starts = () if axis is None else tuple(u.attrs.starts[axis] for u in updates)
+        found.append(
+            ProgramState(
+                leaf.attrs.name,
+                number[leaf],
+                number[OtherHalf(leaf)] if rule.is_double else None,
+                axis,
+                None if cursor is None else cursor.name,
+                cursor is not None and all(is_nonnegative(s - cursor) for s in starts),
+                rule.why.sentence,
+            )
+        )
+    return tuple(found)
+
+
+def find_cursor(
+    updates: Sequence[Node], held: Collection[Variable]
+) -> tuple[int | None, Variable | None]:
+    """The axis along which updates begin at a held variable, and which."""
+    for update in updates:
+        for axis, start in enumerate(update.attrs.starts):
+            if isinstance(start, Variable) and start in held:
+                return axis, start
+    return None, None
 
 
 def _plain(kind: TensorType, known: Mapping[LateVariable, Variable]) -> TensorType:
@@ -245,9 +299,12 @@ def _owner(value: Argument) -> Region | None:
     return value.owner if isinstance(value, Slot) else None
 
 
-def _values(graph: Graph, kernels: Sequence[Lowered]) -> list[Argument]:
-    """Inputs first (wanted or not), then every buffer in order of first use."""
+def _values(
+    graph: Graph, kernels: Sequence[Lowered], homes: Mapping[Node, Argument]
+) -> list[Argument]:
+    """Inputs and states first (wanted or not), then every buffer in order of first use."""
     order: dict[Argument, None] = dict.fromkeys(graph.inputs)
+    order.update(dict.fromkeys((*graph.states, *homes.values())))
     for lowered in kernels:
         order.update(dict.fromkeys(lowered.args))
     return list(order)
@@ -290,12 +347,16 @@ def _value(
     known: Mapping[LateVariable, Variable],
 ) -> ProgramValue:
     kind = _plain(node.type, known)
+    if isinstance(node, OtherHalf):
+        return ProgramValue(node.state.attrs.name, kind, "state")
     if isinstance(node, Slot):
         return ProgramValue(node.name, kind, "arena", None, *span)
     is_asked = any(node is made for _, made in graph.results)
     place = _LEAF_PLACES.get(node.op.name) or ("io" if is_asked else "arena")
     array = node.attrs.storage.array if place == "constant" else None
-    name = node.attrs.name if node.op.name == "input" else f"{node.op.name}"
+    if place == "state":
+        array = None if node.attrs.init is None else node.attrs.init.array
+    name = node.attrs.name if node.op.name in ("input", "state") else f"{node.op.name}"
     # Whoever asks for the node of an output is shown the output, whatever else holds it.
     own = () if results.get(node, node) is not node else (node.id,)
     also = tuple(w.id for w, made in results.items() if made is node and w is not node)

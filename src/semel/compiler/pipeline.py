@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -179,7 +180,8 @@ def _with_kept(graph: Graph, keep: Mapping[str, Node]) -> Graph:
     more = {node: name for name, node in keep.items() if node not in known}
     if not more:
         return graph
-    return Graph((*graph.outputs, *more), (*graph.names, *more.values()), graph.late)
+    outputs, names = (*graph.outputs, *more), (*graph.names, *more.values())
+    return replace(graph, outputs=outputs, names=names)
 
 
 class Trace:

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -331,17 +331,34 @@ def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(order)
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A variable that is kept between runs: one that succeeds leaves `next` to the one after it."""
+
+    variable: Variable
+    next: Dim
+
+
+def next_name(state: str) -> str:
+    """What the next value of a state is called among the outputs."""
+    return f"next {state}"
+
+
 @dataclass(frozen=True)
 class Graph:
     """What to compute: named outputs. Guards are dims that must be zero at run time.
 
     `names` are the outputs' names, parallel to `outputs`. The first outputs are what tells the
     variables in `late`, one each (ir/late.py), so that it stands before all that has such a size.
+    Behind them come the next values of the states named in `updates`, in that order: each is an
+    `update` of the state, or of an update of it. `held` are variables that go on by themselves.
     """
 
     outputs: tuple[Node, ...]
     names: tuple[str, ...] = ()
     late: tuple[LateVariable, ...] = ()
+    updates: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
     nodes: tuple[Node, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -353,15 +370,16 @@ class Graph:
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "nodes", topological(self.outputs))
         self._check_inputs()
+        self._check_states()
 
     def _check_inputs(self) -> None:
-        seen: dict[str, Node] = {}
-        for node in self.inputs:
-            name = node.attrs.name
-            if seen.setdefault(name, node) is not node:
-                raise GraphError(
-                    "graph", f"two inputs are named '{name}': {seen[name].type} and {node.type}."
-                )
+        for what, nodes in (("inputs", self.inputs), ("states", self.states)):
+            seen: dict[str, Node] = {}
+            for node in nodes:
+                name = node.attrs.name
+                if seen.setdefault(name, node) is not node:
+                    found = f"{seen[name].type} and {node.type}"
+                    raise GraphError("graph", f"two {what} are named '{name}': {found}.")
         bounds: dict[str, Variable] = {}
         for variable in self.variables:
             if bounds.setdefault(variable.name, variable) != variable:
@@ -372,10 +390,35 @@ class Graph:
                     f"[{variable.min}, {variable.max}].",
                 )
 
+    def _check_states(self) -> None:
+        """A state has one next value, and every update is part of one."""
+        known: set[Node] = set()
+        for name, (leaf, *updates) in self.versions.items():
+            if leaf.op.name != "state" or leaf.attrs.name != name or not updates:
+                raise GraphError("graph", f"the next value of '{name}' must be an update of it.")
+            known.update(updates)
+        if len(self.versions) != len(self.updates):
+            raise GraphError("graph", f"a state has one next value, got {self.updates}.")
+        for node in self.nodes if self.states else ():
+            if node.op.name == "update" and node not in known:
+                raise GraphError("graph", f"{node!r} must be part of the next value of a state.")
+
     @property
     def results(self) -> tuple[tuple[str, Node], ...]:
         """The outputs that somebody asked for, by name."""
-        return tuple(zip(self.names, self.outputs, strict=True))[len(self.late) :]
+        first = len(self.late) + len(self.updates)
+        return tuple(zip(self.names, self.outputs, strict=True))[first:]
+
+    @property
+    def versions(self) -> dict[str, tuple[Node, ...]]:
+        """Each updated state by name, and what it becomes: the leaf, then every update of it."""
+        found: dict[str, tuple[Node, ...]] = {}
+        for name, node in zip(self.updates, self.outputs[len(self.late) :], strict=False):
+            chain = [node]
+            while chain[-1].op.name == "update":
+                chain.append(chain[-1].inputs[0])
+            found[name] = tuple(reversed(chain))
+        return found
 
     @property
     def counts(self) -> dict[Node, list[LateVariable]]:
@@ -390,10 +433,16 @@ class Graph:
         return tuple([n for n in self.nodes if n.op.name == "input"])
 
     @computed_once
+    def states(self) -> tuple[Node, ...]:
+        return tuple([n for n in self.nodes if n.op.name == "state"])
+
+    @computed_once
     def variables(self) -> tuple[Variable, ...]:
         found: set[Variable] = set()
         for node in self.nodes:
             found |= node.rule.variables
+        for held in self.held:
+            found |= {held.variable, *variables(held.next)}
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
     @property
@@ -406,7 +455,7 @@ class Graph:
         return tuple(sorted(found, key=lambda i: (i.name, str(i.extent))))
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
-        return Graph(tuple(outputs), self.names, self.late)
+        return replace(self, outputs=tuple(outputs))
 
 
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:

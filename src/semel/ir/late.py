@@ -30,6 +30,7 @@ from semel.ir.expr import (
 )
 from semel.ir.graph import (
     Graph,
+    Held,
     Node,
     attr_dims,
     count_of,
@@ -52,7 +53,8 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     counts: dict[LateVariable, Node] = dict(zip(graph.late, graph.outputs, strict=False))
     for variable in _mentioned(graph.nodes):
         _find_count(variable, counts)
-    names, outputs = zip(*graph.results, strict=True)
+    told_before = len(graph.late)
+    names, outputs = graph.names[told_before:], graph.outputs[told_before:]
     nodes = topological((*counts.values(), *outputs))
     by = _numbered(counts, {*names, *_bound_names(nodes)})
     new: dict[Node, Node] = {}
@@ -61,7 +63,7 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     let_counts_go()
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
-    return Graph(told, (*(v.name for v in late), *names), late), new
+    return Graph(told, (*(v.name for v in late), *names), late, graph.updates, graph.held), new
 
 
 def _mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
@@ -162,4 +164,7 @@ def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
     for node in graph.nodes:
         new[node] = _renamed(node, [new[n] for n in node.inputs], by)
     outputs = tuple(new[n] for n in graph.outputs)
-    return graph if outputs == graph.outputs else graph.with_outputs(outputs)
+    held = tuple(Held(each.variable, substitute(each.next, by)) for each in graph.held)
+    if outputs == graph.outputs and held == graph.held:
+        return graph
+    return replace(graph, outputs=outputs, held=held)

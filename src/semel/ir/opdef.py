@@ -30,6 +30,7 @@ class OpDef:
       movement      one result element is one operand element (or a fill) at another index
       reduce        axes collapse to size 1
       contract      matmul
+      update        new elements of a state, stored where the old ones lie
       opaque        a kernel of its own: sort, scan, scatter; for a loop, several
     `attrs` is the class of its attributes, None for an op that has none.
     `cost` is the rough number of machine operations per result element.

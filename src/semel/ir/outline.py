@@ -206,7 +206,7 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
         case "loop" | "cond":
             rest, storages = plain_attrs(attrs)
             is_known = is_known and not storages
-        case "input":
+        case "input" | "state":
             is_known = False
     key = (name, rest, len(node.inputs), is_known)
     with _lock:

@@ -28,6 +28,13 @@ A late variable says what it is at most; the output of its name tells it:
     late late0 in [0, 8] of 8
     %4 = compact %0 %2 %3 {size=late0, tile=4096} : i64[late0]
     output %3 "late0"
+
+A held variable says what the next run has, and a state what it becomes:
+
+    held cursor = cursor + t
+    %1 = state "k" : f32[1024,64]
+    %2 = update %1 %0 {starts=(cursor, 0)} : f32[1024,64]
+    next %2 "k"
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ from semel.ir.expr import (
     mod,
     terms,
 )
-from semel.ir.graph import Graph, Node, Storage, attr_bodies, make_node
+from semel.ir.graph import Graph, Held, Node, Storage, attr_bodies, make_node, next_name
 from semel.ir.opdef import find_op
 from semel.ir.types import DType, TensorType, as_dtype
 
@@ -78,6 +85,7 @@ def format_graph(graph: Graph) -> str:
         for v in graph.late or graph.variables
         if isinstance(v, LateVariable)
     ]
+    lines += [f"held {h.variable.name} = {format_dim(h.next)}" for h in graph.held]
     return "\n".join([*lines, *_Writer().lines(graph)]) + "\n"
 
 
@@ -97,8 +105,11 @@ class _Writer:
         numbers = {node: i for i, node in enumerate(graph.nodes)}
         for node in graph.nodes:
             yield _format_node(node, numbers, self.storages, known)
-        for node, name in zip(graph.outputs, graph.names, strict=True):
-            yield f"output %{numbers[node]} {json.dumps(name)}"
+        first = len(graph.late)
+        for i, (node, name) in enumerate(zip(graph.outputs, graph.names, strict=True)):
+            is_next = first <= i < first + len(graph.updates)
+            word, shown = ("next", graph.updates[i - first]) if is_next else ("output", name)
+            yield f"{word} %{numbers[node]} {json.dumps(shown)}"
 
     def _body(self, attrs: Any, body: Graph, known: dict[Any, int]) -> Iterator[str]:
         key = _body_key(attrs, body)
@@ -137,10 +148,23 @@ def _format_node(
             words.append(_format_storage(node.attrs.storage, storages))
         case "param":
             words += [json.dumps(node.attrs.name), _format_storage(node.attrs.storage, storages)]
+        case "state":
+            words.append(json.dumps(node.attrs.name))
+            if node.attrs.init is not None:
+                words.append(_format_storage(node.attrs.init, storages))
         case _ if node.attrs is not None:
             words += _format_attrs(node.attrs, bodies)
-    values = _format_values(node.attrs.storage) if node.op.name in ("constant", "param") else ""
-    return f"{' '.join(words)} : {format_type(node.type)}{values}"
+    return f"{' '.join(words)} : {format_type(node.type)}{_format_data(node)}"
+
+
+def _format_data(node: Node) -> str:
+    """The values of a leaf that has some."""
+    match node.op.name:
+        case "constant" | "param":
+            return _format_values(node.attrs.storage)
+        case "state" if node.attrs.init is not None:
+            return _format_values(node.attrs.init)
+    return ""
 
 
 def _format_storage(storage: Storage, storages: dict[Storage, int]) -> str:
@@ -221,6 +245,8 @@ def _format_atom(atom: Variable | Index | Fn) -> str:
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
 _LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
+_HELD = re.compile(r"held (\w+) = (.+)")
+_NEXT = re.compile(rf"next %(\d+) ({_STRING})")
 _BODY = re.compile(r"body (\d+)(?: for (\w+) < (.+))?")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
 _NODE = re.compile(
@@ -258,6 +284,8 @@ class _Parser:
         self.storages: dict[int, Storage] = {}
         self.outputs: list[Node] = []
         self.names: list[str] = []
+        self.updates: list[str] = []
+        self.held: list[Held] = []
         self.bodies: dict[int, Graph] = {}
         self.steps: dict[str, Index] = {}
         self.number = 0
@@ -265,7 +293,8 @@ class _Parser:
 
     def graph(self) -> Graph:
         told = tuple(v for v in self.late if v.name in self.names)
-        return Graph(tuple(self.outputs), tuple(self.names), told)
+        updates, held = tuple(self.updates), tuple(self.held)
+        return Graph(tuple(self.outputs), tuple(self.names), told, updates, held)
 
     def begin_body(self, found: re.Match[str], line: int) -> _Parser:
         """A parser for a body: it knows the variables, storages and steps, not the nodes."""
@@ -289,6 +318,15 @@ class _Parser:
             top = None if high == "inf" else int(high)
             self.late.append(LateVariable(name, int(low), top, most))
             self.variables[name] = self.late[-1]
+        elif found := _HELD.fullmatch(line):
+            variable, following = self.dims(f"{found[1]}, {found[2]}")
+            if not isinstance(variable, Variable):
+                raise self.error(f"must hold a variable, got {variable}")
+            self.held.append(Held(variable, following))
+        elif found := _NEXT.fullmatch(line):
+            self.updates.append(json.loads(found[2]))
+            self.names.append(next_name(self.updates[-1]))
+            self.outputs.append(self.node(int(found[1])))
         elif found := _OUTPUT.fullmatch(line):
             default = f"output{len(self.outputs)}"
             self.names.append(json.loads(found[2]) if found[2] else default)
@@ -331,6 +369,9 @@ class _Parser:
                 return kind(self.storage(found, declared), declared)
             case "param":
                 return kind(name, self.storage(found, declared), declared)
+            case "state":
+                has_value = found["storage"] is not None
+                return kind(name, declared, self.storage(found, declared) if has_value else None)
             case _:
                 return self.fields(kind, found["attrs"] or "")
 

@@ -29,6 +29,7 @@ from semel.lower.math import expand_kernel_math
 from semel.lower.opaque import lower_opaque
 from semel.lower.region import lower_bodies
 from semel.lower.same import args_like, group_key
+from semel.lower.states import place_states, state_homes
 from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
 
@@ -63,7 +64,8 @@ def lower_schedule(
         if first is None:
             first = known[key] = lower_group(group, target)
         result.append(for_group(first, group))
-    return tuple(result)
+    homes = state_homes(schedule.states)
+    return tuple(place_states(it, homes) for it in result) if homes else tuple(result)
 
 
 def lower_group(group: Group, target: Target, choice: Choice | None = None) -> Lowered:

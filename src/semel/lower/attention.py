@@ -47,7 +47,8 @@ from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands
 from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.lower.math.exponential import exp_at_most_one
-from semel.ops.index_maps import Indices, flat_index
+from semel.ops.index_maps import Indices
+from semel.ops.state import stored_at
 from semel.schedule.group import Group
 
 #: Queries of one tile: how often turning a block of keys is paid for.
@@ -83,7 +84,7 @@ class _Lowering:
         self.dtype = self.node.type.dtype.compute
         self.lanes = target.vector_bits // 32
         self.panel = 2 * target.lanes(self.dtype.bits)
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         *batch, self.row, self.column = wanted_at(
             self.node, group.outputs, self.loadable, self.root_loops
         )
@@ -582,7 +583,7 @@ class _Lowering:
             stores: list[Statement] = []
             for output in self.group.outputs:
                 result = evaluate(output, self.root_loops)
-                where = flat_index(self.root_loops, output.type.shape)
+                where = stored_at(output, self.root_loops)
                 stores.append(ir.Store(self.buffers[output], where, result))
             return list(substitute_indices([*evaluate.prelude, *stores], self._moved(at, column)))
 

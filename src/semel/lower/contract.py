@@ -51,7 +51,8 @@ from semel.lower.stage import (
     widen_panel,
     widens,
 )
-from semel.ops.index_maps import Indices, contraction_index, flat_index
+from semel.ops.index_maps import Indices, contraction_index
+from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 
 #: An operand smaller than this stays in the cache: fetching ahead would only cost.
@@ -119,7 +120,7 @@ class _Lowering:
         self.buffers = make_buffers(group.outputs, group.reads)
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
         self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
@@ -562,6 +563,6 @@ class _Lowering:
         stores: list[Statement] = []
         for output in self.group.outputs:
             value = evaluate(output, self.root_loops)
-            where = flat_index(self.root_loops, output.type.shape)
+            where = stored_at(output, self.root_loops)
             stores.append(ir.Store(self.buffers[output], where, value))
         return [*evaluate.prelude, *stores]

@@ -112,6 +112,8 @@ class Evaluator:
             return self(node.inputs[0], index, guard)
         if node.op.kind == "elementwise":
             return elementwise(node, [self(x, at, guard) for x in node.inputs])
+        if node.op.kind == "update":
+            return self(node.inputs[1], at, guard)
         raise InternalError("lower", f"{node!r} is neither computed here nor in memory.")
 
     def _load(self, node: Node, at: Indices, guard: Value | None) -> Value:

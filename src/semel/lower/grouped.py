@@ -30,7 +30,8 @@ from semel.lower.evaluate import Evaluator, start_value, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers
 from semel.lower.register_tiles import register_tile
 from semel.ops.grouped import HEADER
-from semel.ops.index_maps import Indices, flat_index
+from semel.ops.index_maps import Indices
+from semel.ops.state import stored_at
 from semel.schedule.group import Group
 
 #: Columns of a tile: copying the rows once must pay for so many.
@@ -66,7 +67,7 @@ class _Lowering:
         self.buffers = make_buffers(group.outputs, group.reads)
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         self.row, self.column = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         self.x, self.w, lines = self.node.inputs
         self.lines = self.buffers[lines]
@@ -220,7 +221,7 @@ class _Lowering:
         stores: list[Statement] = []
         for output in self.group.outputs:
             value = evaluate(output, self.root_loops)
-            where = flat_index(self.root_loops, output.type.shape)
+            where = stored_at(output, self.root_loops)
             stores.append(ir.Store(self.buffers[output], where, value))
         moved: dict[Index, Dim] = {self.row: row} if isinstance(self.row, Index) else {}
         return [bind, *substitute_indices([*evaluate.prelude, *stores], moved)]

@@ -54,6 +54,7 @@ from semel.lower.parts import Span, find_parts
 from semel.lower.turned import find_turn, tile_turned
 from semel.lower.windows import block_places, can_block
 from semel.ops.index_maps import Indices, flat_index
+from semel.ops.state import stored_at, stored_shape
 from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
@@ -100,7 +101,7 @@ class _Lowering:
         self.stored: set[Node] = set()
         self.scratch: list[Buffer] = []
         self.prelude: list[Statement] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         self.outer, self.inner = self._split_loops()
         self.is_partial = group.root.op.name == "reduce_partial"
 
@@ -142,8 +143,8 @@ class _Lowering:
             loops = [along if d == axis else i for d, i in enumerate(self.root_loops)]
             evaluate = Evaluator(self._loadable, {}, self.checks, self.names)
             stores: list[Statement] = [
-                ir.Store(self.buffers[n], flat_index(at, n.type.shape), evaluate(n, at))
-                for n in self.group.outputs
+                ir.Store(self.buffers[n], stored_at(n, at), evaluate(n, at))
+                for n in updates_last(self.group.outputs)
             ]
             body = [*evaluate.prelude, *stores]
             named = [i for i in loops if isinstance(i, Index)]
@@ -178,9 +179,9 @@ class _Lowering:
             updates += update
             self.known[node] = ir.cast(ir.local(locals_[-1]), node.type.dtype)
         finish = Evaluator(self._loadable, self.known, self.checks, self.names)
-        for node in self.group.outputs:
+        for node in updates_last(self.group.outputs):
             at = self._kept_index(node) if node in phase.reduces else self.root_loops
-            where = flat_index(at, node.type.shape)
+            where = stored_at(node, at)
             finals.append(ir.Store(self.buffers[node], where, finish(node, at)))
         before = len(evaluate.prelude)
         body = [*evaluate.prelude, *updates, *finish.prelude, *finals]
@@ -298,7 +299,7 @@ class _Lowering:
     def _phase_shape(self, phase: _Phase) -> tuple[Dim, ...]:
         if phase.reduces:
             return phase.reduces[0].inputs[0].type.shape
-        return self.group.root.type.shape
+        return self.group.shape
 
     def _reached(self, phase: _Phase) -> set[Node]:
         """Nodes computed in a phase; reductions of earlier phases are known by then."""
@@ -357,12 +358,12 @@ class _Lowering:
             declarations += declare
             statements += update
             results.append((node, ir.cast(ir.local(locals_[-1]), node.type.dtype)))
-        for node in sorted(phase.stores, key=self._lends_room):
+        for node in sorted(updates_last(phase.stores), key=self._lends_room):
             if node in self.stored:
                 continue
             value = evaluate(node, phase.at)
             if node not in self.stored:
-                where = flat_index(phase.at, node.type.shape)
+                where = stored_at(node, phase.at)
                 statements.append(ir.Store(self.buffers[node], where, value))
                 self.stored.add(node)
         self.stored |= self._newly
@@ -542,8 +543,8 @@ class _Lowering:
     def _flops(self) -> Dim:
         total: Dim = 0
         for node in self.group.inside:
-            shape = node.inputs[0].type if node.op.kind == "reduce" else node.type
-            total = total + shape.num_elements * node.op.cost
+            shape = node.inputs[0].type.shape if node.op.kind == "reduce" else stored_shape(node)
+            total = total + product(shape) * node.op.cost
         return total
 
     def _row_work(self) -> int:
@@ -600,6 +601,11 @@ class _Lowering:
         if rest:
             body = substitute_indices(body, split_rows(tile // blocks, rest))
         return tile, (ir.Loop(column, start, stop, body, lanes),)
+
+
+def updates_last(outputs: Sequence[Node]) -> list[Node]:
+    """A kernel that updates a state in place stores to it when nothing else wants to read it."""
+    return sorted(outputs, key=lambda node: node.op.kind == "update")
 
 
 def _only_accumulates(body: tuple[Statement, ...]) -> bool:

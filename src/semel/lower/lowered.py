@@ -82,8 +82,19 @@ class Slot:
         return self.region.parent if self.is_state else self.region
 
 
-#: What a kernel's buffer is: the value of a node, or memory of a loop or a branch.
-Argument: TypeAlias = "Node | Slot"
+@dataclass(frozen=True)
+class OtherHalf:
+    """The second buffer of a state, in which its next value is made."""
+
+    state: Node
+
+    @property
+    def type(self) -> TensorType:
+        return self.state.type
+
+
+#: What a kernel's buffer is: the value of a node, memory of a loop or a branch, or of a state.
+Argument: TypeAlias = "Node | Slot | OtherHalf"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class _Bodied:
         """The kernels of a body, where they belong; who finds a better one moves it again."""
 
         def move(lowered: Lowered) -> Lowered:
-            moved = _moved(lowered, places, region)
+            moved = move_arguments(lowered, places, region)
             return replace(moved, region=lowered.region or region, moved=Moved(lowered, move))
 
         return [move(it) for it in self.lower(schedule, self.target, region)]
@@ -108,7 +108,7 @@ class _Bodied:
         (made,) = self.lower(build_schedule(Graph((copied,)), stored=why), self.target, None)
 
         def move(lowered: Lowered) -> Lowered:
-            moved = _moved(lowered, {**places, copied: [to]}, None)
+            moved = move_arguments(lowered, {**places, copied: [to]}, None)
             return replace(moved, moved=Moved(lowered, move))
 
         return move(made)
@@ -276,14 +276,14 @@ def _filled(value: Any, kind: TensorType) -> Node:
 # ---------------------------------------------------------------- moving
 
 
-def _moved(lowered: Lowered, places: Places, region: Region | None) -> Lowered:
+def move_arguments(lowered: Lowered, places: Places, region: Region | None) -> Lowered:
     """The kernel with its buffers where their values lie; equal memory is one argument."""
     kernel = lowered.kernel
     wanted: dict[str, Sequence[Place]] = {}
     access: dict[Argument, str] = {}
     sizes: dict[Argument, Dim] = {}
     for buffer, argument in zip(kernel.buffers, lowered.args, strict=True):
-        if isinstance(argument, Slot):
+        if not isinstance(argument, Node):
             found: Sequence[Place] = [Place(argument, buffer.size)]  # of a body inside this one
         else:
             own = Place(_argument(argument, region), buffer.size)

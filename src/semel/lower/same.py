@@ -20,7 +20,9 @@ def group_key(group: Group) -> Any:
     place: dict[Node, Any] = {n: ("read", i) for i, n in enumerate(group.reads)}
     steps = []
     for i, node in enumerate(group.inside):
-        refs = tuple(_reference(n, place) for n in node.inputs)
+        # The state that an update is of is memory, whose name says nothing of the kernel.
+        read = node.inputs[1:] if node.op.kind == "update" else node.inputs
+        refs = tuple(_reference(n, place) for n in read)
         steps.append((node.op.name, node.attrs, node.type, refs))
         place[node] = ("node", i)
     loops = {index: position for position, index in enumerate(group.loops)}

@@ -37,7 +37,8 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.lower.stage import stage_rows
-from semel.ops.index_maps import Indices, contraction_index, flat_index
+from semel.ops.index_maps import Indices, contraction_index
+from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 
 #: Sides of a block of sums in tile registers, the rows of a kernel's tile of such blocks, and
@@ -84,7 +85,7 @@ class _Lowering:
         self.buffers = make_buffers(group.outputs, group.reads)
         self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
         self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.root.type.shape)
+        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.words = self.node.inputs[1].type.shape[-2]
@@ -365,7 +366,7 @@ class _Lowering:
         stores: list[Statement] = []
         for output in self.group.outputs:
             result = evaluate(output, self.root_loops)
-            where = flat_index(self.root_loops, output.type.shape)
+            where = stored_at(output, self.root_loops)
             stores.append(ir.Store(self.buffers[output], where, result))
         return [*evaluate.prelude, *stores]
 

@@ -3,7 +3,7 @@
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
 Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop, cond,
-late. An op is a row of its family's table; importing this package fills the table.
+late, state. An op is a row of its family's table; importing this package fills the table.
 """
 
 from semel.ops import (
@@ -19,6 +19,7 @@ from semel.ops import (
     movement,
     opaque,
     reduce,
+    state,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "movement",
     "opaque",
     "reduce",
+    "state",
 ]

@@ -50,6 +50,22 @@ class ParamAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class StateAttrs:
+    """A tensor that is kept between runs, known by `name`; `init` is its first value, or zeros."""
+
+    name: str
+    type: TensorType
+    init: Storage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAttrs:
+    """Where the new elements begin along each axis of the state."""
+
+    starts: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScalarAttrs:
     """One number of shape (), rounded to `dtype` when it is made.
 

@@ -31,9 +31,21 @@ def evaluate(
 ) -> list[Array]:
     """The outputs in order, as fresh C-contiguous arrays."""
     graph, _ = with_counts(graph)
+    values, _ = evaluate_nodes(graph, inputs, variables or {}, {})
+    # order="C" turns a 0-d result into a copy too, and keeps its shape.
+    return [np.array(values[n], order="C") for _, n in graph.results]
+
+
+def evaluate_nodes(
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    variables: Mapping[str, int],
+    states: Mapping[str, Array],
+) -> tuple[dict[Node, Array], dict[str, int]]:
+    """Every node of a graph that says where its late sizes come from, and every variable."""
     conditions = guards(graph)
     arrays = _input_arrays(graph, inputs)
-    env = _bind(graph, arrays, dict(variables or {}), conditions)
+    env = _bind(graph, arrays, dict(variables), conditions)
     _check_shapes(graph, arrays, env)
     values: dict[Node, Array] = {}
     counts = graph.counts
@@ -41,12 +53,13 @@ def evaluate(
         for node in graph.nodes:
             if node.op.name == "input":
                 values[node] = arrays[node.attrs.name]
+            elif node.op.name == "state":
+                values[node] = states[node.attrs.name]
             else:
                 values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
             for variable in counts.get(node, ()):
                 _rebind(variable, int(values[node]), env, conditions)
-    # order="C" turns a 0-d result into a copy too, and keeps its shape.
-    return [np.array(values[n], order="C") for _, n in graph.results]
+    return values, env
 
 
 def evaluate_node(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:

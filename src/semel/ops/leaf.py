@@ -1,10 +1,11 @@
-"""Leaves: where values come from. input, constant, param, scalar.
+"""Leaves: where values come from. input, constant, param, state, scalar.
 
     attrs --> a value with no operands
 
 An `input` comes with every run. A `constant` is sealed data that passes may fold. A
 `param` is data that its owner may replace, so nothing is ever computed from its content
-at compile time. A `scalar` is one number of shape (), equal by its bits.
+at compile time. A `state` is what the run before has left, of a fixed shape. A `scalar` is
+one number of shape (), equal by its bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from semel.errors import GraphError, InternalError
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import TensorType
-from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs
+from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs, StateAttrs
 from semel.ops.shapes import check_dims
 
 Array = np.ndarray[Any, Any]
@@ -41,8 +42,27 @@ def _infer_stored(attrs: ConstantAttrs | ParamAttrs) -> TensorType:
     return declared
 
 
+def _infer_state(attrs: StateAttrs) -> TensorType:
+    kind = attrs.type
+    if not attrs.name:
+        raise GraphError("state", f"needs a name, got {attrs.name!r} for {kind}.")
+    if not all(isinstance(dim, int) for dim in kind.shape):
+        raise GraphError(
+            "state",
+            f"the shape of '{attrs.name}' must be numbers, got {kind}.",
+            hint="Give it the largest shape; append() keeps track of how much of it is valid.",
+        )
+    check_dims("state", kind.shape)
+    if attrs.init is not None:
+        array = attrs.init.array
+        if array.dtype != kind.dtype.numpy or array.shape != kind.shape:
+            found = f"{array.dtype} of shape {array.shape}"
+            raise GraphError("state", f"the first value must be {kind}, got {found}.")
+    return kind
+
+
 def _reference_input(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
-    raise InternalError("input", f"'{node.attrs.name}' has no value of its own.")
+    raise InternalError(node.op.name, f"'{node.attrs.name}' has no value of its own.")
 
 
 def _reference_stored(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
@@ -62,6 +82,7 @@ _ROWS: tuple[tuple[str, type, Callable[..., Any], Callable[..., Any]], ...] = (
     ("input", InputAttrs, _infer_input, _reference_input),
     ("constant", ConstantAttrs, _infer_stored, _reference_stored),
     ("param", ParamAttrs, _infer_stored, _reference_stored),
+    ("state", StateAttrs, _infer_state, _reference_input),
     ("scalar", ScalarAttrs, _infer_scalar, _reference_scalar),
 )
 

@@ -14,12 +14,13 @@ from semel.plan.state import (
     PlainKeeper,
     PlainOutputKeeper,
     PlanState,
+    StateKeeper,
     is_answered_for,
 )
 from semel.plan.writers import OutputWriters
 
 #: For the buffers of a compiled plan that are neither input nor output.
-_KEEPERS = {"arena": IntermediateKeeper, "constant": ConstantKeeper}
+_KEEPERS = {"arena": IntermediateKeeper, "constant": ConstantKeeper, "state": StateKeeper}
 
 
 def adopt_buffers(parts: PlanParts, state: PlanState, writers: OutputWriters | None) -> None:

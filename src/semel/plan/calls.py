@@ -147,8 +147,9 @@ class Calls:
         return buffer.array(buffer.shape).copy
 
     def _has_late_shape(self, index: int) -> bool:
-        """Whether only a run says how large an output is."""
+        """Whether each run says anew how large an output is."""
         late = {v.variable.name for v in self._engine.parts.late}
+        late.update(self._engine.state.held_values())
         kinds = (io.type for io in self._engine.parts.output_io if io.index == index)
         return bool(late) and any(
             v.name in late for k in kinds for d in k.shape for v in variables(d)

@@ -30,6 +30,7 @@ from semel.plan.release import passing_ranges
 from semel.plan.report.told import tell_growth
 from semel.plan.resolve import INTERRUPTED, resolve_code
 from semel.plan.state import PlanState
+from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
@@ -46,14 +47,16 @@ class Engine:
         self.parts, self.store = parts, store
         #: What the plan does. Another one with the same rows may explain them better.
         self.program: Program = parts.program
-        self.index = {v.variable.name: i for i, v in enumerate(parts.variables)}
-        self.state = PlanState(parts.variables, parts.input_io, parts.late)
+        self.index = {v.variable.name: i for i, v in enumerate(parts.variables) if v.next is None}
+        self.state = PlanState(parts.variables, parts.input_io, parts.late, len(parts.states))
         self.state.request_capacity = weakref.WeakMethod(self.ensure_capacity)
         self.hold = self.state.hold
         self.lock = self.hold.lock
         self.growths = 0
+        self._failures = 0  # runs that were begun and did not end well, as far as states know
         self.executable: Executable = parts.device.link(self._flatten())
         self.state.run = self.executable.state
+        self.state.keep_all()
         adopt_buffers(parts, self.state, self.writers)
         self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
         self.plain_enter = self._poisoned if "poison" in settings().debug else self.executable.call
@@ -125,6 +128,15 @@ class Engine:
         if run.is_dirty:
             run.forget_pending()
             self.state.version += 1
+        if self.parts.states:
+            self._note_failures()
+
+    def _note_failures(self) -> None:
+        """A run that was begun and did not end well has spoilt what it was updating in place."""
+        run = self.state.run
+        if run.attempts - run.generation != self._failures:
+            self._failures = run.attempts - run.generation
+            spoil_states(self)
 
     def _poisoned(self) -> int:
         """The entry of SEMEL_DEBUG=poison: stale memory is NaN, so that reading it shows."""
@@ -163,6 +175,13 @@ class Engine:
         for name, value in values.items():
             if name not in index:
                 known = ", ".join(index) or "none"
+                if name in self.state.held_values():
+                    raise VariableError(
+                        "plan",
+                        f"'{name}' is kept between runs and goes on by itself, nobody binds it.",
+                        hint="plan.states.truncate() and reset() take it back.",
+                        variable=name,
+                    )
                 if any(v.variable.name == name for v in self.parts.late):
                     raise VariableError(
                         "plan",
@@ -301,12 +320,17 @@ class Engine:
         """Put the bound arrays where they belong, and enter runs the way they need."""
         try:
             self.state.is_moving = True
-            self.bindings.attach(self.linked.bases)
+            self.bindings.attach(self._io_bases())
             plain = self.plain_enter
             self.enter = plain if self.bindings.is_silent else partial(self.bindings.run, plain)
             self.state.is_moving = False
         finally:
             self.check_moved()
+
+    def _io_bases(self) -> dict[int, int]:
+        """The bases that arrays can be bound to; those of states move when runs succeed."""
+        halves = {index for s in self.parts.states for index in (s.index, s.other)}
+        return {index: base for index, base in self.linked.bases.items() if index not in halves}
 
     def check_moved(self) -> None:
         """A signal that comes while memory moves leaves nothing that could be used safely."""
@@ -359,6 +383,8 @@ class Engine:
             state.void("the process was forked")
             state.run.reset()
             state.run.forget_pending()
+            if self.parts.states:
+                self._note_failures()
             for keeper in state.inputs.values():
                 if not keeper.is_bound:
                     keeper.forget()

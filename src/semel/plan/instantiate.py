@@ -6,12 +6,13 @@ Program  --instantiate-->  ExecutionPlan
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from semel.config import settings
 from semel.errors import VariableError
 from semel.plan.check import check_plan
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import PlanVariable, Program, check_program
+from semel.plan.program import Program, check_program
 from semel.plan.report.told import tell_memory
 from semel.plan.store import ProgramStore, StoreOptions, first_capacities
 from semel.runtime.device import find_device
@@ -39,8 +40,10 @@ def instantiate(
     device = find_device(program.device)
     count = device.default_threads() if threads is None else threads
     declared = [
-        PlanVariable(v, first.get(v.name), capacities.get(v.name))
-        for v in (known.variable for known in program.variables)
+        known
+        if known.next is not None
+        else replace(known, initial=first.get(name), capacity=capacities.get(name))
+        for name, known in ((v.variable.name, v) for v in program.variables)
     ]
     plan = ExecutionPlan(check_plan(program, store.buffers, device, count, declared), store)
     store.check_scratch(plan.memory.scratch_bytes)
@@ -50,7 +53,7 @@ def instantiate(
 
 def _checked_bindings(program: Program, bindings: Mapping[str, int]) -> dict[str, int]:
     """The first values of variables by name, each within its bounds."""
-    known = {v.variable.name: v.variable for v in program.variables}
+    known = {v.variable.name: v.variable for v in program.variables if v.next is None}
     unknown = [name for name in bindings if name not in known]
     if unknown:
         raise VariableError(

@@ -41,7 +41,7 @@ from semel.plan.rows import (
 from semel.plan.tree import Placed
 from semel.runtime.bases import FIXED, Place
 from semel.runtime.linked import FlatProgram
-from semel.runtime.optable import TableInput, TableLoop, TableRebind, TableRow, TableStep
+from semel.runtime.optable import TableHeld, TableInput, TableLoop, TableRebind, TableRow, TableStep
 
 _COPY_TILE_BYTES = 256 << 10
 
@@ -54,7 +54,8 @@ class LinkedRows:
     no row, stand as early as what they must follow allows. `before[i]` are the positions that
     must come before i: dependencies, and the nearest rows that it shares bytes with; of the first
     rows of a body, the row that it belongs to. `bases` has
-    the number of the base of each buffer that can move: those of inputs and outputs.
+    the number of the base of each buffer that can move: those of inputs and outputs, and of
+    states whose next value is made in a second buffer.
     """
 
     steps: list[list[list[int]]] = field(default_factory=list)
@@ -82,7 +83,11 @@ class LinkedRows:
             bounds=tuple((v.variable.min, NO_LIMIT if v.top is None else v.top) for v in known),
             initial=tuple(v.initial for v in known),
             guards=tuple(expr for expr, _ in parts.guards),
-            inputs=tuple(TableInput(io.name, io.type.shape) for io in parts.input_io),
+            inputs=(
+                *(TableInput(io.name, io.type.shape) for io in parts.input_io),
+                # Of a state only whether it is valid, which is told like what was written.
+                *(TableInput(state.name, ()) for state in parts.states),
+            ),
             rows=tuple(self.rows),
             steps=tuple(self.table_steps),
             loops=tuple(self.table_loops),
@@ -91,6 +96,12 @@ class LinkedRows:
             bases=tuple(parts.buffers[index].address for index in self.bases),
             threads=parts.threads,
             scratch_bytes=parts.scope.scratch_bytes(parts.ops),
+            held=tuple(TableHeld(v.variable, v.next) for v in known if v.next is not None),
+            flips=tuple(
+                (self.bases[s.index], self.bases[s.other])
+                for s in parts.states
+                if s.other is not None
+            ),
         )
 
 
@@ -124,6 +135,9 @@ class _Linker:
     def __init__(self, parts: PlanParts) -> None:
         self._parts, self._ops, self._scope = parts, parts.ops, parts.scope
         movable = dict.fromkeys(io.index for io in (*parts.input_io, *parts.output_io))
+        for state in parts.states:
+            if state.other is not None:
+                movable.update(dict.fromkeys((state.index, state.other)))
         bases = {index: number for number, index in enumerate(movable)}
         self._made = LinkedRows(before=[()] * len(parts.ops), bases=bases)
         self._accesses = [self._access(i) for i in range(len(parts.ops))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from semel.ir.expr import Dim, Variable
 from semel.locks import computed_once
-from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, bounded_variables
 from semel.plan.rows import PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.scope import RowScope
 from semel.plan.tree import Placed
@@ -99,6 +99,11 @@ class PlanParts:
         return self.program.outputs
 
     @property
+    def states(self) -> tuple[ProgramState, ...]:
+        """What is kept between runs."""
+        return self.program.states
+
+    @property
     def alias_ids(self) -> tuple[int, ...]:
         """Further ids that release callbacks are told about."""
         return self.program.alias_ids
@@ -144,6 +149,7 @@ class PlanMemory:
     weights_bytes: int = 0
     arena_bytes: int = 0
     io_bytes: int = 0
+    state_bytes: int = 0
     scratch_bytes: int = 0
     naive_bytes: int = 0
     measure: Callable[[Mapping[str, int]], PlanMemory] | None = field(
@@ -158,10 +164,10 @@ class PlanMemory:
     @property
     def own_bytes(self) -> int:
         """What this plan holds for itself, which is also what a clone costs."""
-        return self.arena_bytes + self.io_bytes + self.scratch_bytes
+        return self.arena_bytes + self.io_bytes + self.state_bytes + self.scratch_bytes
 
     def __str__(self) -> str:
-        parts = ("weights", "arena", "io", "scratch")
+        parts = ["weights", "arena", "io", *(["state"] if self.state_bytes else []), "scratch"]
         sizes = ", ".join(f"{name} {getattr(self, f'{name}_bytes'):,}" for name in parts)
         return f"{self.peak_bytes:,} bytes ({sizes}); a clone takes {self.own_bytes:,}"
 

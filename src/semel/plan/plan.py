@@ -48,6 +48,7 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
+from semel.plan.states import PlanStates, copy_states
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer
@@ -170,9 +171,14 @@ class ExecutionPlan:
     @property
     def variables(self) -> dict[str, int | None]:
         """Current values by name; None: never bound, or late and not found out by a good run."""
-        values = self._engine.state.current_values()
+        values = {**self._engine.state.current_values(), **self._engine.state.held_values()}
         known = (*self._engine.parts.variables, *self._engine.parts.late)
         return {v.variable.name: values.get(v.variable.name) for v in known}
+
+    @property
+    def states(self) -> PlanStates:
+        """What is kept between runs, by name: to read, write, reset, truncate, snapshot."""
+        return PlanStates(self._engine)
 
     @property
     def signals(self) -> dict[str, TimelineSignal]:
@@ -422,9 +428,9 @@ class ExecutionPlan:
     def clone(self, *, threads: int | None = None) -> ExecutionPlan:
         """A plan of its own over the same kernels and constants, which may run at the same time.
 
-        It starts with copies of the inputs and with the same variables; its outputs are void
-        until it runs. In a plan built by hand, buffers that are neither written nor declared
-        as inputs count as constants and are shared.
+        It starts with copies of the inputs and of its states, and with the same variables; its
+        outputs are void until it runs. In a plan built by hand, buffers that are neither written
+        nor declared as inputs count as constants and are shared.
         """
         given = take_threads("clone", threads)
         self._engine.state.check_alive()
@@ -459,7 +465,9 @@ class ExecutionPlan:
 
     def _take_over(self, source: ExecutionPlan) -> None:
         """Start with the variables and inputs of another plan of the same program."""
-        values = source._engine.state.bound_values()
+        held = source._engine.state.held_values()
+        known = source._engine.state.bound_values()
+        values = {name: value for name, value in known.items() if name not in held}
         self._engine.ensure_capacity(values)
         for name, keeper in source._engine.state.inputs.items():
             shape = keeper.recorded_shape()
@@ -473,6 +481,7 @@ class ExecutionPlan:
                 self._engine.parts.buffers[keeper.index].put(array)
                 self._engine.state.inputs[name].record(shape)
         self._engine.set_values(values)
+        copy_states(source._engine, self._engine)
         self._engine.state.run.set_marks(dict(enumerate(source._engine.state.run.marks)))
         self.compile_count = source.compile_count
 
@@ -501,7 +510,8 @@ class ExecutionPlan:
         """
         self._engine.state.check_alive()
         values = {name: value for name, value in values.items() if name in self._engine.index}
-        known = {**self._engine.state.bound_values(), **values}
+        state = self._engine.state
+        known = {**state.bound_values(), **state.held_values(), **values}
         arrays = {io: read(io.name, _shape_at(io, known)) for io in self._engine.parts.input_io}
         for io, array in arrays.items():
             self._engine.state.inputs[io.name].begin_write(array.shape)

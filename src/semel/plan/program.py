@@ -17,27 +17,27 @@ from typing import Any
 import numpy as np
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
-from semel.ir.types import TensorType
+from semel.ir.expr import Dim, Variable, is_positive, substitute, upper_bound, variables
+from semel.ir.types import Shape, TensorType
 from semel.plan.pickled import reduce_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
-#: Where a value of a compiled program lies: in the IO block, in the arena, or in the program.
-PLACES = ("io", "arena", "constant")
-#: Where all values of a plan built by hand lie: in memory that it was given, which keeps its
-#: contents between runs.
-GIVEN = "state"
+#: Where a value of a compiled program lies: in the IO block, in the arena, in the program, or in
+#: memory of its plan that keeps its contents between runs.
+PLACES = ("io", "arena", "constant", "state")
+#: Where all values of a plan built by hand lie: in memory that it was given.
+GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramValue:
     """One tensor. `place` is one of PLACES, or GIVEN; a constant has its `array`.
 
-    An arena value is alive from row `first` to row `last`, both included. `node_ids` are the
-    graph nodes that it holds.
+    A state may have one too, as its first value; else that is zeros. An arena value is alive from
+    row `first` to row `last`, both included. `node_ids` are the graph nodes that it holds.
     """
 
     name: str
@@ -59,16 +59,44 @@ class PlanIO:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramState:
+    """A tensor that is kept between runs, known by `name`: value `index`, of its largest shape.
+
+    Where a run makes the next value in a second buffer, that is value `other`, and a run that
+    succeeds lets the two change places. If rows are appended along `axis`, those before `cursor`,
+    a held variable, are valid. `is_append`: a run writes behind the cursor only, so that one that
+    fails leaves all that is valid as it was. `why` says, for people, why it is updated in this way.
+    """
+
+    name: str
+    index: int
+    other: int | None = None
+    axis: int | None = None
+    cursor: str | None = None
+    is_append: bool = False
+    why: str = ""
+
+    @property
+    def how(self) -> str:
+        """How a run updates it, in a word or two."""
+        if not self.why:
+            return "read only"
+        return "in place" if self.other is None else "double-buffered"
+
+
+@dataclass(frozen=True, slots=True)
 class PlanVariable:
     """A variable of the plan; `capacity` is what its buffers hold if it has no maximum.
 
-    A late one has a `limit`, and room for the most that this can be.
+    A late one has a `limit`, and room for the most that this can be. A held one has `next`: what it
+    is when a run has succeeded; nobody binds it.
     """
 
     variable: Variable
     initial: int | None = None
     capacity: int | None = None
     limit: Dim | None = None
+    next: Dim | None = None
 
     @property
     def top(self) -> int | None:
@@ -125,6 +153,7 @@ class Program:
     after: dict[int, tuple[int, ...]] = field(default_factory=dict)
     run_order: tuple[int, ...] | None = None
     alias_ids: tuple[int, ...] = ()
+    states: tuple[ProgramState, ...] = ()
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
@@ -152,7 +181,7 @@ class Program:
         return reduce_program(self)
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
-        """The constants, by value: what a plan file stores as bytes."""
+        """Constants and first values of states, by value: what a plan file stores as bytes."""
         return {i: v.array for i, v in enumerate(self.values) if v.array is not None}
 
 
@@ -161,18 +190,61 @@ def check_program(program: Program) -> None:
     for value in program.values:
         if value.place not in PLACES:
             raise PlanError(value.name, f"place of a value must be known, got {value.place!r}.")
-        if (value.place == "constant") != (value.array is not None):
+        if value.place != "state" and (value.place == "constant") != (value.array is not None):
             raise PlanError(value.name, "a constant has an array, and nothing else has.")
     for kind, named in (("input", program.inputs), ("output", program.outputs)):
         for io in named:
             found = program.values[io.index].place
             if found != "io":
                 raise PlanError(io.name, f"an {kind} of the program must lie in io, is {found}.")
+    _check_states(program)
     for row in (placed.row for placed in program.walk()):
         if not all(0 <= arg < len(program.values) for arg in row.buffer_indices):
             raise PlanError("program", f"args must be values of it, got {row.buffer_indices}.")
         if isinstance(row, PreparedKernel):
             _check_written(program, row)
+
+
+def _check_states(program: Program) -> None:
+    """Every value that is kept belongs to one state, and what states say fits their values."""
+    held = {v.variable.name: v for v in program.variables if v.next is not None}
+    seen: set[int] = set()
+    for state in program.states:
+        where, halves = f"state '{state.name}'", [state.index]
+        halves += [] if state.other is None else [state.other]
+        values = [program.values[i] for i in halves if 0 <= i < len(program.values)]
+        if len(values) != len(halves) or any(v.place != "state" for v in values):
+            raise PlanError(where, f"must lie in values that are states, got {halves}.")
+        if any(v.type != values[0].type for v in values) or seen & set(halves):
+            raise PlanError(where, "must have values of its own, of one type.")
+        seen.update(halves)
+        shape = values[0].type.shape
+        if not all(isinstance(dim, int) for dim in shape):
+            raise PlanError(where, f"must have a shape of numbers, got {values[0].type}.")
+        _check_cursor(where, state, shape, held)
+    if len({state.name for state in program.states}) != len(program.states):
+        raise PlanError("program", "each state needs a name of its own.")
+    for i, value in enumerate(program.values):
+        if value.place == "state" and i not in seen:
+            raise PlanError(value.name, "a value that is kept must be that of a state.")
+
+
+def _check_cursor(
+    where: str, state: ProgramState, shape: Shape, held: Mapping[str, PlanVariable]
+) -> None:
+    if (state.axis is None) != (state.cursor is None):
+        raise PlanError(where, "a cursor needs an axis, and an axis a cursor.")
+    if state.axis is None or state.cursor is None:
+        if state.is_append:
+            raise PlanError(where, "rows are appended behind a cursor, it has none.")
+        return
+    cursor = held.get(state.cursor)
+    if cursor is None or cursor.initial is None:
+        raise PlanError(where, f"its cursor must be a held variable, got '{state.cursor}'.")
+    room = shape[state.axis] if 0 <= state.axis < len(shape) else None
+    low, most = cursor.variable.min, cursor.variable.max
+    if room is None or most is None or low < 0 or is_positive(most - room):
+        raise PlanError(where, f"'{state.cursor}' must stay inside axis {state.axis} of {shape}.")
 
 
 def _check_written(program: Program, row: PreparedKernel) -> None:

@@ -16,6 +16,7 @@ from semel.errors import (
     InternalError,
     PlanError,
     SemelError,
+    StateError,
     VariableError,
 )
 from semel.ir import abi
@@ -27,6 +28,7 @@ from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.scope import RowScope
 from semel.plan.state import PlanState
+from semel.plan.states import invalid_error
 
 
 def variable_error(variable: Variable, value: int) -> VariableError:
@@ -63,17 +65,28 @@ def late_error(variable: Variable, value: int) -> VariableError:
     )
 
 
-def guard_error(parts: PlanParts, state: PlanState) -> VariableError:
+def guard_error(parts: PlanParts, state: PlanState) -> SemelError:
     """A guard does not hold at the pending values, or at those that a run found out."""
     expr, message = parts.guards[state.run.error_index]
     values = {**state.pending_values(), **state.late_values()}
     found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
+    cursors = [v.name for v in variables(expr) if v.name in state.held_values()]
+    if cursors:
+        return StateError(
+            "guard",
+            f"{message.removesuffix('.')}. Found {found}.",
+            hint="plan.states.truncate(rows) or reset() make room, or a state of a larger shape.",
+            cursor=cursors[0],
+            values=values,
+        )
     return VariableError("guard", f"{message.removesuffix('.')}. Found {found}.", values=values)
 
 
-def written_error(parts: PlanParts, state: PlanState) -> InputError:
-    """An input was not written for the pending values."""
+def written_error(parts: PlanParts, state: PlanState) -> PlanError | InputError:
+    """An input was not written for the pending values, or a state is invalid."""
     i, dim = state.run.input_check
+    if i >= len(parts.input_io):
+        return invalid_error(parts.states[i - len(parts.input_io)].name)
     io = parts.input_io[i]
     where = f"input '{io.name}'"
     if dim < 0:

@@ -33,6 +33,7 @@ class PlanState:
         variables: Sequence[PlanVariable],
         inputs: Sequence[PlanIO],
         late: Sequence[PlanVariable] = (),
+        num_states: int = 0,
     ) -> None:
         self.hold = Hold()
         self.version = 0
@@ -49,11 +50,13 @@ class PlanState:
         self._names = tuple(v.variable.name for v in variables)
         self._bounds = {v.variable.name: v.variable for v in variables}
         self._late = tuple(v.variable.name for v in late)
+        self._held = {v.variable.name: i for i, v in enumerate(variables) if v.next is not None}
         self.inputs: dict[str, InputKeeper] = {}
         first = 0
         for io in inputs:
             self.inputs[io.name] = InputKeeper(self, io, first)
             first += 1 + io.type.rank
+        self._first_kept, self._num_states = first, num_states
 
     def current_values(self) -> dict[str, int]:
         """The variables by name: bound ones, and those that the last good run found out."""
@@ -70,6 +73,33 @@ class PlanState:
         """What the last rebind of each late variable found, in a good run or not."""
         first = len(self._names)
         return {name: self.run.value(first + i) for i, name in enumerate(self._late)}
+
+    # ------------------------------------------------------------ what is kept between runs
+
+    def held_values(self) -> dict[str, int]:
+        """The held variables by name, as the next run will have them."""
+        return {name: self.run.pending[i] for name, i in self._held.items()}
+
+    def set_held(self, values: Mapping[str, int]) -> None:
+        """Let the next run go on from these."""
+        for name, value in values.items():
+            self.run.pending[self._held[name]] = value
+        self.run.mark_dirty()
+
+    def is_kept(self, number: int) -> bool:
+        """Whether a state is valid; the runner asks that at each bind."""
+        return bool(self.run.recorded[self._first_kept + number] == 1)
+
+    def set_kept(self, number: int, is_kept: bool) -> None:
+        """A state is valid from now on, or not."""
+        self.run.recorded[self._first_kept + number] = 1 if is_kept else -1
+        self.run.mark_dirty()
+
+    def keep_all(self) -> None:
+        """All states hold their first values."""
+        self.run.recorded[self._first_kept : self._first_kept + self._num_states] = 1
+
+    # ------------------------------------------------------------ values and shapes
 
     def pending_values(self) -> dict[str, int]:
         """The values of the bind that is being checked."""
@@ -141,6 +171,8 @@ class PlanState:
         found: dict[str, tuple[int, str]] = {}
         for name, shape in shapes.items():
             for variable, value, source in self.inputs[name].match(shape):
+                if variable in self._held:
+                    continue  # not for an array to say: the runner compares
                 known = found.setdefault(variable, (value, source))
                 if known[0] != value:
                     raise InputError(
@@ -408,6 +440,18 @@ class IntermediateKeeper(OutputKeeper):
         raise PlanError(
             "intermediate", "shares its memory with other values.", hint="Make it an output."
         )
+
+
+class StateKeeper(OutputKeeper):
+    """Answers for memory of a state, of which more is to know than its bytes."""
+
+    def begin_part_write(self) -> None:
+        raise PlanError(
+            "copyin", "a state is written by its plan.", hint="Use plan.states.write()."
+        )
+
+    def begin_read(self, part: ByteSpan | None = None) -> ConcreteShape:
+        raise PlanError("state", "is not read as a buffer.", hint="Use plan.states.read(name).")
 
 
 class ConstantKeeper(OutputKeeper):

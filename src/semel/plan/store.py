@@ -4,7 +4,8 @@
 
 Inputs and outputs of a compiled program lie in one IO block, intermediates share one arena, both
 sized for the variables' maxima. A variable without a maximum gets a capacity that grows on demand.
-Constants are shared by all plans of a program.
+States lie in a block of their own, which never moves. Constants are shared by all plans of a
+program.
 
 A plan built by hand has the buffers that it was given and no store; `fork_buffers` makes those of
 its clones.
@@ -54,12 +55,8 @@ class Layout:
         self._device = program.device
         self.sizes = sizes
         self.offsets = [0] * len(values)
-        self.io_bytes = 0
-        for i, value in enumerate(values):
-            if value.place == "io":
-                self.offsets[i] = self.io_bytes
-                # A line of slack, as for every buffer of its own.
-                self.io_bytes += align(max(self.sizes[i], 1)) + 64
+        self.io_bytes = self._in_a_row(values, "io")
+        self.state_bytes = self._in_a_row(values, "state")
         arena = [i for i, value in enumerate(values) if value.place == "arena"]
         placed = plan_memory(
             [
@@ -76,6 +73,15 @@ class Layout:
         self.weights_bytes = sum(
             size for size, v in zip(self.sizes, values, strict=True) if v.place == "constant"
         )
+
+    def _in_a_row(self, values: Sequence[ProgramValue], place: str) -> int:
+        """Values of a place one after the other, each with a line of slack; what they take."""
+        end = 0
+        for i, value in enumerate(values):
+            if value.place == place:
+                self.offsets[i] = end
+                end += align(max(self.sizes[i], 1)) + 64
+        return end
 
     @staticmethod
     def within(program: Program, capacities: Mapping[str, int], is_shared: bool) -> Layout:
@@ -98,7 +104,7 @@ class Layout:
 
     def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
         """Refuse what does not fit before anything is allocated."""
-        own = self.io_bytes + self.arena_bytes + scratch
+        own = self.io_bytes + self.arena_bytes + self.state_bytes + scratch
         wanted = own + self.weights_bytes
         if memory_limit is not None and wanted > memory_limit:
             raise OutOfMemoryError(self._device, wanted, memory_limit)
@@ -110,6 +116,7 @@ class Layout:
             weights_bytes=self.weights_bytes,
             arena_bytes=self.arena_bytes,
             io_bytes=self.io_bytes,
+            state_bytes=self.state_bytes,
             naive_bytes=self.naive_bytes,
         )
 
@@ -150,11 +157,15 @@ class ProgramStore:
         layout = self._layout(capacities)
         layout.check_limit(options.memory_limit)
         self.constants = constants_of(program)
+        self.states = self._device.allocate(layout.state_bytes, mapped=layout.state_bytes > 0)
         self._allocate(layout)
         self.buffers = tuple(
             Buffer.window(*self._where(i), value.type, program.device)
             for i, value in enumerate(program.values)
         )
+        for i, value in enumerate(program.values):
+            if value.place == "state" and value.array is not None:
+                self.states.copy_in(layout.offsets[i], value.array)
 
     def again(self) -> ProgramStore:
         """As much memory for another plan."""
@@ -176,6 +187,8 @@ class ProgramStore:
                 return self.constants[i], 0, layout.sizes[i]
             case "arena":
                 return self.arena, layout.offsets[i], layout.sizes[i]
+            case "state":
+                return self.states, layout.offsets[i], layout.sizes[i]
             case _:
                 return self.io, layout.offsets[i], layout.sizes[i]
 
@@ -251,7 +264,7 @@ def constants_of(program: Program) -> dict[int, Memory]:
     if found is None:
         found = {}
         for i, value in enumerate(program.values):
-            if value.array is not None:
+            if value.place == "constant":
                 found[i] = _constant(value, find_device(program.device))
         _constant_memory[program] = found
     return found

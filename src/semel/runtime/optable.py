@@ -318,6 +318,7 @@ class OpTable:
         ]
         for register, _ in pairs:
             self._program.check_holds(register, end)
+        self.held_numbers, self.flips = tuple(number for _, number in pairs), tuple(flips)
         self._table(Header.HELD, Header.NUM_HELD, pairs, 2)
         self._table(Header.FLIPS, Header.NUM_FLIPS, flips, 2)
         self.header[Header.HAS_COMMIT] = bool(held or flips)

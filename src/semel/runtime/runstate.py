@@ -39,8 +39,11 @@ class RunState:
         self.dirty[0] = 1
 
     def forget_pending(self) -> None:
-        """Go back to the values that are bound."""
+        """Go back to the values that are bound; what a run has left to the next one stays."""
+        left = {number: self.pending[number] for number in self._table.held_numbers}
         self._table.pending[:] = self._table.current
+        for number, value in left.items():
+            self.pending[number] = value
 
     def value(self, number: int) -> int:
         """What a variable is in the run: late ones are numbered behind the bound ones."""
@@ -87,6 +90,10 @@ class RunState:
     def set_base(self, number: int, address: int) -> None:
         """Memory that may move lies here from the next run on."""
         self._table.set_base(number, address)
+
+    def base(self, number: int) -> int:
+        """Where memory that may move lies at the next run."""
+        return self._table.base(number)
 
     def swap_base(self, number: int, address: int) -> int:
         """Like `set_base`, and the outputs are of no run; which run they were of, if of one."""
@@ -158,3 +165,5 @@ class RunState:
         table.recorded[:] = before.recorded
         for word in (Header.GENERATION, Header.ATTEMPTS):
             self._words[word] = old._words[word]
+        for number in (base for pair in table.flips for base in pair):
+            self.set_base(number, before.base(number))

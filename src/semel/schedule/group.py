@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from semel.ir.expr import Dim, Index, Variable
 from semel.ir.graph import Graph, Node
+from semel.ir.types import Shape
 from semel.ops.index_maps import Indices
-from semel.schedule.reasons import Reason
+from semel.ops.state import stored_shape
+from semel.schedule.reasons import Reason, Why
 
 #: Terms of an index above which computing it costs more than storing what it selects from;
 #: a chain of reshapes and permutes doubles them at every step.
@@ -60,6 +62,11 @@ class Group:
     body: LoopBody | BranchBody | None = None  # what a loop repeats, a branch chooses from
 
     @property
+    def shape(self) -> Shape:
+        """The shape of what is computed: of the update of a state, its new elements."""
+        return stored_shape(self.root)
+
+    @property
     def bodies(self) -> tuple[tuple[str, Schedule], ...]:
         """The schedules of a loop's or a branch's bodies, and what each is called in numbers."""
         match self.body:
@@ -98,15 +105,31 @@ class BranchBody:
 
 
 @dataclass(frozen=True)
+class StateRule:
+    """How a state is updated: `versions` are the leaf and its updates, in order.
+
+    If it `is_double`, the next value is made in a second buffer, and the two change places when a
+    run succeeds; else all versions lie in one. `why` says why that is.
+    """
+
+    name: str
+    versions: tuple[Node, ...]
+    is_double: bool
+    why: Why
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Groups in execution order, and `reasons` in the order in which they were found.
 
-    Reasons of the bodies of loops and branches are those of their own schedules.
+    Reasons of the bodies of loops and branches are those of their own schedules. `states` are those
+    that are updated.
     """
 
     graph: Graph
     groups: tuple[Group, ...]
     reasons: tuple[Reason, ...]
+    states: tuple[StateRule, ...] = ()
 
     @property
     def log(self) -> tuple[str, ...]:

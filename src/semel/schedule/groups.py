@@ -18,7 +18,7 @@ fused reduction or contraction is computed once; groups are in topological order
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
+from semel.ops.state import stored_shape
 from semel.schedule import reasons as why
 from semel.schedule.group import (
     DEAR,
@@ -62,6 +63,7 @@ from semel.schedule.group import (
 from semel.schedule.order import order_groups
 from semel.schedule.reasons import Reason, Why
 from semel.schedule.siblings import merge_siblings
+from semel.schedule.states import Conflict, order_states, resolve_conflict
 
 #: Columns up to which a matmul computes its left operand itself, row by row: two tiles.
 STAGED_COLUMNS = 256
@@ -88,15 +90,23 @@ def build_schedule(
     `panel` says how many columns of a contraction lowering takes at once, `stored` why the
     graph's outputs are wanted in memory; those named in `kept` are because they are kept.
     """
-    whys = [why.IS_KEPT if name in kept else stored for name in graph.names]
-    return _Scheduler(graph, fusion, panel, whys).run()
+    forced: dict[Node, Why] = {}
+    while True:
+        whys = [why.IS_KEPT if name in kept else stored for name in graph.names]
+        try:
+            return _Scheduler(graph, fusion, panel, whys, forced).run()
+        except Conflict as conflict:
+            graph, forced = resolve_conflict(graph, conflict, forced)
 
 
 def graph_to_run(graph: Graph) -> Graph:
-    """The graph with a copy of its own for every output that is an input or a constant."""
+    """The graph with a copy of its own for every output that is an input, a constant or a state."""
+    first = len(graph.late) + len(graph.updates)
     outputs = [
-        make_node("reshape", (n,), ReshapeAttrs(n.type.shape)) if n.op.kind == "leaf" else n
-        for n in graph.outputs
+        make_node("reshape", (n,), ReshapeAttrs(n.type.shape))
+        if n.op.kind == "leaf" or (n.op.kind == "update" and i >= first)
+        else n
+        for i, n in enumerate(graph.outputs)
     ]
     return graph.with_outputs(outputs)
 
@@ -124,8 +134,16 @@ class _Wanted:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, fusion: bool, panel: PanelWidth, whys: Sequence[Why]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        fusion: bool,
+        panel: PanelWidth,
+        whys: Sequence[Why],
+        forced: Mapping[Node, Why],
+    ) -> None:
         self.graph, self.fusion, self.panel, self.whys = graph, fusion, panel, whys
+        self.forced = forced
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
         self.users = users(graph.nodes)
         self.home: dict[Node, Group] = {}
@@ -143,8 +161,15 @@ class _Scheduler:
         for node, reason in zip(self.graph.outputs, self.whys, strict=True):
             self.wanted[node].is_forced = True
             self.wanted[node].why = self.wanted[node].why or reason
+        versions = self.graph.versions
+        updates = dict.fromkeys((n for v in versions.values() for n in v[1:]), why.UPDATES_STATE)
+        for node, cause in (*self.forced.items(), *updates.items()):
+            self.wanted[node].is_forced, self.wanted[node].why = True, cause
         for node in reversed(self.graph.nodes):
             self._visit(node)
+        states = order_states(
+            versions, self.home, self.depends, self._reaches, self._read_at, self.forced
+        )
         for group in self.groups:
             group.inside.reverse()
             group.reduces.reverse()
@@ -153,7 +178,11 @@ class _Scheduler:
                 self.reasons.append(Reason(gone.root, cause, joins=kept.root))
         for group in self.bodied.values():
             group.body = self._body(group)
-        return Schedule(self.graph, self._order(), tuple(self.reasons))
+        return Schedule(self.graph, self._order(), tuple(self.reasons), states)
+
+    def _read_at(self, version: Node) -> dict[Group, list[Indices]]:
+        """The groups that read a version of a state, and at which indices."""
+        return {group: list(at) for group, at in self.wanted[version].by.items()}
 
     # ------------------------------------------------------------ one node
 
@@ -169,7 +198,7 @@ class _Scheduler:
         if has_bodies(node):
             self._visit_bodied(node)
             return
-        host = self._choose_host(node, wanted)
+        host = None if node in self.forced else self._choose_host(node, wanted)
         is_shared = len(wanted.by) > 1
         if wanted.is_forced or host is None or (is_shared and not self._recompute(node)):
             if host is not None and self._may_host(node, host):
@@ -233,7 +262,7 @@ class _Scheduler:
 
     def _why_not(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """None if `node` may be computed inside `group`, else the reason it may not."""
-        if node.op.kind == "opaque":
+        if node.op.kind in ("opaque", "update"):
             return why.own_kernel(node.op.name)
         if group.kind == "opaque":
             return why.whole_operand(group.root.op.name)
@@ -428,10 +457,10 @@ class _Scheduler:
             return None
         if node.op.name not in _PURE_VIEWS:
             return why.ATTENDED
-        if len(indices) != 1:
-            return why.many_indices(len(indices))
-        if not is_query and not self._has_rows(node, group, indices[0]):
-            return why.NO_ROWS
+        for at in indices:  # of one tensor that is both keys and values there are two
+            is_row = any(group.keys in atoms(i) for i in at)
+            if is_row and not self._has_rows(node, group, at):
+                return why.NO_ROWS
         return None
 
     def _has_rows(self, node: Node, group: Group, at: Indices) -> bool:
@@ -500,7 +529,7 @@ class _Scheduler:
         while stack and len(found) < 2 and steps < 64:
             steps += 1
             for operand in stack.pop().inputs:
-                if operand.op.kind in ("leaf", "reduce", "contract", "opaque"):
+                if operand.op.kind in ("leaf", "reduce", "contract", "opaque", "update"):
                     if operand.op.name != "scalar":
                         found.add(operand)
                 else:
@@ -542,7 +571,7 @@ class _Scheduler:
 
     def _new_group(self, root: Node) -> Group:
         loops: list[Dim] = []
-        for dim in root.type.shape:
+        for dim in stored_shape(root):
             self._counter += 1
             loops.append(0 if dim == 1 else Index(f"i{self._counter}", dim))
         kind = root.op.kind if root.op.kind in ("opaque", "contract") else "loops"
@@ -582,6 +611,8 @@ class _Scheduler:
                 self._want_contracted(node, group, at)
             elif node.op.kind == "opaque":
                 self._want_from_memory(node, group)
+            elif node.op.kind == "update":
+                self._want(node.inputs[1], group, at)  # the old elements stay where they are
             else:
                 for k, operand in enumerate(node.inputs):
                     index = operand_index(node, k, at, self._gathered)
@@ -700,7 +731,7 @@ def _weights(graph: Graph) -> dict[Node, int]:
     """The work of computing a node from memory, as if nothing below were kept."""
     weight: dict[Node, int] = {}
     for node in graph.nodes:
-        if node.op.kind in ("leaf", "reduce", "contract", "opaque"):
+        if node.op.kind in ("leaf", "reduce", "contract", "opaque", "update"):
             weight[node] = 0 if node.op.name == "scalar" else 1
         else:
             weight[node] = min(node.op.cost + sum(weight[n] for n in node.inputs), 1000)
@@ -785,7 +816,7 @@ def _stays_inside(at: Indices, node: Node, axes: tuple[int, ...] = ()) -> bool:
 
 def _is_full(at: Indices, group: Group, node: Node) -> bool:
     """Whether `at` walks the root's own elements, inner loops perhaps under other names."""
-    if node.type.shape != group.root.type.shape:
+    if node.type.shape != group.shape:
         return False
     for i, loop in zip(at, group.loops, strict=True):
         if i == loop:

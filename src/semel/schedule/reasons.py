@@ -51,6 +51,16 @@ PREDICATE = Why("predicate", "a branch looks for its predicate in one place")
 SAME_READS = Why("same_reads", "they read the same tensor")
 ONE_NUMBER = Why("one_number", "each computes one number")
 
+UPDATES_STATE = Why("update", "it is the next value of a state")
+APPENDED = Why("behind_cursor", "new rows lie behind all that anybody reads of the old value")
+READ_BEFORE = Why("read_before", "whoever reads the old value does so before it is overwritten")
+READ_ELSEWHERE = Why(
+    "read_elsewhere", "the kernel that makes the next value reads other elements of the old one"
+)
+NEEDS_BOTH = Why("needs_both", "what reads the old value needs the next one")
+OLD_COPIED = Why("old_copied", "what reads the old value needs the next one, and reads a copy")
+NEW_APART = Why("new_apart", "the new elements need others of the old value, and are made first")
+
 TOO_LARGE = Why("too_large", "the kernel would grow too large")
 DEAR_INDEX = Why("dear_index", "its index would cost more than storing it")
 FOLLOWS_CONTRACTION = Why(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from semel.ir.expr import Index
+from semel.ir.expr import Index, product
 from semel.ir.graph import Node
 from semel.schedule.group import MAX_OUTPUTS, MAX_WORK, Group
 from semel.schedule.reasons import ONE_NUMBER, SAME_READS, Why
@@ -52,17 +52,17 @@ def _shape_key(group: Group) -> Any:
     extents = frozenset(
         (n.inputs[0].type.shape, getattr(n.attrs, "axes", n.attrs)) for n in group.reduces
     )
-    return group.root.type.shape, outer, extents
+    return group.shape, outer, extents
 
 
 def _why_together(a: Group, b: Group) -> Why | None:
     """Why two groups of equal shape are better one; None if they are not."""
     walked = {n.inputs[0].type.shape for n in (*a.reduces, *b.reduces)}
-    walked.add(a.root.type.shape)
+    walked.add(a.shape)
     common: set[Node] = set(a.reads) & set(b.reads)
     if any(n.type.shape in walked for n in common):
         return SAME_READS
-    return ONE_NUMBER if a.root.type.num_elements == 1 and not a.reduces else None
+    return ONE_NUMBER if product(a.shape) == 1 and not a.reduces else None
 
 
 def _fits(a: Group, b: Group) -> bool:

@@ -31,7 +31,14 @@ from semel.ir.plain import decode_plain
 from semel.ir.target import Target
 from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Prefix
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.program import (
+    GIVEN,
+    PlanIO,
+    PlanVariable,
+    Program,
+    ProgramState,
+    ProgramValue,
+)
 from semel.plan.rows import GRAPH, decode_rows
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, HostMemory
 from semel.runtime.buffer import Buffer, ConcreteShape
@@ -241,6 +248,7 @@ def read_program(
         },
         run_order=None if order is None else _ints(order),
         alias_ids=_ints(record.get("alias_ids", [])),
+        states=tuple(_read_state(entry) for entry in as_list(record.get("states", []))),
     )
     return program, constants
 
@@ -266,7 +274,8 @@ def _read_value(file: PlanFile, i: int, record: Any, constants: dict[int, Memory
     array = None
     if record["offset"] is not None:
         data = constant_bytes(file, as_int(record["offset"]), as_int(kind.num_bytes))
-        constants[i] = HostMemory.over(data)
+        if record["place"] == "constant":
+            constants[i] = HostMemory.over(data)
         shape = tuple(as_int(d) for d in kind.shape)
         array = np.ndarray(shape, kind.dtype.numpy, data.data)
     ids = _ints(record.get("ids", []))
@@ -293,11 +302,24 @@ def _read_io(entries: Any, count: int, dim: DimReader) -> tuple[PlanIO, ...]:
     return tuple(found.values())
 
 
+def _read_state(entry: Any) -> ProgramState:
+    name, index, other, axis, cursor, is_append, why = as_list(entry, 7)
+    return ProgramState(
+        as_text(name),
+        as_int(index),
+        None if other is None else as_int(other),
+        None if axis is None else as_int(axis),
+        None if cursor is None else as_text(cursor),
+        is_append is True,
+        as_text(why),
+    )
+
+
 def _read_variable(entry: Any, dim: DimReader) -> PlanVariable:
-    reference, initial, capacity = as_list(entry, 3)
+    reference, initial, capacity, following = as_list(entry, 4)
     variable = dim.variable(reference)
     first, room = (None if n is None else as_int(n) for n in (initial, capacity))
-    known = PlanVariable(variable, first, room)
+    known = PlanVariable(variable, first, room, next=None if following is None else dim(following))
     if first is not None:
         _check_value(known, first)
     return known

@@ -20,7 +20,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -313,9 +313,14 @@ def _encode_program(
         "results": list(program.results),
         "kept": [list(io) for io in program.kept],
         "guards": [[dim(expr), message] for expr, message in program.guards],
-        "variables": [[dim(v.variable), v.initial, v.capacity] for v in program.variables],
+        "variables": [
+            [dim(v.variable), v.initial, v.capacity, None if v.next is None else dim(v.next)]
+            for v in program.variables
+        ],
         "log": list(program.log),
     }
+    if program.states:
+        record["states"] = [list(astuple(state)) for state in program.states]
     if program.after:
         record["after"] = [[i, list(positions)] for i, positions in program.after.items()]
     if program.run_order is not None:

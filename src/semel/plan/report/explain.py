@@ -35,6 +35,7 @@ from semel.runtime.allocator import align
 if TYPE_CHECKING:
     from semel.plan.link import LinkedRows
     from semel.plan.parts import PlanMemory, PlanParts
+    from semel.plan.program import ProgramState
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,24 @@ class ExplainedMemory:
     weights_bytes: int
     arena_bytes: int
     io_bytes: int
+    state_bytes: int
     scratch_bytes: int
     peak_bytes: int
     naive_bytes: int
     live_bytes: int
     live_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedState:
+    """What is kept between runs: `how` a run updates it and `why`, and which cursor it follows."""
+
+    name: str
+    type: str
+    how: str
+    why: str
+    buffers: tuple[int, ...]
+    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +160,7 @@ class Explanation:
     variables: tuple[ExplainedVariable, ...]
     memory: ExplainedMemory
     log: tuple[str, ...] = ()
+    states: tuple[ExplainedState, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, numbers and text."""
@@ -179,7 +194,14 @@ def explain_plan(
         ),
         memory=_memory(memory, buffers, len(linked.order)),
         log=parts.program.log,
+        states=tuple(_state(state, parts) for state in parts.states),
     )
+
+
+def _state(state: ProgramState, parts: PlanParts) -> ExplainedState:
+    kind = parts.program.values[state.index].type
+    halves = [i for i in (state.index, state.other) if i is not None]
+    return ExplainedState(state.name, str(kind), state.how, state.why, tuple(halves), state.cursor)
 
 
 # ---------------------------------------------------------------- operations
@@ -312,6 +334,7 @@ def _memory(
         memory.weights_bytes,
         memory.arena_bytes,
         memory.io_bytes,
+        memory.state_bytes,
         memory.scratch_bytes,
         memory.peak_bytes,
         memory.naive_bytes,

@@ -26,7 +26,17 @@ _MAX_WHERE = 6
 def format_explanation(it: Explanation) -> str:
     """The whole text; no line depends on the width of anything."""
     return "\n".join(
-        [*_head(it), "", *_ops(it), "", *_buffers(it.buffers), "", *_memory(it), *_variables(it)]
+        [
+            *_head(it),
+            "",
+            *_ops(it),
+            "",
+            *_buffers(it.buffers),
+            "",
+            *_memory(it),
+            *_states(it),
+            *_variables(it),
+        ]
     )
 
 
@@ -105,6 +115,7 @@ def _memory(it: Explanation) -> Iterator[str]:
     yield "memory"
     yield (
         f"  weights {m.weights_bytes} + arena {m.arena_bytes} + inputs and outputs {m.io_bytes} "
+        f"{f'+ states {m.state_bytes} ' if m.state_bytes else ''}"
         f"+ scratch {m.scratch_bytes} = {m.peak_bytes} bytes"
     )
     if m.naive_bytes:
@@ -112,6 +123,24 @@ def _memory(it: Explanation) -> Iterator[str]:
             f"  the arena's values take {m.naive_bytes} bytes without sharing; "
             f"at most {m.live_bytes} are alive at once, at position {m.live_at}"
         )
+
+
+def _states(it: Explanation) -> Iterator[str]:
+    if it.states:
+        yield ""
+        yield "states"
+    for state in it.states:
+        cursor = "" if state.cursor is None else f", valid up to {state.cursor}"
+        why = f": {state.why}" if state.why else "."
+        yield f"  {state.name} {state.type}{cursor} is {_UPDATED[state.how]}{why}"
+
+
+#: How a state is updated, as part of a sentence.
+_UPDATED = {
+    "in place": "updated in place",
+    "double-buffered": "updated in a second buffer",
+    "read only": "never updated",
+}
 
 
 def _variables(it: Explanation) -> Iterator[str]:

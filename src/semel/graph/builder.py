@@ -1,0 +1,223 @@
+"""Graphs that say what everything is called, and what is kept between runs.
+
+    g = Graph("counter")
+    delta, total = g.input("delta", (4,)), g.state("total", (4,))
+    g.output("sum", total + delta, feeds=total)
+    plan = g.prepare()                 --build-->  ir.graph.Graph  --prepare_graph-->  ExecutionPlan
+
+Everything that a Tensor can do, what is made here can. A dim that is a string is a variable of that
+name; `dims={"batch": (1, 64)}` gives its bounds when the graph is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semel.compiler.pipeline import prepare_graph
+from semel.errors import GraphError
+from semel.graph.state import Cursor, State
+from semel.ir import graph as ir
+from semel.ir.expr import Variable
+from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
+from semel.ir.late import substitute_graph
+from semel.ir.types import TensorType, as_dtype, as_shape
+from semel.ops.attrs import StateAttrs
+from semel.plan.plan import ExecutionPlan
+from semel.tensor.body import check_closed
+from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift
+from semel.tensor.tensor import Tensor
+
+#: Bounds of variables by name: (least, most).
+Dims = Mapping[str, tuple[int, int]]
+
+
+class Graph:
+    """Named inputs, params, constants, states and outputs of one computation."""
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name(name, "graph")
+        self.inputs: dict[str, Tensor] = {}
+        self.params: dict[str, Tensor] = {}
+        self.states: dict[str, State] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.cursors: dict[str, Cursor] = {}
+        #: Along which axis rows are appended, by the state's name.
+        self.axes: dict[str, int] = {}
+        self._variables: dict[str, Variable] = {}
+
+    def __repr__(self) -> str:
+        parts = ("inputs", "params", "states", "outputs")
+        counts = ", ".join(f"{len(getattr(self, part))} {part}" for part in parts)
+        return f"Graph({self.name!r}, {counts})"
+
+    # ------------------------------------------------------------ what goes in
+
+    def input(self, name: str, shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+        """A tensor that every run is given; a dim that is a string is a variable."""
+        self._check_free(name, "input")
+        self.inputs[name] = made = Tensor.input(name, self._shape(shape), dtype)
+        return made
+
+    def param(self, name: str, data: Any, dtype: DTypeLike | None = None) -> Tensor:
+        """Data that may be replaced later, by name."""
+        self._check_free(name, "param")
+        self.params[name] = made = Tensor.param(name, data, dtype)
+        return made
+
+    def constant(self, data: Any, dtype: DTypeLike | None = None) -> Tensor:
+        """Data that stays."""
+        return Tensor(data, dtype)
+
+    def state(
+        self, name: str, shape: Any, dtype: DTypeLike = "float32", *, init: Any = None
+    ) -> State:
+        """A tensor that is kept between runs, of its largest shape; zeros at first, or `init`."""
+        self._check_free(name, "state")
+        kind = TensorType(as_shape(shape, "state"), as_dtype(dtype, "state"))
+        first = None if init is None else Storage(as_array(init, kind.dtype))
+        leaf = make_node("state", (), StateAttrs(name, kind, first))
+        self.states[name] = made = State.of(self, leaf)
+        return made
+
+    def cursor(self, name: str, capacity: int) -> Cursor:
+        """A cursor of that name, for states that do not grow in step with the others."""
+        _checked_name(name, "cursor")
+        if name in self.cursors:
+            raise GraphError("cursor", f"'{name}' is there already.")
+        self.cursors[name] = made = Cursor(name, capacity)
+        return made
+
+    # ------------------------------------------------------------ what comes out
+
+    def output(self, name: str, value: TensorLike, *, feeds: State | None = None) -> Tensor:
+        """A named result; if it `feeds` a state, that is it in the next run."""
+        _checked_name(name, "output")
+        if name in self.outputs:
+            raise GraphError("output", f"'{name}' is there already.")
+        made = lift(value)
+        if feeds is not None:
+            self._check_own(feeds)
+            feeds.replace(made)
+        self.outputs[name] = made
+        return made
+
+    def prepare(self, *, dims: Dims | None = None, **options: Any) -> ExecutionPlan:
+        """Compile it: a plan with the states in their first values, and cursors at 0.
+
+        `dims` are bounds of the variables that strings in shapes stand for; one without grows as it
+        must. The other options are those of `semel.prepare`.
+        """
+        with no_scope():
+            return prepare_graph(self.build(dims), **options)
+
+    def build(self, dims: Dims | None = None) -> ir.Graph:
+        """The graph as the compiler takes it."""
+        if not self.outputs:
+            raise GraphError(f"graph '{self.name}'", "needs at least one output.")
+        updated = {name: s.latest for name, s in self.states.items() if s.latest is not s.node}
+        results = [value.node for value in self.outputs.values()]
+        names = (*(next_name(name) for name in updated), *self.outputs)
+        held = [Held(c.variable, c.next) for c in self.cursors.values() if c.appended]
+        with no_scope():
+            graph = shared(
+                ir.Graph((*updated.values(), *results), names, (), tuple(updated), tuple(held))
+            )
+        check_closed(graph, f"graph '{self.name}'")
+        self._check_used(graph)
+        return substitute_graph(graph, self._bounds(dims or {}))
+
+    # ------------------------------------------------------------ for states
+
+    def shared_cursor(self, capacity: int) -> Cursor:
+        """The cursor of all states with so much room; the first one is simply `cursor`."""
+        name = "cursor"
+        if name in self.cursors and self.cursors[name].capacity != capacity:
+            name = f"cursor_{capacity}"
+        return self.cursors.get(name) or self.cursor(name, capacity)
+
+    def axis_of(self, state: State) -> int:
+        """The axis along which rows are appended."""
+        return self.axes[state.name]
+
+    def is_replaced(self, state: State) -> bool:
+        """Whether the next value of a state is all new."""
+        update = state.latest
+        whole = update.op.name == "update" and update.inputs[1].type == update.type
+        return whole and all(start == 0 for start in update.attrs.starts)
+
+    # ------------------------------------------------------------ names and dims
+
+    def _shape(self, shape: Any) -> Any:
+        if isinstance(shape, str):
+            return (self._variable(shape),)
+        if not isinstance(shape, (tuple, list)):
+            return shape
+        return tuple(self._variable(dim) if isinstance(dim, str) else dim for dim in shape)
+
+    def _variable(self, name: str) -> Variable:
+        return self._variables.setdefault(name, Variable(name, 1))
+
+    def _bounds(self, dims: Dims) -> dict[Variable, Variable]:
+        unknown = sorted(dims.keys() - self._variables.keys())
+        if unknown:
+            known = ", ".join(self._variables) or "none"
+            raise GraphError("dims", f"must be of dims of inputs ({known}), got {unknown[0]!r}.")
+        bounds: dict[Variable, Variable] = {}
+        for name, limits in dims.items():
+            try:
+                low, high = limits
+                made = Variable(name, low, high)
+            except (TypeError, ValueError):
+                message = f"'{name}' must have a least and a largest value, got {limits!r}."
+                raise GraphError("dims", message) from None
+            if low < 1:
+                raise GraphError(
+                    "dims",
+                    f"'{name}' must be at least 1, got {low}.",
+                    hint="Use a Variable in the shape for one that may be 0.",
+                )
+            bounds[self._variables[name]] = made
+        return bounds
+
+    def _check_free(self, name: str, what: str) -> None:
+        """Inputs, params and states share their names: errors and tables say them alone."""
+        _checked_name(name, what)
+        for kind, known in (
+            ("an input", self.inputs),
+            ("a param", self.params),
+            ("a state", self.states),
+        ):
+            if name in known:
+                raise GraphError(what, f"'{name}' is {kind} of graph '{self.name}' already.")
+
+    def _check_own(self, state: Any) -> None:
+        if not isinstance(state, State) or self.states.get(state.name) is not state:
+            raise GraphError(
+                "output", f"feeds must be a state of graph '{self.name}', got {state!r}."
+            )
+
+    def _check_used(self, graph: ir.Graph) -> None:
+        for what, known, used in (
+            ("state", self.states, {n.attrs.name for n in graph.states}),
+            ("input", self.inputs, {n.attrs.name for n in graph.inputs}),
+        ):
+            unused = [name for name in known if name not in used]
+            if unused:
+                raise GraphError(
+                    f"graph '{self.name}'",
+                    f"{what} '{unused[0]}' must be used by an output or by the next value of a "
+                    "state.",
+                )
+            foreign = sorted(used - known.keys())
+            if foreign:
+                raise GraphError(
+                    f"graph '{self.name}'",
+                    f"{what} '{foreign[0]}' must be declared in it: it is of another graph.",
+                )
+
+
+def _checked_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise GraphError(what, f"name must be a non-empty string, got {name!r}.")
+    return name
