@@ -29,7 +29,7 @@ from semel.plan.file.format import FORMAT, PAGE_BYTES, PageChecksum, Prefix
 from semel.plan.file.write import PlanImage, Storage
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
+from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, ProgramValue
 from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
@@ -218,7 +218,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "values rows inputs outputs results kept guards variables log device after run_order "
-        "alias_ids",
+        "alias_ids states",
         "stage_seconds compile_count max_capacity",
     ),
     # Ids of nodes mean something in plans built by hand only.
@@ -232,7 +232,8 @@ FIELDS: dict[type, tuple[str, str]] = {
     CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
     PlanImage: ("program buffers storages values shapes marks", ""),
     Storage: ("size_bytes is_own data", "id"),
-    PlanVariable: ("variable initial capacity", "limit"),  # which a rebind says
+    ProgramState: ("name index other axis cursor is_append why", ""),
+    PlanVariable: ("variable initial capacity next", "limit"),  # which a rebind says
     PlanIO: ("name index type", ""),
     RuntimeVar: ("name min_val max_val", ""),
     PreparedKernel: (

@@ -815,5 +815,5 @@ def test_a_flipped_bit_anywhere_is_refused(path: Path) -> None:
 def test_a_file_without_the_memory_of_its_plan_is_refused(path: Path) -> None:
     rows = header_of(path.read_bytes())["program"]["rows"]
     assert [row["kind"] for row in rows] == ["kernel", "view", "copy", "function"]
-    with pytest.raises(PlanError, match="place of a value must be known, got 'state'"):
+    with pytest.raises(PlanError, match="place of a value must be known, got 'given'"):
         load.plan_from_bytes(resigned(path.read_bytes(), _break("memory", None)))

@@ -169,7 +169,7 @@ def wider_variable(record: Any) -> None:
     record["dims"].append(["variable", "n", 1, 4000])
     for row in record["program"]["rows"]:
         row["variables"] = [[number]]
-    record["program"]["variables"] = [[[number], None, None]]
+    record["program"]["variables"] = [[[number], None, None, None]]
 
 
 def test_a_variable_outside_the_kernels_range_is_refused(symbolic: bytes, tmp_path: Path) -> None:

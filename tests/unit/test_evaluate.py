@@ -58,6 +58,7 @@ from semel.ops.attrs import (
     ScanAttrs,
     ScatterAttrs,
     SliceAttrs,
+    UpdateAttrs,
     WindowAttrs,
 )
 from semel.ops.bodies import body_operand
@@ -300,6 +301,8 @@ CHOOSING = CondAttrs(Graph((make_node("neg", (_ONE,)),)), Graph((_ONE,)), 0)
 
 # (op, operands, attrs, expected)
 CASES: list[tuple[str, list[Array], Any, Any]] = [
+    ("update", [array(INT32, 1, 2, 3, 4), array(INT32, 8, 9)], UpdateAttrs((1,)),
+     np.array([1, 8, 9, 4], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 0),
      np.array([3, 3], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 1),
@@ -447,7 +450,7 @@ def test_bfloat16_moves_and_compares_as_float32(op: str, operands: list[Array], 
 
 
 def test_every_op_has_a_case() -> None:
-    own = {"input", "constant", "param", "scalar", "not", "where", "cast", "bitcast"}
+    own = {"input", "constant", "param", "state", "scalar", "not", "where", "cast", "bitcast"}
     own |= {"iota", "random_bits", "check_index", "compact"}  # compact: in test_late
     assert own | set(UNARY) | set(BINARY) | set(BITWISE) | {c[0] for c in CASES} == set(OPS)
 

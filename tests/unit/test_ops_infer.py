@@ -53,6 +53,8 @@ from semel.ops.attrs import (
     ScanAttrs,
     ScatterAttrs,
     SliceAttrs,
+    StateAttrs,
+    UpdateAttrs,
     WindowAttrs,
 )
 from semel.ops.bodies import body_operand
@@ -90,6 +92,11 @@ WIDEN = Graph((make_node("cast", (_STATE,), CastAttrs(FLOAT64)),))
 
 # (op, operands, attrs, words of the message)
 REFUSED: list[tuple[str, list[Node], Any, str]] = [
+    ("state", [], StateAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
+    ("state", [], StateAttrs("s", TensorType((N,), FLOAT32)), "must be numbers, got f32[n]"),
+    ("state", [], StateAttrs("s", TensorType((4,), INT32), stored(4)), "first value must be i32"),
+    ("update", [f32(4, 3), f32(4)], UpdateAttrs((0, 0)), "must have its dtype and rank"),
+    ("update", [f32(4), f32(3)], UpdateAttrs((2,)), "must end at or before 4 along axis 0"),
     ("input", [], InputAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
     ("constant", [], ConstantAttrs(stored(3), TensorType((4,), FLOAT32)), "must match its type"),
     ("param", [], ParamAttrs("w", stored(4), TensorType((4,), INT32)), "must match its type"),
