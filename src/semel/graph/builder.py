@@ -12,9 +12,8 @@ name; `dims={"batch": (1, 64)}` gives its bounds when the graph is prepared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from semel.compiler.pipeline import prepare_graph
 from semel.errors import GraphError
 from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
@@ -23,10 +22,12 @@ from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
 from semel.ir.late import substitute_graph
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.ops.attrs import StateAttrs
-from semel.plan.plan import ExecutionPlan
 from semel.tensor.body import check_closed
 from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift
 from semel.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from semel.plan.plan import ExecutionPlan
 
 #: Bounds of variables by name: (least, most).
 Dims = Mapping[str, tuple[int, int]]
@@ -108,6 +109,8 @@ class Graph:
         `dims` are bounds of the variables that strings in shapes stand for; one without grows as it
         must. The other options are those of `semel.prepare`.
         """
+        from semel.compiler.pipeline import prepare_graph  # only now is a compiler wanted
+
         with no_scope():
             return prepare_graph(self.build(dims), **options)
 
