@@ -5,8 +5,8 @@
 
 This is the definition of what each op means on every target: integers wrap, division
 by zero and shifts past the width have results, casts saturate, float16 and bfloat16
-compute in float32 and round once per op, `fma` rounds once. Tiles and loops run in order,
-vector loops too, so a sum over lanes may differ from the machine's in the last bits.
+compute in float32 and round once per op, `fma` rounds once. Tiles and loops run in order; the
+lanes of a vector loop share its sums as `kernel.lanes` says, so that sums have the machine's bits.
 Whatever a correct kernel never does (an index outside its buffer, a read of scratch that
 no store filled in this tile) raises `InternalError`.
 
@@ -17,9 +17,10 @@ which this module then executes exactly as written.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ from semel.kernel.ir import (
     statement_values,
     walk_values,
 )
+from semel.kernel.lanes import joining, lane_start, ordered_totals, rest_lanes, widest_total
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Value], Any]
@@ -331,6 +333,7 @@ class _Machine:
         self.locals: dict[Local, Array] = {}
         self.failed: list[tuple[int, int]] = []
         self.orders: dict[int, list[Value]] = {}
+        self.bits: dict[int, int | None] = {}
         self.memory = {
             b.name: self._argument(b, a) for b, a in zip(kernel.buffers, buffers, strict=True)
         }
@@ -389,10 +392,41 @@ class _Machine:
 
     def _loop(self, loop: Loop) -> None:
         start, stop = (evaluate(d, self.indices) for d in (loop.start, loop.stop))
-        for i in range(start, stop):
+        bits = self._total_bits(loop) if loop.lanes > 1 else None
+        if bits is None:
+            self._iterate(loop, range(start, stop), [{}])
+        elif start < stop:
+            self._share(loop, start, stop, bits)
+        self.indices.pop(loop.index, None)
+
+    def _total_bits(self, loop: Loop) -> int | None:
+        if id(loop) not in self.bits:
+            self.bits[id(loop)] = widest_total(loop)
+        return self.bits[id(loop)]
+
+    def _iterate(
+        self, loop: Loop, indices: Iterable[int], lanes: Sequence[Mapping[Local, Array]]
+    ) -> None:
+        """The body for these indices, in order, which take turns with the registers of `lanes`."""
+        for i, registers in zip(indices, cycle(lanes), strict=False):
+            self.locals.update(registers)
             self.indices[loop.index] = i
             self.run(loop.body)
-        self.indices.pop(loop.index, None)
+
+    def _share(self, loop: Loop, start: int, stop: int, bits: int) -> None:
+        """A vector loop whose lanes share sums: each lane has its own, joined by halves."""
+        totals = ordered_totals(loop)
+        before = {local: self._register(local) for local in totals}
+        middle = start + (stop - start) // loop.lanes * loop.lanes
+        lanes = [
+            {t: np.full(t.copies, lane_start(c, t.dtype), t.dtype.numpy) for t, c in totals.items()}
+            for _ in range(loop.lanes)
+        ]
+        self._iterate(loop, range(start, middle), lanes)
+        lanes = _join_lanes(totals, lanes, rest_lanes(loop.lanes, bits))
+        self._iterate(loop, range(middle, stop), lanes)
+        (found,) = _join_lanes(totals, [before, *_join_lanes(totals, lanes, 1)], 1)
+        self.locals.update(found)
 
     def _bind(self, index: Index, value: int) -> None:
         extent = evaluate(index.extent, self.indices)
@@ -537,6 +571,29 @@ def _combine(name: str, dtype: DType, operands: list[Any]) -> Any:
     if dtype.is_half:
         return function(*(np.asarray(v).astype(np.float32) for v in operands)).astype(dtype.numpy)
     return function(*operands)
+
+
+def _join_lanes(
+    totals: Mapping[Local, str], lanes: list[dict[Local, Array]], to: int
+) -> list[dict[Local, Array]]:
+    """Lanes joined by halves until `to` are left."""
+    while len(lanes) > to:
+        half = len(lanes) // 2
+        lanes = [
+            {
+                t: _combine_all(joining(combine), t.dtype, low[t], high[t])
+                for t, combine in totals.items()
+            }
+            for low, high in zip(lanes[:half], lanes[half:], strict=True)
+        ]
+    return lanes
+
+
+def _combine_all(name: str, dtype: DType, low: Array, high: Array) -> Array:
+    """`_combine` for every copy of a local."""
+    pairs = zip(low.reshape(-1), high.reshape(-1), strict=True)
+    found = [_combine(name, dtype, [a, b]) for a, b in pairs]
+    return np.array(found, dtype.numpy).reshape(low.shape)
 
 
 def _dot_bytes(words: Sequence[Any], signs: Sequence[str]) -> int:

@@ -18,7 +18,8 @@ from typing import Any
 from semel.ir.expr import Index
 from semel.ir.target import Target
 from semel.kernel import ir
-from semel.kernel.ir import Kernel, Statement, walk_statements, walk_values
+from semel.kernel.ir import Kernel, Statement
+from semel.kernel.lanes import registers_at_once, sum_lanes, widest_total
 from semel.lower.attention import lower_attention
 from semel.lower.choices import Choice, default_choice, is_empty
 from semel.lower.contract import lower_contract
@@ -39,11 +40,6 @@ _CONTRACTIONS = {
     "grouped_matmul": lower_grouped,
     "matmul_words": lower_words,
 }
-
-#: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
-#: chains hide latency, but more of them than registers can hold would spill.
-LIGHT_BODY = 10
-MEDIUM_BODY = 40
 
 
 def lower_schedule(
@@ -103,52 +99,22 @@ def _lower_nothing(group: Group, target: Target) -> Lowered:
 
 
 def choose_lanes(kernel: Kernel, registers: int | None = None) -> Kernel:
-    """Widen vector loops to `registers`, or to several if their bodies are light enough."""
+    """Give vector loops their lanes, now that the work of their bodies is known.
+
+    The lanes of a reduction are its partial sums, the same on every machine (`kernel.lanes`).
+    Other loops fill `registers` of this one, or several if their bodies are light enough.
+    """
     return replace(kernel, body=tuple(_widen(s, registers) for s in kernel.body))
 
 
 def _widen(statement: Statement, registers: int | None) -> Statement:
     match statement:
         case ir.Loop(lanes=lanes) if lanes > 1:
-            return replace(statement, lanes=lanes * (registers or _registers(statement)))
-        case ir.Loop():
-            return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))
-        case ir.If():
+            bits = widest_total(statement)
+            if bits is not None:
+                return replace(statement, lanes=sum_lanes(bits))
+            return replace(statement, lanes=lanes * (registers or registers_at_once(statement)))
+        case ir.Loop() | ir.If():
             return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))
         case _:
             return statement
-
-
-def _registers(loop: ir.Loop) -> int:
-    inner = list(walk_statements(loop.body))
-    if any(_holds_copies(s) for s in inner):
-        return 1  # the lowering rule has filled the registers itself
-    if any(_stores_copies(s) for s in inner):
-        return 1
-    if any(isinstance(s, ir.Reduce) and s.combine in ("argmax", "argmin") for s in inner):
-        return 2
-    roots = [v for s in inner for v in ir.statement_values(s)]
-    operations = sum(1 for v in walk_values(roots) if v.op not in ("const", "index", "local"))
-    if operations <= LIGHT_BODY:
-        return 4
-    return 2 if operations <= MEDIUM_BODY else 1
-
-
-def _stores_copies(statement: Statement) -> bool:
-    """Whether the statement stores a block of copies, which are all in registers at once."""
-    is_unrolled = isinstance(statement, ir.Loop) and statement.unroll
-    return is_unrolled and any(isinstance(s, ir.Store) for s in statement.body)  # type: ignore[union-attr]
-
-
-def _holds_copies(statement: Statement) -> bool:
-    """Whether the statement uses a local that is an array of registers, even of one."""
-    locals_: tuple[ir.Local, ...]
-    match statement:
-        case ir.Declare(local=local) | ir.Assign(local=local):
-            locals_ = (local,)
-        case ir.Reduce(locals=several):
-            locals_ = several
-        case _:
-            values = walk_values(ir.statement_values(statement))
-            locals_ = tuple(v.data[0] for v in values if v.op == "local")
-    return any(local.copies for local in locals_)

@@ -42,6 +42,7 @@ from semel.ir.target import Target
 from semel.ir.types import INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
+from semel.kernel.lanes import rest_lanes
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
 from semel.lower.evaluate import Evaluator, wanted_at
@@ -83,6 +84,8 @@ class _Lowering:
         self.checks: list[CheckInfo] = []
         self.dtype = self.node.type.dtype.compute
         self.lanes = target.vector_bits // 32
+        #: Partial sums of a row's weights: lane n adds keys n, n + sum_lanes, ... on every machine.
+        self.sum_lanes = rest_lanes(KEYS, self.dtype.bits)
         self.panel = 2 * target.lanes(self.dtype.bits)
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         *batch, self.row, self.column = wanted_at(
@@ -108,7 +111,7 @@ class _Lowering:
         rows = QUERIES
         self.weights = self._scratch(self.heights[0] * KEYS)
         self.totals = self._scratch(rows * self.width)
-        self.top, self.sums = self._scratch(rows), self._scratch(rows * self.lanes)
+        self.top, self.sums = self._scratch(rows), self._scratch(rows * self.sum_lanes)
         self.fresh, self.decay, self.reference = (self._scratch(self.heights[0]) for _ in range(3))
         keys = None if group.scores is None else group.scores.inputs[1]
         few = upper_bound(self.queries * self.heads)
@@ -270,11 +273,11 @@ class _Lowering:
                 ir.Store(self.places[0], row, ir.index(head)),
                 ir.Store(self.places[1], row, ir.index(query)),
             ]
-        lane = Index(self.names("n"), self.lanes)
-        no_sum = ir.Store(self.sums, row * self.lanes + lane, self._const(0))
+        lane = Index(self.names("n"), self.sum_lanes)
+        no_sum = ir.Store(self.sums, row * self.sum_lanes + lane, self._const(0))
         first = (
             ir.Store(self.top, row, self._const(-float("inf"))),
-            ir.Loop(lane, 0, self.lanes, (no_sum,), self.lanes),
+            ir.Loop(lane, 0, self.sum_lanes, (no_sum,), self.sum_lanes),
         )
         result: list[Statement] = [ir.Loop(row, 0, self.rows, (*places, *first, *clear))]
         return result + self._stage_queries()
@@ -434,9 +437,9 @@ class _Lowering:
         maxima, what follows from them for all rows at once, the weights. Each lane keeps a
         sum of its own until the end.
         """
-        counts = ceildiv(block.count, self.lanes)
+        counts = ceildiv(block.count, self.sum_lanes)
         return [
-            *self._find_tops(base, height, block, counts * self.lanes),
+            *self._find_tops(base, height, block, counts * self.sum_lanes),
             *self._decay_rows(base, height),
             *self._over_rows(height, lambda u: self._weigh(base + u, u, counts)),
         ]
@@ -468,7 +471,7 @@ class _Lowering:
         lane, top = Index(self.names("n"), KEYS), Local(self.names("c"), self.dtype)
         score = ir.load(self.weights, copy * KEYS + lane)
         body = (ir.Reduce((top,), "fastmax", (score,)),)
-        return self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.lanes))
+        return self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.sum_lanes))
 
     def _find_top_seen(self, here: Dim, copy: Dim, block: Block, whole: Dim) -> list[Statement]:
         """The maximum of the keys that the row sees; the others become -inf.
@@ -487,7 +490,10 @@ class _Lowering:
         place = copy * KEYS + lane
         score = ir.load(self.weights, place, sees, self._const(-float("inf")))
         body = (ir.Reduce((top,), "fastmax", (score,)), ir.Store(self.weights, place, score))
-        return [*binds, *self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.lanes))]
+        return [
+            *binds,
+            *self._top_of(here, copy, top, ir.Loop(lane, 0, whole, body, self.sum_lanes)),
+        ]
 
     def _top_of(self, here: Dim, copy: Dim, top: Local, loop: Statement) -> list[Statement]:
         return [
@@ -514,22 +520,23 @@ class _Lowering:
 
     def _weigh(self, here: Dim, copy: Dim, counts: Dim) -> list[Statement]:
         total = Local(self.names("c"), self.dtype)
-        lane, step = Index(self.names("n"), self.lanes), Index(self.names("j"), KEYS // self.lanes)
-        place = copy * KEYS + step * self.lanes + lane
+        lanes = self.sum_lanes
+        lane, step = Index(self.names("n"), lanes), Index(self.names("j"), KEYS // lanes)
+        place = copy * KEYS + step * lanes + lane
         reference = ir.load(self.reference, copy)
         weight = exp_at_most_one(ir.load(self.weights, place) - reference)
         add: tuple[Statement, ...] = (
             ir.Assign(total, ir.local(total) + weight),
             ir.Store(self.weights, place, weight),
         )
-        sums = here * self.lanes + lane
+        sums = here * lanes + lane
         is_known = isinstance(counts, int)
         body: tuple[Statement, ...] = (
             ir.Declare(total, ir.load(self.sums, sums) * ir.load(self.decay, copy)),
             ir.Loop(step, 0, counts, add, unroll=is_known),
             ir.Store(self.sums, sums, ir.local(total)),
         )
-        return [ir.Loop(lane, 0, self.lanes, body, self.lanes)]
+        return [ir.Loop(lane, 0, lanes, body, lanes)]
 
     # ------------------------------------------------------------ values
 
@@ -564,11 +571,13 @@ class _Lowering:
     def _finish(self) -> list[Statement]:
         row = Index(self.names("r"), QUERIES)
         at = self._at(row)
-        lane, total = Index(self.names("n"), self.lanes), Local(self.names("c"), self.dtype)
-        part = ir.load(self.sums, row * self.lanes + lane)
+        lane, total = Index(self.names("n"), self.sum_lanes), Local(self.names("c"), self.dtype)
+        part = ir.load(self.sums, row * self.sum_lanes + lane)
         add: tuple[Statement, ...] = (
             ir.Declare(total, self._const(0)),
-            ir.Loop(lane, 0, self.lanes, (ir.Reduce((total,), "add", (part,)),), self.lanes),
+            ir.Loop(
+                lane, 0, self.sum_lanes, (ir.Reduce((total,), "add", (part,)),), self.sum_lanes
+            ),
         )
         inverse = self._const(1) / ir.local(total)
         if self.attrs.zero_if_none:

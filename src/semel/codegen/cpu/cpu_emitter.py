@@ -57,8 +57,7 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
         TurnedLoads(frame, out, conversions, indices, lanes, memory, shuffles).rule,
     )
     counted = CountedLoops(frame, out, indices, lanes, rules, blocks)
-    width = target.vector_bits // 32
-    loops = VectorLoops(frame, out, indices, lanes, counted, reductions, width)
+    loops = VectorLoops(frame, out, indices, lanes, counted, reductions, target.vector_bits)
     dots = CpuDots(out, ByteDots(out), target)
     locals_ = Locals(frame, values, lanes, reductions, dots)
     entry = Entry(frame, out, indices, kernel)

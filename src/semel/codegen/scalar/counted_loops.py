@@ -3,12 +3,12 @@
     Loop --> blocks with phis for what the body changes
 
 A part that opens a loop of its own, with lanes or with another step, says so by what it gives
-`counted`: the step, and what to do at the start of an iteration.
+`counted`: the step, what an iteration is, and what one hands on to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from semel.codegen.scalar.control import branch, jump, phi
@@ -63,11 +63,8 @@ class CountedLoops:
             raise InternalError("emit", f"unrolled loop {loop.index} has symbolic bounds.")
         if any(rule(loop) for rule in self.rules):
             return
-        bound = [s.index for s in walk_statements(loop.body) if isinstance(s, ir.Bind)]
         for i in range(loop.start, loop.stop):
-            # Every copy binds indices of its own: values of one must not serve another.
-            own: dict[Index, Dim] = {b: Index(f"{b.name}_{i}", b.extent) for b in bound}
-            self.body.run(substitute_indices(loop.body, {**own, loop.index: i}))
+            self.body.run(copy_of(loop.body, {loop.index: i}, i))
 
     def changed(self, body: Sequence[Statement]) -> list[LocalKey]:
         """The locals of outer scopes that the body assigns, in a fixed order."""
@@ -89,20 +86,23 @@ class CountedLoops:
         body: Sequence[Statement],
         *,
         runs: bool = False,
-        enter: Callable[[str], None] | None = None,
+        emit: Callable[[str], None] | None = None,
+        carried: Sequence[LocalKey] | None = None,
     ) -> None:
         """for index in range(start, stop, step); `runs` says that it runs at least once.
 
-        `enter` is called with the index, as text, before the statements of an iteration.
+        `emit` emits an iteration, given the index as text, where that is more than the statements
+        of the body. `carried` are the locals that iterations hand on, if not those it assigns.
         """
+        emit = emit or (lambda _: self.body.run(body))
         if runs and start.isdecimal() and stop.isdecimal() and int(stop) - int(start) <= step:
-            self._once(index, start, body, enter)
+            self._once(index, start, emit)
             return
         frame, out = self.frame, self.out
         parent = frame.scope
         head, after = out.name("loop"), out.name("after")
         counter = f"%{out.name(index.name.replace('.', '_'))}"
-        changed = self.changed(body)
+        changed = self.changed(body) if carried is None else carried
         before = {key: frame.locals[key] for key in changed}
         self._touch_stored(body)
         outer = set(frame.locals)
@@ -113,9 +113,7 @@ class CountedLoops:
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
-        if enter is not None:
-            enter(counter)
-        self.body.run(body)
+        emit(counter)
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()
@@ -154,13 +152,7 @@ class CountedLoops:
             elif isinstance(statement, ir.BlockDot):
                 self.frame.touch(statement.into.buffer)
 
-    def _once(
-        self,
-        index: Index,
-        start: str,
-        body: Sequence[Statement],
-        enter: Callable[[str], None] | None,
-    ) -> None:
+    def _once(self, index: Index, start: str, emit: Callable[[str], None]) -> None:
         """A loop of one iteration is its body, in a scope of its own for names and memory."""
         frame = self.frame
         parent, outer = frame.scope, set(frame.locals)
@@ -168,12 +160,22 @@ class CountedLoops:
         frame.scopes.append(child)
         # A number is known everywhere: another index with this value finds the same address.
         frame.env[index] = Ref(start, False, 0)
-        if enter is not None:
-            enter(start)
-        self.body.run(body)
+        emit(start)
         frame.scopes.pop()
         parent.lines += child.lines
         parent.label = child.label
         frame.forget_locals(outer)
         for key, ref in frame.locals.items():
             frame.locals[key] = Ref(ref.text, ref.is_vector, min(ref.level, frame.level))
+
+
+def copy_of(
+    body: Sequence[Statement], to: Mapping[Index, Dim], number: int
+) -> tuple[Statement, ...]:
+    """The body at another place.
+
+    Every copy binds indices of its own: values of one must not serve another.
+    """
+    bound = [s.index for s in walk_statements(body) if isinstance(s, ir.Bind)]
+    own: dict[Index, Dim] = {b: Index(f"{b.name}_{number}", b.extent) for b in bound}
+    return substitute_indices(body, {**own, **to})

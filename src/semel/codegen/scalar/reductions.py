@@ -1,17 +1,16 @@
-"""One step of a reduction, and where it starts.
+"""One step of a reduction.
 
 (kind, accumulators, new values) --> the accumulators after it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type
 from semel.codegen.scalar.scalars import Scalars
-from semel.ir.types import BOOL, DType
+from semel.ir.types import DType
 
 
 class Reductions:
@@ -38,7 +37,7 @@ class Reductions:
                 for d, new, old in zip(dtypes, news, olds, strict=True)
             ]
         if kind == "fma":
-            return [self.scalars.add_product(lines, dtype, [*news, olds[0]], lanes)]
+            return [self.scalars.apply(lines, "fma", dtype, [*news, olds[0]], lanes)]
         return [self._step(lines, kind, dtype, olds[0], news[0], lanes)]
 
     def _step(
@@ -93,22 +92,3 @@ class Reductions:
         equal = self.out.compare(lines, "oeq", element, lanes, value, top)
         tie = either(equal, both(nan, top_nan))
         return either(either(beats, both(nan, top_number)), both(tie, earlier))
-
-
-def identity(kind: str, dtype: DType) -> Any:
-    """The value that a reduction starts from."""
-    table: dict[str, Callable[[], Any]] = {
-        "add": lambda: -0.0 if dtype.is_float else 0,
-        "fma": lambda: -0.0 if dtype.is_float else 0,
-        "dot": lambda: 0,
-        "mul": lambda: 1,
-        "max": lambda: dtype.lowest,
-        "fastmax": lambda: dtype.lowest,
-        "argmax": lambda: dtype.lowest,
-        "min": lambda: dtype.highest,
-        "fastmin": lambda: dtype.highest,
-        "argmin": lambda: dtype.highest,
-        "or": lambda: False if dtype == BOOL else 0,
-        "and": lambda: True if dtype == BOOL else -1,
-    }
-    return table[kind]()

@@ -61,12 +61,3 @@ class Scalars:
             sign = "" if op in ("eq", "ne") else ("s" if dtype.kind == "i" else "u")
             code = sign + op
         return self.out.compare(lines, code, element_type(dtype), lanes, args[0], args[1])
-
-    def add_product(
-        self, lines: list[str], dtype: DType, args: list[str], lanes: int | None
-    ) -> str:
-        """a * b + c for a sum: with one rounding where that is one instruction, else with two."""
-        if not dtype.is_float or self.floats.has_fma:
-            return self.apply(lines, "fma", dtype, args, lanes)
-        product = self.apply(lines, "mul", dtype, args[:2], lanes)
-        return self.apply(lines, "add", dtype, [product, args[2]], lanes)

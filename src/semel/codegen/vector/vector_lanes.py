@@ -50,7 +50,8 @@ class VectorLanes:
         self.vector: Vector | None = None
         self.count: int | None = None
         #: Locals of outer scopes that the open vector loop accumulates lane by lane.
-        self.totals: frozenset[LocalKey] = frozenset()
+        #: The vectors that hold them are locals too, in the order of lanes.
+        self.totals: dict[LocalKey, list[LocalKey]] = {}
 
     def open(self, vector: Vector) -> None:
         self.vector, self.count = vector, vector.lanes

@@ -1,26 +1,31 @@
 """Loops with lanes: vectors with a masked rest, and accumulators that the lanes share.
 
-    Loop with lanes --> counted loops; vector accumulators folded by halves
+    Loop with lanes --> counted loops; vector accumulators joined by halves
 
 A vector loop is a main loop over `lanes` elements, which LLVM splits into independent
-registers, and a masked loop of one register's width for the rest.
+registers, and a loop of fewer lanes for the rest, masked in the end. Lanes that share a sum are
+those of the kernel's text (`semel.kernel.lanes`), on every machine: where its registers are too few
+for the body on all of them at once, the body runs part by part, on accumulators that stay in
+registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from semel.codegen.scalar.counted_loops import CountedLoops
+from semel.codegen.scalar.counted_loops import CountedLoops, copy_of
 from semel.codegen.scalar.frame import Frame, LocalKey, Ref, constants
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type, iota, vector_of
-from semel.codegen.scalar.reductions import Reductions, identity
+from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
+from semel.kernel.lanes import joining, lane_start, registers_at_once, rest_lanes, widest_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,28 @@ class _Reduction:
     locals: tuple[Local, ...]
     is_position: bool
 
-    @property
-    def fold(self) -> str:
-        """What combines two partial results: sums of products are sums."""
-        return "add" if self.combine in ("fma", "dot") else self.combine
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The lanes of one iteration, and how many of them run side by side."""
+
+    lanes: int
+    at_once: int
+    is_masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Elements [start, stop) of a loop, as SSA text; `runs` says that there are some."""
+
+    step: _Step
+    start: str
+    stop: str
+    runs: bool = False
 
 
 class VectorLoops:
-    """Loop statements of an emitter with lanes; `width` is how many float32 a register has."""
+    """Loop statements of an emitter with lanes; `bits` is the width of a register."""
 
     def __init__(
         self,
@@ -48,10 +67,10 @@ class VectorLoops:
         lanes: VectorLanes,
         loops: CountedLoops,
         reductions: Reductions,
-        width: int,
+        bits: int,
     ) -> None:
         self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
-        self.loops, self.reductions, self.width = loops, reductions, width
+        self.loops, self.reductions, self.bits = loops, reductions, bits
 
     def loop(self, loop: ir.Loop) -> None:
         if loop.unroll or loop.lanes <= 1:
@@ -62,62 +81,92 @@ class VectorLoops:
     def _vector_loop(self, loop: ir.Loop) -> None:
         if self.lanes.vector is not None:
             raise InternalError("emit", f"vector loop {loop.index} inside another.")
-        narrow = min(self.width, loop.lanes)
-        wide = loop.lanes
-        start, stop = self.indices.dim(loop.start), self.indices.dim(loop.stop)
-        count = loop.stop - loop.start
-        middle: str
-        if isinstance(count, int):
-            if count <= 0:
-                return
-            if count < wide:
-                wide = narrow
-            main = count // wide * wide
-            middle = self.indices.dim(loop.start + main).text
-            rest = count - main
-        else:
-            main = rest = -1
-            lines = self.frame.lines
-            length = self.out.emit(lines, f"sub nsw i64 {stop.text}, {start.text}")
-            whole = self.out.emit(lines, f"and i64 {length}, {-wide}")
-            middle = self.out.emit(lines, f"add nsw i64 {start.text}, {whole}")
+        spans = self._spans(loop)
+        if not spans:
+            return
         totals = self._totals(loop.body)
         scalars = {key: self.frame.locals[key] for key in totals}
-        lanes = wide if main else narrow
-        self.lanes.totals = frozenset(totals)
-        for key, kind in totals.items():
-            self.frame.locals[key] = self._start(key[0], kind, lanes)
-        counted = self.loops.counted
-        if main:
-            enter = self._whole(loop, wide)
-            counted(loop.index, start.text, middle, wide, loop.body, runs=main > 0, enter=enter)
+        self._begin(totals, spans[0].step)
+        for span, following in zip(spans, [*(s.step for s in spans[1:]), None], strict=True):
+            self.loops.counted(
+                loop.index,
+                span.start,
+                span.stop,
+                span.step.lanes,
+                loop.body,
+                runs=span.runs,
+                emit=partial(self._iteration, loop, span),
+                carried=self._carried(loop.body),
+            )
             self.lanes.close()
-            self._narrow(totals, wide, narrow if rest else 1)
-        if rest:
-            enter = self._masked(loop, stop.text, narrow)
-            counted(loop.index, middle, stop.text, narrow, loop.body, runs=rest > 0, enter=enter)
-            self.lanes.close()
-            self._narrow(totals, narrow, 1)
+            self._narrow(totals, span.step, following)
         self._finish(totals, scalars)
 
-    def _whole(self, loop: ir.Loop, lanes: int) -> Callable[[str], None]:
-        """What opens all lanes at the start of an iteration."""
-        return lambda _: self.lanes.open(Vector(loop.index, lanes, None, self.frame.level))
+    def _spans(self, loop: ir.Loop) -> list[_Span]:
+        """The loop's elements: all lanes at a time, then fewer, the last of them masked."""
+        wide, masked = self._steps(loop)
+        start, stop = self.indices.dim(loop.start).text, self.indices.dim(loop.stop).text
+        count = loop.stop - loop.start
+        if not isinstance(count, int):
+            lines = self.frame.lines
+            length = self.out.emit(lines, f"sub nsw i64 {stop}, {start}")
+            whole = self.out.emit(lines, f"and i64 {length}, {-wide.lanes}")
+            middle = self.out.emit(lines, f"add nsw i64 {start}, {whole}")
+            return [_Span(wide, start, middle), _Span(masked, middle, stop)]
+        found: list[_Span] = []
+        done = 0
+        for step in (wide, replace(masked, is_masked=False), masked):
+            end = count if step.is_masked else done + (count - done) // step.lanes * step.lanes
+            if end > done:
+                first, last = (self.indices.dim(loop.start + at).text for at in (done, end))
+                found.append(_Span(step, first, last, runs=True))
+                done = end
+        return found
 
-    def _masked(self, loop: ir.Loop, stop: str, lanes: int) -> Callable[[str], None]:
-        """What opens the lanes that lie before `stop`."""
+    def _steps(self, loop: ir.Loop) -> tuple[_Step, _Step]:
+        """What one iteration takes: of the loop, and of what is left of it in the end.
 
-        def enter(index: str) -> None:
-            mask = self._mask(index, stop, lanes)
-            known = index.isdecimal() and stop.isdecimal()
-            single = known and int(stop) - int(index) == 1
-            self.lanes.open(Vector(loop.index, lanes, mask, self.frame.level, single))
+        Lanes that share a sum are those of the text; the machine decides how many of them run
+        side by side. Other loops end with one register's width.
+        """
+        bits = widest_total(loop)
+        if bits is None:
+            narrow = min(self.bits // 32, loop.lanes)
+            return _Step(loop.lanes, loop.lanes), _Step(narrow, narrow, is_masked=True)
+        register, rest = self.bits // bits, rest_lanes(loop.lanes, bits)
+        at_once = min(registers_at_once(loop) * register, loop.lanes)
+        return _Step(loop.lanes, at_once), _Step(rest, min(register, rest), is_masked=True)
 
-        return enter
+    def _iteration(self, loop: ir.Loop, span: _Span, index: str) -> None:
+        """The body for the lanes of one iteration, those that run side by side after the other.
 
-    def _mask(self, index: str, stop: str, lanes: int) -> str:
-        """Lanes whose element lies before `stop`."""
+        Each part has accumulators of its own, which the body knows as the whole loop's. With a
+        mask, lanes past the end are idle; what is known to be full has none, and what is known
+        to be empty is left out.
+        """
+        width, stop = span.step.at_once, span.stop
+        known = int(stop) - int(index) if stop.isdecimal() and index.isdecimal() else None
+        for part, offset in enumerate(range(0, span.step.lanes, width)):
+            left = width if known is None else known - offset
+            if left <= 0:
+                break
+            mask = None
+            if span.step.is_masked and (known is None or left < width):
+                mask = self._mask(index, offset, stop, width)
+            is_single = mask is not None and left == 1
+            self.lanes.open(Vector(loop.index, width, mask, self.frame.level, is_single))
+            to = {loop.index: loop.index + offset}
+            for key, parts in self.lanes.totals.items():
+                self.frame.locals[key] = self.frame.locals[parts[part]]
+            self.loops.body.run(copy_of(loop.body, to, part) if part else loop.body)
+            for key, parts in self.lanes.totals.items():
+                self.frame.locals[parts[part]] = self.frame.locals[key]
+
+    def _mask(self, index: str, offset: int, stop: str, lanes: int) -> str:
+        """Lanes from `index` + `offset` on whose element lies before `stop`."""
         lines = self.frame.lines
+        if offset:
+            index = self.out.emit(lines, f"add nsw i64 {index}, {offset}")
         left = self.out.emit(lines, f"sub nsw i64 {stop}, {index}")
         small = self.out.call(lines, "i64", "llvm.smin.i64", ("i64", left), ("i64", str(lanes)))
         word = self.out.emit(lines, f"trunc i64 {small} to i32")
@@ -141,36 +190,85 @@ class VectorLoops:
                     raise InternalError("emit", f"{local.name} is assigned in a vector loop.")
         return found
 
-    def _start(self, local: Local, kind: _Reduction, lanes: int) -> Ref:
-        value = (1 << 63) - 1 if kind.is_position else identity(kind.combine, local.dtype)
-        return Ref(self.out.constant(local.dtype, value, lanes), True, 0)
+    def _carried(self, body: Sequence[Statement]) -> list[LocalKey]:
+        """What iterations hand on: the loop's accumulators are there part by part."""
+        totals = self.lanes.totals
+        parts = [part for several in totals.values() for part in several]
+        return [*(key for key in self.loops.changed(body) if key not in totals), *parts]
 
-    def _narrow(self, totals: dict[LocalKey, _Reduction], lanes: int, to: int) -> None:
-        """Fold vector accumulators by halves until `to` lanes are left; 1 means a scalar."""
-        lines = self.frame.lines
+    def _begin(self, totals: Mapping[LocalKey, _Reduction], step: _Step) -> None:
+        """Accumulators for every lane, in as many parts as run one after the other."""
+        for key, kind in totals.items():
+            local = key[0]
+            value = (1 << 63) - 1 if kind.is_position else lane_start(kind.combine, local.dtype)
+            text = self.out.constant(local.dtype, value, step.at_once)
+            self._set_parts(key, [text] * (step.lanes // step.at_once))
+
+    def _set_parts(self, key: LocalKey, texts: Sequence[str]) -> None:
+        """Let these vectors hold the partial results of a reduction, in the order of lanes."""
+        self._drop_parts(key)
+        parts = [(replace(key[0], name=f"{key[0].name}.{i}"), key[1]) for i in range(len(texts))]
+        self.lanes.totals[key] = parts
+        for part, text in zip(parts, texts, strict=True):
+            self.frame.locals[part] = Ref(text, True, self.frame.level)
+
+    def _drop_parts(self, key: LocalKey) -> None:
+        for part in self.lanes.totals.pop(key, ()):
+            del self.frame.locals[part]
+
+    def _narrow(self, totals: Mapping[LocalKey, _Reduction], step: _Step, to: _Step | None) -> None:
+        """Join the lanes of a step by halves until those of the next are left; None: a scalar."""
         for key, kind in totals.items():
             if kind.is_position:
                 continue
             group = [(local, key[1]) for local in kind.locals]
-            dtypes = [local.dtype for local in kind.locals]
-            width = lanes
-            parts = [self.frame.locals[k].text for k in group]
-            while width > to:
-                half = width // 2
-                lows: list[str] = []
-                highs: list[str] = []
-                for dtype, text in zip(dtypes, parts, strict=True):
-                    element = element_type(dtype)
-                    lows.append(self.out.part(lines, element, text, width, 0, half))
-                    highs.append(self.out.part(lines, element, text, width, half, half))
-                parts = self.reductions.combine(lines, kind.fold, dtypes, lows, highs, half)
-                width = half
-            for k, part in zip(group, parts, strict=True):
-                text = part
-                if to == 1:
-                    vector = vector_of(element_type(k[0].dtype), 1)
-                    text = self.out.emit(lines, f"extractelement {vector} {part}, i32 0")
-                self.frame.locals[k] = Ref(text, to > 1, self.frame.level)
+            parts = [
+                [self.frame.locals[self.lanes.totals[k][i]].text for k in group]
+                for i in range(step.lanes // step.at_once)
+            ]
+            width, parts = self._join(kind, parts, step.at_once, to.lanes if to else 1)
+            if to is None:
+                for k, text in zip(group, parts[0], strict=True):
+                    self._set_scalar(k, text)
+                continue
+            # No register is wider than what ran side by side: pieces only get smaller.
+            pieces = [p for part in parts for p in self._cut(kind, part, width, to.at_once)]
+            for i, k in enumerate(group):
+                self._set_parts(k, [piece[i] for piece in pieces])
+
+    def _join(
+        self, kind: _Reduction, parts: list[list[str]], width: int, to: int
+    ) -> tuple[int, list[list[str]]]:
+        """Parts of `width` lanes joined until `to` lanes are left; a part has every local."""
+        dtypes, combine = [local.dtype for local in kind.locals], joining(kind.combine)
+        while width * len(parts) > to:
+            if len(parts) == 1:
+                width //= 2
+                parts = self._cut(kind, parts[0], 2 * width, width)
+            half = len(parts) // 2
+            parts = [
+                self.reductions.combine(self.frame.lines, combine, dtypes, low, high, width)
+                for low, high in zip(parts[:half], parts[half:], strict=True)
+            ]
+        return width, parts
+
+    def _cut(self, kind: _Reduction, texts: list[str], width: int, to: int) -> list[list[str]]:
+        """Vectors of `width` lanes in pieces of `to`: for each piece, one of every local."""
+        types = [element_type(local.dtype) for local in kind.locals]
+        return [
+            [
+                self.out.part(self.frame.lines, element, text, width, start, to)
+                for element, text in zip(types, texts, strict=True)
+            ]
+            for start in range(0, width, to)
+        ]
+
+    def _set_scalar(self, key: LocalKey, text: str) -> None:
+        """What all lanes have found together, in a vector of one."""
+        vector = vector_of(element_type(key[0].dtype), 1)
+        scalar = self.out.emit(self.frame.lines, f"extractelement {vector} {text}, i32 0")
+        self._drop_parts(key)
+        self.frame.locals[key] = Ref(scalar, False, self.frame.level)
 
     def _finish(self, totals: dict[LocalKey, _Reduction], scalars: dict[LocalKey, Ref]) -> None:
         """Combine what the lanes found with what the accumulator held before the loop."""
@@ -182,6 +280,6 @@ class VectorLoops:
             olds = [scalars[k].text for k in group]
             news = [self.frame.locals[k].text for k in group]
             lines = self.frame.lines
-            texts = self.reductions.combine(lines, kind.fold, dtypes, olds, news, None)
+            texts = self.reductions.combine(lines, joining(kind.combine), dtypes, olds, news, None)
             for k, text in zip(group, texts, strict=True):
                 self.frame.locals[k] = Ref(text, False, self.frame.level)

@@ -1,0 +1,182 @@
+"""The same bits on every machine: one text, one order of addition, whatever the registers.
+
+x86-64-v2 has no fma and computes it from exact products and sums; v3 and AArch64 differ in width
+and number of registers. Machines that this one can neither be nor emulate are compared by the
+lanes in their kernels' text, which decide the order (`semel.kernel.lanes`). A NaN is a NaN: its
+sign and payload are the processor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from operator import methodcaller
+
+import numpy as np
+import pytest
+from tests.codegen.emulate import can_emulate, emulator
+from tests.codegen.lowering import (
+    lower_graph,
+    run_by_interpreter,
+    run_by_machine,
+    run_kernels,
+)
+from tests.codegen.machine import Array, runs_here
+
+from semel import Tensor, Variable
+from semel.ir.target import AVX512, Target, target_for
+from semel.kernel import ir
+from semel.kernel.ir import walk_statements
+from semel.kernel.lanes import ordered_totals, sum_lanes
+
+Case = tuple[Callable[[Tensor], Tensor], tuple[int, ...], str]
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+V3 = target_for("x86_64", _V3)
+MACHINES = {
+    "x86-64-v2": target_for("x86_64", _V2),
+    "x86-64-v3": V3,
+    "x86-64-v4": target_for("x86_64", (*_V3, *AVX512)),
+    "aarch64": target_for("aarch64", ("fp-armv8", "neon")),
+}
+#: Machines to compare with the interpreter, and what runs them.
+OTHERS = [name for name in MACHINES if name != "x86-64-v3"]
+N = Variable("n", 1, 100_000)
+
+
+def attention(x: Tensor) -> Tensor:
+    return x.scaled_dot_product_attention(x * 0.5, x + 1, is_causal=True)
+
+
+def conv(x: Tensor) -> Tensor:
+    weight = np.linspace(-1, 1, 8 * 3 * 9, dtype=np.float32).reshape(8, 3, 3, 3)
+    return x.conv2d(Tensor(weight), padding=1).relu()
+
+
+def depthwise(x: Tensor) -> Tensor:
+    weight = np.linspace(-1, 1, 3 * 9, dtype=np.float32).reshape(3, 1, 3, 3)
+    return x.conv2d(Tensor(weight), padding=1, groups=3)
+
+
+#: Row lengths around the lanes of a sum: none, some, all of them, and what is left of each.
+LENGTHS = (1, 5, 15, 16, 17, 33, 63, 64, 65, 80, 100, 129, 200)
+CASES: dict[str, Case] = {
+    **{f"sum{n}": (lambda x: x.sum(1), (3, n), "float32") for n in LENGTHS},
+    "squares": (lambda x: (x * x).sum(1), (3, 150), "float32"),
+    "sum_and_squares": (lambda x: x.sum(1) + (x * x).sum(1), (3, 150), "float32"),
+    "product": (lambda x: x.prod(1), (3, 150), "float32"),
+    "everything": (lambda x: x.sum(), (37, 41), "float32"),
+    "runs": (lambda x: x.sum(), (40_000,), "float32"),
+    "mean": (lambda x: x.mean(1), (3, 150), "float64"),
+    "halves": (lambda x: x.sum(1), (3, 150), "float16"),
+    "brain_halves": (lambda x: x.softmax(-1), (3, 150), "bfloat16"),
+    "var": (lambda x: x.var(1), (3, 150), "float32"),
+    "columns": (lambda x: x.sum(0), (70, 33), "float32"),
+    "many_columns": (lambda x: x.sum(0), (70, 300), "float32"),
+    "maxima": (lambda x: x.max(1), (3, 150), "float32"),
+    "places": (lambda x: x.argmax(1), (3, 150), "float32"),
+    "gelu_sum": (lambda x: x.gelu().sum(1), (3, 150), "float32"),
+    "sine_sum": (lambda x: x.sin().sum(1), (3, 150), "float32"),
+    "softmax": (lambda x: x.softmax(-1), (3, 197), "float32"),
+    "softmax64": (lambda x: x.softmax(-1), (3, 70), "float64"),
+    "softmax_columns": (lambda x: x.softmax(0), (30, 20), "float32"),
+    "layer_norm": (lambda x: x.layer_norm(), (3, 100), "float32"),
+    "layer_norm16": (lambda x: x.layer_norm(), (3, 100), "float16"),
+    "matmul": (lambda x: x @ x.T, (21, 50), "float32"),
+    "matmul64": (lambda x: x @ x.T, (13, 50), "float64"),
+    "matmul16": (lambda x: (x @ x.T).tanh(), (13, 50), "float16"),
+    "attention": (attention, (2, 70, 24), "float32"),
+    "attention64": (attention, (1, 20, 8), "float64"),
+    "conv": (conv, (1, 3, 9, 9), "float32"),
+    "depthwise": (depthwise, (1, 3, 9, 9), "float32"),
+    "running": (lambda x: x.cumsum(1), (3, 50), "float32"),
+    **{
+        name: (methodcaller(name), (501,), "float32")
+        for name in ("exp", "log", "sin", "tan", "tanh", "erf", "sigmoid", "gelu")
+    },
+    "log64": (lambda x: x.abs().log(), (200,), "float64"),
+    "power": (lambda x: x.abs() ** x, (300,), "float32"),
+}
+#: The interpreter takes a moment for each element.
+SLOW = ("runs", "attention", "many_columns", "conv")
+
+
+def inputs(name: str) -> Array:
+    _, shape, dtype = CASES[name]
+    drawn = np.random.default_rng(len(name)).standard_normal(shape) * 2
+    return drawn.astype(Tensor.input("x", shape, dtype).dtype.numpy)
+
+
+def run(name: str, target: Target) -> Array:
+    function, shape, dtype = CASES[name]
+    graph, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], target)
+    return run_kernels(graph, kernels, {"x": inputs(name)}, {}, run_by_machine(target))[0]
+
+
+@cache
+def expected(name: str) -> bytes:
+    return bits(run(name, V3))
+
+
+def bits(array: Array) -> bytes:
+    if array.dtype.kind not in "iub":
+        array = np.where(array != array, np.array(np.nan, array.dtype), array)
+    return array.tobytes()
+
+
+@pytest.mark.parametrize("machine", OTHERS)
+@pytest.mark.parametrize("name", CASES)
+def test_machines_agree(name: str, machine: str) -> None:
+    target = MACHINES[machine]
+    if not runs_here(target) and not can_emulate(target):
+        pytest.skip(emulator(target))
+    assert bits(run(name, target)) == expected(name)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in SLOW])
+def test_the_interpreter_agrees(name: str) -> None:
+    function, shape, dtype = CASES[name]
+    graph, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], V3)
+    found = run_kernels(graph, kernels, {"x": inputs(name)}, {}, run_by_interpreter)[0]
+    assert bits(found) == expected(name)
+
+
+def shared_lanes(name: str, target: Target) -> list[tuple[int, str]]:
+    """The lanes of every loop in which lanes share a sum."""
+    function, shape, dtype = CASES[name]
+    _, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], target)
+    loops = [s for k in kernels for s in walk_statements(k.kernel.body) if isinstance(s, ir.Loop)]
+    return [
+        (loop.lanes, combine)
+        for loop in loops
+        if loop.lanes > 1
+        for combine in ordered_totals(loop).values()
+    ]
+
+
+@pytest.mark.parametrize("machine", OTHERS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_lanes_of_a_sum_are_those_of_every_machine(name: str, machine: str) -> None:
+    """Whatever runs here: the text of a kernel says the order, and no target has a say in it."""
+    assert sorted(set(shared_lanes(name, MACHINES[machine]))) == sorted(set(shared_lanes(name, V3)))
+
+
+def test_lanes_are_some_and_follow_the_width_of_the_elements() -> None:
+    assert shared_lanes("sum200", V3) == [(sum_lanes(32), "add")] == [(64, "add")]
+    assert shared_lanes("mean", V3) == [(sum_lanes(64), "add")] == [(32, "add")]
+    assert shared_lanes("gelu_sum", V3) == shared_lanes("sum200", V3)  # whatever the body does
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_variable_gives_the_bits_of_a_number(machine: str) -> None:
+    target = MACHINES[machine]
+    if not runs_here(target) and not can_emulate(target):
+        pytest.skip(emulator(target))
+    graph, kernels = lower_graph([Tensor.input("x", (2, N)).softmax(-1)], target)
+    for size in (1, 70, 197):
+        x = np.random.default_rng(size).standard_normal((2, size)).astype(np.float32)
+        fixed, fixed_kernels = lower_graph([Tensor.input("x", (2, size)).softmax(-1)], V3)
+        wanted = run_kernels(fixed, fixed_kernels, {"x": x}, {}, run_by_machine(V3))[0]
+        found = run_kernels(graph, kernels, {"x": x}, {"n": size}, run_by_machine(target))[0]
+        assert bits(found) == bits(wanted), size
