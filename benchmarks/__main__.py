@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.prepare import measure_prepare, prepare_lines
 from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
+from semel.devices import check_runs_here, choose_target
 
 _GROUPS = (
     "calls",
@@ -36,6 +38,8 @@ _GROUPS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks that `argv` asks for."""
     arguments = _parse(argv)
+    if arguments.target is not None:
+        _compile_for(arguments.target)
     rows = [
         row
         for row in ROWS.values()
@@ -74,6 +78,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("group", nargs="?", choices=_GROUPS, default="all")
     parser.add_argument("--threads", type=_counts, default=[1, 2], metavar="1,2")
     parser.add_argument("--rounds", type=int, default=7, help="after one that is dropped")
+    parser.add_argument("--target", metavar="NAME", help="what Semel compiles for: x86-64-v3, ...")
     parser.add_argument("--json", metavar="FILE", help="write everything measured")
     parser.add_argument("--rows", type=_names(ROWS), metavar="ROW,..", help=", ".join(ROWS))
     parser.add_argument(
@@ -83,6 +88,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
     return arguments
+
+
+def _compile_for(target: str) -> None:
+    """Let this process and those it starts compile for a target, if this machine can run it."""
+    check_runs_here("--target", "cpu", choose_target("cpu", target))
+    os.environ["SEMEL_TARGET"] = target
 
 
 def _counts(text: str) -> list[int]:

@@ -22,6 +22,7 @@ from benchmarks.peers import NAMES
 from benchmarks.plan import PlanRow
 from benchmarks.prepare import PrepareRow
 from benchmarks.rows import ROWS
+from semel.devices import choose_target
 
 FORMAT = 1
 _TIE = 1.15  # two runs of one peer differ by about this much
@@ -180,6 +181,7 @@ def document(
             "cpu": cpu_model(),
             "cores": len(os.sched_getaffinity(0)),
             "system": f"{platform.system()} {platform.machine()}",
+            "target": choose_target("cpu").name,
         },
         "versions": {"python": platform.python_version(), **versions},
         "commit": git_commit(),

@@ -1,7 +1,8 @@
 """What every test gets: a kernel cache of its own run, and settings put back afterwards.
 
-With SEMEL_SKIPS=listed, a skip whose reason is not in skips.txt fails the run: what is not
-tested must be known.
+With `--target x86-64-v3` plans are compiled for that, as with SEMEL_TARGET, and so are the kernels
+of tests that go without a plan. With SEMEL_SKIPS=listed, a skip whose reason is not in skips.txt
+fails the run: what is not tested must be known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest
 from semel import config
 from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
+from semel.devices import check_runs_here, choose_target
 
 _LIST = Path(__file__).with_name("skips.txt")
 
@@ -72,7 +74,19 @@ class SkipsAreListed:
             terminalreporter.write_line("\n".join(sorted(set(self._unlisted))))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--target", metavar="NAME", help="what to compile for, if this machine has it")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"compiled for {choose_target('cpu').name}"
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    target = config.getoption("--target")
+    if target is not None:
+        check_runs_here("--target", "cpu", choose_target("cpu", target))
+        os.environ["SEMEL_TARGET"] = target  # before the settings are read; workers inherit it
     is_worker = hasattr(config, "workerinput")
     if os.environ.get("SEMEL_SKIPS") == "listed" and not is_worker:
         config.pluginmanager.register(SkipsAreListed())

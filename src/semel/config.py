@@ -22,6 +22,9 @@ the kernel cache it steers are process-wide too.
     SEMEL_VERIFY       1 verifies the IR after every pass; default 0
     SEMEL_FUSION       0 gives every op its own kernel; default 1
     SEMEL_ARENA        0 gives every intermediate value bytes of its own; default 1
+    SEMEL_TARGET       what to compile for: native (the default: this machine), or a level by name,
+                       with features that it has besides: x86-64-v3, x86-64-v4+avx512vnni, aarch64;
+                       what this machine cannot run is compiled and saved, but not prepared
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
 """
 
@@ -70,6 +73,7 @@ class Settings:
     verify: bool = False
     fusion: bool = True
     arena: bool = True
+    target: str = "native"
     spin_us: int = 100
 
     def __post_init__(self) -> None:
@@ -155,6 +159,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "verify": _bool,
     "fusion": _bool,
     "arena": _bool,
+    "target": str,
     "spin_us": _int,
 }
 

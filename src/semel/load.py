@@ -30,7 +30,7 @@ import numpy as np
 
 from semel.compiler.artefacts import compile_kernel
 from semel.compiler.recompiles import check_may_compile
-from semel.devices import KernelCompiler, find_backend
+from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend
 from semel.errors import CompileError, GraphError, InternalError
 from semel.ir.encode import as_int, as_list, as_text, decode_signature
 from semel.ir.fields import take_memory_limit, take_path, take_threads
@@ -227,6 +227,13 @@ def _compiler(device: str) -> KernelCompiler:
     return backend.compiler(backend.target())
 
 
+def _rebuilder(device: str) -> KernelCompiler:
+    """The compiler half of a device, for what the settings ask to compile for."""
+    target = choose_target(device)
+    check_runs_here("load_plan", device, target)
+    return find_backend(device).compiler(target)
+
+
 def _device_code(file: PlanFile) -> DeviceCode:
     runner = file.header["runner"]
     target = file.target(runner["target"])
@@ -270,7 +277,7 @@ def _rebuild_kernels(
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     check_may_compile("load_plan", file.name)
-    found, is_ours, compiler = [], rebuild is not _confined, _compiler(_device(file))
+    found, is_ours, compiler = [], rebuild is not _confined, _rebuilder(_device(file))
     for record in as_list(file.header["kernels"]):
         kernel = decode_kernel(file.blob(record["form"]))
         try:

@@ -10,7 +10,6 @@ its output and exits. `qemu-user` runs it; AArch64 has all we emit, x86-64 up to
 
 from __future__ import annotations
 
-import re
 import shutil
 import struct
 import subprocess
@@ -197,10 +196,7 @@ class EmulatedRunner(_Program):
     """The plan runner with some kernels, run by an emulator on the words of a table."""
 
     def __init__(self, kernels: str, target: Target) -> None:
-        # LLVM has the assembler of this machine only: no clock, no system calls, default mode.
-        runner = re.sub(r"call void asm sideeffect [^)]*\)", "", emit_runner(target.arch))
-        runner = re.sub(r"call i64 asm sideeffect [^)]*\)", "add i64 0, 0", runner)
-        super().__init__(runner + kernels + _start(target.arch, _RUN), target)
+        super().__init__(emit_runner(target.arch) + kernels + _start(target.arch, _RUN), target)
 
     def run(self, header: Array, arrays: Sequence[Array], functions: Mapping[int, str]) -> int:
         """One run of the plan with this header: its code. All arrays are written in place.

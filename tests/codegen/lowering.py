@@ -10,7 +10,7 @@ import numpy as np
 from tests.codegen.machine import Array, Native
 
 from semel import Tensor
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import choose_target
 from semel.ir.expr import evaluate
 from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
@@ -30,7 +30,7 @@ def lower_graph(
     """The graph after its passes, and its kernels."""
     graph = graph_to_run(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
     schedule = build_schedule(graph, fusion=fusion)
-    return graph, lower_schedule(schedule, target or host_target())
+    return graph, lower_schedule(schedule, target or choose_target("cpu"))
 
 
 def run_kernels(

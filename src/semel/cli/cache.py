@@ -16,7 +16,8 @@ from semel.cache.kernels import KernelCache, default_cache
 from semel.cli.report import Section, format_bytes, show
 from semel.compiler.remembered import default_memory
 from semel.config import settings
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import choose_target
+from semel.runtime.free import HOST_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     before = inspect_cache(kernels)
     if arguments.action == "clear":
         kernels.clear()
-        default_memory(host_target()).clear()
+        default_memory(choose_target(HOST_DEVICE)).clear()
     now = inspect_cache(kernels)
     if arguments.json:
         print(json.dumps({**asdict(now), "removed_bytes": before.bytes - now.bytes}, indent=2))
@@ -60,7 +61,7 @@ def inspect_cache(kernels: KernelCache) -> CacheInfo:
         bytes=kernels.disk_bytes,
         max_bytes=settings().cache_bytes,
         reason=status.reason,
-        tuned=len(default_memory(host_target()).entries()),
+        tuned=len(default_memory(choose_target(HOST_DEVICE)).entries()),
     )
 
 

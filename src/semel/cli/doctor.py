@@ -22,8 +22,11 @@ from semel.cache.kernels import default_cache
 from semel.cli.cache import CacheInfo, describe, inspect_cache
 from semel.cli.report import Section, format_bytes, format_seconds, show
 from semel.config import settings
+from semel.devices import choose_target
 from semel.devices.cpu.limits import Limits, measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_target
+from semel.ir.target import Target
+from semel.runtime.free import HOST_DEVICE
 from semel.tensor.tensor import Tensor
 
 _LIBRARIES = ("llvmlite", "numpy", "ml_dtypes", "rich")
@@ -34,6 +37,7 @@ class Diagnosis:
     """All that the command found; `works` is whether a small plan gave the right numbers."""
 
     versions: dict[str, str]
+    machine: dict[str, Any]
     target: dict[str, Any]
     cores: int
     threads: int
@@ -61,7 +65,8 @@ def diagnose() -> Diagnosis:
     prepare_s, execute_s, works = try_plan()
     return Diagnosis(
         versions=find_versions(),
-        target=asdict(host_target()),
+        machine=_describe(host_target()),
+        target=_describe(choose_target(HOST_DEVICE)),
         cores=cores,
         threads=threads,
         cache=inspect_cache(default_cache()),
@@ -70,6 +75,10 @@ def diagnose() -> Diagnosis:
         execute_seconds=execute_s,
         works=works,
     )
+
+
+def _describe(target: Target) -> dict[str, Any]:
+    return {"name": target.name, **asdict(target)}
 
 
 def find_versions() -> dict[str, str]:
@@ -101,10 +110,15 @@ def try_plan(executes: int = 1000) -> tuple[float, float, bool]:
 
 def sections(found: Diagnosis) -> list[Section]:
     """The diagnosis as tables for people."""
-    target = found.target
+    target, host = found.target, found.machine
+    is_native = settings().target.lower() == "native"
     caches = " / ".join(format_bytes(target[f"l{level}_bytes"]) for level in (1, 2, 3))
+    asked = (
+        "native" if is_native else f"SEMEL_TARGET={settings().target}, the machine is {host['cpu']}"
+    )
+    width = f"{target['vector_bits']}-bit vectors"
     machine = (
-        ("target", f"{target['triple']}, {target['cpu']}, {target['vector_bits']}-bit vectors"),
+        ("target", f"{target['triple']}, {target['cpu']}, {width} ({asked})"),
         ("features", " ".join(target["features"])),
         ("caches", f"{caches} (L1, L2, L3)"),
         ("cores", f"{found.cores} usable, {found.threads} used"),

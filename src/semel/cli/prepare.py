@@ -22,7 +22,7 @@ from pathlib import Path
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import compile_graph
 from semel.config import override
-from semel.devices.cpu.toolchain import host_target
+from semel.devices import choose_target
 from semel.errors import CompileError
 from semel.ir.graph import Graph
 from semel.plan.instantiate import instantiate
@@ -51,7 +51,7 @@ def prepare_encoder(size: EncoderSize, threads: int | None) -> Prepared:
     """
     graph = build_encoder(size)
     times = [time.perf_counter()]
-    program = compile_graph(graph, host_target())
+    program = compile_graph(graph, choose_target(HOST_DEVICE))
     times.append(time.perf_counter())
     find_device(HOST_DEVICE).ensure_ready()  # loads the native runner, once per process
     times.append(time.perf_counter())

@@ -18,7 +18,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from semel.cache.kernels import load_cached
-from semel.devices import KernelCompiler
+from semel.devices import KernelCompiler, LoadedKernel
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
@@ -26,10 +26,12 @@ from semel.kernel.text import format_kernel
 from semel.locks import make_lock
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
-from semel.runtime.kernel import CachedKernel
+from semel.runtime.kernel import NOT_LOADED, CachedKernel
 from semel.topics import Topic
 
 KEPT_KERNELS = 256
+#: What stands for a loaded kernel whose code is for another machine.
+_ELSEWHERE = LoadedKernel(NOT_LOADED, None)
 _CACHE = Topic("cache")
 
 
@@ -71,18 +73,28 @@ loaded_kernels = LoadedKernels()
 
 
 def compile_kernels(
-    kernels: Sequence[Lowered], compiler: KernelCompiler
+    kernels: Sequence[Lowered], compiler: KernelCompiler, *, is_here: bool = True
 ) -> tuple[CachedKernel, ...]:
     """The native kernel of each lowered group, parallel to `kernels`."""
     distinct = {id(lowered.kernel): lowered for lowered in kernels}
-    native = {key: compile_kernel(it.kernel, compiler, it.text) for key, it in distinct.items()}
+    native = {
+        key: compile_kernel(it.kernel, compiler, it.text, is_here=is_here)
+        for key, it in distinct.items()
+    }
     return tuple(native[id(lowered.kernel)] for lowered in kernels)
 
 
 def compile_kernel(
-    kernel: Kernel, compiler: KernelCompiler, text: str = "", *, is_ours: bool = True
+    kernel: Kernel,
+    compiler: KernelCompiler,
+    text: str = "",
+    *,
+    is_ours: bool = True,
+    is_here: bool = True,
 ) -> CachedKernel:
     """Native code for one kernel: from memory, from disk, or compiled.
+
+    Code for a machine other than this one (`is_here` False) is not loaded.
 
     `text` is that of the kernel, if somebody has written it already. What a kernel says of itself
     beside its text, its name and how much it does, is believed only if it is ours: one that is
@@ -98,7 +110,7 @@ def compile_kernel(
     code, loaded = load_cached(
         key,
         lambda: compiler.compile(kernel, symbol),
-        lambda code: compiler.load(code, symbol),
+        lambda code: compiler.load(code, symbol) if is_here else _ELSEWHERE,
     )
     native = CachedKernel(
         signature=signature_of(kernel, compiler),

@@ -31,10 +31,11 @@ from semel.compiler.lift import (
 )
 from semel.compiler.pipeline import compile_graph
 from semel.config import Settings
-from semel.devices import find_backend
+from semel.devices import check_runs_here, choose_target
 from semel.errors import IndexRangeError, VariableError
 from semel.ir.graph import Array
 from semel.ir.outline import Outline
+from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.plan.direct import DirectCall
 from semel.plan.instantiate import instantiate
@@ -97,6 +98,7 @@ def compute(outline: Outline, options: Settings) -> Array:
         options.arena,
         options.threads,
         options.debug,
+        options.target,
     )
     eager, call = _take(key, outline)
     if eager is None:
@@ -152,10 +154,17 @@ def _compile(key: Hashable, outline: Outline) -> _Eager:
         lifted = frozenset[int]()
         if before is not None:
             lifted = before.lifted.union(before.changed(outline.numbers))
-        program = compile_graph(lift_graph(outline, lifted), find_backend(HOST_DEVICE).target())
+        program = compile_graph(lift_graph(outline, lifted), _target())
         eager = _Eager(program, outline, known, lifted)
         _keep(key, known, variant, eager)
         return eager
+
+
+def _target() -> Target:
+    """What to compile for: as the settings say, if this machine runs it."""
+    target = choose_target(HOST_DEVICE)
+    check_runs_here("realize", HOST_DEVICE, target)
+    return target
 
 
 def _keep(key: Hashable, known: _Known, variant: Hashable, eager: _Eager) -> None:

@@ -29,7 +29,7 @@ from semel.compiler.programs import find_program, for_nodes, keep_program, make_
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
-from semel.devices import find_backend
+from semel.devices import check_runs_here, choose_target, find_backend, lacking
 from semel.errors import GraphError, UserError
 from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
@@ -67,8 +67,11 @@ def prepare_graph(
     bindings: Mapping[str, int] | None = None,
     keep: Mapping[str, Node] = NOTHING,
     device: str = HOST_DEVICE,
+    target: str | None = None,
 ) -> ExecutionPlan:
     """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
+
+    `target` is the name of what to compile for, which this machine must be able to run.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     """
@@ -80,19 +83,20 @@ def prepare_graph(
     else:
         tune = take_switch("prepare", "tune", tune)
     device = check_device("prepare", device)
-    target = find_backend(device).target()
-    tuning = tuning_for(target, threads, tune, device)
+    made_for = choose_target(device, target)
+    check_runs_here("prepare", device, made_for)
+    tuning = tuning_for(made_for, threads, tune, device)
     graph, became = with_counts(graph)
     keep = {name: became.get(node, node) for name, node in keep.items()}
     ids = {made.id: node.id for node, made in became.items()}
     request = make_request(
-        graph, target, device=device, fusion=fusion, tuning=tuning, keep=keep, ids=ids
+        graph, made_for, device=device, fusion=fusion, tuning=tuning, keep=keep, ids=ids
     )
     program = find_program(request)
     is_new = program is None
     if program is None:
         program = compile_graph(
-            graph, target, fusion=fusion, tuning=tuning, keep=keep, device=device
+            graph, made_for, fusion=fusion, tuning=tuning, keep=keep, device=device
         )
         program = for_nodes(program, ids) if ids else program
         keep_program(request, program)
@@ -113,6 +117,8 @@ def compile_graph(
     device: str = HOST_DEVICE,
 ) -> Program:
     """Compile `graph` for a target of `device`. Same arguments, same program, byte for byte.
+
+    The target may be that of another machine: then the program can be saved, and not run here.
 
     With `tuning` the program also depends on what was measured on this machine. The nodes in
     `keep` can be read after a run too, by name.
@@ -143,7 +149,8 @@ def compile_graph(
         )
     for number, lowered in enumerate(kernels):
         stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
-    artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler))
+    is_here = not lacking(device, target)
+    artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
     program = stage(
         "program",
         lambda: link_program(

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from semel.config import settings
+from semel.errors import UnsupportedError
 from semel.ir.expr import Dim
-from semel.ir.target import Target
+from semel.ir.target import Target, named_target
 from semel.kernel.ir import Kernel
 from semel.runtime.device import Device, import_backend, split_device
 
@@ -53,13 +55,15 @@ class KernelCompiler(Protocol):
 class Backend:
     """One row of the table: what it is called, what it compiles for, how it is opened.
 
-    `target` is what this machine has; `open` takes the index in `name:index`.
+    `target` is what this machine has, `named` what another one has by its name; `open` takes the
+    index in `name:index`.
     """
 
     name: str
     target: Callable[[], Target]
     compiler: Callable[[Target], KernelCompiler]
     open: Callable[[int], Device]
+    named: Callable[[str], Target] = named_target
 
 
 def find_backend(device: str) -> Backend:
@@ -67,3 +71,34 @@ def find_backend(device: str) -> Backend:
     name, _ = split_device("device", device)
     backend: Backend = import_backend(name).BACKEND
     return backend
+
+
+def choose_target(device: str, name: Any = None) -> Target:
+    """What to compile for: the target of this name, else as the settings say.
+
+    `native` is what this machine has.
+    """
+    backend = find_backend(device)
+    wanted = settings().target if name is None else name
+    if not isinstance(wanted, str):
+        raise UnsupportedError("target", f"must be the name of a target, got {wanted!r}.")
+    return backend.target() if wanted.strip().lower() == "native" else backend.named(wanted)
+
+
+def lacking(device: str, target: Target) -> tuple[str, ...]:
+    """What code for the target needs and this machine lacks, in words; empty: it runs here."""
+    backend = find_backend(device)
+    host = backend.target()
+    return () if target == host else backend.compiler(host).missing(target)
+
+
+def check_runs_here(where: str, device: str, target: Target) -> None:
+    """Refuse to prepare what this machine cannot run."""
+    missing = lacking(device, target)
+    if missing:
+        raise UnsupportedError(
+            where,
+            f"code for {target.name} must run on this machine, which lacks {', '.join(missing)}.",
+            hint="compile_graph() makes a program for it, which Program.save() writes to a file.",
+            missing=missing,
+        )

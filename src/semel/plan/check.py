@@ -209,6 +209,7 @@ class _Checker:
     def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
         signature = op.kernel.signature
         where = f"{where} ({signature.name})"
+        op.kernel.check_loaded()
         if not op.output_indices:
             raise PlanError(where, "must have at least one output index.", op=op.id)
         if len(set(op.output_indices)) != len(op.output_indices):

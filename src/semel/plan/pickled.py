@@ -1,4 +1,4 @@
-"""Plans and programs as pickles: the contents of their files.
+"""Plans and programs as pickles: the contents of their files; and files of programs.
 
     pickle  --__reduce__-->  bytes of a plan file  --restore_plan, restore_program-->  pickle
 
@@ -8,6 +8,7 @@ unpickles something.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,15 @@ def restore_plan(data: bytes, threads: int | None, memory_limit: int | None) -> 
 def reduce_program(program: Program) -> tuple[Any, ...]:
     """What pickle keeps of a program."""
     writer: Any = import_module(_WRITER)
-    code = find_device(program.device).device_code()
+    code = find_device(program.device).device_code(program.target)
     return restore_program, (writer.pack_plan(program, code),)
+
+
+def save_program(program: Program, path: str | os.PathLike[str]) -> None:
+    """Write a plan file of a program."""
+    writer: Any = import_module(_WRITER)
+    code = find_device(program.device).device_code(program.target)
+    writer.save_plan(program, code, path)
 
 
 def restore_program(data: bytes) -> Program:

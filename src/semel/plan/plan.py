@@ -52,6 +52,7 @@ from semel.plan.states import PlanStates, copy_states
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer
+from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
@@ -534,9 +535,7 @@ class ExecutionPlan:
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
         """
-        self.pass_source(
-            lambda source: save_plan(source, self._engine.parts.device.device_code(), path)
-        )
+        self.pass_source(lambda source: save_plan(source, self._device_code(), path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a plan is what its file would hold."""
@@ -544,7 +543,12 @@ class ExecutionPlan:
 
     def pack(self) -> bytes:
         """The contents of a file of this plan."""
-        return self.pass_source(lambda it: pack_plan(it, self._engine.parts.device.device_code()))
+        return self.pass_source(lambda source: pack_plan(source, self._device_code()))
+
+    def _device_code(self) -> DeviceCode:
+        """The device's own code that goes with the code of the kernels."""
+        parts = self._engine.parts
+        return parts.device.device_code(parts.program.target)
 
     def pass_source(self, write: Callable[[Program | PlanImage], R]) -> R:
         """`write(what a file of this plan is made from)`; it cannot run or change meanwhile.

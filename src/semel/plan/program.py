@@ -10,6 +10,7 @@ same kernels and constants. Names are for people; everything refers to values by
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +19,9 @@ import numpy as np
 
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Variable, is_positive, substitute, upper_bound, variables
+from semel.ir.target import Target
 from semel.ir.types import Shape, TensorType
-from semel.plan.pickled import reduce_program
+from semel.plan.pickled import reduce_program, save_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
 from semel.runtime.free import HOST_DEVICE
@@ -162,6 +164,11 @@ class Program:
         return tuple(dict.fromkeys(r.kernel for r in rows if isinstance(r, PreparedKernel)))
 
     @property
+    def target(self) -> Target | None:
+        """The machine that its code is for; None if there is no code, or only pointers."""
+        return next((kernel.target for kernel in self.kernels if kernel.target), None)
+
+    @property
     def late(self) -> tuple[PlanVariable, ...]:
         """The variables that nobody binds, in the order in which a run finds them out."""
         rows = (placed.row for placed in self.walk())
@@ -179,6 +186,10 @@ class Program:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a program is what a plan's file would hold."""
         return reduce_program(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a plan file for `semel.load_plan`; its code may be for another machine."""
+        save_program(self, path)
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
         """Constants and first values of states, by value: what a plan file stores as bytes."""
@@ -202,6 +213,7 @@ def check_program(program: Program) -> None:
         if not all(0 <= arg < len(program.values) for arg in row.buffer_indices):
             raise PlanError("program", f"args must be values of it, got {row.buffer_indices}.")
         if isinstance(row, PreparedKernel):
+            row.kernel.check_loaded()
             _check_written(program, row)
 
 

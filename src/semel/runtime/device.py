@@ -72,8 +72,11 @@ class Device(Protocol):
     def limits(self, threads: int) -> MachineLimits:
         """What this many threads reach at best; measured at the first call."""
 
-    def device_code(self) -> DeviceCode:
-        """What a process without a compiler needs to make this device ready."""
+    def device_code(self, target: Target | None = None) -> DeviceCode:
+        """What a process without a compiler needs to make this device ready.
+
+        For a `target`, if one is given: that of the kernels beside it, on another machine.
+        """
 
     def offer_code(self, code: DeviceCode) -> None:
         """Use this code, of a file that is trusted, if it is what would be compiled."""

@@ -16,12 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.errors import PlanError
+from semel.errors import PlanError, UnsupportedError
 from semel.ir.expr import Dim, Expr, Fn, Variable, bounds
 from semel.ir.fields import take, take_dim, take_int, take_items
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.target import Target
 from semel.ir.types import TensorType
+
+#: The address of a kernel whose code is for another machine.
+NOT_LOADED = 0
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -32,7 +35,8 @@ class CachedKernel:
     a form that can be compiled again, or what gives it: most kernels are never saved.
     Without them a plan runs but cannot be saved.
     `address` is what rows pass as their function: where it lies on the CPU, a handle of the
-    driver elsewhere. It is good while the kernel, and with it the `owner`, is held.
+    driver elsewhere. It is good while the kernel, and with it the `owner`, is held. A kernel for
+    another machine has code and is `NOT_LOADED`: it can be saved, and not be part of a plan.
     """
 
     signature: KernelSignature
@@ -46,9 +50,19 @@ class CachedKernel:
 
     def __post_init__(self) -> None:
         take("kernel", "signature", KernelSignature, self.signature)
-        if take_int(self.name, "address", self.address) <= 0:
+        least = NOT_LOADED if self.code and self.target else NOT_LOADED + 1
+        if take_int(self.name, "address", self.address) < least:
             raise PlanError(
                 self.entry_point, f"address must be that of a function, got {self.address}."
+            )
+
+    def check_loaded(self) -> None:
+        """Refuse a kernel whose code is for another machine, where one is to run."""
+        if self.address == NOT_LOADED and self.target is not None:
+            raise UnsupportedError(
+                self.name,
+                f"its code is for {self.target.name}, which this machine cannot run.",
+                hint="Save the program, and load the file there.",
             )
 
     @property

@@ -43,6 +43,7 @@ def prepare(
     bindings: Values | None = None,
     keep: Tensor | Sequence[Tensor] | Mapping[str, Tensor] = (),
     device: str = HOST_DEVICE,
+    target: str | None = None,
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
@@ -57,7 +58,9 @@ def prepare(
     for all sizes as ever, and runs at these until others are bound. The tensors in `keep` must
     be computed on the way: their values can be read after each run, as `plan.buffer(tensor)`, or
     by name in `plan.kept` (those of a mapping, else kept0, kept1, ...). `device` is where the plan
-    runs: "cpu", or "null", which compiles everything and computes nothing.
+    runs: "cpu", or "null", which compiles everything and computes nothing. `target` names what
+    its code may ask of the processor, as "x86-64-v3" does, and this machine must have; else it is
+    as the settings say, by default all that this machine has.
     """
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
     from semel.compiler.pipeline import prepare_graph
@@ -74,6 +77,7 @@ def prepare(
             bindings=None if bindings is None else as_values(bindings, {}),
             keep=_nodes_to_keep(graph, keep),
             device=device,
+            target=target,
         )
 
 

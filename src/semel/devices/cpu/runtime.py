@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from semel.cache.kernels import load_cached
 from semel.codegen.runner import emit_runner
@@ -26,6 +26,7 @@ from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_model, host_target
 from semel.errors import UnsupportedError
 from semel.ir import abi
+from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.allocator import HostMemory, allocate
 from semel.runtime.device import DeviceCode
@@ -33,6 +34,7 @@ from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
 
+T = TypeVar("T")
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ON_HEADER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -50,31 +52,39 @@ _Place = tuple[LoadedCode, int]
 
 @dataclass(frozen=True)
 class _Runner:
-    """The plan runner in memory; `key` is that of the text it was compiled from."""
+    """The plan runner in memory, and its code."""
 
-    key: str
-    code: bytes
+    code: DeviceCode
     loaded: LoadedCode
     ticks: Callable[[], int]
     ticks_per_us: float
     opened: tuple[int, int]  # nanoseconds, ticks
 
 
-def _open_runner(offered: Mapping[str, bytes]) -> _Runner:
+def _open_runner(offered: Mapping[str, DeviceCode]) -> _Runner:
     """The runner for this machine; what was offered is taken if it is what we would compile."""
-    compiler = CpuCompiler(host_target())
-    text = emit_runner(compiler.target.arch)
-    # The text alone: any code for it that the machine can execute is the same runner.
-    key = hashlib.sha256(text.encode()).hexdigest()
-    if key in offered:
-        code, loaded = offered[key], _load_runner(offered[key])
+    target = host_target()
+    text = emit_runner(target.arch)
+    given = offered.get(_runner_key(text))
+    if given is not None:
+        code, loaded = given, _load_runner(given.runner)
     else:
-        code, loaded = load_cached(
-            compiler.key(text), lambda: compiler.compile_text(text), _load_runner
-        )
+        code, loaded = _make_runner(text, target, _load_runner)
     ticks: Callable[[], int] = _ENTRY(loaded.symbols["ticks"])
     opened = (time.perf_counter_ns(), ticks())
-    return _Runner(key, code, loaded, ticks, _ticks_per_us(ticks), opened)
+    return _Runner(code, loaded, ticks, _ticks_per_us(ticks), opened)
+
+
+def _runner_key(text: str) -> str:
+    """By the text alone: any code for it that the machine can execute is the same runner."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _make_runner(text: str, target: Target, load: Callable[[bytes], T]) -> tuple[DeviceCode, T]:
+    """The runner's code for a target, and what `load` makes of it: from the cache, or compiled."""
+    compiler = CpuCompiler(target)
+    code, loaded = load_cached(compiler.key(text), lambda: compiler.compile_text(text), load)
+    return DeviceCode(target, _runner_key(text), code), loaded
 
 
 def _load_runner(code: bytes) -> LoadedCode:
@@ -120,7 +130,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._lock = make_lock()
-        self._offered: dict[str, bytes] = {}
+        self._offered: dict[str, DeviceCode] = {}
         self._runner: _Runner | None = None
         self._loaded: list[LoadedCode] = []
         self._free: list[_Place] = []
@@ -147,7 +157,7 @@ class CpuDevice:
         with self._lock:
             # Again, since a signal handler on this thread may take places too.
             while not self._free:
-                self._add(_load_runner(runner.code))
+                self._add(_load_runner(runner.code.runner))
             return CpuEntry(self, self._free.pop())
 
     @property
@@ -185,13 +195,16 @@ class CpuDevice:
                 self._pool = WorkerPool(symbols["worker"], _STOP(symbols["stop"]), spin_ticks)
             return self._pool
 
-    def device_code(self) -> DeviceCode:
-        runner = self._ready()
-        return DeviceCode(host_target(), runner.key, runner.code)
+    def device_code(self, target: Target | None = None) -> DeviceCode:
+        ours = self._ready().code
+        if target is None or not CpuCompiler(target).missing(ours.target):
+            return ours
+        code, _ = _make_runner(emit_runner(target.arch), target, lambda code: code)
+        return code
 
     def offer_code(self, code: DeviceCode) -> None:
         if self._runner is None and not CpuCompiler(host_target()).missing(code.target):
-            self._offered[code.runner_key] = code.runner
+            self._offered[code.runner_key] = code
 
     def give_back(self, place: _Place) -> None:
         """Return the place of a plan that is gone."""
