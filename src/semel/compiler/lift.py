@@ -33,12 +33,6 @@ from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel, PreparedOp
 from semel.plan.tree import map_rows
 
-#: Ops that treat a number the same way whether it is known or not, up to the last bit.
-_EXACT = frozenset(
-    {"add", "sub", "mul", "div", "idiv", "imod", "fmod", "max", "min", "where", "pad"}
-    | {"and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge"}
-)
-
 
 def data_name(place: int) -> str:
     """The input that an array of the outline becomes."""
@@ -60,15 +54,16 @@ def movable_starts(outline: Outline) -> frozenset[int]:
 
 def free_scalars(outline: Outline) -> frozenset[int]:
     """Places of the numbers that only exact arithmetic sees: these can become inputs."""
-    seen_by: list[set[str]] = [set() for _ in outline.nodes]
+    is_free = [True] * len(outline.nodes)
     for place in reversed(range(len(outline.nodes))):
-        name = outline.nodes[place].op.name
+        op = outline.nodes[place].op
+        may_be = is_free[place] if op.name in REPEATING else op.is_exact
         for operand in outline.wires[place]:
-            seen_by[operand] |= seen_by[place] if name in REPEATING else {name}
+            is_free[operand] &= may_be
     return frozenset(
         slot
         for place, slot in outline.slots.items()
-        if outline.nodes[place].op.name == "scalar" and seen_by[place] <= _EXACT
+        if outline.nodes[place].op.is_literal and is_free[place]
     )
 
 

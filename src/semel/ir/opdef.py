@@ -1,26 +1,76 @@
 """What the compiler knows about one op.
 
-An op is one record with its rules, written beside its maths in `semel.ops`; how
-it becomes loops stands in `semel.lower`, keyed by the same name. The fields
-have no defaults on purpose (an op may demand nothing of its dims, so `require` has one): an op
-without a reference implementation does not import, so it cannot be merged untested.
+An op is one record with all its rules, written beside its maths in `semel.ops`: what it means,
+what one element of it is, how it may be fused, what its kernels are called. Stages ask the record
+and never list names; only what has a kernel of its own (contract, opaque) also has a lowering in
+`semel.lower`, under its name. The first fields have no defaults on purpose: an op without a
+reference implementation does not import, so it cannot be merged untested.
 
 `OPS` is the one table that imports fill: the files of `semel.ops` are its rows, and
-`import semel.ops` is how anybody gets it.
+`import semel.ops` is how anybody gets it. Why this way: docs/decisions/0052-rules-on-the-op.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from semel.errors import GraphError, InternalError
+from semel.ir.expr import Dim
 
 OPS: dict[str, OpDef] = {}
 
+#: One index per axis.
+Indices: TypeAlias = tuple[Dim, ...]
+
 
 @dataclass(frozen=True, slots=True)
+class Combiner:
+    """How two elements of a reduction or a scan become one.
+
+    `ufunc` is NumPy's, `domain` a key of `ops.shapes.DOMAINS`. `kernel` is the name by which
+    kernels combine, which also says what an accumulator starts from (`kernel.ir.COMBINES`);
+    `fast` is the one that may be used where NaN need not come through.
+    `rounds`: a step on floats rounds, so that narrow ones take part in a wider dtype.
+    `needs_elements`: of nothing there is no result. `splits`: parts may be combined, and then
+    their results.
+    """
+
+    name: str
+    ufunc: Any
+    domain: str
+    kernel: str
+    fast: str = ""
+    rounds: bool = False
+    needs_elements: bool = False
+    splits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """What the scheduler asks of an op that adds up products.
+
+    `wanted(node, at, fresh)` gives the loop it adds over, made by `fresh(extent)`, and the index of
+    each operand that result element `at` needs; None: all of that operand, from memory.
+    `stages`: where the left operand may be computed into scratch first: "never", "narrow" (few
+    columns read it) or "always".
+    `is_attention`: the left operand holds scores, and what counts is their softmax.
+    `makes_scores`: an attention can compute it as its scores. `widens`: weights that are stored
+    narrow become wide in registers. `tiles`: how its kernel is cut is a choice. `column_bits`: of
+    an element that the panels of columns are counted in, if not of the result's.
+    """
+
+    wanted: Callable[..., tuple[Dim, tuple[Indices | None, ...]]]
+    stages: str = "never"
+    is_attention: bool = False
+    makes_scores: bool = False
+    widens: bool = False
+    tiles: bool = False
+    column_bits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OpDef:
     """`infer(attrs, *types)` gives the type, `reference(node, arrays, env)` the truth in NumPy.
 
@@ -35,6 +85,27 @@ class OpDef:
     `attrs` is the class of its attributes, None for an op that has none.
     `cost` is the rough number of machine operations per result element.
     `require(attrs, *types)` gives what must hold of dims, as `ops.shapes` says; None: nothing.
+
+    What one element is:
+      value(*operands)                   from the operands' elements, in values of the kernel IR
+      element(elements, node, at, guard) the same for ops that look at attributes or at the index;
+                                         `elements` is an `ops.elements.Elements`
+      index(node, operand, at, gathered) which element of an operand that takes; None: the same
+      combiner(attrs)                    how a reduction or a scan combines
+      contraction                        how a contraction does
+
+    What else stages ask:
+      is_view        every element is an operand's, at an index that arithmetic tells
+      gathers        the index is read from memory, once for "rows" or for all "elements"
+      slides         neighbouring elements are overlapping runs of the operand
+      parts(node)    the axis along which the operands stand one after another, and their starts
+      is_product     a sum of it multiplies and adds in one
+      is_exact       a number that the compiler knows and one that it does not give the same bits
+      converts       it is the operand's number in another dtype
+      may_fail       a run may end there
+      has_bodies     it runs graphs that its attributes hold, and may have several results
+      reads(node)    the operands that a kernel of its own reads from memory, by number; None: all
+      kernel_name    what a kernel is called that computes it; "": as whoever wrote it called it
     """
 
     name: str
@@ -44,6 +115,32 @@ class OpDef:
     reference: Callable[..., Any]
     cost: int
     require: Callable[..., Iterable[Any]] | None = None
+    value: Callable[..., Any] | None = None
+    element: Callable[..., Any] | None = None
+    index: Callable[..., Indices] | None = None
+    combiner: Callable[[Any], Combiner] | None = None
+    contraction: Contraction | None = None
+    is_view: bool = False
+    gathers: str = ""
+    slides: bool = False
+    parts: Callable[[Any], tuple[int, Indices]] | None = None
+    is_product: bool = False
+    is_exact: bool = False
+    converts: bool = False
+    may_fail: bool = False
+    has_bodies: bool = False
+    reads: Callable[[Any], Iterable[int]] | None = None
+    kernel_name: str = ""
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether an element depends on the operands' at the same index and on nothing else."""
+        return self.kind == "elementwise" and self.index is None and not self.may_fail
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it is a leaf that stands in the code of a kernel: no memory holds it."""
+        return self.kind == "leaf" and self.element is not None
 
 
 def register(op: OpDef) -> OpDef:

@@ -30,6 +30,7 @@ from semel.ir.expr import Dim, Index, evaluate
 from semel.ir.half import round_to_half
 from semel.ir.types import BOOL, DType
 from semel.kernel.ir import (
+    COMBINES,
     COMPARISONS,
     MATH,
     Assign,
@@ -51,7 +52,7 @@ from semel.kernel.ir import (
     statement_values,
     walk_values,
 )
-from semel.kernel.lanes import joining, lane_start, ordered_totals, rest_lanes, widest_total
+from semel.kernel.lanes import joining, ordered_totals, rest_lanes, widest_total
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Value], Any]
@@ -419,7 +420,10 @@ class _Machine:
         before = {local: self._register(local) for local in totals}
         middle = start + (stop - start) // loop.lanes * loop.lanes
         lanes = [
-            {t: np.full(t.copies, lane_start(c, t.dtype), t.dtype.numpy) for t, c in totals.items()}
+            {
+                t: np.full(t.copies, COMBINES[c].neutral(t.dtype), t.dtype.numpy)
+                for t, c in totals.items()
+            }
             for _ in range(loop.lanes)
         ]
         self._iterate(loop, range(start, middle), lanes)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -44,6 +44,51 @@ MATH = {
     "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
     "erf": 1, "gelu": 1, "sigmoid": 1, "pow": 2, "atan2": 2, "fmod": 2,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """How `Reduce` joins what is there and what comes, and what changes nothing if it is joined."""
+
+    neutral: Callable[[DType], Any]
+    num_locals: int = 1
+    num_values: int = 1
+
+
+def _zero(dtype: DType) -> Any:
+    return -0.0 if dtype.is_float else 0  # 0.0 + -0.0 is 0.0
+
+
+def _ones(dtype: DType) -> Any:
+    return True if dtype == BOOL else -1
+
+
+def _lowest(dtype: DType) -> Any:
+    return dtype.lowest
+
+
+def _highest(dtype: DType) -> Any:
+    return dtype.highest
+
+
+#: Any arithmetic of two operands that may be regrouped, and what machines have besides: an `fma`
+#: adds a product of two values, a `dot` the products of two words' bytes; `fastmax` and `fastmin`
+#: may lose a NaN; `argmax` and `argmin` carry the best value and its index.
+COMBINES: dict[str, Combine] = {
+    "add": Combine(_zero),
+    "mul": Combine(lambda dtype: 1),
+    "max": Combine(_lowest),
+    "min": Combine(_highest),
+    "fastmax": Combine(_lowest),
+    "fastmin": Combine(_highest),
+    "and": Combine(_ones),
+    "or": Combine(lambda dtype: 0),
+    "xor": Combine(lambda dtype: 0),
+    "fma": Combine(_zero, num_values=2),
+    "dot": Combine(lambda dtype: 0, num_values=2),
+    "argmax": Combine(_lowest, 2, 2),
+    "argmin": Combine(_highest, 2, 2),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +237,15 @@ def const(dtype: DType, value: Any) -> Value:
     return _make("const", dtype, (), wrapped)
 
 
+def start_value(combine: str, dtype: DType) -> Value:
+    """What an accumulator holds before the first element: the value of nothing.
+
+    It changes nothing, but that a sum of floats starts from 0.0 and so is never -0.0.
+    """
+    neutral = COMBINES[combine].neutral(dtype)
+    return const(dtype, neutral + 0 if dtype.is_float else neutral)
+
+
 def index(expr: Dim) -> Value:
     """An index expression as an int64 value."""
     return const(INT64, expr) if isinstance(expr, int) else _make("index", INT64, (), expr)
@@ -299,9 +353,9 @@ class Assign:
 class Reduce:
     """local = combine(local, value); the only way vector lanes may meet.
 
-    `combine`: add, mul, min, max, and, or, fma (two values: local += v0*v1), dot (two words:
-    an int32 local += the products of their bytes, signed in an int32, unsigned in a uint32),
-    or argmax / argmin, which carry two locals (the best value, its index).
+    `combine` is a name in `COMBINES`. An fma has two values (local += v0*v1), so has a dot (two
+    words: an int32 local += the products of their bytes, signed in an int32, unsigned in a
+    uint32); argmax and argmin carry two locals (the best value, its index).
     """
 
     locals: tuple[Local, ...]

@@ -15,9 +15,7 @@ choose the lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from semel.ir.types import BOOL, DType
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements, walk_values
 
@@ -64,23 +62,6 @@ def sum_lanes(bits: int) -> int:
 def rest_lanes(lanes: int, bits: int) -> int:
     """The lanes that take the rest of a loop's elements."""
     return min(lanes, REST_BITS // bits)
-
-
-def lane_start(combine: str, dtype: DType) -> Any:
-    """What a lane holds before its first element: it leaves whatever it is joined with as it is."""
-    match combine:
-        case "add" | "fma":
-            return -0.0 if dtype.is_float else 0
-        case "mul":
-            return 1
-        case "max" | "fastmax" | "argmax":
-            return dtype.lowest
-        case "min" | "fastmin" | "argmin":
-            return dtype.highest
-        case "and":
-            return True if dtype == BOOL else -1
-        case _:  # or, dot
-            return False if dtype == BOOL else 0
 
 
 def joining(combine: str) -> str:

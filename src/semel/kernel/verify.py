@@ -31,6 +31,7 @@ from semel.ir.expr import (
 from semel.ir.types import BOOL, INT32, INT64, UINT32, DType
 from semel.kernel.ir import (
     ARITHMETIC,
+    COMBINES,
     COMPARISONS,
     MATH,
     Assign,
@@ -62,10 +63,6 @@ _KINDS = {
     "and": "biu", "or": "biu", "xor": "biu", "not": "biu",
 } | dict.fromkeys(MATH, "f") | dict.fromkeys(COMPARISONS, _ANY)  # fmt: skip
 _COUNTS = ARITHMETIC | MATH | dict.fromkeys(COMPARISONS, 2) | {"select": 3, "cast": 1, "bitcast": 1}
-#: combine -> number of locals and of values.
-_COMBINES = dict.fromkeys(
-    ("add", "mul", "min", "max", "fastmin", "fastmax", "and", "or"), (1, 1)
-) | {"fma": (1, 2), "dot": (1, 2), "argmax": (2, 2), "argmin": (2, 2)}
 
 
 def verify_kernel(kernel: Kernel) -> list[str]:
@@ -205,9 +202,11 @@ class _Verifier:
         )
 
     def _reduce(self, reduce: Reduce) -> None:
-        counts = _COMBINES.get(reduce.combine)
-        if not self.report(counts, f"reduce: unknown combine '{reduce.combine}'"):
+        combine = COMBINES.get(reduce.combine)
+        self.report(combine is not None, f"reduce: unknown combine '{reduce.combine}'")
+        if combine is None:
             return
+        counts = (combine.num_locals, combine.num_values)
         got = (len(reduce.locals), len(reduce.values))
         if not self.report(
             got == counts, f"reduce {reduce.combine} takes (locals, values) {counts}, got {got}"

@@ -23,13 +23,13 @@ from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Names
-from semel.ops.index_maps import Indices, concat_offsets, operand_index
+from semel.lower.parts import spans_of
+from semel.ops.index_maps import Indices, operand_index
 
 #: Keys of one block: with their values they stay in the first-level cache.
 KEYS = 64
 #: Rows that lie a multiple of this apart compete for the same sets of the cache.
 ALIASING_BYTES = 2048
-_VIEWS = ("reshape", "permute", "expand", "slice", "cast")
 
 #: An element, and the statements that must stand before it.
 Element = tuple[list[Statement], Value]
@@ -147,11 +147,9 @@ class Operands:
 
     def _parts_of(self, node: Node, at: Indices, key: Index) -> list[Part] | None:
         while node not in self.shared.buffers:
-            if node.op.name == "concat" and at[node.attrs.axis] == key:
-                sizes = [n.type.shape[node.attrs.axis] for n in node.inputs]
-                offsets = concat_offsets(node)
-                return [Part(o, s) for o, s in zip(offsets, sizes, strict=True) if s != 0]
-            if node.op.name not in _VIEWS:
+            if node.op.parts is not None and at[node.op.parts(node)[0]] == key:
+                return [Part(start, size) for start, size in spans_of(node)]
+            if not node.op.is_view and not node.op.converts:
                 return None
             at, node = operand_index(node, 0, at, _never), node.inputs[0]
         return None

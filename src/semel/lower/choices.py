@@ -53,7 +53,7 @@ def is_empty(group: Group) -> bool:
 
 def default_choice(group: Group, target: Target) -> Choice:
     """What lowering does unless it is told otherwise."""
-    if group.kind != "contract" or group.contract is None or group.contract.op.name != "matmul":
+    if group.contraction is None or not group.contraction.tiles:
         return Choice()  # attention and grouped products cut themselves
     return Choice(tile=contract_tile(group, target))
 

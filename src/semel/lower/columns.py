@@ -19,7 +19,6 @@ from semel.ir.expr import Dim, Index, ceildiv, minimum, product, upper_bound
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
-from semel.lower.evaluate import start_value
 from semel.lower.lowered import Names, split_rows
 
 #: Columns of one block: a few kilobytes of every row, with accumulators in the first-level cache.
@@ -56,7 +55,7 @@ def stream_columns(
 
     place = column - start
     clear = [
-        ir.Store(totals[u.locals[0]], place, start_value(u.combine, u.locals[0].dtype))
+        ir.Store(totals[u.locals[0]], place, ir.start_value(u.combine, u.locals[0].dtype))
         for u in updates
     ]
     # Indices from memory are bound once per row: then rows go in one by one.

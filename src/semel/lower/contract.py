@@ -37,7 +37,7 @@ from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, walk_values
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, start_value, value_atoms, wanted_at
+from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
 from semel.lower.register_tiles import RegisterTile, RowBlocks, cut_rows, register_tile
 from semel.lower.stage import (
@@ -382,7 +382,7 @@ class _Lowering:
         """`height` rows: their accumulators and the loop over k."""
         self.total = Local(self.names("c"), self.accumulator, (height,))
         combine = "or" if self.accumulator == BOOL else "fma"
-        declare = ir.Declare(self.total, start_value(combine, self.total.dtype))
+        declare = ir.Declare(self.total, ir.start_value(combine, self.total.dtype))
         return [declare, *self._adding(base, height, steps, combine)]
 
     def _adding(self, base: Dim, height: int, steps: _Steps, combine: str) -> tuple[Statement, ...]:
@@ -428,7 +428,7 @@ class _Lowering:
 
     def _clear(self, base: Dim, height: int) -> list[Statement]:
         lane = Index(self.names("u"), height)
-        zero = ir.Store(*self._waiting(base, lane), start_value("fma", self.accumulator))
+        zero = ir.Store(*self._waiting(base, lane), ir.start_value("fma", self.accumulator))
         return list(self._unrolled(lane, height, [zero], base))
 
     def _part(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
@@ -439,7 +439,7 @@ class _Lowering:
         take = ir.Assign(self.total, ir.load(buffer, place), (lane,))
         keep = ir.Store(buffer, place, ir.local(self.total, (lane,)))
         return [
-            ir.Declare(self.total, start_value("fma", self.accumulator)),
+            ir.Declare(self.total, ir.start_value("fma", self.accumulator)),
             *self._unrolled(lane, height, [take], base),
             *self._adding(base, height, steps, "fma"),
             *self._unrolled(lane, height, [keep], base),

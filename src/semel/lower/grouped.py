@@ -26,7 +26,7 @@ from semel.ir.types import BOOL, INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, start_value, wanted_at
+from semel.lower.evaluate import Evaluator, wanted_at
 from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers
 from semel.lower.register_tiles import register_tile
 from semel.ops.grouped import HEADER
@@ -179,7 +179,7 @@ class _Lowering:
         b = ir.cast(right, self.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         step = self._repeat(copy, height, [ir.Reduce((total,), combine, values, (copy,))])
-        result: list[Statement] = [ir.Declare(total, start_value(combine, total.dtype))]
+        result: list[Statement] = [ir.Declare(total, ir.start_value(combine, total.dtype))]
         if isinstance(k, Index):
             ahead = self._ahead(part, right, k, base, height)
             result.append(ir.Loop(k, 0, self.depth, (*evaluate.prelude, *ahead, *step)))

@@ -41,7 +41,7 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.columns import ROWS, four_rows, is_worth_streaming, stream_columns
-from semel.lower.evaluate import Evaluator, combine_of, start_value, value_atoms
+from semel.lower.evaluate import Evaluator, combine_of, value_atoms
 from semel.lower.lowered import (
     Lowered,
     Names,
@@ -103,7 +103,7 @@ class _Lowering:
         self.prelude: list[Statement] = []
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         self.outer, self.inner = self._split_loops()
-        self.is_partial = group.root.op.name == "reduce_partial"
+        self.is_partial = any(n.attrs.chunk is not None for n in group.reduces)
 
     # ------------------------------------------------------------ structure
 
@@ -165,7 +165,7 @@ class _Lowering:
             return False
         if len(phases[0].reduces) != len(self.group.reduces) or len(phases[0].loops) != 1:
             return False
-        if any("arg" in combine_of(n) for n in self.group.reduces):
+        if any(ir.COMBINES[combine_of(n)].num_locals > 1 for n in self.group.reduces):
             return False
         return is_worth_streaming(phases[0].loops[0].extent, self.outer[-1].extent)
 
@@ -225,15 +225,14 @@ class _Lowering:
         """Reductions of one level that walk the same elements share one loop."""
         groups: dict[object, list[Node]] = {}
         for node in reduces:
-            axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
-            key = (node.inputs[0].type.shape, axes, self._kept_index(node))
+            key = (node.inputs[0].type.shape, node.attrs.axes, self._kept_index(node))
             groups.setdefault(key, []).append(node)
         return list(groups.values())
 
     def _reduce_phase(self, reduces: list[Node]) -> _Phase:
         node = reduces[0]
         shape = node.inputs[0].type.shape
-        axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
+        axes = node.attrs.axes
         kept = self._kept_index(node)
         at = tuple(
             self.names.index("r", shape[d]) if d in axes else kept[d] for d in range(len(shape))
@@ -433,7 +432,7 @@ class _Lowering:
         at = phase.at
         value = ir.cast(evaluate(operand, at), dtype)
         best = Local(self.names("a"), dtype)
-        declare: list[Statement] = [ir.Declare(best, start_value(kind, dtype))]
+        declare: list[Statement] = [ir.Declare(best, ir.start_value(kind, dtype))]
         if kind in ("argmax", "argmin"):
             axis = node.attrs.axes[0]
             position = Local(self.names("a"), INT64)
@@ -504,7 +503,7 @@ class _Lowering:
             return True
         node = self.group.reduces[0]
         shape = node.inputs[0].type.shape
-        axes = (node.attrs.axis,) if self.is_partial else node.attrs.axes
+        axes = node.attrs.axes
         last = max((d for d, n in enumerate(shape) if n != 1), default=-1)
         return last >= 0 and last not in axes and bool(self.outer)
 
@@ -525,7 +524,7 @@ class _Lowering:
 
     @property
     def _has_windows(self) -> bool:
-        has_window = any(n.op.name == "window" for n in self.group.inside)
+        has_window = any(n.op.slides for n in self.group.inside)
         return has_window and bool(self.group.reduces) and not self.is_partial
 
     def _finished(self, tile: Index, statements: tuple[Statement, ...]) -> Kernel:

@@ -20,7 +20,6 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.compact import lower_compact
-from semel.lower.evaluate import COMBINE, start_value
 from semel.lower.grouped import list_rows
 from semel.lower.lowered import (
     Lowered,
@@ -31,6 +30,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.ops.index_maps import flat_index
+from semel.ops.reduce import COMBINERS
 from semel.schedule.group import Group
 
 #: A merge sort doubles its runs at most this often.
@@ -94,13 +94,13 @@ def _scan(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target)
     along = at[axis]
     dtype = node.type.dtype.compute
     total = Local(names("a"), dtype)
-    combine = COMBINE[node.attrs.combine]
+    combine = COMBINERS[node.attrs.combine].kernel
     where = flat_index(at, shape)
     value = ir.cast(ir.load(buffers[operand], where), dtype)
     store = ir.Store(buffers[node], where, ir.cast(ir.local(total), node.type.dtype))
     update = ir.Reduce((total,), combine, (value,))
     steps: tuple[Statement, ...] = (store, update) if node.attrs.exclusive else (update, store)
-    declare = ir.Declare(total, start_value(combine, dtype))
+    declare = ir.Declare(total, ir.start_value(combine, dtype))
     body: tuple[Statement, ...] = (declare, *steps)
     if isinstance(along, Index):
         body = (declare, ir.Loop(along, 0, along.extent, steps))

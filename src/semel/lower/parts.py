@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from semel.ir.expr import Dim, Index
 from semel.ir.graph import Node
-from semel.ops.index_maps import Indices, concat_offsets, operand_index
+from semel.ops.index_maps import Indices, operand_index
 from semel.schedule.group import Group
 
 #: More parts than this stay one nest: the code would grow with every part.
@@ -30,22 +30,26 @@ def find_parts(group: Group, loops: Indices) -> tuple[int, list[Span]] | None:
         if (node, at) in seen or node not in inside:
             continue
         seen.add((node, at))
-        if node.op.name == "concat" and len(node.inputs) <= MAX_PARTS:
-            along = at[node.attrs.axis]
+        if node.op.parts is not None and len(node.inputs) <= MAX_PARTS:
+            axis, _ = node.op.parts(node)
+            along = at[axis]
             # Under a pad or a slice the loop is longer or shorter than the parts together.
-            whole = isinstance(along, Index) and along.extent == node.type.shape[node.attrs.axis]
+            whole = isinstance(along, Index) and along.extent == node.type.shape[axis]
             if whole and along in loops:
-                return loops.index(along), _spans(node)
-        if node.op.name in ("gather", "take_along", "concat", "random_bits"):
+                return loops.index(along), spans_of(node)
+        if node.op.parts is not None or node.op.gathers:
             continue
         for k, operand in enumerate(node.inputs):
             stack.append((operand, operand_index(node, k, at, _never)))
     return None
 
 
-def _spans(node: Node) -> list[Span]:
-    sizes = [n.type.shape[node.attrs.axis] for n in node.inputs]
-    return [(o, s) for o, s in zip(concat_offsets(node), sizes, strict=True) if s != 0]
+def spans_of(node: Node) -> list[Span]:
+    """Start and size of each part of a concatenation that has elements."""
+    assert node.op.parts is not None
+    axis, starts = node.op.parts(node)
+    sizes = [n.type.shape[axis] for n in node.inputs]
+    return [(start, size) for start, size in zip(starts, sizes, strict=True) if size != 0]
 
 
 def _never(node: Node, at: Indices) -> Dim:

@@ -49,10 +49,10 @@ from semel.ops.attrs import (
     ReshapeAttrs,
     ScalarAttrs,
 )
-from semel.ops.bodies import body_operand
+from semel.ops.bodies import body_operand, is_filled
 from semel.ops.cond import PREDICATE
 from semel.schedule.group import BranchBody, Group, LoopBody, Schedule
-from semel.schedule.groups import build_schedule, is_filled
+from semel.schedule.groups import build_schedule
 from semel.schedule.reasons import LEAVES_STATE, SETS_STATE, Why
 from semel.schedule.reasons import PREDICATE as PREDICATE_COPY
 

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import evaluate
+from semel.ir.expr import Dim, evaluate
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import AttentionAttrs
 from semel.ops.contract import infer_product, require_product
+from semel.ops.index_maps import Fresh
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, check, equal
 
@@ -93,8 +94,23 @@ def _seen(
     return seen if lengths is None else seen & (keys < lengths)
 
 
+def _wanted(node: Node, at: Indices, fresh: Fresh) -> tuple[Dim, tuple[Indices, ...]]:
+    """The scores and the values of one key, and the length of the batch entry."""
+    key = fresh(node.inputs[0].type.shape[-1])
+    lengths = (at[:-2],) * (len(node.inputs) - 2)
+    return key, ((*at[:-1], key), (*at[:-2], key, at[-1]), *lengths)
+
+
 register(
     OpDef(
-        "softmax_matmul", "contract", AttentionAttrs, _infer, _reference, cost=20, require=_require
+        "softmax_matmul",
+        "contract",
+        AttentionAttrs,
+        _infer,
+        _reference,
+        cost=20,
+        require=_require,
+        contraction=Contraction(_wanted, is_attention=True),
+        kernel_name="attention",
     )
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -204,7 +204,7 @@ class GatherAttrs:
 
 @dataclass(frozen=True, slots=True)
 class ReduceAttrs:
-    """The reduced axes, ascending; they stay with size 1.
+    """The reduced axes, ascending; they stay with size 1, reduced in one run (no `chunk`).
 
     `propagate_nan=False` allows max and min to skip NaN, where the result is used in a
     way that brings the NaN back anyhow (softmax).
@@ -213,18 +213,24 @@ class ReduceAttrs:
     axes: tuple[int, ...]
     propagate_nan: bool = True
 
+    chunk: ClassVar[int | None] = None
+
 
 @dataclass(frozen=True, slots=True)
 class ReducePartialAttrs:
     """Runs of `chunk` elements along `axis` collapse to one each; the last may be short.
 
-    `combine` is sum, prod, max, min, or, and.
+    `combine` is a name in `ops.reduce.COMBINERS`.
     """
 
     axis: int
     chunk: int
     combine: str
     propagate_nan: bool = True
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return (self.axis,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,14 @@ def body_operand(number: int, kind: TensorType) -> Node:
 
 def has_bodies(node: Node) -> bool:
     """Whether a node is a loop or a branch."""
-    return node.op.kind == "opaque" and next(attr_bodies(node.attrs), None) is not None
+    return node.op.has_bodies
+
+
+def is_filled(node: Node) -> bool:
+    """Whether a node is a number, seen through movement: nothing has to be read for it."""
+    while node.op.kind == "movement" and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return node.op.is_literal
 
 
 def result_key(node: Node) -> Any:
@@ -90,7 +97,7 @@ def free_level(*bodies: Graph) -> int:
 
 def may_fail(node: Node) -> bool:
     """Whether computing a node may end a run, or not end: nobody may do so without need."""
-    if node.op.name == "check_index":
+    if node.op.may_fail:
         return True
     if node.op.name == "loop" and node.attrs.has_condition:
         return True

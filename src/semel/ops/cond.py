@@ -59,4 +59,15 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return run_body(body, arrays, env)[attrs.output]
 
 
-register(OpDef("cond", "opaque", CondAttrs, _infer, _reference, cost=1, require=_requirements))
+register(
+    OpDef(
+        "cond",
+        "opaque",
+        CondAttrs,
+        _infer,
+        _reference,
+        cost=1,
+        require=_requirements,
+        has_bodies=True,
+    )
+)

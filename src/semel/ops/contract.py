@@ -17,8 +17,9 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import Dim
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import TensorType
+from semel.ops.index_maps import Fresh, contraction_index
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,
@@ -67,6 +68,12 @@ def infer_product(op: str, attrs: None, *types: TensorType) -> TensorType:
     return TensorType((*a.shape[:-1], b.shape[-1]), a.dtype)
 
 
+def wanted_product(node: Node, at: Indices, fresh: Fresh) -> tuple[Dim, tuple[Indices, ...]]:
+    """A row of a and a column of b, along the loop that they share."""
+    inner = contraction_index(node, fresh)
+    return inner, ((*at[:-1], inner), (*at[:-2], inner, at[-1]))
+
+
 def _reference_matmul(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
     a, b = arrays
     dtype = node.type.dtype
@@ -86,5 +93,8 @@ register(
         _reference_matmul,
         cost=2,
         require=require_product,
+        contraction=Contraction(
+            wanted_product, stages="narrow", makes_scores=True, widens=True, tiles=True
+        ),
     )
 )

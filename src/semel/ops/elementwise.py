@@ -8,13 +8,15 @@ operand's dim and the pair becomes a guard. What integers and half types do at t
 (division by zero, shifts past the width, saturating casts) is defined in
 `semel.ops.numerics`. `max` and `min` give NaN if either operand is NaN.
 
-Most ops are rows of the tables at the end; those that read attrs have their own rules.
+Most ops are rows of the table at the end; those that read attrs have their own rules.
+A row is the whole op: its dtypes, its meaning in NumPy, its cost and its value in the kernel IR.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,19 +24,24 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import evaluate
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.signature import CheckInfo
-from semel.ir.types import BOOL, INT64, UINT32, DType, TensorType
-from semel.ops import numerics
+from semel.ir.types import BOOL, INT64, UINT32, UINT64, DType, TensorType
+from semel.kernel import ir
+from semel.kernel.ir import Value
+from semel.ops import numerics, scalars
 from semel.ops.attrs import CastAttrs, CheckIndexAttrs, IotaAttrs, RandomBitsAttrs
+from semel.ops.elements import Elements
+from semel.ops.index_maps import Gathered, flat_index
 from semel.ops.numerics import Array, Function, approximate, exact
-from semel.ops.philox import random_words
+from semel.ops.philox import philox_value, random_words
 from semel.ops.shapes import (
     Requirement,
     check,
     check_axis,
     check_count,
     check_dims,
+    check_domain,
     check_dtype,
     check_same_dtype,
     check_same_rank,
@@ -43,14 +50,6 @@ from semel.ops.shapes import (
 )
 
 Env = Mapping[str, int]
-
-_KINDS = {
-    "any": ("biuf", "any dtype"),
-    "number": ("iuf", "an integer or a float dtype"),
-    "integer": ("iu", "an integer dtype"),
-    "bits": ("biu", "a bool or an integer dtype"),
-    "float": ("f", "a float dtype"),
-}
 
 
 def _pairwise(attrs: Any, *types: TensorType) -> Iterator[Requirement]:
@@ -65,25 +64,53 @@ def _check_operands(op: str, types: tuple[TensorType, ...], arity: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """One scalar function: `domain` is a key of _KINDS, `result` the dtype if not the operands'."""
+class Scalar:
+    """An op that is one function of scalars, and what it means for tensors.
+
+    `domain` is a key of `shapes.DOMAINS`; `numeric` is `exact` (rounded correctly), `approximate`
+    (computed in float64) or `compared`, and says how `function`, which is NumPy's, is applied.
+    `value` makes the result of kernel values; an op with a kernel op of its name needs none.
+    `result` is the dtype if it is not the operands'.
+    """
 
     name: str
     arity: int
     domain: str
+    numeric: Callable[[Function], Function]
     function: Function
     cost: int
+    value: Callable[..., Value] | None = None
     result: DType | None = None
+    is_product: bool = False
+
+    @property
+    def op(self) -> OpDef:
+        """The op's record."""
+        # Of two operands, one may be a number that each run is given.
+        is_exact = self.arity > 1 and self.numeric is not approximate
+        return OpDef(
+            self.name,
+            "elementwise",
+            None,
+            self.infer,
+            partial(_reference, self.numeric(self.function)),
+            self.cost,
+            _pairwise,
+            value=self.value or partial(ir.op, self.name),
+            is_exact=is_exact,
+            is_product=self.is_product,
+        )
 
     def infer(self, attrs: None, *types: TensorType) -> TensorType:
         _check_operands(self.name, types, self.arity)
         check_same_dtype(self.name, types)
-        check_dtype(self.name, types[0], *_KINDS[self.domain])
+        check_domain(self.name, types[0], self.domain)
         return TensorType(types[0].shape, self.result or types[0].dtype)
 
-    def reference(self, node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
-        value = self.function(node.inputs[0].type.dtype, *arrays)
-        return np.asarray(value).astype(node.type.dtype.numpy)
+
+def _reference(function: Function, node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    value = function(node.inputs[0].type.dtype, *arrays)
+    return np.asarray(value).astype(node.type.dtype.numpy)
 
 
 def _infer_where(attrs: None, *types: TensorType) -> TensorType:
@@ -106,6 +133,10 @@ def _reference_cast(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return numerics.convert(arrays[0], node.inputs[0].type.dtype, node.attrs.dtype)
 
 
+def _element_cast(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    return ir.cast(elements(node.inputs[0], at, guard), node.type.dtype)
+
+
 def _infer_bitcast(attrs: CastAttrs, *types: TensorType) -> TensorType:
     check_count("bitcast", types, 1)
     if types[0].dtype.bits != attrs.dtype.bits:
@@ -117,6 +148,10 @@ def _infer_bitcast(attrs: CastAttrs, *types: TensorType) -> TensorType:
 
 def _reference_bitcast(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.ascontiguousarray(arrays[0]).view(node.type.dtype.numpy).reshape(arrays[0].shape)
+
+
+def _element_bitcast(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    return ir.bitcast(elements(node.inputs[0], at, guard), node.type.dtype)
 
 
 def _infer_iota(attrs: IotaAttrs, *types: TensorType) -> TensorType:
@@ -134,6 +169,10 @@ def _reference_iota(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     counting = np.arange(shape[node.attrs.axis], dtype=np.int64)
     values = (evaluate(node.attrs.start, env) + counting).reshape(column)
     return np.broadcast_to(numerics.convert(values, INT64, node.type.dtype), shape)
+
+
+def _element_iota(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    return ir.cast(ir.index(node.attrs.start + at[node.attrs.axis]), node.type.dtype)
 
 
 def _infer_random_bits(attrs: RandomBitsAttrs, *types: TensorType) -> TensorType:
@@ -154,9 +193,19 @@ def _reference_random_bits(node: Node, arrays: tuple[Array, ...], env: Env) -> A
     return random_words(int(np.prod(shape, dtype=np.int64)), arrays[0]).reshape(shape)
 
 
+def _element_random_bits(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    key = [elements(node.inputs[0], (k,), guard) for k in (0, 1)]
+    position = ir.cast(ir.index(flat_index(at, node.type.shape)), UINT64)
+    return philox_value(position, key[0], key[1])
+
+
+def _index_of_key(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    return (0,)
+
+
 def _infer_check_index(attrs: CheckIndexAttrs, *types: TensorType) -> TensorType:
     check_count("check_index", types, 1)
-    check_dtype("check_index", types[0], *_KINDS["integer"])
+    check_domain("check_index", types[0], "integer")
     return TensorType(types[0].shape, INT64)
 
 
@@ -166,6 +215,18 @@ def _reference_check_index(node: Node, arrays: tuple[Array, ...], env: Env) -> A
     check_indices(indices, size, check)
     found = indices.astype(np.int64)
     return np.where(found < 0, found + size, found)
+
+
+def _element_check_index(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    value = ir.cast(elements(node.inputs[0], at, guard), INT64)
+    size, zero = ir.index(node.attrs.size), ir.const(INT64, 0)
+    wrapped = value
+    if node.inputs[0].type.dtype.kind == "i" and node.attrs.what == "index":
+        # Of unsigned integers only the largest uint64 look negative here: out of range.
+        wrapped = ir.select(value < zero, value + size, value)
+    ok = (wrapped >= zero) & (wrapped < size)
+    elements.check(index_check(node), ok, value, guard)
+    return ir.select(ok, wrapped, zero)
 
 
 def index_check(node: Node) -> CheckInfo:
@@ -185,86 +246,133 @@ def check_indices(indices: Array, size: int, check: CheckInfo) -> None:
         raise check.refusal(size, int(indices[outside].flat[0]), check.origin)
 
 
-def _comparison(function: Function) -> Function:
+def compared(function: Function) -> Function:
+    """A comparison: exact, of the operands as arithmetic sees them."""
     return lambda dtype, a, b: function(numerics.widen(a, dtype), numerics.widen(b, dtype))
 
 
-_ROWS = (
-    _Row("neg", 1, "number", exact(np.negative), 1),
-    _Row("abs", 1, "number", exact(np.abs), 1),
-    _Row("sign", 1, "number", exact(np.sign), 3),
-    _Row("not", 1, "bits", exact(np.invert), 1),
-    _Row("sqrt", 1, "float", exact(np.sqrt), 6),
-    _Row("floor", 1, "float", exact(np.floor), 1),
-    _Row("ceil", 1, "float", exact(np.ceil), 1),
-    _Row("trunc", 1, "float", exact(np.trunc), 1),
-    _Row("rint", 1, "float", exact(np.rint), 1),
-    _Row("exp", 1, "float", approximate(np.exp), 14),
-    _Row("exp2", 1, "float", approximate(np.exp2), 12),
-    _Row("expm1", 1, "float", approximate(np.expm1), 20),
-    _Row("log", 1, "float", approximate(np.log), 20),
-    _Row("log2", 1, "float", approximate(np.log2), 22),
-    _Row("log10", 1, "float", approximate(np.log10), 22),
-    _Row("log1p", 1, "float", approximate(np.log1p), 26),
-    _Row("sin", 1, "float", approximate(np.sin), 24),
-    _Row("cos", 1, "float", approximate(np.cos), 24),
-    _Row("tan", 1, "float", approximate(np.tan), 36),
-    _Row("asin", 1, "float", approximate(np.arcsin), 24),
-    _Row("acos", 1, "float", approximate(np.arccos), 24),
-    _Row("atan", 1, "float", approximate(np.arctan), 22),
-    _Row("sinh", 1, "float", approximate(np.sinh), 30),
-    _Row("cosh", 1, "float", approximate(np.cosh), 30),
-    _Row("tanh", 1, "float", approximate(np.tanh), 20),
-    _Row("asinh", 1, "float", approximate(np.arcsinh), 34),
-    _Row("acosh", 1, "float", approximate(np.arccosh), 34),
-    _Row("atanh", 1, "float", approximate(np.arctanh), 34),
-    _Row("erf", 1, "float", approximate(numerics.erf), 24),
-    _Row("gelu", 1, "float", approximate(numerics.gelu), 28),
-    _Row("sigmoid", 1, "float", approximate(numerics.sigmoid), 18),
-    _Row("isnan", 1, "float", exact(np.isnan), 1, BOOL),
-    _Row("isinf", 1, "float", exact(np.isinf), 2, BOOL),
-    _Row("add", 2, "number", exact(np.add), 1),
-    _Row("sub", 2, "number", exact(np.subtract), 1),
-    _Row("mul", 2, "number", exact(np.multiply), 1),
-    _Row("div", 2, "float", exact(np.divide), 4),
-    _Row("idiv", 2, "number", exact(numerics.floor_divide), 20),
-    _Row("imod", 2, "number", exact(numerics.floor_mod), 20),
-    _Row("fmod", 2, "float", exact(np.fmod), 30),
-    _Row("pow", 2, "float", approximate(np.power), 50),
-    _Row("atan2", 2, "float", approximate(np.arctan2), 30),
-    _Row("max", 2, "any", exact(np.maximum), 2),
-    _Row("min", 2, "any", exact(np.minimum), 2),
-    _Row("and", 2, "bits", exact(np.bitwise_and), 1),
-    _Row("or", 2, "bits", exact(np.bitwise_or), 1),
-    _Row("xor", 2, "bits", exact(np.bitwise_xor), 1),
-    _Row("shl", 2, "integer", exact(numerics.shift_left), 3),
-    _Row("shr", 2, "integer", exact(numerics.shift_right), 3),
-    _Row("eq", 2, "any", _comparison(np.equal), 1, BOOL),
-    _Row("ne", 2, "any", _comparison(np.not_equal), 1, BOOL),
-    _Row("lt", 2, "any", _comparison(np.less), 1, BOOL),
-    _Row("le", 2, "any", _comparison(np.less_equal), 1, BOOL),
-    _Row("gt", 2, "any", _comparison(np.greater), 1, BOOL),
-    _Row("ge", 2, "any", _comparison(np.greater_equal), 1, BOOL),
+_SCALARS = (
+    Scalar("neg", 1, "number", exact, np.negative, 1),
+    Scalar("abs", 1, "number", exact, np.abs, 1),
+    Scalar("sign", 1, "number", exact, np.sign, 3, scalars.sign),
+    Scalar("not", 1, "bits", exact, np.invert, 1),
+    Scalar("sqrt", 1, "float", exact, np.sqrt, 6),
+    Scalar("floor", 1, "float", exact, np.floor, 1),
+    Scalar("ceil", 1, "float", exact, np.ceil, 1),
+    Scalar("trunc", 1, "float", exact, np.trunc, 1),
+    Scalar("rint", 1, "float", exact, np.rint, 1),
+    Scalar("exp", 1, "float", approximate, np.exp, 14),
+    Scalar("exp2", 1, "float", approximate, np.exp2, 12),
+    Scalar("expm1", 1, "float", approximate, np.expm1, 20),
+    Scalar("log", 1, "float", approximate, np.log, 20),
+    Scalar("log2", 1, "float", approximate, np.log2, 22),
+    Scalar("log10", 1, "float", approximate, np.log10, 22),
+    Scalar("log1p", 1, "float", approximate, np.log1p, 26),
+    Scalar("sin", 1, "float", approximate, np.sin, 24),
+    Scalar("cos", 1, "float", approximate, np.cos, 24),
+    Scalar("tan", 1, "float", approximate, np.tan, 36),
+    Scalar("asin", 1, "float", approximate, np.arcsin, 24),
+    Scalar("acos", 1, "float", approximate, np.arccos, 24),
+    Scalar("atan", 1, "float", approximate, np.arctan, 22),
+    Scalar("sinh", 1, "float", approximate, np.sinh, 30),
+    Scalar("cosh", 1, "float", approximate, np.cosh, 30),
+    Scalar("tanh", 1, "float", approximate, np.tanh, 20),
+    Scalar("asinh", 1, "float", approximate, np.arcsinh, 34),
+    Scalar("acosh", 1, "float", approximate, np.arccosh, 34),
+    Scalar("atanh", 1, "float", approximate, np.arctanh, 34),
+    Scalar("erf", 1, "float", approximate, numerics.erf, 24),
+    Scalar("gelu", 1, "float", approximate, numerics.gelu, 28),
+    Scalar("sigmoid", 1, "float", approximate, numerics.sigmoid, 18),
+    Scalar("isnan", 1, "float", exact, np.isnan, 1, scalars.isnan, BOOL),
+    Scalar("isinf", 1, "float", exact, np.isinf, 2, scalars.isinf, BOOL),
+    Scalar("add", 2, "number", exact, np.add, 1),
+    Scalar("sub", 2, "number", exact, np.subtract, 1),
+    Scalar("mul", 2, "number", exact, np.multiply, 1, is_product=True),
+    Scalar("div", 2, "float", exact, np.divide, 4),
+    Scalar("idiv", 2, "number", exact, numerics.floor_divide, 20, scalars.idiv),
+    Scalar("imod", 2, "number", exact, numerics.floor_mod, 20, scalars.imod),
+    Scalar("fmod", 2, "float", exact, np.fmod, 30),
+    Scalar("pow", 2, "float", approximate, np.power, 50),
+    Scalar("atan2", 2, "float", approximate, np.arctan2, 30),
+    Scalar("max", 2, "any", exact, np.maximum, 2),
+    Scalar("min", 2, "any", exact, np.minimum, 2),
+    Scalar("and", 2, "bits", exact, np.bitwise_and, 1),
+    Scalar("or", 2, "bits", exact, np.bitwise_or, 1),
+    Scalar("xor", 2, "bits", exact, np.bitwise_xor, 1),
+    Scalar("shl", 2, "integer", exact, numerics.shift_left, 3),
+    Scalar("shr", 2, "integer", exact, numerics.shift_right, 3),
+    Scalar("eq", 2, "any", compared, np.equal, 1, result=BOOL),
+    Scalar("ne", 2, "any", compared, np.not_equal, 1, result=BOOL),
+    Scalar("lt", 2, "any", compared, np.less, 1, result=BOOL),
+    Scalar("le", 2, "any", compared, np.less_equal, 1, result=BOOL),
+    Scalar("gt", 2, "any", compared, np.greater, 1, result=BOOL),
+    Scalar("ge", 2, "any", compared, np.greater_equal, 1, result=BOOL),
 )
 
-for _row in _ROWS:
-    register(
-        OpDef(_row.name, "elementwise", None, _row.infer, _row.reference, _row.cost, _pairwise)
-    )
+for _scalar in _SCALARS:
+    register(_scalar.op)
 
-_RULES: tuple[tuple[str, type | None, Function, Function, int, Function | None], ...] = (
-    ("where", None, _infer_where, _reference_where, 1, _pairwise),
-    ("cast", CastAttrs, _infer_cast, _reference_cast, 2, None),
-    ("bitcast", CastAttrs, _infer_bitcast, _reference_bitcast, 0, None),
-    ("iota", IotaAttrs, _infer_iota, _reference_iota, 1, None),
-    ("random_bits", RandomBitsAttrs, _infer_random_bits, _reference_random_bits, 70, _require_key),
-    ("check_index", CheckIndexAttrs, _infer_check_index, _reference_check_index, 4, None),
-)
+_op = partial(OpDef, kind="elementwise")
 
-for _name, _attrs, _infer, _reference, _cost, _require in _RULES:
-    register(OpDef(_name, "elementwise", _attrs, _infer, _reference, _cost, _require))
+for _each in (
+    _op(
+        "where",
+        attrs=None,
+        infer=_infer_where,
+        reference=_reference_where,
+        cost=1,
+        require=_pairwise,
+        value=ir.select,
+        is_exact=True,
+    ),
+    _op(
+        "cast",
+        attrs=CastAttrs,
+        infer=_infer_cast,
+        reference=_reference_cast,
+        cost=2,
+        element=_element_cast,
+        converts=True,
+    ),
+    _op(
+        "bitcast",
+        attrs=CastAttrs,
+        infer=_infer_bitcast,
+        reference=_reference_bitcast,
+        cost=0,
+        element=_element_bitcast,
+    ),
+    _op(
+        "iota",
+        attrs=IotaAttrs,
+        infer=_infer_iota,
+        reference=_reference_iota,
+        cost=1,
+        element=_element_iota,
+    ),
+    _op(
+        "random_bits",
+        attrs=RandomBitsAttrs,
+        infer=_infer_random_bits,
+        reference=_reference_random_bits,
+        cost=70,
+        require=_require_key,
+        element=_element_random_bits,
+        index=_index_of_key,
+    ),
+    _op(
+        "check_index",
+        attrs=CheckIndexAttrs,
+        infer=_infer_check_index,
+        reference=_reference_check_index,
+        cost=4,
+        element=_element_check_index,
+        may_fail=True,
+    ),
+):
+    register(_each)
 
 #: Ops of one operand and one result without attrs, two, and the comparisons among them.
-UNARY = tuple(r.name for r in _ROWS if r.arity == 1)
-BINARY = tuple(r.name for r in _ROWS if r.arity == 2)
-COMPARISONS = tuple(r.name for r in _ROWS if r.arity == 2 and r.result is BOOL)
+UNARY = tuple(s.name for s in _SCALARS if s.arity == 1)
+BINARY = tuple(s.name for s in _SCALARS if s.arity == 2)
+COMPARISONS = tuple(s.name for s in _SCALARS if s.arity == 2 and s.result is BOOL)

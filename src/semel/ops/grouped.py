@@ -20,9 +20,10 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import Dim, evaluate, minimum
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
+from semel.ops.index_maps import Fresh
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,
@@ -99,6 +100,16 @@ def _infer_product(attrs: GroupedMatmulAttrs, *types: TensorType) -> TensorType:
     return TensorType((x.shape[0] * attrs.repeat, w.shape[2]), x.dtype)
 
 
+def _wanted_product(
+    node: Node, at: Indices, fresh: Fresh
+) -> tuple[Dim, tuple[Indices | None, ...]]:
+    """Rows and matrices are chosen by what the lines of the last operand say."""
+    x, w, _ = node.inputs
+    inner = fresh(x.type.shape[1])
+    row, matrix = fresh(x.type.shape[0]), fresh(w.type.shape[0])
+    return inner, ((row, inner), (matrix, inner, at[-1]), None)
+
+
 def _reference_product(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     x, w, rows = arrays
     dtype = node.type.dtype
@@ -123,5 +134,6 @@ register(
         _reference_product,
         cost=2,
         require=_require_product,
+        contraction=Contraction(_wanted_product),
     )
 )

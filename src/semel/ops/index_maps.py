@@ -1,12 +1,13 @@
-"""Where an element of a result comes from: index maps of the movement ops.
+"""Where an element of a result comes from: the index maps of ops, and their arithmetic.
 
     (node, operand, index of the result) --operand_index--> index of the operand
 
 Movement costs nothing by itself: a consumer that wants element `i` of a permuted,
 sliced or reshaped tensor asks here which element of the operand that is. The
 scheduler uses the maps to see what can be fused, lowering uses them to make
-addresses. `pad`, `concat`, `gather` and `take_along` also choose a value by index;
-their operand's index is what it is where that operand is chosen at all.
+addresses. The maps themselves are the ops' `index`. `pad`, `concat`, `gather` and `take_along`
+also choose a value by index; their operand's index is what it is where that operand is chosen
+at all.
 """
 
 from __future__ import annotations
@@ -16,66 +17,35 @@ from functools import lru_cache
 
 from semel.ir.expr import Dim, floordiv, mod, product
 from semel.ir.graph import Node
+from semel.ir.opdef import Indices
 from semel.ir.types import Shape
 from semel.ops.narrow import block_sizes
 
-Indices = tuple[Dim, ...]
+__all__ = [
+    "Fresh",
+    "Gathered",
+    "Indices",
+    "contraction_index",
+    "flat_index",
+    "operand_index",
+    "reshape_index",
+    "reshape_runs",
+    "unflatten",
+]
+
 #: Makes the atom for an index that is read from memory: (node, index of the index tensor).
 Gathered = Callable[[Node, Indices], Dim]
+#: Makes a loop index of its own, or 0 where there is one element.
+Fresh = Callable[[Dim], Dim]
 
 
 def operand_index(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
     """The index of operand number `operand` that result element `at` needs."""
-    attrs = node.attrs
-    match node.op.name:
-        case "reshape":
-            return reshape_index(at, node.type.shape, node.inputs[0].type.shape)
-        case "permute":
-            result: list[Dim] = [0] * len(at)
-            for position, axis in enumerate(attrs.axes):
-                result[axis] = at[position]
-            return tuple(result)
-        case "expand":
-            shape = node.inputs[0].type.shape
-            return tuple(0 if d == 1 else i for i, d in zip(at, shape, strict=True))
-        case "slice":
-            return tuple(
-                start + i * step
-                for i, start, step in zip(at, attrs.starts, attrs.steps, strict=True)
-            )
-        case "window":
-            rank = len(at) - len(attrs.axes)
-            source = list(at[:rank])
-            for position, axis in enumerate(attrs.axes):
-                inside = at[rank + position] * attrs.dilations[position]
-                source[axis] = source[axis] * attrs.strides[position] + inside
-            return tuple(source)
-        case "pad":
-            if operand == 1:
-                return ()
-            return tuple(i - b for i, b in zip(at, attrs.before, strict=True))
-        case "concat":
-            offset = concat_offsets(node)[operand]
-            return tuple(i - offset if d == attrs.axis else i for d, i in enumerate(at))
-        case "gather":
-            rank = node.inputs[1].type.rank
-            inner = at[attrs.axis : attrs.axis + rank]
-            if operand == 1:
-                return inner
-            chosen = gathered(node, inner)
-            return (*at[: attrs.axis], chosen, *at[attrs.axis + rank :])
-        case "take_along":
-            if operand == 1:
-                return at
-            chosen = gathered(node, at)
-            return tuple(chosen if d == attrs.axis else i for d, i in enumerate(at))
-        case "random_bits":
-            return (0,)
-        case _:
-            return at
+    rule = node.op.index
+    return at if rule is None else rule(node, operand, at, gathered)
 
 
-def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
+def contraction_index(node: Node, fresh: Fresh) -> Dim:
     """The index along which a matmul contracts, made of one loop or of several.
 
     Where the left operand merges axes into the contracted one (the windows of a
@@ -84,7 +54,7 @@ def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
     """
     left = node.inputs[0]
     depth = left.type.shape[-1]
-    if left.op.name == "reshape":
+    if left.op.name == "reshape":  # the one op that merges axes
         source = left.inputs[0].type.shape
         for count in range(2, len(source) + 1):
             if product(source[-count:]) == depth and all(d != 1 for d in source[-count:]):
@@ -94,16 +64,6 @@ def contraction_index(node: Node, fresh: Callable[[Dim], Dim]) -> Dim:
     if blocks is not None and 1 not in blocks:
         return flat_index(tuple(fresh(d) for d in blocks), blocks)
     return fresh(depth)
-
-
-def concat_offsets(node: Node) -> tuple[Dim, ...]:
-    """Where each operand of a concat starts along the axis."""
-    offsets: list[Dim] = []
-    total: Dim = 0
-    for operand in node.inputs:
-        offsets.append(total)
-        total = total + operand.type.shape[node.attrs.axis]
-    return tuple(offsets)
 
 
 def flat_index(at: Indices, shape: Shape) -> Dim:

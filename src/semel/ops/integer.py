@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import ceildiv
+from semel.ir.expr import Dim, ceildiv
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import INT32, TensorType
-from semel.ops.contract import require_product
+from semel.ops.contract import require_product, wanted_product
+from semel.ops.index_maps import Fresh, contraction_index
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,
@@ -60,6 +61,12 @@ def _require_words(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requir
     yield at_most(words, got, f"{a} needs {words} words of k, got {got} in {b}.")
 
 
+def _wanted_words(node: Node, at: Indices, fresh: Fresh) -> tuple[Dim, tuple[Indices, ...]]:
+    inner = contraction_index(node, fresh)
+    word = fresh(node.inputs[1].type.shape[-2])
+    return inner, ((*at[:-1], inner), (*at[:-2], word, at[-1]))
+
+
 def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
     a, b = (x.astype(np.int64) for x in arrays)
     result: Array = np.matmul(a, b).astype(np.int32)
@@ -87,6 +94,7 @@ register(
         _reference,
         cost=2,
         require=require_product,
+        contraction=Contraction(wanted_product),
     )
 )
 register(
@@ -98,5 +106,6 @@ register(
         _reference_words,
         cost=2,
         require=_require_words,
+        contraction=Contraction(_wanted_words, stages="always", column_bits=8),
     )
 )

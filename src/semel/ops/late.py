@@ -72,4 +72,20 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[Any, int]) ->
     return np.flatnonzero(arrays[0]).astype(np.int64)
 
 
-register(OpDef("compact", "opaque", CompactAttrs, _infer, _reference, cost=4, require=_require))
+def _reads(node: Node) -> tuple[int, ...]:
+    """Not the size of the result: what has it comes after it anyway."""
+    return (0, 1)
+
+
+register(
+    OpDef(
+        "compact",
+        "opaque",
+        CompactAttrs,
+        _infer,
+        _reference,
+        cost=4,
+        require=_require,
+        reads=_reads,
+    )
+)

@@ -10,16 +10,18 @@ one number of shape (), equal by its bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from semel.errors import GraphError, InternalError
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import TensorType
+from semel.kernel.ir import Value, const
 from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs, StateAttrs
+from semel.ops.elements import Elements
 from semel.ops.shapes import check_dims
 
 Array = np.ndarray[Any, Any]
@@ -78,13 +80,23 @@ def _infer_scalar(attrs: ScalarAttrs) -> TensorType:
     return TensorType((), attrs.dtype)
 
 
-_ROWS: tuple[tuple[str, type, Callable[..., Any], Callable[..., Any]], ...] = (
-    ("input", InputAttrs, _infer_input, _reference_input),
-    ("constant", ConstantAttrs, _infer_stored, _reference_stored),
-    ("param", ParamAttrs, _infer_stored, _reference_stored),
-    ("state", StateAttrs, _infer_state, _reference_input),
-    ("scalar", ScalarAttrs, _infer_scalar, _reference_scalar),
-)
+def _element_scalar(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    return const(node.type.dtype, node.attrs.value)
 
-for _name, _attrs, _infer, _reference in _ROWS:
-    register(OpDef(_name, "leaf", _attrs, _infer, _reference, cost=0))
+
+for _each in (
+    OpDef("input", "leaf", InputAttrs, _infer_input, _reference_input, cost=0),
+    OpDef("constant", "leaf", ConstantAttrs, _infer_stored, _reference_stored, cost=0),
+    OpDef("param", "leaf", ParamAttrs, _infer_stored, _reference_stored, cost=0),
+    OpDef("state", "leaf", StateAttrs, _infer_state, _reference_input, cost=0),
+    OpDef(
+        "scalar",
+        "leaf",
+        ScalarAttrs,
+        _infer_scalar,
+        _reference_scalar,
+        cost=0,
+        element=_element_scalar,
+    ),
+):
+    register(_each)

@@ -28,7 +28,7 @@ from semel.ir.graph import Graph, Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, INT64, TensorType
 from semel.ops.attrs import LoopAttrs
-from semel.ops.bodies import Env, check_body, free_level, run_body, some_outputs
+from semel.ops.bodies import Env, check_body, free_level, is_filled, run_body, some_outputs
 from semel.ops.guards import guards
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check
@@ -116,7 +116,26 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return stacked if is_stacked else values[attrs.output]
 
 
-register(OpDef("loop", "opaque", LoopAttrs, _infer, _reference, cost=1, require=_requirements))
+def _reads(node: Node) -> Iterator[int]:
+    """All but first values that are one number: it is made where the first iteration reads it."""
+    for k, operand in enumerate(node.inputs):
+        if k >= node.attrs.first_captured or not is_filled(operand):
+            yield k
+
+
+register(
+    OpDef(
+        "loop",
+        "opaque",
+        LoopAttrs,
+        _infer,
+        _reference,
+        cost=1,
+        require=_requirements,
+        has_bodies=True,
+        reads=_reads,
+    )
+)
 
 
 # ---------------------------------------------------------------- bodies

@@ -2,7 +2,8 @@
 
     (tensor, attrs) --> the same elements elsewhere
 
-They move no memory by themselves: a consumer reads through them by index arithmetic.
+They move no memory by themselves: a consumer reads through them by index arithmetic, which is
+the `index` of each; those that also choose between values say so in their `element`.
 Axes, starts and sizes are resolved by the frontend: no negative axes, no clamping, no
 `-1`. Bounds that depend on variables become guards, so that a slice never reads past
 its operand whatever the variables are.
@@ -11,15 +12,18 @@ its operand whatever the variables are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, add, evaluate
+from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import INT64, Shape, TensorType
+from semel.kernel import ir
+from semel.kernel.ir import Value
 from semel.ops.attrs import (
     ConcatAttrs,
     ExpandAttrs,
@@ -30,7 +34,9 @@ from semel.ops.attrs import (
     SliceAttrs,
     WindowAttrs,
 )
-from semel.ops.numerics import Array, Function
+from semel.ops.elements import Elements
+from semel.ops.index_maps import Gathered, reshape_index
+from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,
     at_most,
@@ -85,6 +91,10 @@ def _reference_reshape(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
     return arrays[0].reshape(_numbers(node.attrs.shape, env))
 
 
+def _index_reshape(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    return reshape_index(at, node.type.shape, node.inputs[0].type.shape)
+
+
 def _infer_permute(attrs: PermuteAttrs, *types: TensorType) -> TensorType:
     check_count("permute", types, 1)
     x = types[0]
@@ -98,6 +108,13 @@ def _infer_permute(attrs: PermuteAttrs, *types: TensorType) -> TensorType:
 
 def _reference_permute(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return arrays[0].transpose(node.attrs.axes)
+
+
+def _index_permute(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    result: list[Dim] = [0] * len(at)
+    for position, axis in enumerate(node.attrs.axes):
+        result[axis] = at[position]
+    return tuple(result)
 
 
 def _require_expand(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]:
@@ -121,6 +138,11 @@ def _infer_expand(attrs: ExpandAttrs, *types: TensorType) -> TensorType:
 
 def _reference_expand(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.broadcast_to(arrays[0], _numbers(node.attrs.shape, env))
+
+
+def _index_expand(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    shape = node.inputs[0].type.shape
+    return tuple(0 if d == 1 else i for i, d in zip(at, shape, strict=True))
 
 
 # ---------------------------------------------------------------- slice, pad, concat
@@ -160,6 +182,11 @@ def _as_slice(start: int, size: int, step: int) -> slice:
         return slice(0, 0)
     stop = start + size * step
     return slice(start, None if stop < 0 else stop, step)
+
+
+def _index_slice(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    rows = zip(at, node.attrs.starts, node.attrs.steps, strict=True)
+    return tuple(start + i * step for i, start, step in rows)
 
 
 def _window_spans(attrs: WindowAttrs) -> list[int]:
@@ -202,6 +229,16 @@ def _reference_window(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return views[tuple(steps)]
 
 
+def _index_window(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    attrs: WindowAttrs = node.attrs
+    rank = len(at) - len(attrs.axes)
+    source = list(at[:rank])
+    for position, axis in enumerate(attrs.axes):
+        inside = at[rank + position] * attrs.dilations[position]
+        source[axis] = source[axis] * attrs.strides[position] + inside
+    return tuple(source)
+
+
 def _require_pad(attrs: PadAttrs, x: TensorType, fill: TensorType) -> Iterator[Requirement]:
     for axis, sides in enumerate(zip(attrs.before, attrs.after, strict=True)):
         for amount in sides:
@@ -228,6 +265,36 @@ def _reference_pad(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return result
 
 
+def _index_pad(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    if operand == 1:
+        return ()
+    return tuple(i - b for i, b in zip(at, node.attrs.before, strict=True))
+
+
+def _element_pad(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    inside: Value | None = None
+    source = node.inputs[0]
+    for i, before, after, size in zip(
+        at, node.attrs.before, node.attrs.after, source.type.shape, strict=True
+    ):
+        tests = []
+        if before != 0:
+            tests.append(ir.index(i) >= ir.index(before))
+        if after != 0:
+            tests.append(ir.index(i) < ir.index(before + size))
+        for test in tests:
+            inside = test if inside is None else inside & test
+    index = elements.moved(node, 0, at, guard)
+    if inside is None:
+        return elements(source, index, guard)
+    value = elements(source, index, _both(guard, inside))
+    return ir.select(inside, value, elements(node.inputs[1], (), guard))
+
+
+def _both(a: Value | None, b: Value) -> Value:
+    return b if a is None else a & b
+
+
 def _require_concat(attrs: ConcatAttrs, *types: TensorType) -> Iterator[Requirement]:
     for other in types[1:]:
         yield from same_dims(types[0], other, but=attrs.axis)
@@ -251,6 +318,40 @@ def _reference_concat(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.concatenate(arrays, axis=node.attrs.axis)
 
 
+def _parts_concat(node: Node) -> tuple[int, Indices]:
+    axis: int = node.attrs.axis
+    offsets: list[Dim] = []
+    total: Dim = 0
+    for operand in node.inputs:
+        offsets.append(total)
+        total = total + operand.type.shape[axis]
+    return axis, tuple(offsets)
+
+
+def _index_concat(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    axis, offsets = _parts_concat(node)
+    return tuple(i - offsets[operand] if d == axis else i for d, i in enumerate(at))
+
+
+def _element_concat(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    axis, offsets = _parts_concat(node)
+    position = ir.index(at[axis])
+    result: Value | None = None
+    for k, (operand, offset) in enumerate(zip(node.inputs, offsets, strict=True)):
+        end = offset + operand.type.shape[axis]
+        if is_nonnegative(at[axis] - end) or is_positive(offset - at[axis]):
+            continue
+        if is_nonnegative(at[axis] - offset) and is_positive(end - at[axis]):
+            return elements(operand, elements.moved(node, k, at, guard), guard)
+        starts = position >= ir.index(offset)
+        inside = starts & (position < ir.index(end))
+        value = elements(operand, elements.moved(node, k, at, guard), _both(guard, inside))
+        result = value if result is None else ir.select(starts, value, result)
+    if result is None:  # nothing of the concatenation can be asked for here
+        return ir.const(node.type.dtype, 0)
+    return result
+
+
 # ---------------------------------------------------------------- gather, take_along
 
 
@@ -270,6 +371,14 @@ def _infer_gather(attrs: GatherAttrs, *types: TensorType) -> TensorType:
 
 def _reference_gather(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.take(arrays[0], arrays[1], axis=node.attrs.axis)
+
+
+def _index_gather(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    axis, rank = node.attrs.axis, node.inputs[1].type.rank
+    inner = at[axis : axis + rank]
+    if operand == 1:
+        return inner
+    return (*at[:axis], gathered(node, inner), *at[axis + rank :])
 
 
 def _require_take_along(
@@ -297,20 +406,95 @@ def _reference_take_along(node: Node, arrays: tuple[Array, ...], env: Env) -> Ar
     return np.take_along_axis(x[rows], indices, axis=axis)
 
 
-_RULES: tuple[tuple[str, type, Function, Function, Function | None], ...] = (
-    ("reshape", ReshapeAttrs, _infer_reshape, _reference_reshape, _require_reshape),
-    ("permute", PermuteAttrs, _infer_permute, _reference_permute, None),
-    ("expand", ExpandAttrs, _infer_expand, _reference_expand, _require_expand),
-    ("slice", SliceAttrs, _infer_slice, _reference_slice, _require_slice),
-    ("window", WindowAttrs, _infer_window, _reference_window, _require_window),
-    ("pad", PadAttrs, _infer_pad, _reference_pad, _require_pad),
-    ("concat", ConcatAttrs, _infer_concat, _reference_concat, _require_concat),
-    ("gather", GatherAttrs, _infer_gather, _reference_gather, None),
-    ("take_along", GatherAttrs, _infer_take_along, _reference_take_along, _require_take_along),
-)
+def _index_take_along(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    if operand == 1:
+        return at
+    chosen = gathered(node, at)
+    return tuple(chosen if d == node.attrs.axis else i for d, i in enumerate(at))
 
-#: Those that choose by value or by comparing indices; the others are index arithmetic alone.
-_COSTS = {"pad": 2, "concat": 2, "gather": 2, "take_along": 2}
 
-for _name, _attrs, _infer, _reference, _require in _RULES:
-    register(OpDef(_name, "movement", _attrs, _infer, _reference, _COSTS.get(_name, 0), _require))
+_op = partial(OpDef, kind="movement", cost=0)
+#: Those that are index arithmetic alone; the others choose by value or by comparing indices.
+_view = partial(_op, is_view=True)
+_choice = partial(_op, cost=2)
+
+for _each in (
+    _view(
+        "reshape",
+        attrs=ReshapeAttrs,
+        infer=_infer_reshape,
+        reference=_reference_reshape,
+        require=_require_reshape,
+        index=_index_reshape,
+    ),
+    _view(
+        "permute",
+        attrs=PermuteAttrs,
+        infer=_infer_permute,
+        reference=_reference_permute,
+        index=_index_permute,
+    ),
+    _view(
+        "expand",
+        attrs=ExpandAttrs,
+        infer=_infer_expand,
+        reference=_reference_expand,
+        require=_require_expand,
+        index=_index_expand,
+    ),
+    _view(
+        "slice",
+        attrs=SliceAttrs,
+        infer=_infer_slice,
+        reference=_reference_slice,
+        require=_require_slice,
+        index=_index_slice,
+    ),
+    _view(
+        "window",
+        attrs=WindowAttrs,
+        infer=_infer_window,
+        reference=_reference_window,
+        require=_require_window,
+        index=_index_window,
+        slides=True,
+    ),
+    _choice(
+        "pad",
+        attrs=PadAttrs,
+        infer=_infer_pad,
+        reference=_reference_pad,
+        require=_require_pad,
+        index=_index_pad,
+        element=_element_pad,
+        is_exact=True,
+    ),
+    _choice(
+        "concat",
+        attrs=ConcatAttrs,
+        infer=_infer_concat,
+        reference=_reference_concat,
+        require=_require_concat,
+        index=_index_concat,
+        element=_element_concat,
+        parts=_parts_concat,
+    ),
+    _choice(
+        "gather",
+        attrs=GatherAttrs,
+        infer=_infer_gather,
+        reference=_reference_gather,
+        index=_index_gather,
+        gathers="rows",
+    ),
+    _choice(
+        "take_along",
+        attrs=GatherAttrs,
+        infer=_infer_take_along,
+        reference=_reference_take_along,
+        require=_require_take_along,
+        index=_index_take_along,
+        gathers="elements",
+    ),
+):
+    register(_each)

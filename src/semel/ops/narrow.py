@@ -12,7 +12,6 @@ from __future__ import annotations
 from semel.ir.expr import Dim, product
 from semel.ir.graph import Node
 
-_VIEWS = ("reshape", "permute", "expand", "slice")
 #: Work per element above which widened weights are worth storing.
 _MAX_NODES = 12
 
@@ -28,12 +27,11 @@ def is_widened(node: Node) -> bool:
         seen.add(current)
         if current.op.name in ("constant", "scalar"):
             continue
-        is_cast = current.op.name == "cast"
-        if current.op.kind != "elementwise" and current.op.name not in _VIEWS:
+        if current.op.kind != "elementwise" and not current.op.is_view:
             return False
         if current.op.cost > 2 or sum(n.op.kind == "elementwise" for n in seen) > _MAX_NODES:
             return False
-        if is_cast and current.inputs[0].type.dtype.bits < current.type.dtype.bits:
+        if current.op.converts and current.inputs[0].type.dtype.bits < current.type.dtype.bits:
             widens = True
         stack.extend(current.inputs)
     return widens
@@ -51,6 +49,6 @@ def block_sizes(right: Node, depth: Dim) -> tuple[Dim, Dim] | None:
             is_split = len(source) == len(shape) + 1 and source[-1] == shape[-1]
             if is_split and shape[-2] == depth == product(source[-3:-1]):
                 return source[-3], source[-2]
-        elif node.op.kind == "elementwise" or node.op.name in _VIEWS:
+        elif node.op.kind == "elementwise" or node.op.is_view:
             stack.extend(node.inputs)
     return None

@@ -23,13 +23,13 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import ArgsortAttrs, ScanAttrs, ScatterAttrs
 from semel.ops.numerics import Array
-from semel.ops.reduce import COMBINERS, accumulator
+from semel.ops.reduce import COMBINERS, accumulator, named_combiner, of_nothing
 from semel.ops.shapes import (
     Requirement,
     check,
     check_axis,
     check_count,
-    check_dtype,
+    check_domain,
     check_same_dtype,
     equal,
 )
@@ -44,16 +44,16 @@ def _infer_scan(attrs: ScanAttrs, *types: TensorType) -> TensorType:
     if attrs.combine not in SCANS:
         raise GraphError("scan", f"combine must be one of {SCANS}, got {attrs.combine!r}.")
     check_axis("scan", attrs.axis, x)
-    check_dtype("scan", x, COMBINERS[attrs.combine].kinds, COMBINERS[attrs.combine].words)
+    check_domain("scan", x, COMBINERS[attrs.combine].domain)
     return x
 
 
 def _reference_scan(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     attrs, dtype = node.attrs, node.type.dtype
     combiner = COMBINERS[attrs.combine]
-    wide = arrays[0].astype(accumulator(attrs.combine, dtype))
+    wide = arrays[0].astype(accumulator(combiner, dtype))
     if attrs.exclusive:
-        wide = _shifted(wide, attrs.axis, combiner.identity(dtype))
+        wide = _shifted(wide, attrs.axis, of_nothing(combiner, dtype))
     result = combiner.ufunc.accumulate(wide, axis=attrs.axis, dtype=wide.dtype)
     return np.asarray(result).astype(dtype.compute.numpy).astype(dtype.numpy)
 
@@ -110,7 +110,7 @@ def _infer_scatter(attrs: ScatterAttrs, *types: TensorType) -> TensorType:
             f"and {updates}."
         )  # fmt: skip
     if attrs.mode in ("add", "mul"):
-        check_dtype("scatter", x, "iuf", "an integer or a float dtype")
+        check_domain("scatter", x, "number")
     check("scatter", attrs, *types)
     return x
 
@@ -124,7 +124,17 @@ def _reference_scatter(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
     return result
 
 
-register(OpDef("scan", "opaque", ScanAttrs, _infer_scan, _reference_scan, cost=2))
+register(
+    OpDef(
+        "scan",
+        "opaque",
+        ScanAttrs,
+        _infer_scan,
+        _reference_scan,
+        cost=2,
+        combiner=named_combiner,
+    )
+)
 register(OpDef("argsort", "opaque", ArgsortAttrs, _infer_argsort, _reference_argsort, cost=40))
 register(
     OpDef(

@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from semel.ir.types import UINT32, UINT64
+from semel.kernel import ir
+from semel.kernel.ir import Value
+
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -44,3 +48,21 @@ def random_words(num_elements: int, key: Words) -> Words:
     zero = np.zeros_like(index)
     counter = (index & _MASK, index >> _HALF, zero, zero)
     return philox(counter, (int(key[0]), int(key[1])))[0]
+
+
+def philox_value(position: Value, key0: Value, key1: Value) -> Value:
+    """Word 0 for the counter (low, high, 0, 0) of a uint64 position: one uint32 per element."""
+    mask = ir.const(UINT64, 0xFFFFFFFF)
+    wide = [position & mask, position >> 32, ir.const(UINT64, 0), ir.const(UINT64, 0)]
+    keys = [ir.cast(key0, UINT64), ir.cast(key1, UINT64)]
+    for _ in range(ROUNDS):
+        first = wide[0] * MULTIPLIERS[0]
+        second = wide[2] * MULTIPLIERS[1]
+        wide = [
+            (second >> 32) ^ wide[1] ^ keys[0],
+            second & mask,
+            (first >> 32) ^ wide[3] ^ keys[1],
+            first & mask,
+        ]
+        keys = [(k + w) & mask for k, w in zip(keys, WEYL, strict=True)]
+    return ir.cast(wide[0], UINT32)

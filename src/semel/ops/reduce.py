@@ -23,41 +23,49 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import ceildiv, maximum, product
 from semel.ir.graph import Node
-from semel.ir.opdef import OpDef, register
+from semel.ir.opdef import Combiner, OpDef, register
 from semel.ir.types import INT64, DType, TensorType
-from semel.ops.attrs import ReduceAttrs, ReducePartialAttrs
-from semel.ops.numerics import Array, Function
-from semel.ops.shapes import Requirement, check, check_axis, check_count, check_dtype
+from semel.kernel.ir import start_value
+from semel.ops.attrs import ReduceAttrs, ReducePartialAttrs, ScanAttrs
+from semel.ops.numerics import Array
+from semel.ops.shapes import Requirement, check, check_axis, check_count, check_domain
 
 Env = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Combiner:
-    """How two elements become one: the ufunc, the operand kinds, the value of nothing."""
-
-    ufunc: Any
-    kinds: str
-    words: str
-    identity: Function
-
-
-#: `combine` of reduce_partial and scan, and the end of a reduce op's name.
+#: By name: `combine` of reduce_partial and scan, and the end of a reduce op's name.
 COMBINERS: dict[str, Combiner] = {
-    "sum": Combiner(np.add, "iuf", "an integer or a float dtype", lambda dtype: 0),
-    "prod": Combiner(np.multiply, "iuf", "an integer or a float dtype", lambda dtype: 1),
-    "max": Combiner(np.maximum, "biuf", "any dtype", lambda dtype: dtype.lowest),
-    "min": Combiner(np.minimum, "biuf", "any dtype", lambda dtype: dtype.highest),
-    "or": Combiner(np.logical_or, "b", "a bool dtype", lambda dtype: False),
-    "and": Combiner(np.logical_and, "b", "a bool dtype", lambda dtype: True),
+    combiner.name: combiner
+    for combiner in (
+        Combiner("sum", np.add, "number", "add", rounds=True),
+        Combiner("prod", np.multiply, "number", "mul", rounds=True),
+        Combiner("max", np.maximum, "any", "max", "fastmax", needs_elements=True),
+        Combiner("min", np.minimum, "any", "min", "fastmin", needs_elements=True),
+        Combiner("or", np.logical_or, "bool", "or"),
+        Combiner("and", np.logical_and, "bool", "and"),
+    )
 }
+_ARGS = (
+    Combiner("argmax", np.argmax, "any", "argmax", needs_elements=True, splits=False),
+    Combiner("argmin", np.argmin, "any", "argmin", needs_elements=True, splits=False),
+)
 
 
-def accumulator(combine: str, dtype: DType) -> np.dtype[Any]:
+def named_combiner(attrs: ReducePartialAttrs | ScanAttrs) -> Combiner:
+    """The combiner of an op whose attributes name it."""
+    return COMBINERS[attrs.combine]
+
+
+def accumulator(combiner: Combiner, dtype: DType) -> np.dtype[Any]:
     """The dtype the reference accumulates in: float64 for sums and products of floats."""
-    if dtype.is_float and combine in ("sum", "prod"):
+    if dtype.is_float and combiner.rounds:
         return np.dtype(np.float64)
     return dtype.compute.numpy
+
+
+def of_nothing(combiner: Combiner, dtype: DType) -> Any:
+    """What combining no elements gives: the number that kernels start from."""
+    return start_value(combiner.kernel, dtype).data
 
 
 def _check_axes(op: str, axes: tuple[int, ...], x: TensorType) -> None:
@@ -76,41 +84,54 @@ def _require_elements(attrs: ReduceAttrs, x: TensorType) -> Iterator[Requirement
     )
 
 
-def _require_max(attrs: ReduceAttrs, x: TensorType) -> Iterator[Requirement]:
+def _require_unless_steadying(attrs: ReduceAttrs, x: TensorType) -> Iterator[Requirement]:
     if attrs.propagate_nan:
         yield from _require_elements(attrs, x)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reduction:
-    """reduce_<combine>: all share a shape rule and differ in the combiner."""
+class Reduction:
+    """reduce_<combiner>: all share a shape rule and differ in the combiner."""
 
-    combine: str
+    combiner: Combiner
 
     @property
     def name(self) -> str:
-        return f"reduce_{self.combine}"
+        return f"reduce_{self.combiner.name}"
+
+    @property
+    def op(self) -> OpDef:
+        """The op's record."""
+        return OpDef(
+            self.name,
+            "reduce",
+            ReduceAttrs,
+            self.infer,
+            self.reference,
+            1,
+            _require_unless_steadying if self.combiner.needs_elements else None,
+            combiner=lambda attrs: self.combiner,
+        )
 
     def infer(self, attrs: ReduceAttrs, *types: TensorType) -> TensorType:
         check_count(self.name, types, 1)
-        x, combiner = types[0], COMBINERS[self.combine]
-        check_dtype(self.name, x, combiner.kinds, combiner.words)
+        x = types[0]
+        check_domain(self.name, x, self.combiner.domain)
         _check_axes(self.name, attrs.axes, x)
         check(self.name, attrs, x)
         return TensorType(_reduced_shape(attrs.axes, x), x.dtype)
 
     def reference(self, node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
-        return _reduce(self.combine, arrays[0], node.type.dtype, node.attrs.axes)
+        return _reduce(self.combiner, arrays[0], node.type.dtype, node.attrs.axes)
 
 
 def _reduced_shape(axes: tuple[int, ...], x: TensorType) -> tuple[Any, ...]:
     return tuple(1 if i in axes else d for i, d in enumerate(x.shape))
 
 
-def _reduce(combine: str, x: Array, dtype: DType, axes: tuple[int, ...]) -> Array:
-    combiner = COMBINERS[combine]
-    wide = x.astype(accumulator(combine, dtype))
-    initial = wide.dtype.type(combiner.identity(dtype))
+def _reduce(combiner: Combiner, x: Array, dtype: DType, axes: tuple[int, ...]) -> Array:
+    wide = x.astype(accumulator(combiner, dtype))
+    initial = wide.dtype.type(of_nothing(combiner, dtype))
     result = combiner.ufunc.reduce(wide, axis=axes, keepdims=True, initial=initial)
     return np.asarray(result).astype(dtype.compute.numpy).astype(dtype.numpy)
 
@@ -119,8 +140,25 @@ def _reduce(combine: str, x: Array, dtype: DType, axes: tuple[int, ...]) -> Arra
 class _Arg:
     """reduce_argmax, reduce_argmin: the first index of the extreme, NaN counting as extreme."""
 
-    name: str
-    function: Function
+    combiner: Combiner
+
+    @property
+    def name(self) -> str:
+        return f"reduce_{self.combiner.name}"
+
+    @property
+    def op(self) -> OpDef:
+        """The op's record."""
+        return OpDef(
+            self.name,
+            "reduce",
+            ReduceAttrs,
+            self.infer,
+            self.reference,
+            3,
+            _require_elements,
+            combiner=lambda attrs: self.combiner,
+        )
 
     def infer(self, attrs: ReduceAttrs, *types: TensorType) -> TensorType:
         check_count(self.name, types, 1)
@@ -136,7 +174,7 @@ class _Arg:
         if not x.size:
             shape = tuple(1 if i in node.attrs.axes else d for i, d in enumerate(x.shape))
             return np.zeros(shape, np.int64)
-        found = self.function(x, axis=node.attrs.axes[0], keepdims=True)
+        found = self.combiner.ufunc(x, axis=node.attrs.axes[0], keepdims=True)
         return np.asarray(found).astype(np.int64)
 
 
@@ -147,7 +185,7 @@ def _infer_partial(attrs: ReducePartialAttrs, *types: TensorType) -> TensorType:
         raise GraphError(
             "reduce_partial", f"combine must be one of {tuple(COMBINERS)}, got {attrs.combine!r}."
         )
-    check_dtype("reduce_partial", x, COMBINERS[attrs.combine].kinds, COMBINERS[attrs.combine].words)
+    check_domain("reduce_partial", x, COMBINERS[attrs.combine].domain)
     check_axis("reduce_partial", attrs.axis, x)
     if attrs.chunk < 1:
         raise GraphError("reduce_partial", f"chunk must be >= 1, got {attrs.chunk} for {x}.")
@@ -162,19 +200,24 @@ def _reference_partial(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
     if not x.shape[axis]:
         return x
     runs = np.split(x, cuts, axis)
-    reduced = [_reduce(attrs.combine, run, node.type.dtype, (axis,)) for run in runs]
+    reduced = [_reduce(COMBINERS[attrs.combine], run, node.type.dtype, (axis,)) for run in runs]
     return np.concatenate(reduced, axis)
 
 
-for _combine in COMBINERS:
-    _op = _Reduction(_combine)
-    _needed = _require_max if _combine in ("max", "min") else None
-    register(OpDef(_op.name, "reduce", ReduceAttrs, _op.infer, _op.reference, 1, _needed))
+for _combiner in COMBINERS.values():
+    register(Reduction(_combiner).op)
 
-for _name, _function in (("reduce_argmax", np.argmax), ("reduce_argmin", np.argmin)):
-    _arg = _Arg(_name, _function)
-    register(OpDef(_name, "reduce", ReduceAttrs, _arg.infer, _arg.reference, 3, _require_elements))
+for _combiner in _ARGS:
+    register(_Arg(_combiner).op)
 
 register(
-    OpDef("reduce_partial", "reduce", ReducePartialAttrs, _infer_partial, _reference_partial, 1)
+    OpDef(
+        "reduce_partial",
+        "reduce",
+        ReducePartialAttrs,
+        _infer_partial,
+        _reference_partial,
+        1,
+        combiner=named_combiner,
+    )
 )

@@ -19,6 +19,16 @@ from semel.ir.expr import Dim, Fn, Index, atoms, bounds, maximum, product, terms
 from semel.ir.opdef import find_op
 from semel.ir.types import Shape, TensorType
 
+#: What dtypes an op takes: letters of DType.kind, and words for people.
+DOMAINS = {
+    "any": ("biuf", "any dtype"),
+    "number": ("iuf", "an integer or a float dtype"),
+    "integer": ("iu", "an integer dtype"),
+    "bits": ("biu", "a bool or an integer dtype"),
+    "bool": ("b", "a bool dtype"),
+    "float": ("f", "a float dtype"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
@@ -121,6 +131,11 @@ def check_dtype(op: str, x: TensorType, kinds: str, words: str) -> None:
     """The operand's dtype is of one of `kinds` (letters of DType.kind)."""
     if x.dtype.kind not in kinds:
         raise GraphError(op, f"needs {words}, got {x}.", hint="Cast it first.")
+
+
+def check_domain(op: str, x: TensorType, domain: str) -> None:
+    """The operand's dtype is of a domain, a key of `DOMAINS`."""
+    check_dtype(op, x, *DOMAINS[domain])
 
 
 def check_dims(op: str, shape: Shape) -> None:

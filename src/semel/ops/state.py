@@ -17,7 +17,9 @@ from semel.ir.expr import Dim, evaluate
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import Shape, TensorType
+from semel.kernel.ir import Value
 from semel.ops.attrs import UpdateAttrs
+from semel.ops.elements import Elements
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check, check_count
@@ -51,7 +53,23 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[Any, int]) ->
     return result
 
 
-register(OpDef("update", "update", UpdateAttrs, _infer, _reference, cost=1, require=_require))
+def _element(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
+    """What is stored: a new element."""
+    return elements(node.inputs[1], at, guard)
+
+
+register(
+    OpDef(
+        "update",
+        "update",
+        UpdateAttrs,
+        _infer,
+        _reference,
+        cost=1,
+        require=_require,
+        element=_element,
+    )
+)
 
 
 # ---------------------------------------------------------------- what is stored

@@ -32,7 +32,6 @@ from semel.passes.patterns import full, is_uniform, uniform
 MAX_BETWEEN = 8
 #: Factors of this size are moved: larger and smaller ones may be there to keep products in range.
 FACTORS = (2.0**-16, 2.0**16)
-_VIEWS = ("reshape", "permute", "expand", "slice")
 _PASSED = ("add", "sub", "mul", "div", "where", "tanh", "cast")
 
 
@@ -207,7 +206,7 @@ def _unscaled(node: Node) -> tuple[Node, float]:
     """
     if node.type.dtype.is_half or not node.type.dtype.is_float:
         return node, 1.0
-    if node.op.name in _VIEWS:
+    if node.op.is_view:
         inner, factor = _unscaled(node.inputs[0])
         moved = node if factor == 1.0 else make_node(node.op.name, (inner,), node.attrs)
         return moved, factor

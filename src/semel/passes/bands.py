@@ -40,7 +40,6 @@ from semel.passes.patterns import uniform
 MAX_ELEMENTS = 1 << 22
 #: What a length without a bound can be at most: no memory holds more.
 LONGEST = 1 << 47
-_VIEWS = ("reshape", "permute", "expand", "slice")
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _Table = np.ndarray[Any, np.dtype[Any]]
 _Test = Callable[[_Table], _Table]
@@ -267,7 +266,7 @@ def _band_of(inside: _Table) -> Band | None:
 
 
 def _below_views(node: Node, at: Indices) -> tuple[Node, Indices]:
-    while node.op.name in _VIEWS:
+    while node.op.is_view:
         at, node = operand_index(node, 0, at, _never), node.inputs[0]
     return node, at
 

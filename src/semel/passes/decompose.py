@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
+from semel.ir.opdef import Combiner
 from semel.ir.types import FLOAT32
 from semel.ops.attrs import CastAttrs, PermuteAttrs, ReduceAttrs, ReducePartialAttrs
-from semel.ops.reduce import COMBINERS
 from semel.passes.patterns import reshape_to
 
 #: Elements per run. 16 Ki floats are 64 KiB: long enough to hide what starting a run costs.
@@ -37,7 +37,13 @@ MIN_REDUCED = CHUNK + 1
 #: With this many results or more, the results themselves are enough parallel work.
 MIN_KEPT = 8
 
-_SPLITTABLE = {f"reduce_{combine}": combine for combine in COMBINERS}
+
+def _combiner(node: Node) -> Combiner | None:
+    """That of a reduction of whole axes whose parts combine the same way; else None."""
+    if node.op.combiner is None or not isinstance(node.attrs, ReduceAttrs):
+        return None
+    combiner = node.op.combiner(node.attrs)
+    return combiner if combiner.splits else None
 
 
 def merge_reduced_axes(graph: Graph) -> Graph:
@@ -46,7 +52,7 @@ def merge_reduced_axes(graph: Graph) -> Graph:
 
 
 def _merge(node: Node) -> Node | None:
-    if node.op.name not in _SPLITTABLE or len(node.attrs.axes) < 2:
+    if _combiner(node) is None or len(node.attrs.axes) < 2:
         return None
     x, axes = node.inputs[0], node.attrs.axes
     if _slides(x):
@@ -71,7 +77,7 @@ def _slides(node: Node) -> bool:
     """Whether a window is reduced: its axes merge only at the price of divisions."""
     while node.inputs and (node.op.kind == "elementwise" or node.op.name == "permute"):
         node = node.inputs[0]
-    return node.op.name == "window"
+    return node.op.slides
 
 
 def split_large_reductions(graph: Graph) -> Graph:
@@ -80,15 +86,16 @@ def split_large_reductions(graph: Graph) -> Graph:
 
 
 def _split(node: Node) -> Node | None:
-    if node.op.name not in _SPLITTABLE or not _is_large(node):
+    combiner = _combiner(node)
+    if combiner is None or not _is_large(node):
         return None
-    combine = _SPLITTABLE[node.op.name]
     rows = _rows(node)
-    is_rounded = rows.type.dtype.is_half and combine in ("sum", "prod")
+    is_rounded = rows.type.dtype.is_half and combiner.rounds
     if is_rounded:
         rows = make_node("cast", (rows,), CastAttrs(FLOAT32))
     nan = node.attrs.propagate_nan
-    partial = make_node("reduce_partial", (rows,), ReducePartialAttrs(1, CHUNK, combine, nan))
+    runs = ReducePartialAttrs(1, CHUNK, combiner.name, nan)
+    partial = make_node("reduce_partial", (rows,), runs)
     total = make_node(node.op.name, (partial,), ReduceAttrs((1,), nan))
     if is_rounded:
         total = make_node("cast", (total,), CastAttrs(node.type.dtype))
@@ -101,7 +108,7 @@ def _is_large(node: Node) -> bool:
     kept = upper_bound(node.type.num_elements)
     if kept is None or kept >= MIN_KEPT:
         return False
-    was_split = node.inputs[0].op.name == "reduce_partial"
+    was_split = node.inputs[0].op.kind == "reduce" and node.inputs[0].attrs.chunk is not None
     return not was_split and (reduced is None or reduced >= MIN_REDUCED)
 
 

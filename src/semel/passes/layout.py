@@ -77,7 +77,7 @@ class _Sinking:
     def _may_move(self, view: Node) -> bool:
         if view.op.name == "permute":
             # Windows come last from their op and are put where reductions want them.
-            if view.inputs[0].op.name == "window":
+            if view.inputs[0].op.slides:
                 return False
             return view.type.rank >= _LEAST_RANK and self._origin(view.inputs[0]) > 0
         return view.op.name == "reshape" and self._origin(view.inputs[0]) == _KINDS["contract"]
@@ -85,7 +85,7 @@ class _Sinking:
 
 def _below(node: Node, view: Node) -> Node | None:
     """The node on `view`'s operand whose result, seen through `view`, is `node`; or None."""
-    if node.op.kind == "elementwise" and node.op.name != "random_bits":  # it reads a key
+    if node.op.kind == "elementwise" and node.op.index is None:  # operands at the same index
         inputs = [_seen_through(n, view) for n in node.inputs]
         if any(n is None for n in inputs):
             return None

@@ -13,15 +13,12 @@ from semel.ir.graph import Node, make_node
 from semel.ir.types import DType, Shape
 from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs
 
-#: Every result element is an operand element, so that a uniform operand stays uniform.
-_TRANSPARENT = frozenset({"reshape", "permute", "expand", "slice"})
-
 
 def uniform(node: Node) -> ScalarAttrs | None:
     """The scalar that `node` repeats, seen through movement; None if it is not one."""
-    while node.op.name in _TRANSPARENT:
+    while node.op.is_view:  # every element is one of the operand's
         node = node.inputs[0]
-    if node.op.name != "scalar":
+    if not node.op.is_literal:
         return None
     attrs: ScalarAttrs = node.attrs
     return attrs

@@ -22,7 +22,6 @@ from semel.ops.evaluate import evaluate_node
 from semel.ops.index_maps import Indices, operand_index
 from semel.passes.patterns import expand_to, full, is_uniform, uniform
 
-_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 _SIGN = 0x80
 
 
@@ -91,7 +90,7 @@ def _widened(node: Node) -> tuple[Node, Node | None] | None:
     if name == "sub":
         found = _widened(node.inputs[0])
         return (found[0], node.inputs[1]) if found is not None and found[1] is None else None
-    if name not in _VIEWS:
+    if not node.op.is_view:
         return None
     found = _widened(node.inputs[0])
     if found is None:
@@ -109,7 +108,7 @@ def _is_constant_along(node: Node, axis: int) -> bool:
         return False
     at: Indices = tuple(Index(f"q{d}", size) for d, size in enumerate(node.type.shape))
     along = at[axis]
-    while node.op.name in _VIEWS:
+    while node.op.is_view:
         at = operand_index(node, 0, at, _no_gather)
         node = node.inputs[0]
     return all(along not in atoms(i) for i in at)

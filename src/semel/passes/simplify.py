@@ -20,18 +20,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from semel.ir.expr import add, mul
 from semel.ir.graph import Graph, Node, make_node, rewrite
+from semel.ir.opdef import OpDef
 from semel.ir.types import BOOL, DType
+from semel.kernel.ir import COMBINES
 from semel.ops.attrs import (
     CastAttrs,
     ExpandAttrs,
     PermuteAttrs,
+    ReduceAttrs,
     ScalarAttrs,
     SliceAttrs,
 )
-from semel.ops.elementwise import BINARY, UNARY
 from semel.passes.patterns import expand_to, full, is_uniform, reshape_to, uniform
 
 Rule = Callable[[Node], Node | None]
@@ -53,12 +56,23 @@ def _simplify_node(node: Node) -> Node | None:
     if 0 in node.type.shape and node.op.kind != "leaf":
         # What has no elements is not computed, and nothing is read for it.
         return full(0, node.type.dtype, node.type.shape)
-    for rule in RULES.get(node.op.name, ()):
+    for rule in _rules(node.op):
         found = rule(node)
         # Dims that agree only by a guard may differ in form: then the node keeps its own.
         if found is not None and found is not node and found.type == node.type:
             return found
     return None
+
+
+@cache
+def _rules(op: OpDef) -> tuple[Rule, ...]:
+    """What may be said simpler of an op: what the table has, and what holds of its kind."""
+    rules = list(RULES.get(op.name, ()))
+    if op.is_pointwise:
+        rules.append(_sink_expand)
+    if op.kind == "reduce" and op.attrs is ReduceAttrs:
+        rules.append(_reduce_nothing)
+    return tuple(rules)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -304,10 +318,14 @@ def _sink_expand(node: Node) -> Node | None:
 def _reduce_nothing(node: Node) -> Node | None:
     """A reduction over axes of size 1, or over none, is its operand.
 
-    Not a sum of floats: it starts at 0.0, and 0.0 + -0.0 is 0.0.
+    Not a sum of floats: it starts at 0.0, and 0.0 + -0.0 is 0.0. Nor what gives a position.
     """
-    x = node.inputs[0]
-    if node.op.name == "reduce_sum" and x.type.dtype.is_float:
+    x, combiner = node.inputs[0], node.op.combiner
+    assert combiner is not None
+    combine = combiner(node.attrs).kernel
+    if combine == "add" and x.type.dtype.is_float:
+        return None
+    if COMBINES[combine].num_locals > 1:
         return None
     return x if all(x.type.shape[a] == 1 for a in node.attrs.axes) else None
 
@@ -342,7 +360,4 @@ RULES: dict[str, list[Rule]] = {
     "pad": [_pad],
     "concat": [_concat],
     **{name: [_round_of_round] for name in _ROUNDINGS},
-    **{f"reduce_{c}": [_reduce_nothing] for c in ("sum", "prod", "max", "min", "or", "and")},
 }
-for _name in (*UNARY, *BINARY, "where", "cast", "bitcast"):
-    RULES.setdefault(_name, []).append(_sink_expand)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from semel.ir.expr import Dim, Index, Variable
 from semel.ir.graph import Graph, Node
+from semel.ir.opdef import Contraction
 from semel.ir.types import Shape
 from semel.ops.index_maps import Indices
 from semel.ops.state import stored_shape
@@ -79,7 +80,12 @@ class Group:
     @property
     def is_attention(self) -> bool:
         """Whether the contraction is one of weights that are a softmax."""
-        return self.contract is not None and self.contract.op.name == "softmax_matmul"
+        return self.contraction is not None and self.contraction.is_attention
+
+    @property
+    def contraction(self) -> Contraction | None:
+        """What the op of the contraction says of itself."""
+        return None if self.contract is None else self.contract.op.contraction
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ from semel.ir.expr import (
 from semel.ir.graph import Graph, Node, attr_dims, make_node, users
 from semel.ir.types import INT64
 from semel.ops.attrs import IotaAttrs, LoopAttrs, ReshapeAttrs, step_name
-from semel.ops.bodies import has_bodies, replace_steps, result_key, some_outputs
+from semel.ops.bodies import replace_steps, result_key, some_outputs
 from semel.ops.contract import PanelWidth, one_width
-from semel.ops.index_maps import Indices, contraction_index, flat_index, operand_index
+from semel.ops.index_maps import Indices, flat_index, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
 from semel.ops.state import stored_shape
@@ -74,7 +74,6 @@ SERIAL_ELEMENTS = 1 << 18
 NEAR = 4
 
 _ANY_WIDTH = one_width(32)
-_PURE_VIEWS = ("reshape", "permute", "expand", "slice", "window")
 
 
 def build_schedule(
@@ -109,13 +108,6 @@ def graph_to_run(graph: Graph) -> Graph:
         for i, n in enumerate(graph.outputs)
     ]
     return graph.with_outputs(outputs)
-
-
-def is_filled(node: Node) -> bool:
-    """Whether a node is a number, seen through movement: nothing has to be read for it."""
-    while node.op.kind == "movement" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return node.op.name == "scalar"
 
 
 def _number(dim: Dim) -> Node:
@@ -189,13 +181,13 @@ class _Scheduler:
     def _visit(self, node: Node) -> None:
         if node.op.kind == "leaf":
             for group in self.wanted[node].by:
-                if node.op.name != "scalar":
+                if not node.op.is_literal:
                     group.reads.append(node)
             return
         wanted = self.wanted[node]
         if not wanted.is_forced and not wanted.by:
             return
-        if has_bodies(node):
+        if node.op.has_bodies:
             self._visit_bodied(node)
             return
         host = None if node in self.forced else self._choose_host(node, wanted)
@@ -296,7 +288,7 @@ class _Scheduler:
     # ------------------------------------------------------------ reductions
 
     def _why_not_reduce(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
-        if node.op.name == "reduce_partial":
+        if node.attrs.chunk is not None:
             return why.PARTIAL
         if group.contract is not None:
             return why.BESIDE_CONTRACTION
@@ -353,9 +345,10 @@ class _Scheduler:
 
     def _why_not_scores(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """Whether the contraction can make the scores of the group's attention."""
-        if not group.is_attention or group.scores is not None or node.op.name != "matmul":
+        contraction = node.op.contraction
+        assert group.contract is not None and contraction is not None
+        if not group.is_attention or group.scores is not None or not contraction.makes_scores:
             return why.SECOND_CONTRACTION
-        assert group.contract is not None
         if node.type.dtype.compute != group.contract.type.dtype.compute:
             return why.other_dtype(group.contract.type.dtype.compute)
         if len(indices) != 1 or indices[0] != group.score_at:
@@ -377,17 +370,15 @@ class _Scheduler:
             return self._why_not_staged(node, group, indices)
         if node.op.kind == "elementwise" and self._is_widened_weight(node, group):
             return None if len(indices) == 1 else why.many_indices(len(indices))
-        if node.op.name not in _PURE_VIEWS:
+        if not node.op.is_view:
             return why.OPERAND
         if len(indices) != 1 or not self._is_fast_view(node, group, indices[0]):
             return why.SLOW_VIEW
         return None
 
     def _is_widened_weight(self, node: Node, group: Group) -> bool:
-        """Whether a matmul can widen these weights in its registers as it reads them."""
-        return (
-            group.contract is not None and group.contract.op.name == "matmul" and is_widened(node)
-        )
+        """Whether the contraction can widen these weights in its registers as it reads them."""
+        return group.contraction is not None and group.contraction.widens and is_widened(node)
 
     def _is_staged(self, group: Group, indices: list[Indices]) -> bool:
         """Whether the node is of the left operand, and that may be written to scratch first.
@@ -396,12 +387,13 @@ class _Scheduler:
         """
         if group.contract is None or any(group.columns in atoms(i) for at in indices for i in at):
             return False
-        if group.contract.op.name == "matmul":
+        assert group.contraction is not None
+        if group.contraction.stages == "narrow":
             rows, columns = group.contract.type.shape[-2:]
             is_skinny = isinstance(rows, int) and rows <= SKINNY_ROWS
             is_narrow = isinstance(columns, int) and columns <= STAGED_COLUMNS
             return is_narrow and not is_skinny
-        return group.contract.op.name == "matmul_words"
+        return group.contraction.stages == "always"
 
     def _why_not_staged(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """Each element is computed once a tile: cheap ones may be, and straight reads."""
@@ -414,7 +406,7 @@ class _Scheduler:
             if self._follows_kernel(node):
                 return why.FOLLOWS_KERNEL
             return why.REPEATED_BY_COLUMNS if dear else None
-        if node.op.name not in (*_PURE_VIEWS, "gather"):
+        if not node.op.is_view and node.op.gathers != "rows":
             return why.OPERAND
         at = operand_index(node, 0, indices[0], self._gathered)
         flat = flat_index(at, node.inputs[0].type.shape)
@@ -450,12 +442,12 @@ class _Scheduler:
         if is_query and node.op.kind == "elementwise":
             is_cheap = self.weight[node] < DEAR and node not in self.epilogues
             return None if is_cheap else why.QUERIES
-        widens = node.op.name == "cast" and node.inputs[0].type.dtype.is_half
-        if widens or node.op.name == "gather":
+        widens = node.op.converts and node.inputs[0].type.dtype.is_half
+        if widens or node.op.gathers == "rows":
             return None
-        if node.op.name == "concat" and len(node.inputs) == 2:
+        if node.op.parts is not None and len(node.inputs) == 2:
             return None
-        if node.op.name not in _PURE_VIEWS:
+        if not node.op.is_view:
             return why.ATTENDED
         for at in indices:  # of one tensor that is both keys and values there are two
             is_row = any(group.keys in atoms(i) for i in at)
@@ -478,7 +470,7 @@ class _Scheduler:
                 is_turned = linear_coefficient(flat, group.keys) == 1
                 if is_turned and linear_coefficient(flat, along) is not None:
                     return True
-            if base.op.name not in _PURE_VIEWS:
+            if not base.op.is_view:
                 return False
             at, base = operand_index(base, 0, at, _no_gather), base.inputs[0]
 
@@ -487,10 +479,8 @@ class _Scheduler:
         columns, lane = group.columns, Index("lane", 1)
         if isinstance(columns, Index) and any(columns in atoms(i) for i in at):
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
-            assert group.contract is not None
-            bits = group.contract.type.dtype.compute.bits
-            if group.contract.op.name == "matmul_words":
-                bits = 8
+            assert group.contract is not None and group.contraction is not None
+            bits = group.contraction.column_bits or group.contract.type.dtype.compute.bits
             width = self.panel(columns.extent, bits)
             lane = Index("lane", width)
             panel = Index("panel", ceildiv(columns.extent, width))
@@ -530,7 +520,7 @@ class _Scheduler:
             steps += 1
             for operand in stack.pop().inputs:
                 if operand.op.kind in ("leaf", "reduce", "contract", "opaque", "update"):
-                    if operand.op.name != "scalar":
+                    if not operand.op.is_literal:
                         found.add(operand)
                 else:
                     stack.append(operand)
@@ -617,7 +607,7 @@ class _Scheduler:
                 for k, operand in enumerate(node.inputs):
                     index = operand_index(node, k, at, self._gathered)
                     self._want(operand, group, index)
-                if node.op.name == "window" and group.reduces:
+                if node.op.slides and group.reduces:
                     self._straighten(node, group, at)
 
     def _straighten(self, window: Node, group: Group, at: Indices) -> None:
@@ -641,17 +631,11 @@ class _Scheduler:
 
     def _want_reduced(self, node: Node, group: Group, at: Indices) -> None:
         group.reduces.append(node)
-        shape = node.inputs[0].type.shape
-        if node.op.name == "reduce_partial":
-            axes: tuple[int, ...] = (node.attrs.axis,)
-        else:
-            axes = node.attrs.axes
-        if node is not group.root or group.outer is None:
-            is_partial = node.op.name == "reduce_partial"
-            kept = [i for d, i in enumerate(at) if is_partial or d not in axes]
-            group.outer = frozenset(i for i in kept if isinstance(i, Index))
-        is_kept = [d not in axes or node.op.name == "reduce_partial" for d in range(len(at))]
+        shape, axes = node.inputs[0].type.shape, node.attrs.axes
+        is_kept = [d not in axes or node.attrs.chunk is not None for d in range(len(at))]
         group.rows[node] = tuple(i if kept else 0 for i, kept in zip(at, is_kept, strict=True))
+        if node is not group.root or group.outer is None:
+            group.outer = frozenset(i for i in group.rows[node] if isinstance(i, Index))
         index = tuple(self._fresh(shape[d]) if d in axes else i for d, i in enumerate(at))
         self._want(node.inputs[0], group, index)
 
@@ -659,31 +643,17 @@ class _Scheduler:
         group.contract = node
         group.kind = "contract"
         group.columns = at[-1]
-        if node.op.name == "grouped_matmul":
-            self._want_grouped(node, group, at)
-            return
-        if node.op.name == "softmax_matmul":
-            inner = group.keys = self._fresh(node.inputs[0].type.shape[-1])
-            group.score_at = (*at[:-1], inner)
-        else:
-            inner = contraction_index(node, self._fresh)
-        if node.op.name == "matmul_words":
-            word = self._fresh(node.inputs[1].type.shape[-2])
-            self._want(node.inputs[0], group, (*at[:-1], inner))
-            self._want(node.inputs[1], group, (*at[:-2], word, at[-1]))
-            return
-        self._want(node.inputs[0], group, (*at[:-1], inner))
-        self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
-        for lengths in node.inputs[2:]:
-            self._want(lengths, group, at[:-2])
-
-    def _want_grouped(self, node: Node, group: Group, at: Indices) -> None:
-        """Rows and matrices are chosen by what the lines of the last operand say."""
-        x, w, lines = node.inputs
-        inner = self._fresh(x.type.shape[1])
-        self._want(x, group, (self._fresh(x.type.shape[0]), inner))
-        self._want(w, group, (self._fresh(w.type.shape[0]), inner, at[-1]))
-        self._want_whole(node, lines, group)
+        contraction = node.op.contraction
+        assert contraction is not None
+        inner, indices = contraction.wanted(node, at, self._fresh)
+        if contraction.is_attention:
+            assert indices[0] is not None
+            group.keys, group.score_at = inner, indices[0]
+        for operand, index in zip(node.inputs, indices, strict=True):
+            if index is None:
+                self._want_whole(node, operand, group)
+            else:
+                self._want(operand, group, index)
 
     def _want_scores(self, node: Node, group: Group, at: Indices) -> None:
         group.scores = node
@@ -692,13 +662,9 @@ class _Scheduler:
         self._want(node.inputs[1], group, (*at[:-2], inner, at[-1]))
 
     def _want_from_memory(self, node: Node, group: Group) -> None:
-        for k, operand in enumerate(node.inputs):
-            is_first = node.op.name == "loop" and k < node.attrs.first_captured
-            if is_first and is_filled(operand):
-                continue  # made where the first iteration reads it
-            if node.op.name == "compact" and k == 2:
-                continue  # the size of the result: what has it comes after it anyway
-            self._want_whole(node, operand, group)
+        reads = range(len(node.inputs)) if node.op.reads is None else node.op.reads(node)
+        for k in reads:
+            self._want_whole(node, node.inputs[k], group)
 
     def _want_whole(self, node: Node, operand: Node, group: Group) -> None:
         """All of `operand`, in memory."""
@@ -732,7 +698,7 @@ def _weights(graph: Graph) -> dict[Node, int]:
     weight: dict[Node, int] = {}
     for node in graph.nodes:
         if node.op.kind in ("leaf", "reduce", "contract", "opaque", "update"):
-            weight[node] = 0 if node.op.name == "scalar" else 1
+            weight[node] = 0 if node.op.is_literal else 1
         else:
             weight[node] = min(node.op.cost + sum(weight[n] for n in node.inputs), 1000)
     return weight
@@ -765,8 +731,8 @@ def _last_loop(group: Group) -> Dim:
 
 def _is_window_view(node: Node) -> bool:
     """Whether the node is a view of windows, or a product of one."""
-    while node.op.kind == "movement" or node.op.name == "mul":
-        if node.op.name == "window":
+    while node.op.kind == "movement" or node.op.is_product:
+        if node.op.slides:
             return True
         node = node.inputs[0]
     return False
@@ -776,8 +742,8 @@ def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
     """Whether neighbours along `loop` lie side by side, or almost, in what `node` is a view of."""
     if not isinstance(loop, Index):
         return True
-    while node.op.kind == "movement" or node.op.name == "mul":
-        if node.op.name in ("gather", "take_along"):
+    while node.op.kind == "movement" or node.op.is_product:
+        if node.op.gathers:
             return False
         at, node = operand_index(node, 0, at, _no_gather), node.inputs[0]
     step = linear_coefficient(flat_index(at, node.type.shape), loop)

@@ -50,7 +50,8 @@ def _shape_key(group: Group) -> Any:
     if group.outer is not None:
         outer = tuple(isinstance(i, Index) and i in group.outer for i in group.loops)
     extents = frozenset(
-        (n.inputs[0].type.shape, getattr(n.attrs, "axes", n.attrs)) for n in group.reduces
+        (n.inputs[0].type.shape, n.attrs.axes if n.attrs.chunk is None else n.attrs)
+        for n in group.reduces
     )
     return group.shape, outer, extents
 

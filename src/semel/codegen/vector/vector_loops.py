@@ -25,7 +25,7 @@ from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
-from semel.kernel.lanes import joining, lane_start, registers_at_once, rest_lanes, widest_total
+from semel.kernel.lanes import joining, registers_at_once, rest_lanes, widest_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,8 @@ class VectorLoops:
         """Accumulators for every lane, in as many parts as run one after the other."""
         for key, kind in totals.items():
             local = key[0]
-            value = (1 << 63) - 1 if kind.is_position else lane_start(kind.combine, local.dtype)
+            neutral = ir.COMBINES[kind.combine].neutral(local.dtype)
+            value = (1 << 63) - 1 if kind.is_position else neutral
             text = self.out.constant(local.dtype, value, step.at_once)
             self._set_parts(key, [text] * (step.lanes // step.at_once))
 
