@@ -24,13 +24,13 @@ from semel.kernel.ir import (
     Statement,
     Store,
     Value,
-    _make,
     const,
     index,
     load,
     local,
     op,
 )
+from semel.kernel.values import _make
 from semel.kernel.verify import verify_kernel
 
 N = Variable("n", 1, 64)

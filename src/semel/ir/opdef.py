@@ -30,7 +30,7 @@ class Combiner:
     """How two elements of a reduction or a scan become one.
 
     `ufunc` is NumPy's, `domain` a key of `ops.shapes.DOMAINS`. `kernel` is the name by which
-    kernels combine, which also says what an accumulator starts from (`kernel.ir.COMBINES`);
+    kernels combine, which also says what an accumulator starts from (`kernel.values.COMBINES`);
     `fast` is the one that may be used where NaN need not come through.
     `rounds`: a step on floats rounds, so that narrow ones take part in a wider dtype.
     `needs_elements`: of nothing there is no result. `splits`: parts may be combined, and then

@@ -51,12 +51,12 @@ from semel.kernel.ir import (
     Statement,
     Store,
     Value,
-    _make,
     const,
     statement_values,
     walk_values,
     word_dtype,
 )
+from semel.kernel.values import _make
 
 T = TypeVar("T")
 _PLAIN = frozenset((*ARITHMETIC, *COMPARISONS, *MATH, "select", "cast", "bitcast"))

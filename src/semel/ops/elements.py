@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices
 from semel.ir.signature import CheckInfo
-from semel.kernel.ir import Value
+from semel.kernel.values import Value
 
 #: An op's `element`: the value of the node at an index.
 ElementRule: TypeAlias = "Callable[[Elements, Node, Indices, Value | None], Value]"

@@ -27,8 +27,8 @@ from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, INT64, UINT32, UINT64, DType, TensorType
-from semel.kernel import ir
-from semel.kernel.ir import Value
+from semel.kernel import values as kernel
+from semel.kernel.values import Value
 from semel.ops import numerics, scalars
 from semel.ops.attrs import CastAttrs, CheckIndexAttrs, IotaAttrs, RandomBitsAttrs
 from semel.ops.elements import Elements
@@ -96,7 +96,7 @@ class Scalar:
             partial(_reference, self.numeric(self.function)),
             self.cost,
             _pairwise,
-            value=self.value or partial(ir.op, self.name),
+            value=self.value or partial(kernel.op, self.name),
             is_exact=is_exact,
             is_product=self.is_product,
         )
@@ -134,7 +134,7 @@ def _reference_cast(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
 
 
 def _element_cast(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
-    return ir.cast(elements(node.inputs[0], at, guard), node.type.dtype)
+    return kernel.cast(elements(node.inputs[0], at, guard), node.type.dtype)
 
 
 def _infer_bitcast(attrs: CastAttrs, *types: TensorType) -> TensorType:
@@ -151,7 +151,7 @@ def _reference_bitcast(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
 
 
 def _element_bitcast(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
-    return ir.bitcast(elements(node.inputs[0], at, guard), node.type.dtype)
+    return kernel.bitcast(elements(node.inputs[0], at, guard), node.type.dtype)
 
 
 def _infer_iota(attrs: IotaAttrs, *types: TensorType) -> TensorType:
@@ -172,7 +172,7 @@ def _reference_iota(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
 
 
 def _element_iota(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
-    return ir.cast(ir.index(node.attrs.start + at[node.attrs.axis]), node.type.dtype)
+    return kernel.cast(kernel.index(node.attrs.start + at[node.attrs.axis]), node.type.dtype)
 
 
 def _infer_random_bits(attrs: RandomBitsAttrs, *types: TensorType) -> TensorType:
@@ -195,7 +195,7 @@ def _reference_random_bits(node: Node, arrays: tuple[Array, ...], env: Env) -> A
 
 def _element_random_bits(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
     key = [elements(node.inputs[0], (k,), guard) for k in (0, 1)]
-    position = ir.cast(ir.index(flat_index(at, node.type.shape)), UINT64)
+    position = kernel.cast(kernel.index(flat_index(at, node.type.shape)), UINT64)
     return philox_value(position, key[0], key[1])
 
 
@@ -218,15 +218,15 @@ def _reference_check_index(node: Node, arrays: tuple[Array, ...], env: Env) -> A
 
 
 def _element_check_index(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
-    value = ir.cast(elements(node.inputs[0], at, guard), INT64)
-    size, zero = ir.index(node.attrs.size), ir.const(INT64, 0)
+    value = kernel.cast(elements(node.inputs[0], at, guard), INT64)
+    size, zero = kernel.index(node.attrs.size), kernel.const(INT64, 0)
     wrapped = value
     if node.inputs[0].type.dtype.kind == "i" and node.attrs.what == "index":
         # Of unsigned integers only the largest uint64 look negative here: out of range.
-        wrapped = ir.select(value < zero, value + size, value)
+        wrapped = kernel.select(value < zero, value + size, value)
     ok = (wrapped >= zero) & (wrapped < size)
     elements.check(index_check(node), ok, value, guard)
-    return ir.select(ok, wrapped, zero)
+    return kernel.select(ok, wrapped, zero)
 
 
 def index_check(node: Node) -> CheckInfo:
@@ -322,7 +322,7 @@ for _each in (
         reference=_reference_where,
         cost=1,
         require=_pairwise,
-        value=ir.select,
+        value=kernel.select,
         is_exact=True,
     ),
     _op(

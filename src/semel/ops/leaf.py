@@ -19,7 +19,7 @@ from semel.errors import GraphError, InternalError
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import TensorType
-from semel.kernel.ir import Value, const
+from semel.kernel.values import Value, const
 from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs, StateAttrs
 from semel.ops.elements import Elements
 from semel.ops.shapes import check_dims

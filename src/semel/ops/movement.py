@@ -22,8 +22,8 @@ from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import INT64, Shape, TensorType
-from semel.kernel import ir
-from semel.kernel.ir import Value
+from semel.kernel import values as kernel
+from semel.kernel.values import Value
 from semel.ops.attrs import (
     ConcatAttrs,
     ExpandAttrs,
@@ -279,16 +279,16 @@ def _element_pad(elements: Elements, node: Node, at: Indices, guard: Value | Non
     ):
         tests = []
         if before != 0:
-            tests.append(ir.index(i) >= ir.index(before))
+            tests.append(kernel.index(i) >= kernel.index(before))
         if after != 0:
-            tests.append(ir.index(i) < ir.index(before + size))
+            tests.append(kernel.index(i) < kernel.index(before + size))
         for test in tests:
             inside = test if inside is None else inside & test
     index = elements.moved(node, 0, at, guard)
     if inside is None:
         return elements(source, index, guard)
     value = elements(source, index, _both(guard, inside))
-    return ir.select(inside, value, elements(node.inputs[1], (), guard))
+    return kernel.select(inside, value, elements(node.inputs[1], (), guard))
 
 
 def _both(a: Value | None, b: Value) -> Value:
@@ -335,7 +335,7 @@ def _index_concat(node: Node, operand: int, at: Indices, gathered: Gathered) -> 
 
 def _element_concat(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:
     axis, offsets = _parts_concat(node)
-    position = ir.index(at[axis])
+    position = kernel.index(at[axis])
     result: Value | None = None
     for k, (operand, offset) in enumerate(zip(node.inputs, offsets, strict=True)):
         end = offset + operand.type.shape[axis]
@@ -343,12 +343,12 @@ def _element_concat(elements: Elements, node: Node, at: Indices, guard: Value | 
             continue
         if is_nonnegative(at[axis] - offset) and is_positive(end - at[axis]):
             return elements(operand, elements.moved(node, k, at, guard), guard)
-        starts = position >= ir.index(offset)
-        inside = starts & (position < ir.index(end))
+        starts = position >= kernel.index(offset)
+        inside = starts & (position < kernel.index(end))
         value = elements(operand, elements.moved(node, k, at, guard), _both(guard, inside))
-        result = value if result is None else ir.select(starts, value, result)
+        result = value if result is None else kernel.select(starts, value, result)
     if result is None:  # nothing of the concatenation can be asked for here
-        return ir.const(node.type.dtype, 0)
+        return kernel.const(node.type.dtype, 0)
     return result
 
 

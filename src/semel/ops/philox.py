@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from semel.ir.types import UINT32, UINT64
-from semel.kernel import ir
-from semel.kernel.ir import Value
+from semel.kernel import values as kernel
+from semel.kernel.values import Value
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -52,9 +52,9 @@ def random_words(num_elements: int, key: Words) -> Words:
 
 def philox_value(position: Value, key0: Value, key1: Value) -> Value:
     """Word 0 for the counter (low, high, 0, 0) of a uint64 position: one uint32 per element."""
-    mask = ir.const(UINT64, 0xFFFFFFFF)
-    wide = [position & mask, position >> 32, ir.const(UINT64, 0), ir.const(UINT64, 0)]
-    keys = [ir.cast(key0, UINT64), ir.cast(key1, UINT64)]
+    mask = kernel.const(UINT64, 0xFFFFFFFF)
+    wide = [position & mask, position >> 32, kernel.const(UINT64, 0), kernel.const(UINT64, 0)]
+    keys = [kernel.cast(key0, UINT64), kernel.cast(key1, UINT64)]
     for _ in range(ROUNDS):
         first = wide[0] * MULTIPLIERS[0]
         second = wide[2] * MULTIPLIERS[1]
@@ -65,4 +65,4 @@ def philox_value(position: Value, key0: Value, key1: Value) -> Value:
             first & mask,
         ]
         keys = [(k + w) & mask for k, w in zip(keys, WEYL, strict=True)]
-    return ir.cast(wide[0], UINT32)
+    return kernel.cast(wide[0], UINT32)

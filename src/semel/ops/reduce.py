@@ -25,7 +25,7 @@ from semel.ir.expr import ceildiv, maximum, product
 from semel.ir.graph import Node
 from semel.ir.opdef import Combiner, OpDef, register
 from semel.ir.types import INT64, DType, TensorType
-from semel.kernel.ir import start_value
+from semel.kernel.values import start_value
 from semel.ops.attrs import ReduceAttrs, ReducePartialAttrs, ScanAttrs
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, check, check_axis, check_count, check_domain

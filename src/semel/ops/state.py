@@ -17,7 +17,7 @@ from semel.ir.expr import Dim, evaluate
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import Shape, TensorType
-from semel.kernel.ir import Value
+from semel.kernel.values import Value
 from semel.ops.attrs import UpdateAttrs
 from semel.ops.elements import Elements
 from semel.ops.index_maps import Indices, flat_index
