@@ -54,6 +54,7 @@ class Sketch:
         """Call a kernel; the last buffer is written."""
         self._next_id += 1
         options.setdefault("id", self._next_id)
+        options.setdefault("device", "cpu")
         if self.fixed:
             options.setdefault("fixedvars", {"n": self.elements})
         top = Variable("n", 0, self.elements)
@@ -61,7 +62,6 @@ class Sketch:
             PreparedKernel(
                 ast=None,
                 kernel=kernel(name, top, bytes_per_element=self.bytes_per_element),
-                device="cpu",
                 buffer_indices=tuple(self.buffer(b) for b in buffers),
                 output_indices=(len(buffers) - 1,),
                 **options,

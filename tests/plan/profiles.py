@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from semel.ir.expr import Variable
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.ir.types import FLOAT32
@@ -21,7 +23,7 @@ def fake_kernel(name: str) -> CachedKernel:
 
 
 def op(
-    index: int, name: str, kind: str = "kernel", *, row: int, step: int, **more: int
+    index: int, name: str, kind: str = "kernel", *, row: int, step: int, **more: Any
 ) -> ProfiledOp:
     """A record of an operation before the run."""
     return ProfiledOp(

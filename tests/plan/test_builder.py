@@ -7,7 +7,14 @@ import pytest
 from tests.plan.build import Sketch
 from tests.plan.kernels import kernel
 
-from semel.errors import CycleError, InputError, PlanError, UnsupportedError, VariableError
+from semel.errors import (
+    CycleError,
+    InputError,
+    PlanError,
+    UnsupportedError,
+    UserError,
+    VariableError,
+)
 from semel.ir.expr import Variable
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.rows import PreparedBufferView, PreparedCopy, PreparedCustomFunction, PreparedKernel
@@ -48,7 +55,7 @@ def _builder(*ops: object) -> ExecutionPlanBuilder:
         (_kernel(buffers=(0, 9)), r"\[0, 3\), got 9"),
         (_kernel(buffers=(0, 1, 2)), "must have 2 buffers, got 3"),
         (_kernel(outputs=(0,)), "writes 'out', so 1 must be an output index"),
-        (_kernel(device="cuda:0"), "device must be cpu"),
+        (_kernel(device="cuda:0"), "device must be one of cpu"),
         (_kernel(vals=(1, 2)), "must have 1 vals, got 2"),
         (_kernel(dependencies=(77,)), "depends on op 77"),
         (PreparedCopy(1, (0,)), "two buffers"),
@@ -58,7 +65,7 @@ def _builder(*ops: object) -> ExecutionPlanBuilder:
     ],
 )
 def test_malformed_ops_are_refused(op: object, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(UserError, match=message):
         _builder(op).build(threads=1)
 
 

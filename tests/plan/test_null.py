@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.plan.build import typed
 
 import semel
 from semel import ExecutionPlan, Tensor, Variable, config
@@ -116,11 +117,11 @@ def test_a_plan_is_saved_loaded_and_pickled_with_its_device(tmp_path: Path) -> N
         assert not again(x=X).any()
 
 
-def test_a_plan_stays_on_its_device() -> None:
+def test_inputs_lie_on_the_plans_device() -> None:
     builder = semel.ExecutionPlanBuilder("null")
-    with pytest.raises(PlanError, match="the buffer must lie on null, it lies on cpu"):
-        builder.add_buffer(0, semel.Buffer([1.0]))
-    builder.add_buffer(0, semel.Buffer.empty((2,), "float32", "null"))
+    builder.declare_output("x", builder.add_buffer(0, semel.Buffer([1.0])), typed((1,)))
+    with pytest.raises(PlanError, match=r"output 'x'\] must lie on null, it lies on cpu"):
+        builder.build()
     with pytest.raises(UnsupportedError, match=r"\[prepare\] device must be one of cpu, null"):
         Tensor([1.0]).prepare(device="gpu")
 

@@ -69,6 +69,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "id": NO_INT,
     "kernel": (None, "x", 5, kernel("double", N).signature),
     "device": NO_TEXT,
+    "lane": NO_TEXT,
     "kind": NO_TEXT,
     "counter": NO_TEXT,
     "name": NO_TEXT,

@@ -231,26 +231,26 @@ FIELDS: dict[type, tuple[str, str]] = {
     BufferSpec: ("name dtype access size tile_stride", ""),
     CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
     PlanImage: ("program buffers storages values shapes marks", ""),
-    Storage: ("size_bytes is_own data", "id"),
+    Storage: ("size_bytes is_own data device", "id"),
     ProgramState: ("name index other axis cursor is_append why", ""),
     PlanVariable: ("variable initial capacity next", "limit"),  # which a rebind says
     PlanIO: ("name index type", ""),
     RuntimeVar: ("name min_val max_val", ""),
     PreparedKernel: (
         "id ast kernel device buffer_indices output_indices vals fixedvars dependencies "
-        "runtime_vars notes",
+        "runtime_vars notes lane",
         "buffer_ptrs buffer_ids",
     ),
     KernelNotes: ("check_origins nodes reason choice", ""),
-    PreparedCopy: ("id buffer_indices dependencies", ""),
-    PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies", ""),
-    PreparedBranch: ("id buffer_indices then orelse dependencies", ""),
-    PreparedLoop: ("id counter trip body test dependencies buffer_indices", ""),
-    PreparedSignal: ("id signal value dependencies buffer_indices", ""),
-    PreparedWait: ("id signal value dependencies buffer_indices", ""),
-    PreparedRebind: ("id variables buffer_indices limits dependencies", ""),
+    PreparedCopy: ("id buffer_indices dependencies device lane", ""),
+    PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies device lane", ""),
+    PreparedBranch: ("id buffer_indices then orelse dependencies device lane", ""),
+    PreparedLoop: ("id counter trip body test dependencies buffer_indices device lane", ""),
+    PreparedSignal: ("id signal value dependencies buffer_indices device lane", ""),
+    PreparedWait: ("id signal value dependencies buffer_indices device lane", ""),
+    PreparedRebind: ("id variables buffer_indices limits dependencies device lane", ""),
     PreparedCustomFunction: (
-        "id kind attrs buffer_indices fixedvars dependencies runtime_vars",
+        "id kind attrs buffer_indices fixedvars dependencies runtime_vars device lane",
         "",
     ),
 }

@@ -733,9 +733,10 @@ def test_a_fresh_process_loads_without_a_compiler(path: Path) -> None:
     [
         _break("memory", "nobody"),
         _break("program.device", "abacus"),
-        _break("memory.storages.1", [-1, True, None]),
-        _break("memory.storages.1", [256, True, 1 << 40]),
-        _break("memory.storages.1", [256, False, 1 << 40]),
+        _break("memory.storages.1", [-1, True, None, "cpu"]),
+        _break("memory.storages.1", [256, True, 1 << 40, "cpu"]),
+        _break("memory.storages.1", [256, False, 1 << 40, "cpu"]),
+        _break("memory.storages.1", [256, False, None, "tpu"]),
         _break("memory.buffers.0", [0, 0, 1 << 20, ["float32", 64], None]),
         _break("memory.buffers.0", [0, -4, 64, ["float32", 16], None]),
         _break("memory.buffers.0", [9, 0, 64, ["float32", 16], None]),

@@ -10,7 +10,16 @@ from tests.plan.build import Sketch, symbolic_add, typed
 from tests.plan.kernels import kernel
 
 from semel import Tensor, Variable
-from semel.errors import CycleError, GraphError, InputError, PlanError, ReleasedError, VariableError
+from semel.errors import (
+    CycleError,
+    GraphError,
+    InputError,
+    PlanError,
+    ReleasedError,
+    UnsupportedError,
+    UserError,
+    VariableError,
+)
 from semel.ir.expr import Index
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.row import RuntimeVar
@@ -53,7 +62,12 @@ def _builder(*ops: Any, dtype: str = "float32") -> ExecutionPlanBuilder:
         (_kernel(buffer_indices=(-1, 1)), "got -1", {"index": -1}),
         (_kernel(buffer_indices=(1, 1)), "they overlap argument 0", {"op": 1}),
         (_kernel(dependencies=(5,)), "depends on op 5", {"op": 1, "dependency": 5}),
-        (_kernel(device="cuda:0"), "device must be cpu", {"op": 1}),
+        (_kernel(device="cuda:0"), "device must be one of cpu", {"op": 1}),
+        (_kernel(device="cpu:1"), "there is one device, cpu:0", {"op": 1}),
+        (_kernel(device="null"), "runs on null, so its buffers must lie there", {"op": 1}),
+        (_kernel(lane="fast"), "lane must be one of compute, copy, got 'fast'", {"op": 1}),
+        (PreparedCopy(3, (0, 1), lane="kopie"), "lane must be one of", {"lane": "kopie"}),
+        (PreparedCopy(3, (0, 1), device="null"), "runs on null", {"device": "cpu"}),
         (_kernel(vals=(1, 2)), "1 vals, got 2", {"op": 1}),
         (_kernel(runtime_vars=(RuntimeVar("a", 0), RuntimeVar("b", 0))), "1 runtime_vars", {}),
         (PreparedCopy(3, (0, 44)), "got 44", {"index": 44}),
@@ -67,12 +81,12 @@ def test_malformed_operations_carry_their_numbers(
     op: Any, message: str, fields: dict[str, Any]
 ) -> None:
     builder = _builder(op)
-    with pytest.raises(PlanError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         builder.build(threads=1)
     for name, value in fields.items():
         assert getattr(caught.value, name) == value
     # A failed build changes nothing: the same builder fails in the same way again.
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(UserError, match=message):
         builder.build(threads=1)
 
 
@@ -92,13 +106,13 @@ def _elsewhere(device: str) -> Buffer:
     return Buffer.window(allocate(16), 0, 16, typed((4,)), device)
 
 
-def test_a_buffer_on_another_device_is_refused() -> None:
+def test_a_buffer_of_a_device_that_is_not_there_is_refused() -> None:
     builder = ExecutionPlanBuilder()
-    with pytest.raises(PlanError, match="must lie on cpu, it lies on cuda:0") as caught:
+    with pytest.raises(UnsupportedError, match="must be one of cpu, null, got 'cuda:0'") as caught:
         builder.add_buffer(0, _elsewhere("cuda:0"))
     assert caught.value.device == "cuda:0"  # type: ignore[attr-defined]
     builder.add_buffer(0, Buffer.empty((4,), "float32"))
-    with pytest.raises(PlanError, match="must lie on cpu"):
+    with pytest.raises(UnsupportedError, match="there is one device, cpu:0"):
         builder.replace_buffer(0, _elsewhere("cpu:1"))
 
 

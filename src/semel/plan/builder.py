@@ -167,12 +167,7 @@ class ExecutionPlanBuilder:
         if not isinstance(buffer, Buffer):
             raise PlanError(where, f"must be a Buffer, got {type(buffer).__name__}.")
         if buffer.device != self.device:
-            raise PlanError(
-                where,
-                f"the buffer must lie on {self.device}, it lies on {buffer.device}.",
-                hint="A plan runs on one device: copy it there first.",
-                device=buffer.device,
-            )
+            find_device(buffer.device)  # rows that use it must name that device
         if not buffer.memory.is_alive:
             raise ReleasedError(where, "the buffer's memory was released.")
 

@@ -28,8 +28,9 @@ from semel.ir.expr import (
 )
 from semel.ir.types import BOOL, INT64
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
-from semel.plan.dependencies import resolve_dependencies, topological_order
+from semel.plan.dependencies import find_fences, resolve_dependencies, topological_order
 from semel.plan.hazards import overlap
+from semel.plan.lanes import LaneChecker, check_lanes
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
 from semel.plan.row import RuntimeVar
@@ -78,7 +79,7 @@ def check_plan(
     checker = _Checker(program, buffers)
     rows = map_rows(program.rows, checker.complete)
     placed = tuple(walk(rows))
-    order = _Order(program.after)
+    order = _Order(program.after, program.device)
     order.take(None, rows, 0)
     _check_run_order(program.run_order, order.blocks[None])
     unknown = sorted(program.after.keys() - order.edges.keys())
@@ -90,6 +91,7 @@ def check_plan(
     counters = check_loops(placed)
     plan_variables, late = all_variables(program, declared, placed, counters)
     check_late(program, placed)
+    check_lanes(program, placed)
     functions = _functions(placed)
     bounded = bounded_variables(plan_variables, late)
     scope = RowScope({**bounded, **counters}, functions, buffers)
@@ -118,7 +120,8 @@ class _Checker:
     """Looks at one row after the other."""
 
     def __init__(self, program: Program, buffers: Sequence[Buffer]) -> None:
-        self._device, self._buffers = program.device, buffers
+        self._buffers = buffers
+        self._places = LaneChecker(program.device, buffers)
         self._signals: dict[str, TimelineSignal] = {}
         self._variables = [v.variable.name for v in program.variables]
 
@@ -127,6 +130,7 @@ class _Checker:
         where = f"op {row.id}"
         for index in row.buffer_indices:
             check_index(where, index, len(self._buffers))
+        row = self._places.complete(where, row)
         match row:
             case PreparedKernel():
                 return self._complete_kernel(where, row)
@@ -229,8 +233,6 @@ class _Checker:
                 f"must have {len(signature.buffers)} buffers, got {len(op.buffer_indices)}.",
                 op=op.id,
             )
-        if op.device != self._device:
-            raise PlanError(where, f"device must be {self._device}, got {op.device}.", op=op.id)
         self._check_arguments(where, op)
         runtime_vars = op.runtime_vars or tuple(RuntimeVar.of(v) for v in signature.variables)
         for what, given in (("runtime_vars", runtime_vars), ("vals", op.vals)):
@@ -329,8 +331,8 @@ def _functions(placed: Sequence[Placed]) -> dict[str, CustomFunction]:
 class _Order:
     """Each list of rows in schedule order, and what each row must follow, by position."""
 
-    def __init__(self, given: Mapping[int, tuple[int, ...]]) -> None:
-        self._given = given
+    def __init__(self, given: Mapping[int, tuple[int, ...]], device: str) -> None:
+        self._given, self._device = given, device
         self.blocks: dict[BlockKey, tuple[int, ...]] = {}
         self.edges: dict[int, tuple[int, ...]] = {}
 
@@ -346,7 +348,9 @@ class _Order:
         given = [_instances(block[i], self._given.get(p, ()), place) for p, i in place.items()]
         edges = [
             tuple(dict.fromkeys((*own, *fences)))
-            for own, fences in zip(resolve_dependencies(block, given), _fences(block), strict=True)
+            for own, fences in zip(
+                resolve_dependencies(block, given), find_fences(block, self._device), strict=True
+            )
         ]
         self.blocks[key] = tuple(positions[i] for i in topological_order(block, edges))
         for position, found in zip(positions, edges, strict=True):
@@ -372,21 +376,6 @@ def _instances(row: PreparedOp, after: Sequence[int], place: Mapping[int, int]) 
                 dependency=position,
             )
     return tuple(place[position] for position in after)
-
-
-def _fences(block: Sequence[PreparedOp]) -> list[tuple[int, ...]]:
-    """What each row must follow because of fences: nothing moves across these."""
-    fence: tuple[int, ...] = ()
-    since: list[int] = []
-    result: list[tuple[int, ...]] = []
-    for i, row in enumerate(block):
-        if row.is_fence:
-            result.append((*fence, *since))
-            fence, since = (i,), []
-        else:
-            result.append(fence)
-            since.append(i)
-    return result
 
 
 # ---------------------------------------------------------------- amounts
@@ -511,6 +500,8 @@ def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequen
     for kind, ios in (("input", program.inputs), ("output", program.outputs)):
         for io in ios:
             where, buffer = f"{kind} '{io.name}'", buffers[io.index]
+            if buffer.device != program.device:
+                raise PlanError(where, f"must lie on {program.device}, it lies on {buffer.device}.")
             if io.type.dtype != buffer.dtype:
                 raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
             most = upper_bound(in_terms_of(bounded, io.type.num_bytes))

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Sequence
 
 from semel.errors import CycleError, PlanError
+from semel.plan.row import LaneKey
 from semel.plan.rows import PreparedOp
 
 
@@ -65,6 +66,25 @@ def topological_order(ops: Sequence[PreparedOp], after: Sequence[tuple[int, ...]
     if len(order) < len(ops):
         raise _cycle(ops, after, {i for i, count in enumerate(missing) if count})
     return order
+
+
+def find_fences(block: Sequence[PreparedOp], device: str) -> list[tuple[int, ...]]:
+    """What each row of a list must follow because of fences: nothing of a lane moves across its.
+
+    Rows of other lanes are ordered with a fence by bytes and dependencies alone.
+    """
+    fence: dict[LaneKey, tuple[int, ...]] = {}
+    since: dict[LaneKey, list[int]] = {}
+    result: list[tuple[int, ...]] = []
+    for i, row in enumerate(block):
+        lane = row.lane_on(device)
+        if row.is_fence:
+            result.append((*fence.get(lane, ()), *since.pop(lane, ())))
+            fence[lane] = (i,)
+        else:
+            result.append(fence.get(lane, ()))
+            since.setdefault(lane, []).append(i)
+    return result
 
 
 def _cycle(

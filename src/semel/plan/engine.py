@@ -22,6 +22,7 @@ from semel.errors import InternalError, OutOfMemoryError, VariableError
 from semel.ir.fields import NO_LIMIT
 from semel.plan.adopt import adopt_buffers
 from semel.plan.bindings import Bindings
+from semel.plan.lanes import is_laned
 from semel.plan.link import link_rows
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.program import PlanIO, Program
@@ -29,6 +30,7 @@ from semel.plan.refusals import as_value
 from semel.plan.release import passing_ranges
 from semel.plan.report.told import tell_growth
 from semel.plan.resolve import INTERRUPTED, resolve_code
+from semel.plan.split import link_lanes
 from semel.plan.state import PlanState
 from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
@@ -36,6 +38,7 @@ from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
 from semel.runtime.events import LoggedRun
+from semel.runtime.laned import link_program
 from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.memory import Memory
 
@@ -54,7 +57,7 @@ class Engine:
         self.lock = self.hold.lock
         self.growths = 0
         self._failures = 0  # runs that were begun and did not end well, as far as states know
-        self.executable: Executable = parts.device.link(self._flatten())
+        self.executable: Executable = link_program(parts.device, self._flatten())
         self.state.run = self.executable.state
         self.state.keep_all()
         adopt_buffers(parts, self.state, self.writers)
@@ -120,6 +123,12 @@ class Engine:
 
     def abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""
+        try:
+            self.executable.rest()
+        finally:
+            self._forget_run()
+
+    def _forget_run(self) -> None:
         if self.state.is_released:
             return
         run = self.state.run
@@ -271,10 +280,15 @@ class Engine:
         self._pins = [buffer.memory.pin() for buffer in parts.buffers]
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
-        self.linked = link_rows(parts)
+        linked = link_rows(parts)
         # A compiled plan writes what it declares: nothing needs to be kept of that.
         self.writers = find_writers(parts) if self.store is None else None
-        return self.linked.as_flat(parts, () if self.writers is None else self.writers.marks)
+        marks = () if self.writers is None else self.writers.marks
+        if is_laned(parts.rows, parts.program.device):
+            self.linked, flat = link_lanes(parts, linked, marks)
+            return flat
+        self.linked = linked
+        return linked.as_flat(parts, marks)
 
     def arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""
@@ -381,6 +395,7 @@ class Engine:
             state.give_up("another thread changed its memory when the process forked.")
         elif elsewhere:
             state.void("the process was forked")
+            self.executable.rest()
             state.run.reset()
             state.run.forget_pending()
             if self.parts.states:

@@ -55,7 +55,8 @@ class LinkedRows:
     must come before i: dependencies, and the nearest rows that it shares bytes with; of the first
     rows of a body, the row that it belongs to. `bases` has
     the number of the base of each buffer that can move: those of inputs and outputs, and of
-    states whose next value is made in a second buffer.
+    states whose next value is made in a second buffer. `waits` are, for rows that wait for rows
+    of other lanes, the positions of those.
     """
 
     steps: list[list[list[int]]] = field(default_factory=list)
@@ -67,6 +68,7 @@ class LinkedRows:
     table_rebinds: list[TableRebind] = field(default_factory=list)
     before: list[tuple[int, ...]] = field(default_factory=list)
     bases: dict[int, int] = field(default_factory=dict)
+    waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def shown_steps(self) -> list[list[list[int]]]:
         """The steps without those that only lead elsewhere: each row once."""

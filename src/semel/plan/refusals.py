@@ -107,16 +107,18 @@ def status_error(
     notes: KernelNotes,
     scope: RowScope,
     state: PlanState,
+    status: tuple[int, int],
     counted: Mapping[str, int],
 ) -> SemelError:
     """A kernel or a native function met bad data, perhaps in an iteration of a loop.
 
-    `counted` are the counters of the loops around it, the innermost last.
+    `status` is what it reported, `counted` are the counters of the loops around it, the
+    innermost last.
     """
     iteration = next(reversed([*counted.values()]), None)
     when = "" if iteration is None else f", in iteration {iteration}"
     fields: dict[str, Any] = {} if iteration is None else {"iteration": iteration}
-    code, value = state.run.status
+    code, value = status
     if isinstance(op, PreparedCustomFunction):
         return CustomFunctionError(
             f"op {op.id} ({op.kind})",

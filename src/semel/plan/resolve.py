@@ -21,6 +21,7 @@ from semel.plan.refusals import (
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
 from semel.runtime.custom import call_on_host
+from semel.runtime.runstate import RunState
 
 if TYPE_CHECKING:
     from semel.plan.engine import Engine
@@ -77,9 +78,11 @@ def _on_input(engine: Engine) -> None:
 
 
 def _on_status(engine: Engine) -> None:
-    position = engine.linked.row_ops[engine.state.run.error_index]
-    op, counted = engine.parts.ops[position], _counters_at(engine, position)
-    raise status_error(op, _notes(engine, position), engine.parts.scope, engine.state, counted)
+    run, row = engine.executable.came_back()
+    position = engine.linked.row_ops[row]
+    op, counted = engine.parts.ops[position], _counters_at(engine, run, position)
+    notes = _notes(engine, position)
+    raise status_error(op, notes, engine.parts.scope, engine.state, run.status, counted)
 
 
 def _notes(engine: Engine, position: int) -> KernelNotes:
@@ -88,10 +91,11 @@ def _notes(engine: Engine, position: int) -> KernelNotes:
 
 
 def _on_host_call(engine: Engine) -> None:
-    position = engine.linked.row_ops[engine.state.run.error_index]
+    run, row = engine.executable.came_back()
+    position = engine.linked.row_ops[row]
     op = engine.parts.ops[position]
     late, known = engine.state.late_values(), engine.parts.late_at(position)
-    values = {**_counters_at(engine, position), **{name: late[name] for name in known}}
+    values = {**_counters_at(engine, run, position), **{name: late[name] for name in known}}
     match op:
         case PreparedCustomFunction():
             _call_host(engine, op, values)
@@ -103,9 +107,9 @@ def _on_host_call(engine: Engine) -> None:
             raise InternalError("runner", "came back for a row that is no host call.")
 
 
-def _counters_at(engine: Engine, position: int) -> dict[str, int]:
-    """The counters of the loops around an operation, at the iteration that the run is in."""
-    iterations = engine.state.run.iterations
+def _counters_at(engine: Engine, run: RunState, position: int) -> dict[str, int]:
+    """The counters of the loops around an operation, at the iteration that its lane is in."""
+    iterations = run.iterations
     loops = engine.parts.placed[position].loops
     return {loop.counter: iterations[loop.counter] for loop in loops}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
@@ -21,6 +21,14 @@ from semel.runtime.timeline import TimelineSignal
 
 if TYPE_CHECKING:
     from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
+
+
+#: The lane of rows that say nothing else.
+COMPUTE = "compute"
+#: What a device does side by side: kernels, and copies beside them.
+LANES = (COMPUTE, "copy")
+#: A device, and a lane of it.
+LaneKey: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class Scope(Protocol):
 class RowWriter(Protocol):
     """How a row says what is stored elsewhere in a file."""
 
+    @property
+    def device(self) -> str: ...
     def dim(self, value: Dim) -> Any: ...
     def kernel(self, kernel: CachedKernel) -> int: ...
     def plain(self, where: str, value: Any) -> Any: ...
@@ -122,13 +132,18 @@ class KernelNotes:
 
 
 class Row:
-    """What all rows have; the records are in `plan.rows`."""
+    """What all rows have; the records are in `plan.rows`.
+
+    A row runs on a `device`, the plan's own if it names none, and on a `lane` of it.
+    """
 
     __slots__ = ()
     kind: ClassVar[str]
     id: int
     buffer_indices: tuple[int, ...]
     dependencies: tuple[int, ...]
+    device: str
+    lane: str
 
     @property
     def name(self) -> str:
@@ -159,6 +174,10 @@ class Row:
         """The same row with other lists of rows inside."""
         return self  # type: ignore[return-value]  # only the records of `plan.rows` are rows
 
+    def lane_on(self, device: str) -> LaneKey:
+        """Where it runs in a plan on this device."""
+        return self.device or device, self.lane
+
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         """What it touches itself, without what is inside."""
         return ()
@@ -170,4 +189,8 @@ class Row:
             record["buffers"] = list(self.buffer_indices)
         if self.dependencies:
             record["dependencies"] = list(self.dependencies)
+        if self.device not in ("", to.device):
+            record["device"] = self.device
+        if self.lane != COMPUTE:
+            record["lane"] = self.lane
         return record

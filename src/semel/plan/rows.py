@@ -14,7 +14,9 @@ and dicts are copied into tuples and read-only mappings, so that what was checke
 runs. It knows what it touches, what is inside it (`bodies`), what it is called, and its form in
 a file; so a new kind of row is a record here, and steps where a device links it.
 
-A row with bodies is a fence, and so is a rebind: nothing around it moves in, out or across. Rows
+A row with bodies is a fence, and so is a rebind: nothing around it on the same lane moves in, out
+or across. A row names the device that it runs on, if that is not the plan's, and a lane of it:
+rows of different lanes run side by side as far as bytes and dependencies allow. Rows
 are numbered as `walk` of `plan.tree` meets them, a loop before what is inside it: these numbers
 are *positions*.
 """
@@ -39,7 +41,7 @@ from semel.ir.fields import (
     take_values,
 )
 from semel.ir.types import INT64
-from semel.plan.row import KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
+from semel.plan.row import COMPUTE, KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
@@ -80,11 +82,11 @@ class PreparedKernel(Row):
     buffer_ids: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
     notes: KernelNotes = field(default=_NO_NOTES, repr=False)
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
         take(where, "kernel", CachedKernel, self.kernel)
-        take(where, "device", str, self.device)
         take(where, "notes", KernelNotes, self.notes)
         vals = take_ints(where, "vals", self.vals)
         set_fields(
@@ -164,10 +166,10 @@ class PreparedKernel(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedKernel:
+        common = _read_common(record)
         return PreparedKernel(
             kernel=source.kernel(record["kernel"]),
             ast=source.plain(record.get("ast")),
-            device=source.device,
             output_indices=_ints(record.get("outputs", [])),
             vals=_ints(record.get("vals", [])),
             fixedvars=_read_fixed(record),
@@ -178,7 +180,7 @@ class PreparedKernel(Row):
                 as_text(record.get("reason", "")),
                 as_text(record.get("choice", "")),
             ),
-            **_read_common(record),
+            **{**common, "device": common["device"] or source.device},
         )
 
 
@@ -191,6 +193,8 @@ class PreparedCopy(Row):
     id: int
     buffer_indices: tuple[int, ...]
     dependencies: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         _take_common(self)
@@ -216,6 +220,8 @@ class PreparedBufferView(Row):
     byte_offset: int
     byte_size: int
     dependencies: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -249,6 +255,8 @@ class PreparedCustomFunction(Row):
     fixedvars: Mapping[str, int] = field(default_factory=dict)
     dependencies: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -309,6 +317,8 @@ class PreparedLoop(Row):
     dependencies: tuple[int, ...] = ()
     buffer_indices: tuple[int, ...] = ()
     test: tuple[PreparedOp, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -374,6 +384,8 @@ class PreparedBranch(Row):
     then: tuple[PreparedOp, ...]
     orelse: tuple[PreparedOp, ...] = ()
     dependencies: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -427,6 +439,8 @@ class PreparedRebind(Row):
     buffer_indices: tuple[int, ...]
     limits: tuple[Dim, ...] = ()
     dependencies: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -486,6 +500,8 @@ class _Timed(Row):
     value: Dim
     dependencies: tuple[int, ...] = ()
     buffer_indices: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
     def __post_init__(self) -> None:
         where = _take_common(self)  # type: ignore[arg-type]  # the two records below are rows
@@ -579,6 +595,8 @@ def _read_common(record: Mapping[str, Any]) -> dict[str, Any]:
         "id": as_int(record["id"]),
         "buffer_indices": _ints(record.get("buffers", [])),
         "dependencies": _ints(record.get("dependencies", [])),
+        "device": as_text(record.get("device", "")),
+        "lane": as_text(record.get("lane", COMPUTE)),
     }
 
 
@@ -615,6 +633,8 @@ def _take_common(op: PreparedOp) -> str:
     """Check and freeze the fields that every row has; how to call it in messages."""
     number = take_int(type(op).__name__, "id", op.id)
     where = f"op {number}"
+    take(where, "device", str, op.device)
+    take(where, "lane", str, op.lane)
     set_fields(
         op,
         id=number,

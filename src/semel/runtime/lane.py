@@ -76,9 +76,13 @@ class Ticket(Generic[T]):
             self._queue.wait(self, timeout)
         return self._error
 
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is over, and leave the work to the lane."""
+        self._queue.wait(self, timeout)
+
     def when_done(self, action: Callable[[], object]) -> None:
         """Call `action()` once it is over: on the thread that ends it, or now."""
-        with self._queue.changed:
+        with self._queue.lock:
             if not self._is_done:
                 self._when_done.append(action)
                 return
@@ -154,10 +158,10 @@ class Lane:
         return self._queue.submit(work)
 
     def sync(self, timeout: float | None = None) -> None:
-        """Wait until all that was submitted so far is over."""
+        """Wait until all that was submitted so far is over; the lane does it, not this thread."""
         last = self._queue.last()
         if last is not None:
-            last.exception(timeout)
+            last.wait(timeout)
 
     def close(self) -> None:
         """Take no more work; what was submitted is still done."""
@@ -169,7 +173,10 @@ class _Queue:
 
     def __init__(self, name: str, depth: int | None) -> None:
         self.name, self._depth = name, depth
-        self.changed = threading.Condition(make_lock())
+        # Entered by itself: an exception from a signal handler may come before the `__exit__` of
+        # a condition, which is Python, but not before that of a lock.
+        self.lock = make_lock()
+        self._changed = threading.Condition(self.lock)
         self._waiting: deque[Ticket[Any]] = deque()
         self._running: Ticket[Any] | None = None
         self._runner = 0  # the thread that is at it
@@ -189,7 +196,7 @@ class _Queue:
 
     def last(self) -> Ticket[Any] | None:
         """The ticket after which all is done that was submitted."""
-        with self.changed:
+        with self.lock:
             return self._waiting[-1] if self._waiting else self._running
 
     def describe(self, ticket: Ticket[Any]) -> str:
@@ -207,7 +214,7 @@ class _Queue:
         if not callable(work):
             raise PlanError(f"lane '{self.name}'", f"work must be callable, got {work!r:.60}.")
         ticket = Ticket(self, work)
-        with self.changed:
+        with self.lock:
             self._check_open()
             while self._depth is not None and self.num_pending >= self._depth:
                 if self._is_inside():
@@ -216,11 +223,11 @@ class _Queue:
                         f"is full ({self._depth} pending), and its own work cannot wait for it.",
                         hint="Give it a larger depth, or submit from another thread.",
                     )
-                self.changed.wait()
+                self._changed.wait()
                 self._check_open()
             self._ensure_thread()
             self._waiting.append(ticket)
-        self._ring()
+        self.ring()
         return ticket
 
     def _check_open(self) -> None:
@@ -229,17 +236,17 @@ class _Queue:
 
     def _ensure_thread(self) -> None:
         if not self._has_thread:
-            self._has_thread = True  # before: a signal handler may raise once the thread is there
+            _stop_at_exit()
             try:
+                # Two of them, after a signal handler that raised just here, do no harm.
                 start_new_thread(_work, (self,))
             except RuntimeError as error:
-                self._has_thread = False
                 raise DeviceError(
                     f"lane '{self.name}'", f"needs a thread, and none can be had: {error}."
                 ) from error
-            _stop_at_exit()
+            self._has_thread = True
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         with suppress(RuntimeError):  # it rings already
             self._bell.release()
 
@@ -247,23 +254,24 @@ class _Queue:
 
     def take(self, only: Ticket[Any] | None = None) -> Ticket[Any] | None:
         """The next ticket, for this thread, if nobody is at work; or `only` if that is the next."""
-        with self.changed:
+        with self.lock:
             if self._running is not None or not self._waiting:
                 return None
             if only is not None and self._waiting[0] is not only:
                 return None
             self._runner = threading.get_ident()
-            self._running = self._waiting.popleft()
-            return self._running
+            # It leaves the queue last: a signal handler that raises in between loses nothing.
+            self._running = self._waiting[0]
+            return self._waiting.popleft()
 
-    def finish(self, ticket: Ticket[Any]) -> None:
-        """This thread has done the ticket that it took."""
-        with self.changed:
+    def finish(self, ticket: Ticket[Any], error: BaseException | None = None) -> None:
+        """This thread has done the ticket that it took, or was kept from it."""
+        with self.lock:
             self._running = None
-            actions = ticket.end()
-            self.changed.notify_all()
+            actions = ticket.end(error)
+            self._changed.notify_all()
             if self._waiting or self._is_closed:
-                self._ring()
+                self.ring()
         for action in actions:
             action()
 
@@ -279,14 +287,17 @@ class _Queue:
         try:
             if self.take(ticket) is ticket:
                 ticket.run()
-        finally:  # also if a signal handler raised between the two
-            if self._running is ticket and self._is_inside():
                 self.finish(ticket)
+        except BaseException as error:  # a signal handler's, between any two of these
+            if self._running is ticket and self._is_inside():
+                self.finish(ticket, error)
+            raise
 
     def wait(self, ticket: Ticket[Any], timeout: float | None) -> None:
         """Until the ticket is over."""
         until = None if timeout is None else time.monotonic() + timeout
-        with self.changed:
+        self.ring()  # a signal handler may have kept the one who submitted it from that
+        with self.lock:
             while not ticket.done():
                 if self._is_inside():
                     raise PlanError(
@@ -301,32 +312,32 @@ class _Queue:
                         f"the ticket must be done within {timeout} s, it is "
                         f"{self.describe(ticket)}, with {self.num_pending} pending.",
                     )
-                self.changed.wait(left)
+                self._changed.wait(left)
 
     # ------------------------------------------------------------ ending
 
     def close(self) -> None:
         """Take no more; the thread ends when all is done. Never waits."""
         self._is_closed = True
-        self._ring()
+        self.ring()
 
     def drop(self, why: str) -> None:
         """Let all fail that has not begun."""
-        with self.changed:
+        with self.lock:
             dropped, self._waiting = self._waiting, deque()
             actions = [a for t in dropped for a in t.end(PlanError(f"lane '{self.name}'", why))]
-            self.changed.notify_all()
+            self._changed.notify_all()
         for action in actions:
             action()
 
     def settle(self, until: float) -> None:
         """Wait for what runs, but no longer."""
-        with self.changed:
+        with self.lock:
             while self._running is not None and not self._is_inside():
                 left = until - time.monotonic()
                 if left <= 0:
                     return
-                self.changed.wait(left)
+                self._changed.wait(left)
 
     def after_fork(self) -> None:
         """In the child: the thread is the parent's, and so is what it had to do."""
@@ -351,6 +362,7 @@ def _work(queue: _Queue) -> None:
             ticket.run()
             queue.finish(ticket)
             del ticket  # what it holds is not ours while we sleep
+    queue.ring()  # should there be another thread
 
 
 # ---------------------------------------------------------------- all lanes

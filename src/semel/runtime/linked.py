@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -28,6 +29,43 @@ from semel.runtime.optable import (
     TableStep,
 )
 from semel.runtime.runstate import RunState
+from semel.runtime.timeline import TimelineSignal
+
+
+class JointKind(Enum):
+    """What happens where the lanes of a run meet.
+
+    The caller's lane begins with START, where the others begin, and ends with END, where all of
+    them are over.
+    """
+
+    START = "start"
+    WAIT = "wait"
+    SIGNAL = "signal"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A row that waits for a value of a signal, or reaches it.
+
+    If it `is_counted`, the signal is the run's own: values begin anew with each run.
+    """
+
+    row: int
+    kind: JointKind
+    signal: TimelineSignal
+    value: Dim
+    is_counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLane:
+    """What a lane of a device does; variables and bases are those of the caller's lane."""
+
+    device: str
+    lane: str
+    program: FlatProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +77,9 @@ class FlatProgram:
     are the addresses of memory that may move between runs: rows count from it. At most `threads`
     participants share the work, each with `scratch_bytes` of its own. A run that succeeds moves
     the `held` variables on, and exchanges the bases of each pair in `flips`.
+
+    `others` are what other lanes do in the same run, each on its device; at its `joints`, host
+    rows, a lane meets them.
     """
 
     variables: tuple[Variable, ...]
@@ -56,6 +97,8 @@ class FlatProgram:
     scratch_bytes: int
     held: tuple[TableHeld, ...] = ()
     flips: tuple[tuple[int, int], ...] = ()
+    joints: tuple[Joint, ...] = ()
+    others: tuple[FlatLane, ...] = ()
 
 
 class RunLog(Protocol):
@@ -86,14 +129,26 @@ class Executable(Protocol):
     It is the native function itself: nothing of Python is between a plan and its run.
     """
 
-    call: Callable[[], int]
-    state: RunState
+    @property
+    def call(self) -> Callable[[], int]: ...
+
+    @property
+    def state(self) -> RunState: ...
 
     def bind(self) -> int:
         """Check and commit the pending variables, and run nothing."""
 
+    def came_back(self) -> tuple[RunState, int]:
+        """Where the last call came back or failed: the row, and the state of the lane it is on.
+
+        Rows of other lanes are numbered behind those of the caller's, in their order.
+        """
+
     def go_on(self, code: int) -> None:
         """Let the next call go on behind the row that this code came back at."""
+
+    def rest(self) -> None:
+        """After a run that was given up: whatever of it is still under way is over."""
 
     def log(self) -> RunLog:
         """A log for one run, for variables that are bound."""

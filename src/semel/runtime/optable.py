@@ -396,6 +396,10 @@ class OpTable:
             bases[at + _HAS_MOVED] = 1
             bases[at] = address
 
+    @property
+    def num_bases(self) -> int:
+        return self._bases.count
+
     def base(self, number: int) -> int:
         """Where a base lies at the next run."""
         return int(self._bases.words[number * abi.BASE_WORDS])

@@ -157,6 +157,14 @@ class RunState:
 
     # ------------------------------------------------------------ moving
 
+    def follow(self, leader: RunState) -> None:
+        """Take over the variables and bases of another table of the same run."""
+        for number in range(len(self._table.bounds)):
+            if self.current[number] != leader.current[number]:
+                self.set_value(number, leader.current[number])
+        for number in range(self._table.num_bases):
+            self._set_base(number, leader._table.base(number))
+
     def carry(self, old: RunState) -> None:
         """Go on with the variables, shapes and counts of an earlier table of the same program."""
         table, before = self._table, old._table

@@ -21,12 +21,15 @@ from semel.locks import make_lock
 class TimelineSignal:
     """A monotonic number with a name; safe to use from any thread and from signal handlers."""
 
-    __slots__ = ("_changed", "_value", "name")
+    __slots__ = ("_changed", "_lock", "_value", "name")
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
         self.name = take("TimelineSignal", "name", str, name)
         self._value = take_value(f"signal '{name}'", "value", value)
-        self._changed = threading.Condition(make_lock())
+        # Entered by itself: an exception from a signal handler may come before the `__exit__` of
+        # a condition, which is Python, but not before that of a lock.
+        self._lock = make_lock()
+        self._changed = threading.Condition(self._lock)
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self._value})"
@@ -42,7 +45,7 @@ class TimelineSignal:
         It must not be smaller than what was reached before: time does not go back.
         """
         number = take_value(f"signal '{self.name}'", "value", value)
-        with self._changed:
+        with self._lock:
             if number < self._value:
                 raise PlanError(
                     f"signal '{self.name}'",
@@ -69,7 +72,7 @@ class TimelineSignal:
         """
         number = take_value(f"signal '{self.name}'", "value", value)
         until = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        with self._lock:
             while self._value < number:
                 if unless is not None and unless():
                     return False
@@ -86,5 +89,5 @@ class TimelineSignal:
 
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

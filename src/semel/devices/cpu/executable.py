@@ -77,6 +77,9 @@ class CpuExecutable:
     def bind(self) -> int:
         return self._entry.bind()
 
+    def came_back(self) -> tuple[RunState, int]:
+        return self.state, self.state.error_index
+
     def go_on(self, code: int) -> None:
         if code == Code.START_POOL:
             self._start_pool()
@@ -89,6 +92,9 @@ class CpuExecutable:
         words[Header.POOL] = pool.address
         words[Header.POOL_READY] = 1
         self._has_pool = True
+
+    def rest(self) -> None:
+        """Nothing: a run goes on only inside `call`."""
 
     def log(self) -> EventLog:
         return EventLog(self.table, self._entry, self._device)

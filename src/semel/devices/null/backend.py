@@ -20,13 +20,21 @@ from semel.devices.cpu.executable import CpuExecutable
 from semel.devices.cpu.runtime import CpuDevice
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import UnsupportedError
+from semel.ir.abi import RowKind
+from semel.runtime.events import EventLog
 from semel.runtime.linked import FlatProgram
+from semel.runtime.measured import Event
+from semel.runtime.optable import TableStep
+from semel.runtime.runstate import RunState
 
 
 class NullExecutable(CpuExecutable):
     """A program without its rows, in the CPU's runner."""
 
     def _link(self, program: FlatProgram) -> None:
+        # Where lanes meet it must be there: others wait for it.
+        joints = [joint.row for joint in program.joints if joint.is_counted]
+        self._rows = joints
         late = [v for rebind in program.rebinds for v in rebind.variables]
         limits = [bounds for rebind in program.rebinds for bounds in rebind.bounds]
         idle = replace(
@@ -34,14 +42,28 @@ class NullExecutable(CpuExecutable):
             variables=(*program.variables, *late),
             bounds=(*program.bounds, *limits),
             initial=(*program.initial, *(low for low, _ in limits)),
-            rows=(),
-            steps=(),
+            rows=tuple(program.rows[row] for row in joints),
+            steps=tuple(TableStep((1,), RowKind.HOST_CALL) for _ in joints),
             loops=(),
             rebinds=(),
             threads=1,
             scratch_bytes=0,
         )
         super()._link(idle)
+
+    def came_back(self) -> tuple[RunState, int]:
+        row = self.state.error_index
+        return self.state, self._rows[row] if row < len(self._rows) else row
+
+    def log(self) -> EventLog:
+        return _NoEvents(self.table, self._entry, self._device)
+
+
+class _NoEvents(EventLog):
+    """The log of a run in which nothing was computed."""
+
+    def events(self) -> list[Event]:
+        return []
 
 
 class NullDevice(CpuDevice):

@@ -43,7 +43,7 @@ from semel.plan.rows import GRAPH, decode_rows
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, HostMemory
 from semel.runtime.buffer import Buffer, ConcreteShape
 from semel.runtime.custom import find_custom_function
-from semel.runtime.device import Device, find_device
+from semel.runtime.device import Device, check_device, find_device
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.memory import Bytes, Memory
 from semel.runtime.timeline import TimelineSignal
@@ -384,9 +384,13 @@ def check_limit(device: str, wanted: int, memory_limit: int | None) -> None:
 def _read_buffers(
     record: Any, file: PlanFile, device: str, memory_limit: int | None
 ) -> list[Buffer]:
-    entries = [as_list(entry, 3) for entry in as_list(record["storages"])]
-    check_limit(device, sum(_size(size) for size, _, _ in entries), memory_limit)
-    storages = [_read_storage(entry, file, find_device(device)) for entry in entries]
+    entries = [as_list(entry, 4) for entry in as_list(record["storages"])]
+    check_limit(device, sum(_size(size) for size, *_ in entries), memory_limit)
+    devices = [check_device("decode", as_text(where)) for *_, where in entries]
+    storages = [
+        _read_storage(entry, file, find_device(where))
+        for entry, where in zip(entries, devices, strict=True)
+    ]
     buffers: list[Buffer] = []
     wholes: dict[int, int] = {}
     for i, entry in enumerate(as_list(record["buffers"])):
@@ -394,7 +398,8 @@ def _read_buffers(
             buffers.append(buffers[as_index(entry, i, "buffer")])
             continue
         storage, offset, size, kind, whole = as_list(entry, 5)
-        memory = storages[as_index(storage, len(storages), "storage")]
+        number = as_index(storage, len(storages), "storage")
+        memory = storages[number]
         start, end = _size(offset), _size(offset) + _size(size)
         if end > memory.size_bytes:
             message = (
@@ -405,7 +410,7 @@ def _read_buffers(
         most = type_.max_bytes
         if most is not None and most > end - start:
             raise GraphError("decode", f"a buffer of {type_} must have {most} bytes, got {size}.")
-        buffers.append(Buffer.window(memory, start, end - start, type_, device))
+        buffers.append(Buffer.window(memory, start, end - start, type_, devices[number]))
         if whole is not None:
             wholes[i] = as_int(whole)
     _set_wholes(buffers, wholes)
@@ -414,7 +419,7 @@ def _read_buffers(
 
 def _read_storage(entry: list[Any], file: PlanFile, device: Device) -> Memory:
     """Memory with the saved contents; what the plan itself writes gets memory of its own."""
-    size, is_own, place = entry
+    size, is_own, place, _ = entry
     size = _size(size)
     if place is None:
         return device.allocate(size)

@@ -66,6 +66,7 @@ class Storage:
     size_bytes: int
     is_own: bool
     data: Bytes | None  # None: all zeros
+    device: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,7 +114,8 @@ def take_image(
                 if io.name in bound and parts.buffers[io.index].memory is memory:
                     data = _with_array(data, parts.buffers[io.index], bound[io.name])
             kept = data if data.any() else None
-            storages[memory.id] = Storage(memory.id, memory.size_bytes, memory.id in own_ids, kept)
+            is_own = memory.id in own_ids
+            storages[memory.id] = Storage(memory.id, memory.size_bytes, is_own, kept, buffer.device)
     program = replace(parts.program, variables=parts.variables, guards=parts.guards)
     return PlanImage(program, parts.buffers, tuple(storages.values()), values, shapes, marks)
 
@@ -266,6 +268,7 @@ class _RowWriter:
     """What rows refer to, as a file has it."""
 
     def __init__(self, program: Program, dim: DimWriter, blobs: _Blobs) -> None:
+        self.device = program.device
         self._number = {kernel: i for i, kernel in enumerate(program.kernels)}
         self._dim, self._blobs = dim, blobs
 
@@ -348,7 +351,9 @@ def _encode_memory(image: PlanImage, dim: DimWriter, places: Mapping[int, int]) 
     """Storages, buffers and what a plan goes on with; `places` are the offsets of the contents."""
     shapes = {name: None if s is None else list(s) for name, s in image.shapes.items()}
     return {
-        "storages": [[s.size_bytes, s.is_own, places.get(i)] for i, s in enumerate(image.storages)],
+        "storages": [
+            [s.size_bytes, s.is_own, places.get(i), s.device] for i, s in enumerate(image.storages)
+        ],
         "buffers": _encode_buffers(image, dim),
         "values": dict(image.values),
         "shapes": shapes,

@@ -158,10 +158,12 @@ def describe_ops(
         op, row = parts.ops[i], row_of.get(i, -1)
         work = linked.rows[row] if row >= 0 else None
         times = _times(parts.placed[i], values)
+        device, lane = op.lane_on(parts.program.device)
         found.append(
             ProfiledOp(
                 kernel=op.kernel if isinstance(op, PreparedKernel) else None,
-                device=parts.device.name,
+                device=device,
+                lane=lane,
                 num_buffers=len(op.buffer_indices),
                 name=op.name,
                 kind=kind_of(parts, op),

@@ -27,7 +27,7 @@ from semel.plan.report.describe import (
     written_positions,
 )
 from semel.plan.report.text import format_explanation
-from semel.plan.row import KernelNotes
+from semel.plan.row import COMPUTE, KernelNotes, LaneKey
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.tree import Placed
 from semel.runtime.allocator import align
@@ -45,7 +45,8 @@ class ExplainedOp:
     `reason` says why its result goes to memory instead of into the kernel that wants it;
     `waits` names what it must wait for in the step before; `choice` says how its kernel is
     cut and whether that is the default or was measured to be faster; `times` how often it
-    runs, if that is a loop. `inside` are the ops that it is a part of, outermost first.
+    runs, if that is a loop. `inside` are the ops that it is a part of, outermost first. It runs
+    on a `lane` of a `device`; what it waits for may be on another.
     """
 
     op: int
@@ -64,6 +65,8 @@ class ExplainedOp:
     choice: str = ""
     times: str = ""
     inside: tuple[int, ...] = ()
+    device: str = ""
+    lane: str = COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,10 @@ def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
     found: list[ExplainedOp] = []
     for i in linked.order:
         op, step = parts.ops[i], step_of.get(i, -1)
+        device, lane = _lane_of(parts, i)
         before = [] if step < 1 else [j for segment in steps[step - 1] for j in segment]
+        before = [j for j in before if _lane_of(parts, j) == (device, lane)]
+        before += linked.waits.get(i, ())
         before = [j for j in before if not _exclude_each_other(parts.placed[i], parts.placed[j])]
         written = written_positions(parts, op)
         notes = op.notes if isinstance(op, PreparedKernel) else KernelNotes()
@@ -237,9 +243,18 @@ def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
                 choice=notes.choice,
                 times=times.get(i, ""),
                 inside=tuple(around.position for around in parts.placed[i].around),
+                device=device,
+                lane=lane,
             )
         )
     return tuple(found)
+
+
+def _lane_of(parts: PlanParts, i: int) -> LaneKey:
+    """Where a row runs: what is inside another, where that does."""
+    placed = parts.placed[i]
+    row = placed.around[0].row if placed.around else placed.row
+    return row.lane_on(parts.program.device)
 
 
 def _waits(parts: PlanParts, i: int, before: Sequence[int], names: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from semel.plan.row import COMPUTE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.measured import Event, MachineLimits, Span
 
@@ -29,7 +30,8 @@ class ProfiledOp:
     `op_index` is its place in `prepared_ops`, `row` its row of the op table (-1: none), `step`
     the step that row belongs to. `bytes` and `flops` are what the operation has to move and
     to compute at least. `kind` is kernel, copy, view, host call, or native call (a custom
-    function that the runner calls itself); `kernel` is None for all but the first.
+    function that the runner calls itself); `kernel` is None for all but the first. `lane` is the
+    lane of the device that its row names; not to be mixed up with the participants of a run.
     """
 
     kernel: CachedKernel | None
@@ -45,6 +47,12 @@ class ProfiledOp:
     bytes: int = 0
     flops: int = 0
     origins: tuple[str, ...] = ()
+    lane: str = COMPUTE
+
+    @property
+    def runs_on(self) -> str:
+        """Its device and the lane of it, as one name."""
+        return f"{self.device}/{self.lane}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,7 @@ class KernelProfile(ProfiledOp):
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """The lanes that worked on it, each once."""
+        """The participants that worked on it, each once."""
         return tuple(sorted({span.lane for span in self.spans}))
 
     @property
@@ -94,7 +102,7 @@ class KernelProfile(ProfiledOp):
 
     def json(self) -> dict[str, Any]:
         """Plain data, the derived numbers included; the kernel by its name."""
-        names = ("name", "kind", "device", "op_index", "op_id", "row", "step", "tiles")
+        names = ("name", "kind", "device", "lane", "op_index", "op_id", "row", "step", "tiles")
         numbers = ("num_buffers", "bytes", "flops", "elapsed", "start_ns", "end_ns", "busy_ns")
         derived = ("gb_per_s", "gflop_per_s", "share_of_limit", "limited_by")
         found = {name: getattr(self, name) for name in (*names, *numbers, *derived)}

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.plan.report.records import KernelProfile, RunInfo
+from semel.plan.row import COMPUTE
 
-_HEAD = ("op", "kind", "name", "lanes", "us", "share", "GB/s", "GFLOP/s", "limit", "origin")
-_LEFT = ("kind", "name", "origin")
+_HEAD = ("op", "kind", "name", "on", "lanes", "us", "share", "GB/s", "GFLOP/s", "limit", "origin")
+_LEFT = ("kind", "name", "on", "origin")
 _MAX_NAME, _MAX_ORIGIN = 44, 48
 
 
@@ -23,9 +24,13 @@ def format_table(profiles: Sequence[KernelProfile], run: RunInfo, top: int | Non
     shown = list(profiles)
     if top is not None:
         shown = sorted(shown, key=lambda p: -p.elapsed)[:top]
+    own = f"{run.device}/{COMPUTE}"
+    # Where all ran on one lane, it goes without saying.
+    is_laned = any(p.runs_on != own for p in profiles)
+    columns = [i for i, name in enumerate(_HEAD) if is_laned or name != "on"]
     rows = [_HEAD, *(_row(p, total) for p in shown)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = [_line(row, widths) for row in rows]
+    lines = [_line(row, widths, columns) for row in rows]
     if len(shown) < len(profiles):
         lines.append(f"... and {len(profiles) - len(shown)} more")
     return "\n".join([*lines, *_totals(profiles, run, total)])
@@ -40,6 +45,7 @@ def _row(profile: KernelProfile, total: float) -> tuple[str, ...]:
         str(profile.op_index),
         profile.kind,
         _cut(profile.name, _MAX_NAME),
+        profile.runs_on,
         ",".join(map(str, profile.lanes)) or "-",
         f"{profile.elapsed * 1e6:.2f}",
         f"{share:.1%}",
@@ -54,10 +60,9 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
+def _line(row: tuple[str, ...], widths: Sequence[int], columns: Sequence[int]) -> str:
     cells = [
-        cell.ljust(width) if name in _LEFT else cell.rjust(width)
-        for name, cell, width in zip(_HEAD, row, widths, strict=True)
+        row[i].ljust(widths[i]) if _HEAD[i] in _LEFT else row[i].rjust(widths[i]) for i in columns
     ]
     return "  ".join(cells).rstrip()
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from semel.plan.row import COMPUTE
+
 if TYPE_CHECKING:
     from semel.plan.report.explain import (
         Change,
@@ -63,14 +65,16 @@ def _ops(it: Explanation) -> Iterator[str]:
             step = op.step
             yield f"  step {step}"
         indent = "    " + "  " * len(op.inside)
-        yield from (indent + line for line in _op(op, names))
+        is_elsewhere = (op.device, op.lane) != (it.device, COMPUTE)
+        yield from (indent + line for line in _op(op, names, is_elsewhere))
 
 
-def _op(op: ExplainedOp, names: Sequence[str]) -> Iterator[str]:
+def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[str]:
     tiles = f"  tiles {op.tiles}" if op.tiles else ""
     times = f"  times {op.times}" if op.times else ""
     name = op.name if op.name == op.kind else f"{op.name} ({op.kind})"
-    yield f"op {op.op}  {name}{tiles}{times}"
+    lane = f"  on {op.device}/{op.lane}" if is_elsewhere else ""
+    yield f"op {op.op}  {name}{tiles}{times}{lane}"
     if op.nodes:
         count = "" if len(op.nodes) == 1 else f"{len(op.nodes)} nodes: "
         yield f"  computes {count}{', '.join(op.nodes)}"

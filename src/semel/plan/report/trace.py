@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.plan.report.records import KernelProfile, RunInfo, live_bytes
+from semel.plan.row import COMPUTE
 
 _PID = 1
 _STEPS_TID = 1000  #: above every lane
@@ -33,7 +34,9 @@ def chrome_trace(profiles: Sequence[KernelProfile], run: RunInfo) -> dict[str, A
 
 def _names(profiles: Sequence[KernelProfile], run: RunInfo) -> list[dict[str, Any]]:
     lanes = sorted({lane for p in profiles for lane in p.lanes} | {0})
-    tracks = [(lane, f"lane {lane}" + (" (caller)" if lane == 0 else "")) for lane in lanes]
+    elsewhere = {lane: p.runs_on for p in profiles for lane in p.lanes if p.lane != COMPUTE}
+    notes = {**{lane: f" ({name})" for lane, name in elsewhere.items()}, 0: " (caller)"}
+    tracks = [(lane, f"lane {lane}{notes.get(lane, '')}") for lane in lanes]
     found = [_metadata("process_name", 0, name=f"semel plan on {run.device}")]
     for order, (tid, name) in enumerate([(_STEPS_TID, "steps"), *tracks]):
         found.append(_metadata("thread_name", tid, name=name))
@@ -49,6 +52,7 @@ def _slices(profile: KernelProfile, origin: int) -> list[dict[str, Any]]:
     arguments = {
         "op": profile.op_index,
         "kind": profile.kind,
+        "on": profile.runs_on,
         "step": profile.step,
         "bytes": profile.bytes,
         "flops": profile.flops,

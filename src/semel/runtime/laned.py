@@ -1,0 +1,373 @@
+"""A program over several lanes, as one executable: the caller runs its lane, threads the others.
+
+    FlatProgram with `others`  --link_program-->  LanedExecutable  --call()-->  Code
+
+A run binds and checks on the caller's lane. At START the other lanes take over variables and bases
+and begin, each on its `Lane`; at END all of them are over, and only then is the run a good one.
+In between they meet at joints. Rows that Python must do are the caller's, whichever lane they are
+on: it comes back for them like for its own. So does a failure of any lane: `came_back` says where.
+
+Nobody waits for ever: whoever waits at a joint is nudged when the run has failed or was given up,
+and the caller when there is something for it to do. Invariant: when `call` says OK, and after
+`rest`, no lane is at work.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from semel.config import settings
+from semel.errors import PlanError
+from semel.ir.abi import Code
+from semel.ir.expr import evaluate
+from semel.runtime.device import Device, find_device
+from semel.runtime.events import LoggedRun
+from semel.runtime.lane import Lane
+from semel.runtime.linked import Executable, FlatProgram, Joint, JointKind, RunLog
+from semel.runtime.measured import Event, Span
+from semel.runtime.runstate import RunState
+from semel.runtime.timeline import TimelineSignal
+
+_JITTER_S = 0.0005
+#: Codes after which a lane goes on by itself.
+_GOES_ON = (Code.START_POOL, Code.AGAIN)
+
+
+def link_program(device: Device, program: FlatProgram) -> Executable:
+    """The program ready to run: by its device alone if it has one lane."""
+    return LanedExecutable(device, program) if program.others else device.link(program)
+
+
+class _Part:
+    """One lane of a linked program: its executable, where it meets others, and its thread."""
+
+    def __init__(self, name: str, executable: Executable) -> None:
+        self.name, self.executable = name, executable
+        self.lane = Lane(name)
+        #: Reached with the number of the run when the lane has done its part of it.
+        self.finished = TimelineSignal(f"{name}: finished")
+        #: Reached when the caller has done what the lane asked it for.
+        self.served = TimelineSignal(f"{name}: served")
+        self.num_asked = 0
+        self.enter: Callable[[], int] = executable.call
+
+    def take(self, program: FlatProgram, first_row: int) -> None:
+        """Note what it runs, and the number of its first row among all lanes'."""
+        self.first_row, self.num_threads = first_row, program.threads
+        self.joints = {joint.row: joint for joint in program.joints}
+        late = [v.name for rebind in program.rebinds for v in rebind.variables]
+        self._names = [*(v.name for v in program.variables), *late]
+
+    @property
+    def state(self) -> RunState:
+        return self.executable.state
+
+    def joint(self) -> Joint | None:
+        """The joint that a run has come to; None at other rows of the host."""
+        return self.joints.get(self.executable.came_back()[1])
+
+    def value(self, joint: Joint) -> int:
+        """The value of a joint, where the run is now."""
+        if isinstance(joint.value, int):
+            return joint.value
+        state = self.state
+        known = {name: state.value(number) for number, name in enumerate(self._names)}
+        return evaluate(joint.value, {**known, **state.iterations})
+
+
+class LanedExecutable:
+    """The executables of all lanes of a program; the first one is the caller's."""
+
+    def __init__(self, device: Device, program: FlatProgram) -> None:
+        self._main = _Part("caller", device.link(program))
+        self._others = [
+            _Part(f"{one.device}/{one.lane}", find_device(one.device).link(one.program))
+            for one in program.others
+        ]
+        self._parts = [self._main, *self._others]
+        self._run = 0  # its number
+        self._is_running = False  # other lanes have begun, and the caller has not seen their end
+        self._is_stopped = False
+        #: What went wrong on which lane first: a code, or an exception.
+        self._failure: tuple[_Part, int | BaseException] | None = None
+        #: Lanes that have come to a row of the host, in order.
+        self._asking: deque[_Part] = deque()
+        self._parked: Joint | None = None
+        self._came_from = self._main
+        self._has_jitter = "jitter" in settings().debug
+        self._take(program)
+
+    def _take(self, program: FlatProgram) -> None:
+        first = 0
+        programs = [program, *(one.program for one in program.others)]
+        for part, own in zip(self._parts, programs, strict=True):
+            part.take(own, first)
+            first += len(own.rows)
+        joints = [joint for part in self._parts for joint in part.joints.values()]
+        #: Values of counted signals in one run, at most.
+        self._stride = 1 + sum(joint.is_counted for joint in joints)
+        self._signals = list({id(joint.signal): joint.signal for joint in joints}.values())
+        self._signals += [s for part in self._others for s in (part.finished, part.served)]
+
+    @property
+    def state(self) -> RunState:
+        return self._main.state
+
+    # ------------------------------------------------------------ the caller
+
+    def call(self) -> int:
+        """Run the caller's lane; come back for rows of the host and failures of any lane."""
+        main = self._main
+        if (self._is_running or self._parked is not None) and not main.state.is_busy:
+            self.rest()  # of an earlier run, which could not even be given up in peace
+        while True:
+            if self._has_news():
+                return self._tell()
+            if self._parked is None:
+                code = main.enter()
+                self._parked = main.joint() if code == Code.HOST_CALL else None
+                if self._parked is None:
+                    self._came_from = main
+                    return code
+            elif self._meet(main, self._parked, self._has_news):
+                self._parked = None
+                main.executable.go_on(Code.HOST_CALL)
+
+    def _has_news(self) -> bool:
+        """Whether another lane wants something of the caller."""
+        return self._failure is not None or bool(self._asking)
+
+    def _tell(self) -> int:
+        if self._failure is None:
+            self._came_from = self._asking[0]
+            return Code.HOST_CALL
+        self._came_from, what = self._failure
+        if isinstance(what, BaseException):
+            raise what
+        return what
+
+    def came_back(self) -> tuple[RunState, int]:
+        part = self._came_from
+        state, row = part.executable.came_back()
+        return state, part.first_row + row
+
+    def go_on(self, code: int) -> None:
+        part = self._came_from
+        if part is self._main:
+            part.executable.go_on(code)
+        else:
+            self._asking.popleft()
+            part.served.reach(part.num_asked)
+
+    def bind(self) -> int:
+        return self._main.executable.bind()
+
+    # ------------------------------------------------------------ joints
+
+    def _meet(self, part: _Part, joint: Joint, unless: Callable[[], object]) -> bool:
+        """Wait at a joint, or let others go on; False if `unless()` held before."""
+        if self._has_jitter:
+            time.sleep(random.random() * _JITTER_S)
+        if joint.kind is JointKind.START:
+            self._begin()
+            return True
+        if joint.kind is JointKind.END:
+            self._is_running = not all(
+                one.finished.wait(self._run, unless=unless) for one in self._others
+            )
+            return not self._is_running
+        first = self._run * self._stride if joint.is_counted else 0
+        value = first + part.value(joint)
+        if joint.kind is JointKind.WAIT:
+            return joint.signal.wait(value, unless=unless)
+        joint.signal.reach(value)
+        return True
+
+    def _begin(self) -> None:
+        self.rest()
+        self._run += 1
+        self._is_running = True
+        for part in self._others:
+            part.lane.submit(partial(self._work, part))
+
+    # ------------------------------------------------------------ the other lanes
+
+    def _work(self, part: _Part) -> None:
+        """The run on one lane, from its begin to its end."""
+        try:
+            part.state.follow(self._main.state)
+            code = self._go(part)
+            if code == Code.OK:
+                part.finished.reach(self._run)
+            elif code is not None:
+                self._fail(part, code)
+        except BaseException as error:
+            self._fail(part, error)
+
+    def _go(self, part: _Part) -> int | None:
+        """The code that the lane is over with; None if the run was given up before."""
+        while not self._is_stopped:
+            code = part.enter()
+            if code == Code.HOST_CALL:
+                joint = part.joint()
+                is_met = (
+                    self._ask(part) if joint is None else self._meet(part, joint, self._is_given_up)
+                )
+                if not is_met:
+                    return None
+            elif code not in _GOES_ON:
+                return code
+            part.executable.go_on(code)
+        return None
+
+    def _ask(self, part: _Part) -> bool:
+        """Let the caller do the row that this lane has come to."""
+        part.num_asked += 1
+        self._asking.append(part)
+        self._nudge()
+        return part.served.wait(part.num_asked, unless=self._is_given_up)
+
+    def _is_given_up(self) -> bool:
+        return self._is_stopped
+
+    def _fail(self, part: _Part, what: int | BaseException) -> None:
+        if self._failure is None:
+            self._failure = part, what
+        self._stop()
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """Let whoever waits look again. What there is to see was written before."""
+        for signal in self._signals:
+            signal.nudge()
+
+    # ------------------------------------------------------------ ends
+
+    def rest(self) -> None:
+        """Let no lane be at work, and forget what they did.
+
+        A signal handler that raises meanwhile has to wait: memory must not go before its users.
+        """
+        interruption: BaseException | None = None
+        while any(part.lane.num_pending for part in self._others):
+            try:
+                self._stop()
+                for part in self._others:
+                    part.lane.sync()
+            except BaseException as error:
+                interruption = error
+        for part in self._others:
+            if part.state.is_busy:
+                part.state.reset()
+        self._asking.clear()
+        self._is_running = self._is_stopped = False
+        self._failure, self._parked = None, None
+        if interruption is not None:
+            raise interruption
+
+    def stop(self) -> None:
+        self.rest()
+        for part in self._parts:
+            part.executable.stop()
+
+    def relink(self, program: FlatProgram) -> None:
+        self._main.executable.relink(program)
+        for part, one in zip(self._others, program.others, strict=True):
+            part.executable.relink(one.program)
+        self._take(program)
+
+    def after_fork(self) -> None:
+        """In the child: the other lanes' threads are the parent's, and so is a run of theirs."""
+        for part in self._parts:
+            part.executable.after_fork()
+        if self._is_running:
+            self._is_stopped = True
+            self._failure = (
+                self._main,
+                PlanError(
+                    "plan",
+                    "the process was forked in the middle of a run on several lanes, which goes "
+                    "on in the parent only.",
+                    hint="Execute it again.",
+                ),
+            )
+
+    # ------------------------------------------------------------ scratch and times
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(part.executable.scratch_bytes for part in self._parts)
+
+    def fill_scratch(self, byte: int) -> None:
+        for part in self._parts:
+            part.executable.fill_scratch(byte)
+
+    def discard_scratch(self) -> None:
+        for part in self._parts:
+            part.executable.discard_scratch()
+
+    def log(self) -> LanedLog:
+        for part in self._others:
+            part.state.follow(self._main.state)
+            part.executable.bind()
+        return LanedLog(self, self._parts)
+
+
+class LanedLog:
+    """Times of one run on all lanes, by the clock of the caller's."""
+
+    def __init__(self, executable: LanedExecutable, parts: list[_Part]) -> None:
+        self.enter = executable.call
+        self._parts = parts
+        self._logs: list[RunLog] = [part.executable.log() for part in parts]
+        self._starts: list[int] = []
+
+    def __enter__(self) -> Self:
+        for part, log in zip(self._parts, self._logs, strict=True):
+            log.__enter__()
+            self._starts.append(time.perf_counter_ns())
+            part.enter = log.enter
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for part, log in zip(self._parts, self._logs, strict=True):
+            part.enter = part.executable.call
+            log.__exit__(kind, error, trace)
+
+    def logged(self) -> LoggedRun:
+        """The events of all lanes; joints are none."""
+        runs = [log.logged() for log in self._logs]
+        events: list[Event] = []
+        first_thread = 0
+        for part, run, start in zip(self._parts, runs, self._starts, strict=True):
+            late = start - self._starts[0]
+            events += [
+                _moved(event, part.first_row, first_thread, late)
+                for event in run.events
+                if event.row not in part.joints
+            ]
+            first_thread += part.num_threads
+        sums = [sum(run.steps[k] for run in runs) for k in range(3)]
+        return LoggedRun(events, (sums[0], sums[1], sums[2]), sum(run.dropped for run in runs))
+
+
+def _moved(event: Event, row: int, thread: int, late_ns: int) -> Event:
+    span = event.span
+    return Event(
+        event.row + row,
+        Span(span.lane + thread, span.start_ns + late_ns, span.end_ns + late_ns, span.tiles),
+    )
