@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from semel import Graph, Tensor
+from semel import Graph, Tensor, Variable
 from semel.ir.expr import evaluate
 from semel.plan.plan import ExecutionPlan
 
@@ -42,7 +42,7 @@ def heads(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], HEADS, DEPTH).permute(1, 0, 2)
 
 
-def turned(x: Tensor, position: object) -> Tensor:
+def turned(x: Tensor, position: Variable) -> Tensor:
     angles = (Tensor.arange(x.shape[1]) + position).cast("float32").unsqueeze(1) * 0.1
     first, second = x.split(DEPTH // 2, -1)
     return Tensor.concat(
