@@ -35,9 +35,11 @@ define internal void @advance(ptr %h, ptr %pt, i64 %count) {
   ret void
 }
 
-; A rebind: read the late variables, check them and the guards over them, then renew.
+; A rebind: read the late variables, check them and its guards, then renew.
 define internal i64 @settle(ptr %h, ptr %pt, ptr %row) noinline {
 entry:
+  %attempt = word %h.Header.ATTEMPTS
+  set %pt.Point.ATTEMPT = %attempt
   %regs = pointer %h.Header.REGISTERS
   %sources = pointer %row.Row.BUFFERS
   %late = pointer %pt.Point.LATE

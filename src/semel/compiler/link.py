@@ -10,7 +10,10 @@ variable outgrows its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeAlias
 
@@ -37,8 +40,9 @@ from semel.plan.tree import num_rows, walk
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
+Guard: TypeAlias = tuple[Dim, str]
 Call: TypeAlias = tuple[Lowered, CachedKernel]
-#: Counters of loops, as kernels name them and as the program does.
+#: Counters of loops and late variables, as kernels name them and as the program does.
 Names: TypeAlias = Mapping[Variable, Variable]
 
 _LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant", "state": "state"}
@@ -49,7 +53,6 @@ def link_program(
     schedule: Schedule,
     kernels: Sequence[Lowered],
     artefacts: Sequence[CachedKernel],
-    guards: tuple[tuple[Dim, str], ...],
     seconds: Mapping[str, float],
     keep: Mapping[str, Node],
     device: str,
@@ -64,9 +67,10 @@ def link_program(
     order = _values(asked, kernels, homes)
     number = {node: i for i, node in enumerate(order)}
     number |= {version: number[home] for version, home in homes.items()}
-    known = {v: v.as_bound() for v in graph.late}
-    made = _Rows(schedule, number, device)
+    own = _variables(asked, graph.guards)
+    made = _Rows(schedule, number, device, {v.variable.name for v in own})
     rows = made.make(kernels, artefacts)
+    known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _results(asked, graph)
     outputs = tuple(
@@ -76,7 +80,7 @@ def link_program(
     )
     return Program(
         values=tuple(
-            _value(graph, value, spans.get(i, (0, 0)), results, known)
+            _value(graph, value, spans.get(i, (0, 0)), results, made.names_in[_scope(value)])
             for i, value in enumerate(order)
         ),
         rows=rows,
@@ -84,8 +88,8 @@ def link_program(
         outputs=outputs,
         results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
-        guards=tuple((substitute(expr, known), text) for expr, text in guards),
-        variables=_variables(asked, guards),
+        guards=tuple((substitute(expr, known), text) for expr, text in graph.guards),
+        variables=own,
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
@@ -143,68 +147,116 @@ def find_cursor(
     return None, None
 
 
-def _plain(kind: TensorType, known: Mapping[LateVariable, Variable]) -> TensorType:
+def _plain(kind: TensorType, known: Names) -> TensorType:
     """The type as programs have it: which variables are late is for their rows to say."""
     if not known:
         return kind
     return TensorType(tuple(substitute(d, known) for d in kind.shape), kind.dtype)
 
 
+@dataclass(slots=True)
+class _List:
+    """What is known in a list of rows: `told` are late variables that have no value yet, and by
+    which value each is told; `guards` are to be checked once nothing in them is `unknown`."""
+
+    guards: list[Guard] = field(default_factory=list)
+    unknown: set[Variable] = field(default_factory=set)
+    told: dict[LateVariable, int] = field(default_factory=dict)
+
+    def take_guards(self, known: Iterable[Variable]) -> tuple[Guard, ...]:
+        """Those that can be checked when these are known too."""
+        self.unknown.difference_update(known)
+        now = [g for g in self.guards if not self.unknown.intersection(variables(g[0]))]
+        self.guards = [g for g in self.guards if g not in now]
+        return tuple(now)
+
+
 class _Rows:
     """Kernel calls as rows; those of a region are a body of a loop or a branch.
 
     Late variables get their values before the first row that needs one: all that can be told
-    by then, in one rebind.
+    by then, in one rebind. What a body demands is checked by a rebind too, its first row.
     """
 
-    def __init__(self, schedule: Schedule, number: Mapping[Argument, int], device: str) -> None:
+    def __init__(
+        self, schedule: Schedule, number: Mapping[Argument, int], device: str, taken: set[str]
+    ) -> None:
         self._number, self._place, self._device = number, _numbers(schedule), device
         self._position = self._num_loops = 0
-        self._counts = schedule.graph.counts
-        #: Who was told and has no value yet, and by which value.
-        self._told: dict[LateVariable, int] = {}
-        self._late = {v: v.as_bound() for v in schedule.graph.late}
+        self._graph = schedule.graph
+        self._here = _List()
+        taken |= set(schedule.graph.names[len(schedule.graph.late) :])
+        self._free_names = (n for k in itertools.count() if (n := f"late{k}") not in taken)
         #: The position of the row that each region is a body of, and of which.
         self.body_of: dict[Region | None, tuple[int, int]] = {}
+        #: How the program calls the variables of kernels, by region.
+        self.names_in: dict[Region | None, Names] = {}
 
     def make(
         self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel]
     ) -> tuple[PreparedOp, ...]:
         """The rows of all kernels, in order."""
+        names = self.names_in[None] = self._named(self._graph.late, {})
         calls = list(zip(kernels, artefacts, strict=True))
-        return (*self._rows(calls, None, {}), *self._rebind())
+        return (*self._rows(calls, None, names), *self._rebind(names))
+
+    def _named(self, late: Iterable[LateVariable], names: Names) -> Names:
+        """Names of the program for late variables; others of the same name are out of sight."""
+        own: dict[Variable, Variable] = {
+            v: Variable(name, v.min, v.max) for v, name in zip(late, self._free_names, strict=False)
+        }
+        return {**names, **own} if own else names
+
+    def _body(self, calls: Sequence[Call], region: Region, names: Names) -> list[PreparedOp]:
+        """The rows of a body: what it demands is checked first."""
+        graph, around = region.body, self._here
+        assert graph is not None
+        names = self.names_in[region] = self._named(graph.late, names)
+        guards = [
+            (substitute(a, names), _said(text, graph.late, names)) for a, text in graph.guards
+        ]
+        self._here = _List(guards, {names[v] for v in graph.late})
+        rows: list[PreparedOp] = []
+        if first := self._here.take_guards(()):
+            rows.append(PreparedRebind(self._take_position(), (), (), guards=first))
+        rows += self._rows(calls, region, names)
+        rows += self._rebind(names) if self._here.guards else []
+        self._here = around
+        return rows
 
     def _rows(self, calls: Sequence[Call], around: Region | None, names: Names) -> list[PreparedOp]:
-        """The rows of calls in `around`; `names` are those of the counters around them."""
+        """The rows of calls in `around`; `names` are those of the variables around them."""
         rows: list[PreparedOp] = []
         for inner, several in groupby(calls, key=lambda call: _row_below(call[0].region, around)):
             inside = list(several)
             match inner:
                 case None:
                     for call in inside:
-                        rows += self._rebind([call])
+                        rows += self._rebind(names, [call])
                         rows.append(self._call(*call, names))
                 case LoopRegion():
-                    rows += self._rebind(inside)
+                    rows += self._rebind(names, inside)
                     rows.append(self._loop(inner, inside, names))
                 case Branch():
-                    rows += self._rebind(inside)
+                    rows += self._rebind(names, inside)
                     rows.append(self._branch(inner, inside, around, names))
         return rows
 
-    def _rebind(self, calls: Sequence[Call] | None = None) -> list[PreparedOp]:
+    def _rebind(self, names: Names, calls: Sequence[Call] | None = None) -> list[PreparedOp]:
         """A row that gives late variables their values, if these calls need one that has none.
 
-        Without calls: what is left, for the shapes of outputs.
+        Without calls: what is left, for the shapes of outputs, or for guards.
         """
-        if not self._told or not (calls is None or _needed(calls) & self._told.keys()):
+        told = self._here.told
+        if not told or not (calls is None or _needed(calls) & told.keys()):
             return []
-        told, self._told = self._told, {}
+        self._here.told = {}
         made = PreparedRebind(
             self._take_position(),
-            tuple(RuntimeVar.of(v) for v in told),
+            tuple(RuntimeVar.of(names[v]) for v in told),
             tuple(told.values()),
-            tuple(substitute(v.limit, self._late) for v in told),
+            tuple(substitute(v.limit, names) for v in told),
+            guards=self._here.take_guards(names[v] for v in told),
         )
         return [made]
 
@@ -218,7 +270,7 @@ class _Rows:
         self._num_loops += 1
         self.body_of[region] = position, 1  # behind the test, which is part of the iteration before
         counter = Variable(f"{step_name(0)}{number}", 0, region.counter.max)
-        body = self._rows(calls, region, {**names, region.counter: counter})
+        body = self._body(calls, region, {**names, region.counter: counter})
         return PreparedLoop(
             position,
             counter.name,
@@ -233,16 +285,21 @@ class _Rows:
         position = self._take_position()
         arms: list[tuple[PreparedOp, ...]] = []
         for arm, several in groupby(calls, key=lambda call: _below(call[0].region, around)):
+            assert arm is not None
             self.body_of[arm] = position, len(arms)
-            arms.append(tuple(self._rows(list(several), arm, names)))
+            arms.append(tuple(self._body(list(several), arm, names)))
         then, orelse = arms
         return PreparedBranch(position, (self._number[branch.condition],), then, orelse)
 
     def _call(self, lowered: Lowered, artefact: CachedKernel, names: Names) -> PreparedKernel:
         place = self._place
-        for node in lowered.group.outputs:
-            for variable in self._counts.get(node, ()) if node in lowered.args else ():
-                self._told[variable] = self._number[node]
+        graph = self._graph if lowered.region is None else lowered.region.body
+        counts = {} if graph is None else graph.counts
+        for argument in lowered.args if counts else ():
+            node = argument.node if isinstance(argument, Slot) else argument
+            is_told = node in lowered.group.outputs and _scope(argument) is lowered.region
+            for variable in counts.get(node, ()) if is_told and node is not None else ():
+                self._here.told[variable] = self._number[argument]
         return PreparedKernel.call(
             self._take_position(),
             artefact,
@@ -252,11 +309,21 @@ class _Rows:
             origins=_origins(lowered),
             notes=KernelNotes(
                 check_origins=tuple(check.origin for check in lowered.kernel.checks),
-                nodes=tuple(f"%{place[n]} {n.op.name} {n.type}" for n in _computed(lowered, place)),
+                nodes=tuple(
+                    f"%{place[n]} {n.op.name} {_plain(n.type, names)}"
+                    for n in _computed(lowered, place)
+                ),
                 reason=lowered.group.reason.why.sentence,
                 choice=lowered.choice,
             ),
         )
+
+
+def _said(text: str, late: Iterable[LateVariable], names: Names) -> str:
+    """A sentence with the names of late variables that the program has for them."""
+    for variable in late:
+        text = re.sub(rf"\b{variable.name}\b", names[variable].name, text)
+    return text
 
 
 def _below(region: Region | None, around: Region | None) -> Region | None:
@@ -281,6 +348,8 @@ def _needed(calls: Sequence[Call]) -> set[Variable]:
     for region in {r for lowered, _ in calls for r in regions_around(lowered.region)}:
         if isinstance(region, LoopRegion):
             found.update(variables(region.trip))
+        for amount, _ in region.body.guards if region.body is not None else ():
+            found.update(variables(amount))
     return found
 
 
@@ -292,6 +361,13 @@ def _numbers(schedule: Schedule, before: str = "") -> dict[Node, str]:
             inner = _numbers(body, f"{found[group.root]}.{name}")
             found = inner | found
     return found
+
+
+def _scope(value: Argument) -> Region | None:
+    """The region whose variables the type of a value is over."""
+    if not isinstance(value, Slot):
+        return None
+    return value.region.parent if value.is_state else value.region
 
 
 def _owner(value: Argument) -> Region | None:
@@ -335,7 +411,8 @@ def _lifetimes(
 
 def _results(asked: Graph, graph: Graph) -> dict[Node, Node]:
     """For each output as it was written, the node that holds it; inputs stay what they are."""
-    pairs = zip(asked.outputs, graph.outputs, strict=True)
+    told = len(asked.late), len(graph.late)
+    pairs = zip(asked.outputs[told[0] :], graph.outputs[told[1] :], strict=True)
     return {written: made for written, made in pairs if written.op.name != "input"}
 
 
@@ -344,7 +421,7 @@ def _value(
     node: Argument,
     span: tuple[int, int],
     results: Mapping[Node, Node],
-    known: Mapping[LateVariable, Variable],
+    known: Names,
 ) -> ProgramValue:
     kind = _plain(node.type, known)
     if isinstance(node, OtherHalf):
@@ -382,4 +459,5 @@ def all_variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[Va
     found = set(graph.variables)
     for expression, _ in guards:
         found.update(variables(expression))
-    return tuple(sorted(found - set(graph.late), key=lambda v: v.name))
+    bound = (v for v in found if not isinstance(v, LateVariable))
+    return tuple(sorted(bound, key=lambda v: v.name))

@@ -39,7 +39,7 @@ from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
 from semel.lower.register_tiles import panel_width
-from semel.ops.guards import guards
+from semel.ops.entry import with_guards
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
 from semel.passes.words import pack_words
@@ -130,10 +130,10 @@ def compile_graph(
     fuse = options.fusion if fusion is None else fusion
     graph = _with_kept(with_counts(graph)[0], keep)
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
-    asked, conditions = graph, guards(graph)
-
+    asked = graph
     stage.dump("input", graph, format_graph)
-    graph = stage("graph", lambda: run_passes(asked, verify=options.verify))
+    guarded = with_guards(graph)
+    graph = stage("graph", lambda: run_passes(guarded, verify=options.verify))
     panel = panel_width(target)
     words = stage("words", lambda: pack_words(graph_to_run(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
@@ -143,6 +143,7 @@ def compile_graph(
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     if tuning is not None:
+        conditions = schedule.graph.guards
         default, sizes = kernels, (*all_variables(asked, conditions), *asked.late)
         kernels = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
@@ -153,9 +154,7 @@ def compile_graph(
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
     program = stage(
         "program",
-        lambda: link_program(
-            asked, schedule, kernels, artefacts, conditions, stage.seconds, keep, device
-        ),
+        lambda: link_program(asked, schedule, kernels, artefacts, stage.seconds, keep, device),
     )
     _tell_compiled(asked, program, stage.seconds)
     return program

@@ -26,6 +26,7 @@ from semel.compiler.trial import Trial, make_data, make_trial, time_runs
 from semel.devices import KernelCompiler
 from semel.errors import SemelError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate
+from semel.ir.graph import Graph
 from semel.ir.target import Target
 from semel.kernel.text import format_kernel
 from semel.lower import for_group, lower_group
@@ -97,8 +98,12 @@ def choose_kernels(
     guards: Sequence[tuple[Dim, str]],
 ) -> tuple[Lowered, ...]:
     """The kernels, each distinct one cut as memory or a race says."""
-    known = tuning.memory.entries()
-    values = measured_values(variables, guards, tuning.given) if tuning.race else None
+    known, bodies = tuning.memory.entries(), _bodies(kernels)
+    late = [v for body in bodies for v in body.late]
+    inside = [guard for body in bodies for guard in body.guards]
+    values = None
+    if tuning.race:
+        values = measured_values((*variables, *late), (*guards, *inside), tuning.given)
     if values is not None:
         values |= {name: 0 for lowered in kernels for name in _counters(lowered)}
     if not known and values is None:
@@ -107,6 +112,12 @@ def choose_kernels(
     result = tuple(chooser.replaced(lowered) for lowered in kernels)
     tuning.memory.add(chooser.found)
     return result
+
+
+def _bodies(kernels: Sequence[Lowered]) -> list[Graph]:
+    """The bodies that kernels run in: what is found out there, and what must hold."""
+    regions = (region for lowered in kernels for region in regions_around(lowered.region))
+    return list(dict.fromkeys(r.body for r in regions if r.body is not None))
 
 
 def _counters(lowered: Lowered) -> Iterator[str]:

@@ -182,6 +182,7 @@ class Point(IntEnum):
     NUM_LATE = 12
     GUARDS = 13  # a rebind: (register, number) pairs
     NUM_GUARDS = 14
+    ATTEMPT = 15  # a rebind: the run that came here last, by Header.ATTEMPTS
 
 
 class Base(IntEnum):

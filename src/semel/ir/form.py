@@ -54,7 +54,8 @@ class _Reader:
             for n in graph.nodes
         )
         outputs = tuple(place[n] for n in graph.outputs)
-        return (nodes, outputs, graph.names, graph.late, graph.updates, graph.held), place
+        told = (graph.late, graph.updates, graph.held, graph.guards)
+        return (nodes, outputs, graph.names, *told), place
 
     def attrs(self, attrs: Any) -> Hashable:
         """Attributes as they are, if they hold nothing but values."""

@@ -245,7 +245,7 @@ def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
 def attr_dims(attrs: Any) -> Iterator[Dim]:
     """The symbolic dims that attributes hold: a slice's starts, a pad's sides, an index's size.
 
-    Of a body, its variables, and the steps of loops around it.
+    Of a body, the variables that it does not tell itself, and the steps of loops around it.
     """
     if attrs is None:
         return
@@ -253,7 +253,7 @@ def attr_dims(attrs: Any) -> Iterator[Dim]:
         value = getattr(attrs, name)
         if isinstance(value, Graph):
             own = getattr(attrs, "step", None)
-            yield from value.variables
+            yield from (v for v in value.variables if v not in value.late)
             yield from (index for index in value.indices if index != own)
             continue
         for dim in value if isinstance(value, tuple) else (value,):
@@ -268,6 +268,18 @@ def attr_bodies(attrs: Any) -> Iterator[Graph]:
             value = getattr(attrs, name)
             if isinstance(value, Graph):
                 yield value
+
+
+def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
+    """The attributes with other graphs in the place of those that they hold."""
+    found = {
+        name: value
+        for name in (() if attrs is None else attrs.__dataclass_fields__)
+        if isinstance(value := getattr(attrs, name), Graph)
+    }
+    if not found:
+        return attrs
+    return replace(attrs, **{name: change(body) for name, body in found.items()})
 
 
 # ---------------------------------------------------------------- late variables
@@ -346,12 +358,14 @@ def next_name(state: str) -> str:
 
 @dataclass(frozen=True)
 class Graph:
-    """What to compute: named outputs. Guards are dims that must be zero at run time.
+    """What to compute: named outputs.
 
     `names` are the outputs' names, parallel to `outputs`. The first outputs are what tells the
     variables in `late`, one each (ir/late.py), so that it stands before all that has such a size.
     Behind them come the next values of the states named in `updates`, in that order: each is an
-    `update` of the state, or of an update of it. `held` are variables that go on by themselves.
+    `update` of the state, or of an update of it. The others are its `values`. `held` are variables
+    that go on by themselves. `guards` are dims that must be zero where it runs, each with a
+    sentence, once somebody took them (ops/entry.py).
     """
 
     outputs: tuple[Node, ...]
@@ -359,6 +373,7 @@ class Graph:
     late: tuple[LateVariable, ...] = ()
     updates: tuple[str, ...] = ()
     held: tuple[Held, ...] = ()
+    guards: tuple[tuple[Dim, str], ...] = ()
     nodes: tuple[Node, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -404,8 +419,13 @@ class Graph:
                 raise GraphError("graph", f"{node!r} must be part of the next value of a state.")
 
     @property
+    def values(self) -> tuple[Node, ...]:
+        """The outputs that somebody asked for."""
+        return self.outputs[len(self.late) + len(self.updates) :]
+
+    @property
     def results(self) -> tuple[tuple[str, Node], ...]:
-        """The outputs that somebody asked for, by name."""
+        """The same by name."""
         first = len(self.late) + len(self.updates)
         return tuple(zip(self.names, self.outputs, strict=True))[first:]
 
@@ -443,6 +463,8 @@ class Graph:
             found |= node.rule.variables
         for held in self.held:
             found |= {held.variable, *variables(held.next)}
+        for amount, _ in self.guards:
+            found.update(variables(amount))
         return tuple(sorted(found, key=lambda v: (v.name, v.min, v.max or 0)))
 
     @property
@@ -456,6 +478,15 @@ class Graph:
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
         return replace(self, outputs=tuple(outputs))
+
+    def with_values(self, values: Sequence[Node]) -> Graph:
+        """A graph of other values, named by number, that finds out and demands the same."""
+        first = len(self.late) + len(self.updates)
+        return replace(
+            self,
+            outputs=(*self.outputs[:first], *values),
+            names=(*self.names[:first], *map(str, range(len(values)))),
+        )
 
 
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:

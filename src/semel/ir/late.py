@@ -48,11 +48,9 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
 
     A graph without any, or one that has been here, is returned as it is.
     """
-    if all(variable in graph.late for variable in _mentioned(graph.nodes)):
+    if all(variable in graph.late for variable in mentioned(graph.nodes)):
         return graph, {}
-    counts: dict[LateVariable, Node] = dict(zip(graph.late, graph.outputs, strict=False))
-    for variable in _mentioned(graph.nodes):
-        _find_count(variable, counts)
+    counts = find_counts(graph.nodes, dict(zip(graph.late, graph.outputs, strict=False)))
     told_before = len(graph.late)
     names, outputs = graph.names[told_before:], graph.outputs[told_before:]
     nodes = topological((*counts.values(), *outputs))
@@ -66,13 +64,37 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     return Graph(told, (*(v.name for v in late), *names), late, graph.updates, graph.held), new
 
 
-def _mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
+def mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
     """In order of appearance, which is the same for equal graphs."""
     return list(dict.fromkeys(variable for node in nodes for variable in node.rule.late))
 
 
+def find_counts(
+    nodes: Iterable[Node], known: Mapping[LateVariable, Node] | None = None
+) -> dict[LateVariable, Node]:
+    """What tells the late variables of these nodes, behind what it needs to be told itself."""
+    counts = dict(known or {})
+    for variable in mentioned(nodes):
+        _find_count(variable, counts)
+    return counts
+
+
+def in_order(told: Mapping[LateVariable, Node]) -> dict[LateVariable, Node]:
+    """What tells late variables, each behind those of the others that it needs itself."""
+    counts: dict[LateVariable, Node] = {}
+
+    def add(variable: LateVariable) -> None:
+        if variable in told and variable not in counts:
+            for other in mentioned(topological((told[variable],))):
+                add(other)
+            counts[variable] = told[variable]
+
+    for variable in told:
+        add(variable)
+    return counts
+
+
 def _find_count(variable: LateVariable, counts: dict[LateVariable, Node]) -> None:
-    """Add what tells a variable, after what tells those that it needs itself."""
     if variable in counts:
         return
     count = count_of(variable)
@@ -82,7 +104,7 @@ def _find_count(variable: LateVariable, counts: dict[LateVariable, Node]) -> Non
             f"'{variable.name}' must be the size of a tensor that somebody holds.",
             hint="Keep the tensor whose shape has it.",
         )
-    for other in _mentioned(topological((count,))):
+    for other in mentioned(topological((count,))):
         _find_count(other, counts)
     counts[variable] = count
 
@@ -159,12 +181,34 @@ def _substitute_dim(value: Dim, by: Mapping[Any, Dim]) -> Dim:
 
 
 def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
-    """The graph with atoms of its dims replaced; the same object if there are none."""
+    """The graph with atoms of its dims replaced; the same object if there are none.
+
+    Late variables of its own stay its own, at most as large as what their limits become.
+    """
+    late = renewed(graph.late, by)
+    if late != graph.late:
+        by = {**by, **dict(zip(graph.late, late, strict=True))}
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new[node] = _renamed(node, [new[n] for n in node.inputs], by)
     outputs = tuple(new[n] for n in graph.outputs)
     held = tuple(Held(each.variable, substitute(each.next, by)) for each in graph.held)
-    if outputs == graph.outputs and held == graph.held:
-        return graph
-    return replace(graph, outputs=outputs, held=held)
+    guards = tuple((_substitute_dim(amount, by), text) for amount, text in graph.guards)
+    made = replace(
+        graph,
+        outputs=outputs,
+        names=(*(v.name for v in late), *graph.names[len(late) :]),
+        late=late,
+        held=held,
+        guards=guards,
+    )
+    return graph if made == graph else made
+
+
+def renewed(late: Iterable[LateVariable], by: Mapping[Any, Dim]) -> tuple[LateVariable, ...]:
+    """Late variables in their order, whose limits have other atoms, or which are replaced."""
+    known: dict[Any, Any] = dict(by)
+    for v in late:
+        if v not in by:
+            known[v] = LateVariable(v.name, v.min, v.max, _substitute_dim(v.limit, known))
+    return tuple(known[v] for v in late)

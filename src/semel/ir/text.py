@@ -35,6 +35,10 @@ A held variable says what the next run has, and a state what it becomes:
     %1 = state "k" : f32[1024,64]
     %2 = update %1 %0 {starts=(cursor, 0)} : f32[1024,64]
     next %2 "k"
+
+What must be zero where a graph runs stands before its nodes, with what is said if it is not:
+
+    guard n%4 "reshape: 4 must divide n."
 """
 
 from __future__ import annotations
@@ -80,11 +84,8 @@ def format_graph(graph: Graph) -> str:
         for v in graph.variables
         if not isinstance(v, LateVariable)
     ]
-    lines += [
-        f"late {v.name} in {_interval(v)} of {format_dim(v.limit)}"
-        for v in graph.late or graph.variables
-        if isinstance(v, LateVariable)
-    ]
+    if not graph.late:  # nobody tells them yet
+        lines += [_format_late(v) for v in graph.variables if isinstance(v, LateVariable)]
     lines += [f"held {h.variable.name} = {format_dim(h.next)}" for h in graph.held]
     return "\n".join([*lines, *_Writer().lines(graph)]) + "\n"
 
@@ -98,6 +99,9 @@ class _Writer:
 
     def lines(self, graph: Graph) -> Iterator[str]:
         known: dict[Any, int] = {}
+        yield from map(_format_late, graph.late)
+        for amount, text in graph.guards:
+            yield f"guard {format_dim(amount)} {json.dumps(text)}"
         for attrs in (n.attrs for n in graph.nodes):
             for body in attr_bodies(attrs):
                 if _body_key(attrs, body) not in known:
@@ -125,6 +129,10 @@ class _Writer:
 def _body_key(attrs: Any, body: Graph) -> Any:
     """Equal bodies of loops that count alike are one."""
     return body, getattr(attrs, "step", None)
+
+
+def _format_late(v: LateVariable) -> str:
+    return f"late {v.name} in {_interval(v)} of {format_dim(v.limit)}"
 
 
 def _interval(variable: Variable) -> str:
@@ -247,6 +255,7 @@ _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
 _LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
 _HELD = re.compile(r"held (\w+) = (.+)")
 _NEXT = re.compile(rf"next %(\d+) ({_STRING})")
+_GUARD = re.compile(rf"guard (.+?) ({_STRING})")
 _BODY = re.compile(r"body (\d+)(?: for (\w+) < (.+))?")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
 _NODE = re.compile(
@@ -280,6 +289,7 @@ class _Parser:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.late: list[LateVariable] = []
+        self.guards: list[tuple[Dim, str]] = []
         self.nodes: dict[int, Node] = {}
         self.storages: dict[int, Storage] = {}
         self.outputs: list[Node] = []
@@ -292,15 +302,20 @@ class _Parser:
         self.line = 0
 
     def graph(self) -> Graph:
-        told = tuple(v for v in self.late if v.name in self.names)
-        updates, held = tuple(self.updates), tuple(self.held)
-        return Graph(tuple(self.outputs), tuple(self.names), told, updates, held)
+        return Graph(
+            tuple(self.outputs),
+            tuple(self.names),
+            tuple(v for v in self.late if v.name in self.names),
+            tuple(self.updates),
+            tuple(self.held),
+            tuple(self.guards),
+        )
 
     def begin_body(self, found: re.Match[str], line: int) -> _Parser:
         """A parser for a body: it knows the variables, storages and steps, not the nodes."""
         self.line = line
         body = _Parser()
-        body.variables, body.storages = self.variables, self.storages
+        body.variables, body.storages = dict(self.variables), self.storages
         body.number, body.steps = int(found[1]), dict(self.steps)
         if found[2]:
             (extent,) = self.dims(found[3])
@@ -327,6 +342,9 @@ class _Parser:
             self.updates.append(json.loads(found[2]))
             self.names.append(next_name(self.updates[-1]))
             self.outputs.append(self.node(int(found[1])))
+        elif found := _GUARD.fullmatch(line):
+            (amount,) = self.dims(found[1])
+            self.guards.append((amount, json.loads(found[2])))
         elif found := _OUTPUT.fullmatch(line):
             default = f"output{len(self.outputs)}"
             self.names.append(json.loads(found[2]) if found[2] else default)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from semel.ir.expr import Dim, Index, Variable, atoms, linear_coefficient, variables
-from semel.ir.graph import Node
+from semel.ir.graph import Graph, Node
 from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, TensorType
 from semel.kernel import ir
@@ -28,6 +28,7 @@ from semel.schedule.group import Group
 class LoopRegion:
     """A loop: its kernels run `trip` times, with `counter` as one of their variables.
 
+    `body` is what an iteration computes, demands and finds out.
     With `has_condition`, only while the byte at `condition` is true.
     """
 
@@ -35,6 +36,7 @@ class LoopRegion:
     trip: Dim
     has_condition: bool = False
     parent: Region | None = None
+    body: Graph | None = None
 
     @property
     def condition(self) -> Slot | None:
@@ -51,11 +53,12 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One arm of a branch."""
+    """One arm of a branch; `body` is what it computes, demands and finds out."""
 
     branch: Branch
     is_then: bool
     parent: Region | None = None
+    body: Graph | None = None
 
 
 #: What kernels run in; regions are trees, and what is in none is part of the plan itself.

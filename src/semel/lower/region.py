@@ -136,7 +136,9 @@ class _Loop(_Bodied):
         super().__init__(group, parent, target, lower)
         self.body = body
         self.attrs: LoopAttrs = group.root.attrs
-        self.region = LoopRegion(body.counter, self.attrs.trip, self.attrs.has_condition, parent)
+        self.region = LoopRegion(
+            body.counter, self.attrs.trip, self.attrs.has_condition, parent, body.schedule.graph
+        )
         self.states = {k: self._state(k) for k in body.kept if k < self.attrs.num_states}
         self.count = Place(Slot(self.region, "count", _COUNT, is_state=True), 1)
 
@@ -201,9 +203,7 @@ class _Loop(_Bodied):
         to = [self._result(k) for k in self.body.kept]
         if self.attrs.has_condition:
             to.append(self.count)
-        for place, node in zip(to, graph.outputs, strict=True):
-            places.setdefault(node, []).append(place)
-        return places
+        return _with_results(places, graph, to, self.region)
 
     def _result(self, k: int) -> Place:
         """Where an iteration stores output k of the body."""
@@ -214,7 +214,7 @@ class _Loop(_Bodied):
     def _row(self, k: int) -> Place:
         """The row of a stacked result that an iteration writes."""
         result = self.results[k]
-        elements = self.attrs.body.outputs[k].type.num_elements
+        elements = self.attrs.body.values[k].type.num_elements
         counter, trip = self.region.counter, self.attrs.trip
         is_backward = self.attrs.backward[k - self.attrs.num_states]
         row = trip - 1 - counter if is_backward else counter
@@ -247,17 +247,27 @@ class _Branch(_Bodied):
             before.append(self._copy(predicate, Place(slot, 1), PREDICATE_COPY))
         else:
             branch = Branch(_argument(predicate, self.parent))
-        arms = [
-            self._body(schedule, Arm(branch, is_then, self.parent), self._places(schedule.graph))
-            for schedule, is_then in ((self.body.then, True), (self.body.orelse, False))
-        ]
+        arms = []
+        for schedule, is_then in ((self.body.then, True), (self.body.orelse, False)):
+            arm = Arm(branch, is_then, self.parent, schedule.graph)
+            arms.append(self._body(schedule, arm, self._places(schedule.graph, arm)))
         return [*before, *arms[0], *arms[1]]
 
-    def _places(self, graph: Graph) -> dict[Node, list[Place]]:
+    def _places(self, graph: Graph, arm: Arm) -> dict[Node, list[Place]]:
         places = {node: [_whole(self.operands[int(node.attrs.name)])] for node in graph.inputs}
-        for k, node in zip(self.body.kept, graph.outputs, strict=True):
-            places.setdefault(node, []).append(_whole(self.results[k]))
-        return places
+        return _with_results(places, graph, [_whole(self.results[k]) for k in self.body.kept], arm)
+
+
+def _with_results(
+    places: dict[Node, list[Place]], graph: Graph, to: Sequence[Place], region: Region
+) -> dict[Node, list[Place]]:
+    """Also where the values of a body go. What tells a late variable stays where it is made, too:
+    a rebind looks at one place."""
+    for node in graph.counts:
+        places[node] = [Place(_argument(node, region), 1)]
+    for place, node in zip(to, graph.values, strict=True):
+        places.setdefault(node, []).append(place)
+    return places
 
 
 def _whole(node: Node) -> Place:

@@ -351,6 +351,11 @@ def step_name(level: int) -> str:
     return f"_step{level}" if level else "_step"
 
 
+def late_name(*numbers: int) -> str:
+    """What a late variable is called in the body that makes it, by depth and number there."""
+    return f"_late{'_'.join(map(str, numbers))}"
+
+
 @dataclass(frozen=True, slots=True)
 class CondAttrs:
     """Operand 0 says which body runs; this node is its result `output`.

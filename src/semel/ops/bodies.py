@@ -15,11 +15,12 @@ from typing import Any
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir import expr
-from semel.ir.expr import Dim, Expr, Fn, Index, atoms
-from semel.ir.graph import Graph, Node, attr_bodies, make_node, rewrite
+from semel.ir.expr import Dim, Expr, Fn, Index, atoms, variables
+from semel.ir.graph import Graph, Node, attr_bodies, make_node, map_bodies, rewrite
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, LoopAttrs
-from semel.ops.evaluate import evaluate_node
+from semel.ops.evaluate import run_graph
+from semel.ops.guards import has_guards
 from semel.ops.numerics import Array
 
 Env = Mapping[Any, int]
@@ -48,14 +49,10 @@ def result_key(node: Node) -> Any:
 
 
 def run_body(body: Graph, operands: Sequence[Array], env: Env) -> list[Array]:
-    """The outputs of one run, by the references."""
-    values: dict[Node, Array] = {}
-    for node in body.nodes:
-        if node.op.name == "input":
-            values[node] = operands[int(node.attrs.name)]
-        else:
-            values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
-    return [values[n] for n in body.outputs]
+    """The values of one run, by the references."""
+    arrays = {node.attrs.name: operands[int(node.attrs.name)] for node in body.inputs}
+    found = run_graph(body, arrays, dict(env))
+    return [found[n] for n in body.values]
 
 
 # ---------------------------------------------------------------- what must hold
@@ -64,7 +61,8 @@ def run_body(body: Graph, operands: Sequence[Array], env: Env) -> list[Array]:
 def check_body(
     where: str, body: Graph, types: Sequence[TensorType], hidden: Iterable[int] = ()
 ) -> None:
-    """Inputs are operands, but for the `hidden` ones, and no shape depends on a step."""
+    """Inputs are operands, but for the `hidden` ones; no shape depends on a step, and none of a
+    value on what only a run of the body finds out."""
     refused = set(hidden)
     for node in body.inputs:
         name = node.attrs.name
@@ -73,15 +71,17 @@ def check_body(
             found = "nothing" if known is None or known in refused else types[known]
             raise GraphError(where, f"operand {name} of the body is {node.type}, got {found}.")
     for node in body.nodes:
-        if node.op.name == "compact":
-            raise UnsupportedError(
-                where,
-                f"a size that a run finds out ({node.type}) must not be made in a body.",
-                hint="Select outside of it, or use where(mask, x, fill).",
-            )
         for dim in node.type.shape:
             if any(isinstance(a, Index) for a in atoms(dim)):
                 raise GraphError(where, f"shapes must not depend on the step, got {node.type}.")
+    for node in body.values:
+        if any(v in body.late for dim in node.type.shape for v in variables(dim)):
+            raise UnsupportedError(
+                where,
+                f"what a body gives must have a shape that is known before it runs, got "
+                f"{node.type}.",
+                hint="Reduce it inside, or keep its shape with where(mask, x, fill).",
+            )
 
 
 def free_level(*bodies: Graph) -> int:
@@ -95,9 +95,15 @@ def free_level(*bodies: Graph) -> int:
     return found
 
 
+def body_depth(body: Graph) -> int:
+    """How deep bodies are inside each other, below this one."""
+    inner = (b for node in body.nodes for b in attr_bodies(node.attrs))
+    return max((body_depth(b) + 1 for b in inner), default=0)
+
+
 def may_fail(node: Node) -> bool:
     """Whether computing a node may end a run, or not end: nobody may do so without need."""
-    if node.op.may_fail:
+    if node.op.may_fail or has_guards(node):
         return True
     if node.op.name == "loop" and node.attrs.has_condition:
         return True
@@ -109,12 +115,7 @@ def may_fail(node: Node) -> bool:
 
 def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
     """The loop or branch with other bodies that compute the same."""
-    changed = {}
-    for each in fields(node.attrs):
-        value = getattr(node.attrs, each.name)
-        if isinstance(value, Graph):
-            changed[each.name] = change(value)
-    attrs = replace(node.attrs, **changed)
+    attrs = map_bodies(node.attrs, change)
     return node if attrs == node.attrs else make_node(node.op.name, node.inputs, attrs)
 
 
@@ -134,7 +135,9 @@ def replace_steps(body: Graph, by: Mapping[Index, Dim]) -> Graph:
         attrs = _replaced(node.attrs, by)
         return None if attrs is node.attrs else make_node(node.op.name, node.inputs, attrs)
 
-    return rewrite(body, rule)
+    made = rewrite(body, rule)
+    guards = tuple((_replace_dim(amount, by), text) for amount, text in made.guards)
+    return made if guards == made.guards else replace(made, guards=guards)
 
 
 def _replaced(attrs: Any, by: Mapping[Index, Dim]) -> Any:
@@ -163,5 +166,5 @@ def _replace_dim(value: Any, by: Mapping[Index, Dim]) -> Any:
 
 
 def some_outputs(body: Graph, kept: Sequence[int]) -> Graph:
-    """The body that computes these of its outputs only."""
-    return Graph(tuple(body.outputs[k] for k in kept), tuple(map(str, range(len(kept)))))
+    """The body that computes these of its values only."""
+    return body.with_values([body.values[k] for k in kept])

@@ -4,13 +4,11 @@
 
 The other body does not run: nothing in it takes time or can fail. Both are graphs of their
 own, and so may be optimised, scheduled and lowered by what does that for graphs. What a body's
-shapes demand of the variables is demanded whether it runs or not: memory is laid out for both.
+shapes demand of the variables is demanded when it runs (ops/entry.py).
 Why this way: docs/decisions/0037-bodies.md.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from semel.errors import GraphError
 from semel.ir.graph import Node
@@ -18,9 +16,7 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, TensorType
 from semel.ops.attrs import CondAttrs
 from semel.ops.bodies import Env, check_body, run_body
-from semel.ops.guards import guards
 from semel.ops.numerics import Array
-from semel.ops.shapes import Requirement, check
 
 PREDICATE = TensorType((), BOOL)
 
@@ -29,7 +25,9 @@ def _infer(attrs: CondAttrs, *types: TensorType) -> TensorType:
     if not types or types[0] != PREDICATE:
         found = types[0] if types else "nothing"
         raise GraphError("cond", f"the predicate must be {PREDICATE}, got {found}.")
-    one, other = ([n.type for n in body.outputs] for body in (attrs.then, attrs.orelse))
+    for body in (attrs.then, attrs.orelse):
+        check_body("cond", body, types, hidden=(0,))
+    one, other = ([n.type for n in body.values] for body in (attrs.then, attrs.orelse))
     if one != other:
         raise GraphError(
             "cond",
@@ -38,19 +36,11 @@ def _infer(attrs: CondAttrs, *types: TensorType) -> TensorType:
         )
     if not 0 <= attrs.output < len(one):
         raise GraphError("cond", f"output must lie in [0, {len(one)}), got {attrs.output}.")
-    for body in (attrs.then, attrs.orelse):
-        check_body("cond", body, types, hidden=(0,))
-    check("cond", attrs, *types)
     return one[attrs.output]
 
 
 def _listed(types: list[TensorType]) -> str:
     return ", ".join(map(str, types))
-
-
-def _requirements(attrs: CondAttrs, *types: TensorType) -> Iterator[Requirement]:
-    for body in (attrs.then, attrs.orelse):
-        yield from (Requirement(amount, text) for amount, text in guards(body))
 
 
 def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
@@ -59,15 +49,4 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return run_body(body, arrays, env)[attrs.output]
 
 
-register(
-    OpDef(
-        "cond",
-        "opaque",
-        CondAttrs,
-        _infer,
-        _reference,
-        cost=1,
-        require=_requirements,
-        has_bodies=True,
-    )
-)
+register(OpDef("cond", "opaque", CondAttrs, _infer, _reference, cost=1, has_bodies=True))

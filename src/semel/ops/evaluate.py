@@ -21,7 +21,7 @@ from semel.ir.expr import Dim, LateVariable, Variable
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
 from semel.ir.types import as_dtype
-from semel.ops.guards import guards
+from semel.ops.entry import with_guards
 
 Array = np.ndarray[Any, Any]
 
@@ -30,10 +30,10 @@ def evaluate(
     graph: Graph, inputs: Mapping[str, Any], variables: Mapping[str, int] | None = None
 ) -> list[Array]:
     """The outputs in order, as fresh C-contiguous arrays."""
-    graph, _ = with_counts(graph)
+    graph = with_guards(with_counts(graph)[0])
     values, _ = evaluate_nodes(graph, inputs, variables or {}, {})
     # order="C" turns a 0-d result into a copy too, and keeps its shape.
-    return [np.array(values[n], order="C") for _, n in graph.results]
+    return [np.array(values[n], order="C") for n in graph.values]
 
 
 def evaluate_nodes(
@@ -42,24 +42,35 @@ def evaluate_nodes(
     variables: Mapping[str, int],
     states: Mapping[str, Array],
 ) -> tuple[dict[Node, Array], dict[str, int]]:
-    """Every node of a graph that says where its late sizes come from, and every variable."""
-    conditions = guards(graph)
+    """Every node of a graph that says where its late sizes come from and what it demands, and
+    every variable."""
     arrays = _input_arrays(graph, inputs)
-    env = _bind(graph, arrays, dict(variables), conditions)
+    env = _bind(graph, arrays, dict(variables))
     _check_shapes(graph, arrays, env)
+    return run_graph(graph, arrays, env, states), env
+
+
+def run_graph(
+    graph: Graph,
+    arrays: Mapping[str, Array],
+    env: dict[str, int],
+    states: Mapping[str, Array] | None = None,
+) -> dict[Node, Array]:
+    """Every node; `env` has the variables, and gets those that a run finds out."""
     values: dict[Node, Array] = {}
     counts = graph.counts
+    _check_guards(graph.guards, env)
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             if node.op.name == "input":
                 values[node] = arrays[node.attrs.name]
             elif node.op.name == "state":
-                values[node] = states[node.attrs.name]
+                values[node] = (states or {})[node.attrs.name]
             else:
                 values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
             for variable in counts.get(node, ()):
-                _rebind(variable, int(values[node]), env, conditions)
-    return values, env
+                _rebind(variable, int(values[node]), env, graph.guards)
+    return values
 
 
 def evaluate_node(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
@@ -91,9 +102,7 @@ def _input_arrays(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
 Conditions = Sequence[tuple[Dim, str]]
 
 
-def _bind(
-    graph: Graph, arrays: Mapping[str, Array], env: dict[str, int], conditions: Conditions
-) -> dict[str, int]:
+def _bind(graph: Graph, arrays: Mapping[str, Array], env: dict[str, int]) -> dict[str, int]:
     for node in graph.inputs:
         for dim, size in zip(node.type.shape, arrays[node.attrs.name].shape, strict=True):
             solved = solve(dim, size)
@@ -105,7 +114,7 @@ def _bind(
         if variable.name not in env:
             raise VariableError(variable.name, "has no value: no input has it as a dim.")
         _check_range(variable, env[variable.name])
-    _check_guards(conditions, env)
+    _check_guards(graph.guards, env)
     return env
 
 

@@ -4,8 +4,9 @@
 
 `x[n] + y[m]` is legal while n == m; `reshape x[n] to [n // 4, 4]` while n is a multiple
 of 4; a slice of 16 while n >= 16; `n // m` while m >= 1. Each becomes one expression that is
-zero exactly then, checked at every bind. Invariant: no guard is provably zero (it is dropped)
-or, but for divisors, provably non-zero (making the node raises).
+zero exactly then, checked at every bind; those of a body when it is entered (ops/entry.py).
+Invariant: no guard is provably zero (it is dropped) or, but for divisors, provably non-zero
+(making the node raises).
 
 Take the guards of a graph before its passes run: a pass may remove the op that demanded
 one (`reshape` of `reshape`), and relies on the guards of the graph it was given.
@@ -32,6 +33,14 @@ def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
                 if not requirement.always_holds:
                     found.setdefault(requirement.amount, _sentence(node, requirement))
     return tuple(found.items())
+
+
+def has_guards(node: Node) -> bool:
+    """Whether a node makes sense for some values of the variables only."""
+    rules = (_divisor_requirements, _node_requirements)
+    return _is_symbolic(node) and any(
+        not requirement.always_holds for rule in rules for requirement in rule(node)
+    )
 
 
 def _is_symbolic(node: Node) -> bool:

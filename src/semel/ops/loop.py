@@ -29,6 +29,7 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, INT64, TensorType
 from semel.ops.attrs import LoopAttrs
 from semel.ops.bodies import Env, check_body, free_level, is_filled, run_body, some_outputs
+from semel.ops.entry import checked_before
 from semel.ops.guards import guards
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check
@@ -44,24 +45,24 @@ NO_LIMIT = (1 << 62) - 1
 def _infer(attrs: LoopAttrs, *types: TensorType) -> TensorType:
     states, body = attrs.num_states, attrs.body
     count = attrs.num_values + attrs.has_condition
-    if len(body.outputs) != count or len(types) < attrs.first_captured:
+    if len(body.values) != count or len(types) < attrs.first_captured:
         also = " and a condition" if attrs.has_condition else ""
         raise GraphError(
             "loop",
             f"the body must give {states} states and {len(attrs.backward)} stacked values{also} "
-            f"for {len(types)} operands, it gives {len(body.outputs)} values.",
+            f"for {len(types)} operands, it gives {len(body.values)} values.",
         )
     if not 0 <= attrs.output < count:
         raise GraphError("loop", f"output must lie in [0, {count}), got {attrs.output}.")
     check_body("loop", body, types, range(states, attrs.first_captured))
-    for k, node in enumerate(body.outputs[:states]):
+    for k, node in enumerate(body.values[:states]):
         if node.type != types[k]:
             raise GraphError(
                 "loop",
                 f"state {k} must keep its type, it begins as {types[k]} and becomes {node.type}.",
             )
     if attrs.has_condition:
-        _check_condition(types[states], body.outputs[-1].type)
+        _check_condition(types[states], body.values[-1].type)
     least = free_level(body)
     if attrs.level < least:
         raise GraphError(
@@ -71,7 +72,7 @@ def _infer(attrs: LoopAttrs, *types: TensorType) -> TensorType:
     check("loop", attrs, *types)
     if attrs.output == attrs.num_values:
         return TensorType((), INT64)
-    kind = body.outputs[attrs.output].type
+    kind = body.values[attrs.output].type
     if attrs.output < states:
         return kind
     return TensorType((attrs.trip, *kind.shape), kind.dtype)
@@ -88,7 +89,9 @@ def _requirements(attrs: LoopAttrs, *types: TensorType) -> Iterator[Requirement]
     for amount, text in guards(attrs.body):
         if attrs.step in atoms(amount):
             raise GraphError("loop", f"must hold in every iteration: {text}")
-        yield Requirement(amount, text)
+        before = checked_before(attrs, amount)
+        if before is not None:
+            yield Requirement(before, text)
 
 
 # ---------------------------------------------------------------- reference

@@ -16,6 +16,7 @@ import numpy as np
 from semel.ir import expr
 from semel.ir.graph import Graph
 from semel.ir.late import with_counts
+from semel.ops.entry import with_guards
 from semel.ops.evaluate import Array, evaluate_nodes
 
 
@@ -23,7 +24,7 @@ class StateReference:
     """A graph, what its states hold, and the held variables by name."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, _ = with_counts(graph)
+        self.graph = with_guards(with_counts(graph)[0])
         self.states: dict[str, Array] = {}
         self.held: dict[str, int] = {}
         self.reset()

@@ -9,15 +9,20 @@
 A captured value that is a constant seen through movement is the same whenever the body runs,
 and inside it can be folded, packed and read in whatever order suits. A state that no iteration
 changes is a captured value. Operands that no body reads any more are dropped, and so is a loop
-that never runs, and a branch that is decided. Nothing ever leaves a body.
+that never runs. A branch that is decided is no branch: what its body demands and finds out is
+demanded and found out by the graph around it. Nothing else ever leaves a body.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from semel.ir.graph import Graph, Node, make_node, rewrite
+from semel.ir.expr import Dim, LateVariable, substitute
+from semel.ir.graph import Graph, Node, attr_bodies, make_node, rewrite
+from semel.ir.late import in_order, substitute_graph
 from semel.ops.attrs import CondAttrs, LoopAttrs
 from semel.ops.bodies import body_operand, replace_operands, some_outputs, with_bodies
 from semel.passes.patterns import full, is_uniform, uniform
@@ -28,6 +33,7 @@ Improve = Callable[[Graph], Graph]
 def improve_bodies(graph: Graph, improve: Improve) -> Graph:
     """Apply `improve` to every body, with the constants that it captures inside."""
     done: dict[Graph, Graph] = {}
+    around = _Around(graph)
 
     def once(body: Graph) -> Graph:
         if body not in done:
@@ -39,10 +45,64 @@ def improve_bodies(graph: Graph, improve: Improve) -> Graph:
             case "loop":
                 return _improve_loop(node, once)
             case "cond":
-                return _improve_cond(node, once)
+                return _improve_cond(node, once, around)
         return None
 
-    return rewrite(graph, rule)
+    return around.with_insides(rewrite(graph, rule))
+
+
+class _Around:
+    """A graph, and what it takes over from the bodies that are run right in it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._names = {v.name for v in graph.late} | _names_inside(graph)
+        self._counts: dict[LateVariable, Node] = {}
+        self._guards: dict[Dim, str] = {}
+        self._known: dict[Graph, Graph] = {}
+
+    def run(self, body: Graph, operands: Sequence[Node]) -> tuple[Node, ...]:
+        """The values of a body, run once, right here."""
+        placed = _in_place(self._renamed(body), operands)
+        self._counts |= dict(zip(placed.late, placed.outputs, strict=False))
+        self._guards |= dict(placed.guards)
+        return placed.values
+
+    def _renamed(self, body: Graph) -> Graph:
+        """The body with names for its late variables that nothing here has."""
+        if not body.late:
+            return body
+        if body not in self._known:
+            by: dict[Any, LateVariable] = {}
+            for v in body.late:
+                fresh = (f"{v.name}_{i}" for i in itertools.count())
+                name = next(each for each in fresh if each not in self._names)
+                self._names.add(name)
+                by[v] = LateVariable(name, v.min, v.max, substitute(v.limit, by))
+            self._known[body] = substitute_graph(body, by)
+        return self._known[body]
+
+    def with_insides(self, graph: Graph) -> Graph:
+        """The graph with what was taken over, each count behind those that it needs."""
+        if not self._counts and not self._guards:
+            return graph
+        own = dict(zip(graph.late, graph.outputs, strict=False))
+        counts = in_order({**own, **self._counts})
+        first = len(graph.late)
+        return replace(
+            graph,
+            outputs=(*counts.values(), *graph.outputs[first:]),
+            names=(*(v.name for v in counts), *graph.names[first:]),
+            late=tuple(counts),
+            guards=tuple({**dict(graph.guards), **self._guards}.items()),
+        )
+
+
+def _names_inside(graph: Graph) -> set[str]:
+    """The names of all variables, of those too that bodies have for themselves."""
+    names = {v.name for v in graph.variables}
+    for body in (body for node in graph.nodes for body in attr_bodies(node.attrs)):
+        names |= _names_inside(body) | {v.name for v in body.late}
+    return names
 
 
 def _improve_loop(node: Node, improve: Improve) -> Node:
@@ -69,18 +129,18 @@ def _without_iterations(node: Node) -> Node:
     return full(0, node.type.dtype, node.type.shape)
 
 
-def _improve_cond(node: Node, improve: Improve) -> Node:
+def _improve_cond(node: Node, improve: Improve, around: _Around) -> Node:
     attrs: CondAttrs = node.attrs
     known = uniform(node.inputs[0])
     if known is not None:
         body = attrs.then if known.value else attrs.orelse
-        return _in_place(body, node.inputs).outputs[attrs.output]
+        return around.run(body, node.inputs)[attrs.output]
     node = with_bodies(node, lambda body: improve(_with_constants(body, node)))
     return _without_unread(node)
 
 
 def _in_place(body: Graph, operands: Sequence[Node]) -> Graph:
-    """The body, run once, right here."""
+    """The body over these nodes."""
     return replace_operands(body, {str(i): operand for i, operand in enumerate(operands)})
 
 
@@ -93,7 +153,7 @@ def _capture_unchanged(node: Node) -> Node:
     attrs: LoopAttrs = node.attrs
     same = [
         k
-        for k, output in enumerate(attrs.body.outputs[: attrs.num_states])
+        for k, output in enumerate(attrs.body.values[: attrs.num_states])
         if output.op.name == "input" and output.attrs.name == str(k)
     ]
     if attrs.output in same:
@@ -102,7 +162,7 @@ def _capture_unchanged(node: Node) -> Node:
         return node
     order = [k for k in range(len(node.inputs)) if k not in same] + same
     new = {str(old): body_operand(k, node.inputs[old].type) for k, old in enumerate(order)}
-    kept = [k for k in range(len(attrs.body.outputs)) if k not in same]
+    kept = [k for k in range(len(attrs.body.values)) if k not in same]
     changed = replace(
         attrs,
         body=replace_operands(some_outputs(attrs.body, kept), new),

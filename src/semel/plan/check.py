@@ -9,7 +9,7 @@ the guards without which an amount could not be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from semel.errors import (
@@ -18,17 +18,13 @@ from semel.errors import (
     UnsupportedError,
 )
 from semel.ir.expr import (
-    Dim,
     Variable,
-    divisors,
-    is_positive,
-    maximum,
     upper_bound,
     variables,
 )
 from semel.ir.types import BOOL, INT64
-from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
 from semel.plan.dependencies import find_fences, resolve_dependencies, topological_order
+from semel.plan.guards import all_guards
 from semel.plan.hazards import overlap
 from semel.plan.lanes import LaneChecker, check_lanes
 from semel.plan.parts import BlockKey, PlanParts
@@ -54,9 +50,6 @@ from semel.plan.variables import (
     check_late,
     check_loops,
     check_reserved,
-    count_ranges,
-    own_dims,
-    with_ranges,
 )
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import CustomFunction, custom_function_names, find_custom_function
@@ -98,6 +91,11 @@ def check_plan(
     _check_sizes(placed, scope, counters, buffers)
     _check_constants(program, placed, scope)
     _check_io(program, bounded, buffers)
+    # A maximum that is only a capacity may grow: it proves nothing.
+    exact = {v.variable.name: v.variable for v in (*plan_variables, *late)}
+    guards, guards_at = all_guards(
+        program, placed, plan_variables, late, RowScope({**exact, **counters}, functions, buffers)
+    )
     return PlanParts(
         program=program,
         device=device,
@@ -107,7 +105,8 @@ def check_plan(
         after=tuple(order.edges[i] for i in range(len(placed))),
         variables=plan_variables,
         late=late,
-        guards=_all_guards(program, placed, plan_variables, late, counters, functions, buffers),
+        guards=guards,
+        guards_at=guards_at,
         threads=threads,
         functions=functions,
     )
@@ -428,71 +427,6 @@ def _check_fixed_work(
                 f"tiles and sizes must not depend on a loop's counter, got {amount}.",
                 op=row.id,
             )
-
-
-def _all_guards(
-    program: Program,
-    placed: Sequence[Placed],
-    plan_variables: Sequence[PlanVariable],
-    late: Sequence[PlanVariable],
-    counters: Mapping[str, Variable],
-    functions: Mapping[str, CustomFunction],
-    buffers: Sequence[Buffer],
-) -> tuple[Guard, ...]:
-    """The guards that were given, and those without which an amount could not be used."""
-    # A maximum that is only a capacity may grow: it proves nothing.
-    exact = {v.variable.name: v.variable for v in (*plan_variables, *late)}
-    scope = RowScope({**exact, **counters}, functions, buffers)
-    amounts = [Amount("guard", message, expr, is_count=False) for expr, message in program.guards]
-    amounts += [
-        Amount(f"{kind} '{io.name}'", f"axis {axis}", dim)
-        for kind, ios in (("input", program.inputs), ("output", program.outputs))
-        for io in ios
-        for axis, dim in enumerate(io.type.shape)
-    ]
-    ranges = count_ranges(placed)
-    amounts += [_amount(*own, ranges) for p in placed for own in own_dims(p.row)]
-    exact |= ranges
-    amounts = [
-        a if isinstance(a.value, int) else replace(a, value=in_terms_of(exact, a.value))
-        for a in amounts
-    ]
-    for row in (p.row for p in placed):
-        if isinstance(row, PreparedKernel):
-            where, bound = f"op {row.id} ({row.kernel.name})", scope.bind(row)
-            amounts.append(Amount(where, "tiles", bound.tiles, most=MOST_TILES))
-            amounts += [Amount(where, "size", size) for size in bound.sizes_bytes]
-    bounded = bounded_variables(plan_variables, late)
-    known = {**bounded, **count_ranges(placed, bounded)}
-    tops = {name: variable.max for name, variable in known.items()}
-    divisions, counts = settle(amounts, tops)
-    own = {expr for expr, _ in program.guards}  # a plan from a file has them already
-    return (
-        *(guard for guard in divisions if guard[0] not in own),
-        *program.guards,
-        *(guard for guard in _limits(late) if guard[0] not in own),
-        *(guard for guard in counts if guard[0] not in own),
-    )
-
-
-def _amount(where: str, what: str, dim: Dim, counters: Mapping[str, Variable]) -> Amount:
-    """What a row computes itself. Trips are counts; where a counter decides, none below zero."""
-    value = with_ranges(dim, counters)
-    for divisor in divisors(value):
-        if any(v.name in counters for v in variables(divisor)) and not is_positive(divisor):
-            message = f"{what} = {dim} must divide by at least 1 in every iteration, got {divisor}."
-            raise PlanError(where, message)
-    is_counted = any(v.name in counters for v in variables(value))
-    return Amount(where, what, value, is_count=what == "trip" and not is_counted)
-
-
-def _limits(late: Sequence[PlanVariable]) -> Iterator[Guard]:
-    """What late variables are at most, where their own maxima do not say it."""
-    for each in late:
-        name, limit = each.variable.name, each.limit or 0
-        excess = maximum(each.variable - limit, 0)
-        if excess != 0:
-            yield excess, f"{name} must be at most {limit}"
 
 
 def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequence[Buffer]) -> None:

@@ -252,7 +252,8 @@ class _Linker:
         number = self._control(RowKind.REBIND, position, self._where(row))
         known = [self._parts.bounded[v.name] for v in row.variables]
         bounds = tuple((v.min, NO_LIMIT if v.max is None else v.max) for v in known)
-        self._made.table_rebinds.append(TableRebind(number, tuple(known), bounds))
+        guards = self._parts.guards_at.get(position, ())
+        self._made.table_rebinds.append(TableRebind(number, tuple(known), bounds, guards))
 
     def _where(self, row: PreparedOp) -> tuple[Place, ...]:
         """Where the buffers of a row lie: a base, or none, and bytes from there."""

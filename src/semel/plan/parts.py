@@ -31,7 +31,9 @@ class PlanParts:
     `blocks` has each list of rows in schedule order: of two rows that share bytes, the earlier
     one runs first. `after` are the positions that a row must follow by its dependencies.
     `variables` and `guards` are those of the program and of its rows together; `late` are the
-    variables that rebinds give values, in their order.
+    variables that rebinds give values, in their order. `guards_at` has the numbers of the guards
+    that a rebind checks, by its position; the others are checked at a bind, or where the last of
+    their late variables gets its value.
     """
 
     program: Program
@@ -43,6 +45,7 @@ class PlanParts:
     variables: tuple[PlanVariable, ...]
     late: tuple[PlanVariable, ...]
     guards: tuple[tuple[Dim, str], ...]
+    guards_at: Mapping[int, tuple[int, ...]]
     threads: int
     functions: Mapping[str, CustomFunction]
 
@@ -66,6 +69,12 @@ class PlanParts:
             yield position
             for number in range(len(self.ops[position].bodies)):
                 yield from self._order((position, number))
+
+    @property
+    def own_guards(self) -> tuple[tuple[Dim, str], ...]:
+        """The guards that no row checks."""
+        at_rows = {number for numbers in self.guards_at.values() for number in numbers}
+        return tuple(guard for i, guard in enumerate(self.guards) if i not in at_rows)
 
     def late_at(self, position: int) -> tuple[str, ...]:
         """The late variables that have values at a row: a rebind is before it, in a list around."""

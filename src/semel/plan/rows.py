@@ -430,6 +430,8 @@ class PreparedRebind(Row):
     that it is in. Each is at most `limits[i]`, an expression over variables that are known
     before, and lies in its own bounds; that, and the guards that hold one of them, is
     checked here, and a run in which something does not hold is over before any later row.
+    `guards` are checked here too, and only if the run comes here: pairs of an expression that must
+    be 0 and a sentence that says why. A rebind of no variables does nothing else.
     """
 
     kind = "rebind"
@@ -441,12 +443,15 @@ class PreparedRebind(Row):
     dependencies: tuple[int, ...] = ()
     device: str = ""
     lane: str = COMPUTE
+    guards: tuple[tuple[Dim, str], ...] = ()
 
     def __post_init__(self) -> None:
         where = _take_common(self)
         found = take_items(where, "variables", RuntimeVar, self.variables)
         given: tuple[Dim | None, ...] = self.limits or tuple(v.max_val for v in found)
-        if not len(found) == len(self.buffer_indices) == len(given) or not found:
+        guards = tuple(_take_guard(where, guard) for guard in self.guards)
+        is_empty = not found and not guards
+        if not len(found) == len(self.buffer_indices) == len(given) or is_empty:
             raise PlanError(
                 where,
                 f"a rebind needs one buffer and one limit for each variable, got {len(found)} "
@@ -458,11 +463,11 @@ class PreparedRebind(Row):
                 where, f"'{loose[0]}' must have a maximum or a limit.", variable=loose[0]
             )
         limits = tuple(take_dim(where, "limits", limit) for limit in given if limit is not None)
-        set_fields(self, variables=found, limits=limits)
+        set_fields(self, variables=found, limits=limits, guards=guards)
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        return self.limits
+        return (*self.limits, *(amount for amount, _ in self.guards))
 
     @property
     def is_fence(self) -> bool:
@@ -470,6 +475,8 @@ class PreparedRebind(Row):
 
     @property
     def name(self) -> str:
+        if not self.variables:
+            return f"check {', '.join(str(amount) for amount, _ in self.guards)}"
         return f"rebind {', '.join(v.name for v in self.variables)}"
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
@@ -480,6 +487,7 @@ class PreparedRebind(Row):
             **Row.encode(self, to),
             "variables": [to.dim(v.as_variable()) for v in self.variables],
             "limits": [to.dim(limit) for limit in self.limits],
+            "guards": [[to.dim(amount), text] for amount, text in self.guards],
         }
 
     @staticmethod
@@ -487,6 +495,10 @@ class PreparedRebind(Row):
         return PreparedRebind(
             variables=_read_vars(record, source),
             limits=tuple(source.dim(limit) for limit in as_list(record["limits"])),
+            guards=tuple(
+                (source.dim(amount), as_text(text))
+                for amount, text in (as_list(guard, 2) for guard in as_list(record["guards"]))
+            ),
             **_read_common(record),
         )
 
@@ -611,6 +623,14 @@ def _read_timed(record: Mapping[str, Any], source: RowReader) -> dict[str, Any]:
 
 def _read_fixed(record: Mapping[str, Any]) -> dict[str, int]:
     return {as_text(n): as_int(value) for n, value in dict(record.get("fixed", {})).items()}
+
+
+def _take_guard(where: str, guard: Any) -> tuple[Dim, str]:
+    if not isinstance(guard, (tuple, list)) or len(guard) != 2:
+        raise PlanError(
+            where, f"a guard must be a pair of a dim and a sentence, got {guard!r:.80}."
+        )
+    return take_dim(where, "guards", guard[0]), take(where, "guards", str, guard[1])
 
 
 def _read_vars(record: Mapping[str, Any], source: RowReader) -> tuple[RuntimeVar, ...]:

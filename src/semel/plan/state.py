@@ -62,7 +62,8 @@ class PlanState:
         """The variables by name: bound ones, and those that the last good run found out."""
         values = self.bound_values()
         if self._late and self.run.is_valid:
-            values |= self.late_values()
+            late = enumerate(self.late_values().items(), len(self._names))
+            values |= {name: value for i, (name, value) in late if self.run.was_told(i)}
         return values
 
     def bound_values(self) -> dict[str, int]:

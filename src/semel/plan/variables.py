@@ -96,7 +96,7 @@ def check_late(program: Program, placed: Sequence[Placed]) -> None:
     late = {var.name for p in placed for var in _told(p.row)}
     known: dict[str, tuple[Around, ...]] = {}
     for p in placed:
-        for name in _used(p.row):
+        for name in _used_before(p.row):
             lists = known.get(name)
             if name in late and (lists is None or p.around[: len(lists)] != lists):
                 raise VariableError(
@@ -108,6 +108,15 @@ def check_late(program: Program, placed: Sequence[Placed]) -> None:
     _check_late_shapes(program, known)
     for expr, message in program.guards:
         _check_late_guard(expr, message, known)
+
+
+def _used_before(row: PreparedOp) -> list[str]:
+    """The variables that a row needs the values of; a rebind's guards may hold its own."""
+    if not isinstance(row, PreparedRebind):
+        return _used(row)
+    limits, own = len(row.limits), {var.name for var in row.variables}
+    before = [v.name for dim in row.dims[:limits] for v in variables(dim)]
+    return before + [v.name for d in row.dims[limits:] for v in variables(d) if v.name not in own]
 
 
 def _told(row: PreparedOp) -> tuple[RuntimeVar, ...]:
@@ -199,9 +208,14 @@ def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str
 
 def own_dims(row: PreparedOp) -> Iterator[tuple[str, str, Dim]]:
     """The expressions that a row has itself: whose, what for, and which."""
-    what = {"loop": "trip", "rebind": "limit"}.get(row.kind, "value")
+    if isinstance(row, PreparedRebind):
+        for dim in row.limits:
+            yield f"op {row.id}", "limit", dim
+        for dim, text in row.guards:
+            yield f"op {row.id}", f"guard ({text})", dim
+        return
     for dim in row.dims:
-        yield f"op {row.id}", what, dim
+        yield f"op {row.id}", "trip" if row.kind == "loop" else "value", dim
 
 
 def check_reserved(where: str, name: str) -> None:

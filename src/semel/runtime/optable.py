@@ -100,13 +100,15 @@ class TableLoop:
 class TableRebind:
     """At `step`, a REBIND, `variables` get their values from the buffers of its row.
 
-    Each must lie in its `bounds`, and the guards that hold one of them must hold. If not, the
-    run is over with code VARIABLE or GUARD; late variables are numbered behind the bound ones.
+    Each must lie in its `bounds`, and the guards that hold one of them, and those of the numbers in
+    `guards`, must hold. If not, the run is over with code VARIABLE or GUARD; late variables are
+    numbered behind the bound ones.
     """
 
     step: int
     variables: tuple[Variable, ...]
     bounds: tuple[tuple[int, int], ...]
+    guards: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,16 @@ class OpTable:
 
     def _write_checks(self, guards: Sequence[Dim], inputs: Sequence[TableInput]) -> None:
         held: list[tuple[int, int]] = []
+        asked = {n: k for k, rebind in enumerate(self.rebinds) for n in rebind.guards}
         for number, guard in enumerate(guards):
             register = self._program.register(guard)
             when = self._program.when(register)
             if when >= len(self.rebinds):
                 raise InternalError("optable", f"guard {number} holds the counter of a loop.")
-            (held if when < 0 else self._points[when].guards).append((register, number))
+            at = asked.get(number, when)
+            if at != when:
+                self._program.check_holds(register, self.rebinds[at].step)
+            (held if at < 0 else self._points[at].guards).append((register, number))
         for parts, code in zip(self._points, self._program.late, strict=True):
             parts.num_checked = len(code)
         expected = [(1, *shape.shape) for shape in inputs]
@@ -410,6 +416,11 @@ class OpTable:
         A late variable has the value of the last run that came to its rebind, in range or not.
         """
         return int(self._registers[number])
+
+    def was_told(self, number: int) -> bool:
+        """Whether the last run came to the rebind of a late variable, by number as in `value`."""
+        at = self._program.when(number) * abi.POINT_WORDS + PointWord.ATTEMPT
+        return int(self._point_words[at]) == int(self.header[Header.ATTEMPTS])
 
     @property
     def marks(self) -> list[int]:

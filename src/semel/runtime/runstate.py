@@ -49,6 +49,10 @@ class RunState:
         """What a variable is in the run: late ones are numbered behind the bound ones."""
         return self._table.value(number)
 
+    def was_told(self, number: int) -> bool:
+        """Whether the last run found out what a late variable is."""
+        return self._table.was_told(number)
+
     @property
     def is_dirty(self) -> bool:
         """Whether a bind is due."""

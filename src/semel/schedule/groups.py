@@ -91,7 +91,9 @@ def build_schedule(
     """
     forced: dict[Node, Why] = {}
     while True:
-        whys = [why.IS_KEPT if name in kept else stored for name in graph.names]
+        whys = [why.TELLS_SIZE] * len(graph.late)
+        names = graph.names[len(graph.late) :]
+        whys += [why.IS_KEPT if name in kept else stored for name in names]
         try:
             return _Scheduler(graph, fusion, panel, whys, forced).run()
         except Conflict as conflict:
@@ -231,7 +233,7 @@ class _Scheduler:
         counter = Variable(step_name(attrs.level), 0, None if last is None else max(last - 1, 0))
         body = replace_steps(body, {attrs.step: counter})
         if attrs.has_condition:
-            body = Graph((*body.outputs, _number(counter + 1)))
+            body = body.with_values((*body.values, _number(counter + 1)))
         return LoopBody(self._inner(body, why.LEFT_BY_ITERATION), kept, counter)
 
     def _inner(self, body: Graph, stored: Why) -> Schedule:
@@ -590,7 +592,7 @@ class _Scheduler:
         """Compute `node` inside `group` and tell its operands at which indices."""
         group.inside.append(node)
         group.work += node.op.cost
-        for variable in _late_variables(node) if self.sized else ():
+        for variable in _late_variables(node) & self.sized.keys() if self.sized else ():
             self.sized[variable][group] = None
         for at in list(self.wanted[node].by[group]):
             if node.op.kind == "reduce":

@@ -40,6 +40,7 @@ class Reason:
 
 
 IS_OUTPUT = Why("output", "it is an output")
+TELLS_SIZE = Why("size", "it tells a size")
 IS_KEPT = Why("kept", "it is kept to be read")
 LEFT_BY_ITERATION = Why("iteration", "it is what an iteration leaves behind")
 SETS_STATE = Why("set_state", "a loop's state has a first value")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable, is_positive
-from semel.ir.graph import Graph, Node, make_node, no_scope
+from semel.ir.graph import Node, make_node, no_scope
 from semel.ir.types import BOOL, as_shape
-from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step, step_name
+from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step
 from semel.ops.bodies import free_level, replace_steps
 from semel.ops.loop import NO_LIMIT
 from semel.tensor.body import (
@@ -234,14 +234,13 @@ class _Loop:
         self.captured = closing.captured
         with no_scope():
             self.body = replace_steps(body, {step: loop_step(trip, self.level)})
-        _check_names(self.body)
 
     def results(self, backward: tuple[bool, ...]) -> list[Any]:
         first = () if self.condition is None else (self.condition,)
         operands = (*(t.node for t in self.initial), *first, *self.captured)
         nodes = [
             make_node("loop", operands, self._attrs(backward, k), origin=self.origin)
-            for k in range(len(self.body.outputs))
+            for k in range(len(self.body.values))
         ]
         return [wrap(node) for node in nodes]
 
@@ -268,12 +267,6 @@ def _checked_trip(where: str, what: str, trip: Any) -> Dim:
         raise GraphError(where, f"{what} must be an int or an expression, got {trip!r}.")
     (count,) = as_shape((trip,), where)
     return count
-
-
-def _check_names(body: Graph) -> None:
-    for variable in body.variables:
-        if variable.name.startswith(step_name(0)):
-            raise GraphError("loop", f"'{variable.name}' is a name that loops need for themselves.")
 
 
 def _checked_pair(returned: Any, num_states: int) -> tuple[list[Any], list[Any]]:

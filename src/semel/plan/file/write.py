@@ -116,7 +116,7 @@ def take_image(
             kept = data if data.any() else None
             is_own = memory.id in own_ids
             storages[memory.id] = Storage(memory.id, memory.size_bytes, is_own, kept, buffer.device)
-    program = replace(parts.program, variables=parts.variables, guards=parts.guards)
+    program = replace(parts.program, variables=parts.variables, guards=parts.own_guards)
     return PlanImage(program, parts.buffers, tuple(storages.values()), values, shapes, marks)
 
 
