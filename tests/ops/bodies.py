@@ -15,10 +15,13 @@ MAX_DEPTH = 2
 
 
 class Control:
-    """Draws tensors of one shape, and data for their inputs; numbers stay small and exact."""
+    """Draws tensors of one shape, and data for their inputs; numbers stay small and exact.
 
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
+    With `late`, some sizes on the way are found out by a run.
+    """
+
+    def __init__(self, data: st.DataObject, late: bool = False) -> None:
+        self.data, self.late = data, late
         self.trip = Variable("t", 0, 8)
         self.x = Tensor.input("x", (self.trip, SIZE))
         self.w = Tensor.input("w", (SIZE,))
@@ -68,6 +71,11 @@ class Control:
             lambda: a.sum() + b,
             lambda: a,
         ]
+        if self.late:
+            choices += [
+                lambda: a[a > b].sum() + b,
+                lambda: a.masked_select(b < a).sum() + semel.ones(b[b > 0].shape).sum() - a,
+            ]
         if steps:
             step = self.pick(steps)
             choices += [lambda: a + step, lambda: a[step % SIZE] + b, lambda: a * (step + 1)]

@@ -163,6 +163,13 @@ def test_reports_show_the_rebind() -> None:
     assert "late0=2" in str(plan.execute_profiled(limits=False))
 
 
+def test_a_mask_that_is_only_counted_may_need_a_sum() -> None:
+    x, w = Tensor.input("x", (3,)), Tensor.input("w", (3,))
+    plan = semel.ones(w[x.sum() + w > 0].shape).sum().prepare(threads=1)
+    got = plan(x=np.array([1, 2, -1], np.float32), w=np.array([-1, -2, -3], np.float32))
+    assert got == 1
+
+
 def test_a_loop_runs_as_often_as_a_run_finds_out() -> None:
     x = Tensor.input("x", (N,))
     selected = x[x > 0]

@@ -11,10 +11,11 @@ import pytest
 
 import semel
 from semel import Tensor, Variable
-from semel.errors import GraphError, IndexRangeError
+from semel.errors import GraphError, IndexRangeError, UnsupportedError, VariableError
 from semel.ir.graph import Graph, Node, attr_bodies, make_node
 from semel.ir.text import format_graph, parse_graph
 from semel.ir.verify import verify_graph
+from semel.ops.entry import with_guards
 from semel.ops.evaluate import evaluate
 from semel.ops.guards import guards
 from semel.passes import run_passes
@@ -120,10 +121,144 @@ def test_the_branch_that_is_not_taken_cannot_fail() -> None:
         value(y, {**inputs, "p": np.array(True)})
 
 
-def test_shapes_of_both_bodies_are_demanded() -> None:
+def test_what_a_body_demands_is_demanded_where_it_runs() -> None:
     x = Tensor.input("x", (N,))
     y = semel.cond(flag(), lambda: x.reshape(N // 4, 4).sum(), x.sum)
-    assert any("n" in str(amount) for amount, _ in guards(Graph((y.node,))))
+    graph = with_guards(Graph((y.node,)))
+    assert guards(graph) == graph.guards == ()
+    then, orelse = attr_bodies(graph.outputs[0].attrs)
+    assert [str(amount) for amount, _ in then.guards] == ["n - 4*(n // 4)"] and not orelse.guards
+    text = format_graph(graph)
+    assert 'guard n - 4*((n)//(4)) "reshape: the number' in text
+    assert format_graph(parse_graph(text)) == text
+    data = np.ones(7, np.float32)
+    assert value(y, {"p": np.array(False), "x": data}) == 7
+    with pytest.raises(VariableError, match=r"reshape: the number of elements .*Found n=7"):
+        value(y, {"p": np.array(True), "x": data})
+
+
+@pytest.mark.parametrize(("trip", "factor"), [(3, ""), (T, "*min(t, 1)")])
+def test_what_iterations_demand_is_demanded_once_if_there_is_one(trip: Any, factor: str) -> None:
+    x = Tensor.input("x", (N,))
+    body = lambda s, h: ([h[0] + (x * h[0]).reshape(N // 4, 4).sum()], [])  # noqa: E731
+    (y,), _ = Tensor.loop(trip, [Tensor(0.0)], body)
+    graph = with_guards(Graph((y.node,)))
+    amounts = [str(amount) for amount, text in graph.guards if "reshape" in text]
+    assert amounts == ([f"n{factor} - 4*(n // 4){factor}"] if factor else ["n - 4*(n // 4)"])
+    assert not next(attr_bodies(graph.outputs[0].attrs)).guards
+    if trip is T:
+        assert value(y, {"x": np.ones(7, np.float32)}, t=0) == 0
+    with pytest.raises(VariableError, match="reshape: the number of elements"):
+        value(y, {"x": np.ones(7, np.float32)}, **({"t": 2} if trip is T else {}))
+
+
+def test_what_a_conditional_loop_demands_stays_in_it() -> None:
+    x = Tensor.input("x", (N,))
+    y = semel.while_loop(lambda h: h < 5, lambda h: h + x.reshape(N // 4, 4).sum(), Tensor(0.0))
+    graph = with_guards(Graph((y.node,)))
+    assert graph.guards == () and len(next(attr_bodies(graph.outputs[0].attrs)).guards) == 1
+    with pytest.raises(VariableError, match="reshape"):
+        value(y, {"x": np.ones(7, np.float32)})
+    z = semel.while_loop(lambda h: h < 5, lambda h: h + x.reshape(N // 4, 4).sum(), x.sum())
+    assert value(z, {"x": np.ones(7, np.float32)}) == 7
+
+
+def test_what_a_decided_branch_demands_is_demanded_around_it() -> None:
+    x = Tensor.input("x", (N,))
+    y = semel.cond(True, lambda: x.reshape(N // 4, 4).sum(), x.sum)
+    graph = run_passes(with_guards(Graph((y.node,))), verify=True)
+    assert "cond" not in {n.op.name for n in graph.nodes}
+    assert [str(amount) for amount, _ in graph.guards] == ["n - 4*(n // 4)"]
+
+
+# ---------------------------------------------------------------- late sizes
+
+
+def positive(x: Tensor) -> Tensor:
+    return x[x > 0]
+
+
+def test_a_body_may_make_late_sizes() -> None:
+    x = Tensor.input("x", (N,))
+    y = semel.cond(flag(), lambda: positive(x).sum(), lambda: positive(-x).sum())
+    data = np.array([1, -2, 3], np.float32)
+    assert value(y, {"p": np.array(True), "x": data}) == 4
+    assert value(y, {"p": np.array(False), "x": data}) == 2
+    then, orelse = attr_bodies(y.node.attrs)
+    assert [v.name for v in then.late] == [v.name for v in orelse.late] == ["_late0_0"]
+    assert not Graph((y.node,)).late and [v.name for v in Graph((y.node,)).variables] == ["n"]
+    again = semel.cond(flag(), lambda: positive(x).sum(), lambda: positive(-x).sum())
+    assert again.node is y.node
+
+
+def test_late_sizes_of_nested_bodies_have_names_of_their_own() -> None:
+    """Both bodies select from their operand 1 by equal masks: by node they would be one size."""
+    x, z = Tensor.input("x", (N,)), Tensor.input("z", (N,))
+
+    def then() -> Tensor:
+        a = positive(x)
+        either: Tensor = semel.cond(a.sum() > 2, lambda: positive(z).sum() + a.sum(), a.sum)
+        return either
+
+    y = semel.cond(flag(), then, x.sum)
+    inputs = {"p": np.array(True), "x": np.array([1, 2, -3], np.float32)}
+    assert value(y, {**inputs, "z": np.array([5, -1, -1], np.float32)}) == 8
+
+
+def test_an_iteration_selects_by_its_state() -> None:
+    x = Tensor.input("x", (N,))
+    _, (sums,) = Tensor.loop(
+        3, [Tensor(0.0)], lambda s, h: ([h[0] + 1], [x[x > h[0]].sum() + x[x > 1].sum()])
+    )
+    data = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(value(sums, {"x": data}), [6 + 5, 5 + 5, 3 + 5])
+    (body,) = attr_bodies(sums.node.attrs)
+    assert len(body.late) == 1  # what no iteration changes is found out once, outside
+
+
+def test_sizes_alone_may_be_used_in_a_body() -> None:
+    x = Tensor.input("x", (N,))
+    y = semel.cond(flag(), lambda: semel.ones(positive(x).shape).sum(), lambda: 0.0)
+    data = np.array([1, -2, 3], np.float32)
+    assert value(y, {"p": np.array(True), "x": data}) == 2
+
+
+def test_a_decided_branch_gives_its_sizes_to_what_is_around_it() -> None:
+    x = Tensor.input("x", (N,))
+    arms = [lambda: positive(x).sum(), lambda: positive(-x).sum() * positive(x).sum()]
+    y = sum((semel.cond(True, arm, x.sum) for arm in arms), Tensor(0.0))
+    graph = run_passes(with_guards(Graph((y.node,))), verify=True)
+    assert "cond" not in {n.op.name for n in graph.nodes}
+    assert len({v.name for v in graph.late}) == len(graph.late) == 3
+    assert value(y, {"x": np.array([1, -2, 3], np.float32)}) == 4 + 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: semel.cond(flag(), lambda: positive(x), lambda: positive(x)),
+        lambda x: Tensor.loop(3, [x], lambda s, h: ([h[0] * 2], [positive(h[0])])),
+    ],
+)
+def test_what_a_body_gives_has_a_shape_that_is_known_before(make: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"must have a shape that is known before it runs"):
+        make(Tensor.input("x", (N,)))
+
+
+def test_sizes_that_must_agree_in_a_body_are_checked_there() -> None:
+    x, z = Tensor.input("x", (N,)), Tensor.input("z", (N,))
+    y = semel.cond(flag(), lambda: (positive(x) + positive(z)).sum() * 2, x.sum)
+    data = {"x": np.array([1, 2, -3], np.float32), "z": np.array([5, -1, -1], np.float32)}
+    assert value(y, {**data, "p": np.array(False)}) == 0
+    with pytest.raises(VariableError, match=r"add: dims 0 must agree.* Found _late0_0=2"):
+        value(y, {**data, "p": np.array(True)})
+
+
+def test_names_of_bodies_are_refused_for_variables() -> None:
+    n = Variable("_late0_0", 1, 4)
+    x = Tensor.input("x", (n,))
+    with pytest.raises(GraphError, match="'_late0_0' is a name that bodies need"):
+        semel.cond(flag(), lambda: x.sum() + 1, lambda: 0.0)
 
 
 @pytest.mark.parametrize(

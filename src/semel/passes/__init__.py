@@ -72,7 +72,7 @@ def _check(each: Pass, before: Graph, after: Graph) -> None:
     problems = verify_graph(after)
     problems += [
         f"output '{name}' was {old.type} and became {new.type}."
-        for name, old, new in zip(before.names, before.outputs, after.outputs, strict=True)
+        for (name, old), new in zip(before.results, after.values, strict=True)
         if old.type != new.type
     ]
     if problems:

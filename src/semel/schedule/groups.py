@@ -290,7 +290,7 @@ class _Scheduler:
     # ------------------------------------------------------------ reductions
 
     def _why_not_reduce(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
-        if node.attrs.chunk is not None:
+        if any(n.attrs.chunk is not None for n in (node, *group.reduces)):
             return why.PARTIAL
         if group.contract is not None:
             return why.BESIDE_CONTRACTION
