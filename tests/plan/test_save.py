@@ -248,7 +248,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     PreparedLoop: ("id counter trip body test dependencies buffer_indices device lane", ""),
     PreparedSignal: ("id signal value dependencies buffer_indices device lane", ""),
     PreparedWait: ("id signal value dependencies buffer_indices device lane", ""),
-    PreparedRebind: ("id variables buffer_indices limits dependencies device lane", ""),
+    PreparedRebind: ("id variables buffer_indices limits guards dependencies device lane", ""),
     PreparedCustomFunction: (
         "id kind attrs buffer_indices fixedvars dependencies runtime_vars device lane",
         "",
