@@ -185,9 +185,9 @@ def test_a_conditional_loop_demands_when_it_is_entered() -> None:
 def test_a_guard_over_a_size_around_is_checked_in_the_arm() -> None:
     a = x()[x() > 0]
     plan = semel.cond(flag(), a.max, a.sum).prepare(threads=1)
-    assert plan(x=np.float32([-1, -2]), p=NO) == 0
+    assert plan(x=np.array([-1, -2], np.float32), p=NO) == 0
     with pytest.raises(VariableError, match=r"cannot reduce no elements.*Found late0=0"):
-        plan(x=np.float32([-1, -2]), p=YES)
+        plan(x=np.array([-1, -2], np.float32), p=YES)
     assert plan(x=DATA, p=YES) == 5
 
 

@@ -140,7 +140,10 @@ def test_what_a_body_demands_is_demanded_where_it_runs() -> None:
 @pytest.mark.parametrize(("trip", "factor"), [(3, ""), (T, "*min(t, 1)")])
 def test_what_iterations_demand_is_demanded_once_if_there_is_one(trip: Any, factor: str) -> None:
     x = Tensor.input("x", (N,))
-    body = lambda s, h: ([h[0] + (x * h[0]).reshape(N // 4, 4).sum()], [])  # noqa: E731
+
+    def body(s: Any, h: Any) -> Any:
+        return [h[0] + (x * h[0]).reshape(N // 4, 4).sum()], []
+
     (y,), _ = Tensor.loop(trip, [Tensor(0.0)], body)
     graph = with_guards(Graph((y.node,)))
     amounts = [str(amount) for amount, text in graph.guards if "reshape" in text]

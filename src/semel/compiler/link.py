@@ -297,8 +297,9 @@ class _Rows:
         counts = {} if graph is None else graph.counts
         for argument in lowered.args if counts else ():
             node = argument.node if isinstance(argument, Slot) else argument
-            is_told = node in lowered.group.outputs and _scope(argument) is lowered.region
-            for variable in counts.get(node, ()) if is_told and node is not None else ():
+            if not isinstance(node, Node) or node not in lowered.group.outputs:
+                continue
+            for variable in counts.get(node, ()) if _scope(argument) is lowered.region else ():
                 self._here.told[variable] = self._number[argument]
         return PreparedKernel.call(
             self._take_position(),
