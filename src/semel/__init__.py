@@ -102,7 +102,20 @@ from semel.tensor.order import argsort, cumprod, cumsum, sort, topk
 from semel.tensor.random import dropout, key, manual_seed, rand, randint, randn, split_key
 from semel.tensor.realize import from_dlpack, prepare
 from semel.tensor.recurrent import gru, lstm, rnn
-from semel.tensor.reduce import argmax, argmin, logsumexp, mean, std, var
+from semel.tensor.reduce import (
+    all,
+    any,
+    argmax,
+    argmin,
+    logsumexp,
+    max,
+    mean,
+    min,
+    prod,
+    std,
+    sum,
+    var,
+)
 from semel.tensor.tensor import Tensor
 from semel.tensor.unary import (
     abs as absolute,
@@ -247,6 +260,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "__version__",
     "absolute",
     "acos",
+    "all",
+    "any",
     "arange",
     "argmax",
     "argmin",
@@ -314,9 +329,11 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "manual_seed",
     "masked_select",
     "matmul",
+    "max",
     "maximum",
     "mean",
     "meshgrid",
+    "min",
     "minimum",
     "no_recompiles",
     "nonzero",
@@ -327,6 +344,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "pad",
     "permute",
     "prepare",
+    "prod",
     "rand",
     "randint",
     "randn",
@@ -353,6 +371,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "square",
     "stack",
     "std",
+    "sum",
     "take",
     "take_along_axis",
     "tan",

@@ -59,7 +59,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[reshape] cannot turn [3,4] into [5,-1]."),
     ("reshape two -1", lambda: A.reshape(-1, -1), GraphError,
      "[reshape] cannot turn [3,4] into [-1,-1]."),
-    ("reshape float", lambda: A.reshape(3.0, 4), GraphError,
+    ("reshape float", lambda: A.reshape(3.0, 4), GraphError,  # type: ignore[arg-type]
      "[reshape] dims must be ints or Variables, got 3.0 in (3.0, 4)."),
     ("permute repeats", lambda: A.permute(0, 0), GraphError,
      "[permute] axes must be distinct, got (0, 0)."),
@@ -91,7 +91,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[split] sizes must add up to 3, got [1, 1]."),
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
     # shapes and dtypes
-    ("no shape", lambda: Tensor.input("x", None), GraphError,
+    ("no shape", lambda: Tensor.input("x", None), GraphError,  # type: ignore[arg-type]
      "[input] a shape must be ints or Variables, got None."),
     ("no dtype", lambda: Tensor.input("x", (2,), cast(Any, None)), GraphError,
      "[input] dtype must be one of"),
@@ -177,7 +177,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("cross_entropy", lambda: A.cross_entropy([0, 0, 0], reduction="max"), GraphError,
      "[cross_entropy] reduction must be mean, sum or none, got 'max'."),
     ("arange", lambda: semel.arange(0, 5, 0), GraphError, "[arange] step must not be 0."),
-    ("arange type", lambda: semel.arange("5"), GraphError,
+    ("arange type", lambda: semel.arange("5"), GraphError,  # type: ignore[arg-type]
      "[arange] bounds must be numbers or Variables, got '5'."),
     ("linspace", lambda: semel.linspace(0, 1, -1), GraphError,
      "[linspace] num must be an int >= 0, got -1."),

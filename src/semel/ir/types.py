@@ -196,7 +196,7 @@ class TensorType:
     __repr__ = __str__
 
 
-def as_shape(dims: Sequence[Any] | int | Dim, where: str = "shape") -> Shape:
+def as_shape(dims: Sequence[Any] | np.integer[Any] | Dim, where: str = "shape") -> Shape:
     """Check the dims of a shape: non-negative ints or expressions over variables."""
     if isinstance(dims, (int, np.integer, Variable, Expr, Fn, Index)):
         dims = (dims,)

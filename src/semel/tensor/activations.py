@@ -11,8 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.tensor.elementwise import binary, choose, unary
+from semel.tensor.elementwise import binary, choose
 from semel.tensor.handle import SYMBOLIC, TensorLike, lift, weak_kind
+from semel.tensor.unary import unary
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -109,10 +110,14 @@ def logsigmoid(x: TensorLike) -> Tensor:
     return -(-lift(x)).softplus()
 
 
-def softcap(x: TensorLike, cap: Any) -> Tensor:
+def softcap(x: TensorLike, cap: float) -> Tensor:
     """cap * tanh(x / cap): nearly x near 0, never beyond the cap."""
     x = lift(x)
-    if weak_kind(cap) not in ("i", "f") or isinstance(cap, SYMBOLIC) or not cap > 0:
+    if not _is_number(cap) or not cap > 0:
         raise GraphError("softcap", f"cap must be a number > 0, got {cap!r}.")
     inner: Tensor = x * (1 / cap)
     return binary(inner.tanh(), "mul", cap)
+
+
+def _is_number(value: Any) -> bool:
+    return weak_kind(value) in ("i", "f") and not isinstance(value, SYMBOLIC)

@@ -19,9 +19,12 @@ from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
 from semel.tensor.elementwise import binary, choose
 from semel.tensor.handle import (
     SYMBOLIC,
+    Dims,
     DTypeLike,
+    Number,
     TensorLike,
     convert,
+    is_integer,
     lift,
     scalar,
     weak_kind,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 
-def full(shape: Any, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+def full(shape: Dims, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     """Every element is `value`; Python numbers give float32, int64 or bool."""
     dims = as_shape(shape, "full")
     fill = lift(value)
@@ -43,17 +46,17 @@ def full(shape: Any, value: TensorLike, dtype: DTypeLike | None = None) -> Tenso
     return fill.broadcast_to(dims)
 
 
-def zeros(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+def zeros(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
     """Every element is 0."""
     return full(_dims(shape), 0, dtype)
 
 
-def ones(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+def ones(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
     """Every element is 1."""
     return full(_dims(shape), 1, dtype)
 
 
-def empty(*shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+def empty(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
     """Zeros: a lazy tensor has no memory to leave unset."""
     return zeros(*shape, dtype=dtype)
 
@@ -74,7 +77,9 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     return lift(x).full_like(1, dtype)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None) -> Tensor:
+def arange(
+    start: Number, stop: Number | None = None, step: Number = 1, dtype: DTypeLike | None = None
+) -> Tensor:
     """start, start+step, ... before stop; one argument counts from 0. int64, or float32."""
     first, end = (0, start) if stop is None else (start, stop)
     for bound in (first, end, step):
@@ -90,9 +95,9 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None 
     return convert(binary(binary(steps, "mul", step), "add", first), wanted)
 
 
-def linspace(start: float, stop: float, num: Any = 50, *, dtype: DTypeLike = "float32") -> Tensor:
+def linspace(start: float, stop: float, num: int = 50, *, dtype: DTypeLike = "float32") -> Tensor:
     """`num` even steps from start to stop, both included exactly."""
-    if not isinstance(num, (int, np.integer)) or num < 0:
+    if not is_integer(num) or num < 0:
         raise GraphError("linspace", f"num must be an int >= 0, got {num!r}.")
     wanted = as_dtype(dtype, "linspace")
     work = wanted if wanted.is_float else FLOAT32

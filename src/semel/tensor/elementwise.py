@@ -2,13 +2,10 @@
 
     x, y  --promote, broadcast-->  one elementwise node
 
-Two tables say what an op does to dtypes; the methods are their rows' names:
+`BINARY` says what an op does to dtypes, in the words of unary.py and two more:
 
-    float     integers and bool become float32 first (exp, sqrt, true division)
-    round     integers stay as they are: they are whole already (floor, ceil)
-    number    any dtype but bool (neg)
-    integer   integers and bool only (bitwise)
     any       whatever promotion gives (add, max, comparisons)
+    shift     integers only
 
 Integer division and remainder round down, as in Python and NumPy; by zero they give 0.
 Integer powers wrap; a negative integer power truncates towards 0.
@@ -22,14 +19,14 @@ anything else.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import bounds
-from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
+from semel.ir.types import BOOL, INT64, UINT64, mixes_signs
 from semel.tensor.handle import (
     SYMBOLIC,
     TensorLike,
@@ -42,19 +39,11 @@ from semel.tensor.handle import (
     weak_kind,
 )
 from semel.tensor.movement import broadcast, fill_value, stretch
+from semel.tensor.unary import check_dtype, full_bool
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
-UNARY: dict[str, str] = {
-    **dict.fromkeys(
-        ("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sigmoid", "gelu",
-         "sin", "cos", "tan", "asin", "acos", "atan",
-         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), "float"),
-    **dict.fromkeys(("floor", "ceil", "trunc", "rint"), "round"),
-    "neg": "number",
-    "not": "integer",
-}  # fmt: skip
 BINARY: dict[str, str] = {
     **dict.fromkeys(("add", "mul", "max", "min", "eq", "ne", "lt", "le", "gt", "ge"), "any"),
     **dict.fromkeys(("sub", "idiv", "imod"), "number"),
@@ -70,18 +59,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _ON_FLOATS = frozenset({"any", "number", "float"})  #: rules that floats satisfy
 _NUMBERS = (int, float)  #: but no bool, which is one of them by inheritance only
 _ON_BOOL = {"add": "or", "mul": "and"}  # as NumPy has it
-_NEEDS = {"number": "a number dtype", "integer": "integers or bool", "shift": "integers"}
-
-
-def unary(x: Tensor, op: str) -> Tensor:
-    """`op(x)`, with the dtypes that the table says."""
-    rule = UNARY[op]
-    if rule == "float" and not x.dtype.is_float:
-        return apply(op, convert(x, FLOAT32))
-    if rule == "round" and not x.dtype.is_float:
-        return x
-    _check_dtype(op, rule, [x])
-    return apply(op, x)
 
 
 def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tensor:
@@ -99,7 +76,7 @@ def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tens
     operands = promote(values, to_float=rule == "float")
     if rule == "number" and operands[0].dtype == BOOL and op != "sub":
         operands = [convert(t, INT64) for t in operands]
-    _check_dtype(op, rule, operands)
+    check_dtype(op, rule, operands)
     if operands[0].dtype == BOOL:
         op = _ON_BOOL.get(op, op)
     return apply(op, *broadcast(operands, op))
@@ -127,11 +104,6 @@ def _compare_apart(x: Tensor, op: str, other: TensorLike) -> Tensor | None:
         return binary(y, _MIRRORED[op], x)
     below = y < 0  # less than any unsigned element
     return choose(below, _COMPARE[op](0, -1), binary(x, op, convert(y, UINT64)))
-
-
-def full_bool(x: Tensor, value: bool) -> Tensor:
-    """The same truth for every element of x."""
-    return scalar(value, BOOL).broadcast_to(x.shape)
 
 
 # ------------------------------------------------------------ functions of two tensors
@@ -311,19 +283,3 @@ def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """x + weight * (end - x)."""
     x = lift(x)
     return x + lift(weight) * (lift(end) - x)
-
-
-def _check_dtype(op: str, rule: str, operands: Sequence[Tensor]) -> None:
-    dtype = operands[0].dtype
-    match rule:
-        case "number":
-            fits = dtype != BOOL
-        case "integer":
-            fits = not dtype.is_float
-        case "shift":
-            fits = dtype.is_integer
-        case _:
-            fits = True
-    if not fits:
-        types = " and ".join(str(t.type) for t in operands)
-        raise GraphError(op, f"needs {_NEEDS[rule]}, got {types}.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Sequence
-from functools import cache, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 TensorLike: TypeAlias = "Tensor | Array | np.generic | bool | int | float | Dim | Sequence[Any]"
+#: A dim, or the dims of several axes at once: `f(2, 3)` and `f((2, 3))` are the same call.
+Dims: TypeAlias = "Dim | np.integer[Any] | Sequence[Dim | np.integer[Any]]"
+#: One number: a bound, or a factor.
+Number: TypeAlias = "float | np.number[Any] | Dim"
 DTypeLike: TypeAlias = "DType | str | type | np.dtype[Any]"
 SYMBOLIC = (Variable, Expr, Fn, Index)
 _WEAK_KINDS = {bool: "b", int: "i", float: "f"}
@@ -52,12 +56,9 @@ _LARGEST_FLOAT = int(np.finfo(np.float64).max)
 # ------------------------------------------------------------ nodes become tensors
 
 
-@cache
 def tensor_class() -> type[Tensor]:
-    """The class, which is made after the functions that make tensors: see above."""
-    from semel.tensor.tensor import Tensor
-
-    return Tensor
+    """The class, which is made after the functions: by the time one is called, it is there."""
+    return semel.tensor.tensor.Tensor
 
 
 def wrap(node: Node) -> Tensor:
@@ -285,6 +286,11 @@ def _holds_typed(value: Any) -> bool:
 
 
 # ------------------------------------------------------------ arguments
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer of Python or NumPy."""
+    return isinstance(value, (int, np.integer))
 
 
 def whole_number(value: Any, name: str, where: str) -> int:

@@ -27,6 +27,7 @@ from semel.ops.attrs import (
     SliceAttrs,
 )
 from semel.tensor.handle import (
+    Dims,
     TensorLike,
     apply,
     convert,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------ shape
 
 
-def reshape(x: TensorLike, *shape: Any) -> Tensor:
+def reshape(x: TensorLike, *shape: Dims) -> Tensor:
     """The same elements in another shape; one dim may be -1."""
     x = lift(x)
     dims = _resolve(_flat(shape), x.size, x.shape)
@@ -107,7 +108,7 @@ def unflatten(x: TensorLike, axis: int, shape: Sequence[Dim]) -> Tensor:
 # ------------------------------------------------------------ order of axes
 
 
-def permute(x: TensorLike, *axes: Any) -> Tensor:
+def permute(x: TensorLike, *axes: int | Sequence[int]) -> Tensor:
     """Result axis i is axis `axes[i]` of this tensor."""
     x = lift(x)
     order = normalize_axes(_flat(axes), x.ndim, "permute")
@@ -118,12 +119,12 @@ def permute(x: TensorLike, *axes: Any) -> Tensor:
     return apply("permute", x, attrs=PermuteAttrs(order))
 
 
-def transpose(x: TensorLike, *axes: Any) -> Tensor:
+def transpose(x: TensorLike, *axes: int | Sequence[int] | None) -> Tensor:
     """NumPy's transpose (no axes: reverse them); two axes of a larger tensor swap."""
     x = lift(x)
     order = _flat(axes) if axes and axes[0] is not None else tuple(reversed(range(x.ndim)))
     if len(axes) == 2 and x.ndim != 2:
-        return x.swapaxes(*axes)
+        return x.swapaxes(*_flat(axes))
     return x.permute(order)
 
 
@@ -162,7 +163,7 @@ def matrix_transpose(x: TensorLike) -> Tensor:
 # ------------------------------------------------------------ broadcasting
 
 
-def broadcast_to(x: TensorLike, *shape: Any) -> Tensor:
+def broadcast_to(x: TensorLike, *shape: Dims) -> Tensor:
     """Stretch axes of literal size 1, and add axes in front, to reach `shape`."""
     return reach(lift(x), as_shape(_flat(shape), "broadcast_to"), "broadcast_to")
 
@@ -192,7 +193,7 @@ def of_shape(x: Tensor, shape: Shape, where: str, name: str) -> Tensor:
     return x.broadcast_to(shape)
 
 
-def expand(x: TensorLike, *shape: Any) -> Tensor:
+def expand(x: TensorLike, *shape: Dims) -> Tensor:
     """`broadcast_to`, where -1 keeps an axis as it is."""
     x = lift(x)
     wanted = _flat(shape)
@@ -359,7 +360,7 @@ def repeat(x: TensorLike, repeats: int | Dim, axis: int | None = None) -> Tensor
     return wide.broadcast_to(shape).flatten(i, i + 1)
 
 
-def tile(x: TensorLike, *repeats: Any) -> Tensor:
+def tile(x: TensorLike, *repeats: Dims) -> Tensor:
     """The whole tensor repeated along each axis, as np.tile."""
     x = lift(x)
     counts = as_shape(_flat(repeats), "tile")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
 from semel.ir.types import FLOAT32, INT8, INT32, UINT8, DType, as_dtype
-from semel.tensor.elementwise import unary
 from semel.tensor.handle import (
     DTypeLike,
     TensorLike,
@@ -25,6 +24,7 @@ from semel.tensor.handle import (
     weak_scalar,
 )
 from semel.tensor.movement import fill_value, stretch
+from semel.tensor.unary import unary
 from semel.tensor.window import Padding, PerAxis, windows
 
 if TYPE_CHECKING:

@@ -27,7 +27,17 @@ from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dt
 from semel.locks import make_lock
 from semel.ops.attrs import RandomBitsAttrs
 from semel.tensor.elementwise import choose
-from semel.tensor.handle import DTypeLike, TensorLike, apply, constant, convert, lift, scalar
+from semel.tensor.handle import (
+    Dims,
+    DTypeLike,
+    TensorLike,
+    apply,
+    constant,
+    convert,
+    is_integer,
+    lift,
+    scalar,
+)
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -73,9 +83,9 @@ def manual_seed(seed: int) -> None:
     _default.restart(seed)
 
 
-def key(seed: Any) -> Tensor:
+def key(seed: int) -> Tensor:
     """The key of a seed in [0, 2**64)."""
-    if not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 1 << 64:
+    if not is_integer(seed) or not 0 <= int(seed) < 1 << 64:
         raise GraphError("key", f"seed must be an int in [0, 2**64), got {seed!r}.")
     words = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
     return constant(np.array(words, np.uint32))
@@ -123,14 +133,14 @@ def _wide(words: list[Tensor]) -> Tensor:
     return (convert(words[0], UINT64) << 32) | convert(words[1], UINT64)
 
 
-def rand(*shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
+def rand(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
     """Uniform in [0, 1)."""
     wanted = _float_dtype(dtype, "rand")
     words = _words(key, 2 if wanted == FLOAT64 else 1, _shape(shape, "rand"))
     return _uniform(words, wanted)
 
 
-def randn(*shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
+def randn(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
     """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
     wanted = _float_dtype(dtype, "randn")
     work = FLOAT64 if wanted == FLOAT64 else FLOAT32
@@ -144,7 +154,7 @@ def randn(*shape: Any, key: TensorLike | None = None, dtype: DTypeLike = "float3
 def randint(
     low: int,
     high: int,
-    shape: Any = (),
+    shape: Dims = (),
     *,
     key: TensorLike | None = None,
     dtype: DTypeLike = "int64",

@@ -48,7 +48,7 @@ from semel.tensor import (
 )
 from semel.tensor import realize as values
 from semel.tensor.elementwise import binary
-from semel.tensor.handle import DTypeLike, TensorLike, apply, as_array, constant, given_value
+from semel.tensor.handle import Dims, DTypeLike, TensorLike, apply, as_array, constant, given_value
 from semel.tensor.realize import value_of
 
 _SHOWN_ELEMENTS = 64
@@ -88,7 +88,7 @@ class Tensor:
         self._node, self._value = made._node, made._value
 
     @staticmethod
-    def input(name: str, shape: Any, dtype: DTypeLike = "float32") -> Tensor:
+    def input(name: str, shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
         """A tensor that the caller passes at every run, by name."""
         _check_name(name, "input")
         kind = TensorType(as_shape(shape, "input"), as_dtype(dtype, "input"))
@@ -271,11 +271,9 @@ class Tensor:
     def __pos__(self) -> Tensor:
         return self
 
-    def __invert__(self) -> Tensor:
-        return elementwise.unary(self, "not")
-
     __neg__ = unary.neg
     __abs__ = unary.abs
+    __invert__ = unary.bitwise_not
 
     # ------------------------------------------------------------ indices and rows
 

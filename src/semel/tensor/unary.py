@@ -2,21 +2,68 @@
 
     sqrt exp log sin cos tanh erf sigmoid floor round isnan ...
 
-What they do to dtypes is a row in `UNARY` (elementwise.py).
+`UNARY` says what an op does to dtypes:
+
+    float     integers and bool become float32 first (exp, sqrt)
+    round     integers stay as they are: they are whole already (floor, ceil)
+    number    any dtype but bool (neg)
+    integer   integers and bool only (bitwise)
 """
 
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
-from semel.ir.types import BOOL
-from semel.tensor.elementwise import full_bool, unary
-from semel.tensor.handle import TensorLike, apply, convert, lift, whole_number
+from semel.ir.types import BOOL, FLOAT32
+from semel.tensor.handle import TensorLike, apply, convert, lift, scalar, whole_number
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
+
+UNARY: dict[str, str] = {
+    **dict.fromkeys(
+        ("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sigmoid", "gelu",
+         "sin", "cos", "tan", "asin", "acos", "atan",
+         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), "float"),
+    **dict.fromkeys(("floor", "ceil", "trunc", "rint"), "round"),
+    "neg": "number",
+    "not": "integer",
+}  # fmt: skip
+_NEEDS = {"number": "a number dtype", "integer": "integers or bool", "shift": "integers"}
+
+
+def unary(x: Tensor, op: str) -> Tensor:
+    """`op(x)`, with the dtypes that the table says."""
+    rule = UNARY[op]
+    if rule == "float" and not x.dtype.is_float:
+        return apply(op, convert(x, FLOAT32))
+    if rule == "round" and not x.dtype.is_float:
+        return x
+    check_dtype(op, rule, [x])
+    return apply(op, x)
+
+
+def check_dtype(op: str, rule: str, operands: Sequence[Tensor]) -> None:
+    """Raise unless the operands, of one dtype, satisfy the rule."""
+    dtype = operands[0].dtype
+    match rule:
+        case "number":
+            fits = dtype != BOOL
+        case "integer":
+            fits = not dtype.is_float
+        case "shift":
+            fits = dtype.is_integer
+        case _:
+            fits = True
+    if not fits:
+        types = " and ".join(str(t.type) for t in operands)
+        raise GraphError(op, f"needs {_NEEDS[rule]}, got {types}.")
+
+
+# ------------------------------------------------------------ arithmetic
 
 
 def neg(x: TensorLike) -> Tensor:
@@ -191,6 +238,11 @@ def rsqrt(x: TensorLike) -> Tensor:
     return 1 / lift(x).sqrt()
 
 
+def full_bool(x: Tensor, value: bool) -> Tensor:
+    """The same truth for every element of x."""
+    return scalar(value, BOOL).broadcast_to(x.shape)
+
+
 def isnan(x: TensorLike) -> Tensor:
     """Where the elements are NaN."""
     x = lift(x)
@@ -218,4 +270,4 @@ def logical_not(x: TensorLike) -> Tensor:
 
 def bitwise_not(x: TensorLike) -> Tensor:
     """The bits turned around; of bool, the opposite."""
-    return ~lift(x)
+    return unary(lift(x), "not")
