@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-import semel.ops  # noqa: F401  (registers the op table)
+import semel.ops  # registers the op table
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 from semel.ir.graph import Node, Storage, make_node
@@ -36,6 +36,7 @@ from semel.runtime.interop import read_array
 from semel.tensor.origin import user_origin
 
 if TYPE_CHECKING:
+    import semel.tensor.tensor  # noqa: TC004  (looked up when `tensor_class` is called)
     from semel.tensor.tensor import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
