@@ -314,7 +314,7 @@ def test_long_sum_is_cut_into_runs() -> None:
     )
 
 
-def test_kept_axes_come_first_and_half_types_round_once() -> None:
+def test_kept_axes_stay_where_they_are_and_half_types_round_once() -> None:
     check(
         split_large_reductions,
         """
@@ -326,13 +326,30 @@ def test_kept_axes_come_first_and_half_types_round_once() -> None:
         """
         variable n in [1, inf]
         %0 = input "x" : bf16[n,4]
-        %1 = permute %0 {axes=(1, 0)} : bf16[4,n]
-        %2 = cast %1 {dtype=f32} : f32[4,n]
-        %3 = reduce_partial %2 {axis=1, chunk=16384, combine="sum"} : f32[4,((n + 16383)//(16384))]
-        %4 = reduce_sum %3 {axes=(1,)} : f32[4,1]
-        %5 = cast %4 {dtype=bf16} : bf16[4,1]
+        %1 = reshape %0 {shape=(1, n, 4)} : bf16[1,n,4]
+        %2 = cast %1 {dtype=f32} : f32[1,n,4]
+       %3 = reduce_partial %2 {axis=1, chunk=16384, combine="sum"} : f32[1,((n + 16383)//(16384)),4]
+        %4 = reduce_sum %3 {axes=(1,)} : f32[1,1,4]
+        %5 = cast %4 {dtype=bf16} : bf16[1,1,4]
         %6 = reshape %5 {shape=(1, 4)} : bf16[1,4]
         output %6
+        """,
+    )
+
+
+def test_of_several_axes_the_innermost_is_cut() -> None:
+    check(
+        split_large_reductions,
+        """
+        %0 = input "x" : f32[5,3,20000]
+        %1 = reduce_sum %0 {axes=(0, 2)} : f32[1,3,1]
+        output %1
+        """,
+        """
+        %0 = input "x" : f32[5,3,20000]
+        %1 = reduce_partial %0 {axis=2, chunk=16384, combine="sum"} : f32[5,3,2]
+        %2 = reduce_sum %1 {axes=(0, 2)} : f32[1,3,1]
+        output %2
         """,
     )
 

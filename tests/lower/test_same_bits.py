@@ -117,3 +117,45 @@ def test_a_deep_convolution_in_parts_gives_the_same_bits() -> None:
     n = Variable("n", 1, 2)
     batch = Tensor.input("x", (n, 1024, 5, 5), "float32").conv2d(Tensor(weight), padding=1)
     assert bits(batch.prepare()(x=x)) == bits(fixed)
+
+
+#: Sums over an axis of n elements, kept beside k others.
+LONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": lambda x: x.sum(1),
+    "products": lambda x: (x * x).sum(1),
+    "softmax": lambda x: x.softmax(-1),
+    "mean": lambda x: x.mean(1),
+    "maxima": lambda x: x.max(1),
+    "columns": lambda x: x.T.sum(0),
+    "column_products": lambda x: (x.T * 2 * x.T).sum(0),
+    "column_softmax": lambda x: x.T.softmax(0),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_sums_are_the_same_whatever_is_known_of_sizes(name: str) -> None:
+    """Split into kernels or not: runs of 16384 elements, added in order."""
+    function = LONG[name]
+    n, k = Variable("n", 1, 70_000), Variable("k", 1, 40)
+    shapes: list[Callable[[int, int], tuple[int | Variable, int | Variable]]] = [
+        lambda rows, length: (rows, length),
+        lambda rows, length: (rows, n),
+        lambda rows, length: (k, length),
+        lambda rows, length: (k, n),
+    ]
+    for rows, length in ((2, 100), (2, 16384), (3, 16385), (2, 40_000), (9, 20_000)):
+        x = RNG.standard_normal((rows, length)).astype(np.float32)
+        found = {
+            bits(function(Tensor.input("x", shape(rows, length))).prepare(threads=1)(x=x))
+            for shape in shapes
+        }
+        assert len(found) == 1, (rows, length)
+
+
+def test_runs_of_several_axes_are_added_in_order() -> None:
+    b = Variable("b", 1, 20)
+    x = RNG.standard_normal((3, 2, 20_000)).astype(np.float32)
+    few = Tensor.input("x", (3, 2, 20_000)).sum((0, 2)).prepare()(x=x)
+    many = Tensor.input("x", (3, b, 20_000)).sum((0, 2)).prepare()(x=x)
+    assert bits(few) == bits(many)
+    np.testing.assert_allclose(few, x.astype(np.float64).sum((0, 2)), atol=1e-2)

@@ -8,6 +8,9 @@ left; what remains of the elements goes to lane k % R; these lanes are joined by
 what the accumulator held before the loop comes first of all. L and R count *logical* lanes: a wide
 register carries several, a narrow machine takes several registers. No machine may change them.
 
+A long row is taken in runs of `RUN` elements, each shared by lanes, whose sums are added in order:
+any core may then take a run, in a kernel of its own or not, and no bit changes.
+
 Integers, bools, and the places of extremes come out the same in any order: there a target may
 choose the lanes.
 """
@@ -24,6 +27,9 @@ from semel.kernel.ir import Local, Statement, walk_statements, walk_values
 TOTAL_BITS = 2048
 #: Partial sums that take what does not fill all lanes.
 REST_BITS = 512
+
+#: Elements of one run. 16 Ki floats are 64 KiB: long enough to hide what starting a run costs.
+RUN = 16384
 
 #: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
 #: chains hide latency, but more of them than registers can hold would spill.

@@ -13,13 +13,16 @@ its accumulators live here or in registers (`loops`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from semel.ir.expr import Dim, Index, ceildiv, minimum, product, upper_bound
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
+from semel.kernel.lanes import RUN, joining
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
+from semel.passes.decompose import is_longer_than_a_run
 
 #: Columns of one block: a few kilobytes of every row, with accumulators in the first-level cache.
 BLOCK = 1024
@@ -54,28 +57,76 @@ def stream_columns(
         return ir.Loop(own, start, stop, substitute_indices(body, {column: own}), lanes)
 
     place = column - start
-    clear = [
-        ir.Store(totals[u.locals[0]], place, ir.start_value(u.combine, u.locals[0].dtype))
-        for u in updates
-    ]
-    # Indices from memory are bound once per row: then rows go in one by one.
-    whole = 0 if prelude else along.extent // ROWS
-    block = Index(names("q"), along.extent // ROWS)
-    several = [_add_rows(u, totals[u.locals[0]], place, along, block) for u in updates]
-    single = [_add_rows(u, totals[u.locals[0]], place, along, None) for u in updates]
-    body: list[Statement] = [
-        sweep(clear),
-        ir.Loop(block, 0, whole, (sweep([s for g in several for s in g]),)),
-        ir.Loop(
-            along,
-            whole * ROWS,
-            along.extent,
-            (sweep([*prelude, *(s for g in single for s in g)]),),
-        ),
-        sweep(_read_totals(finals, totals, place)),
-    ]
+
+    def clear(buffers: Mapping[Local, Buffer]) -> ir.Loop:
+        return sweep(
+            [
+                ir.Store(buffers[u.locals[0]], place, ir.start_value(u.combine, u.locals[0].dtype))
+                for u in updates
+            ]
+        )
+
+    def add(buffers: Mapping[Local, Buffer], first: Dim, last: Dim) -> list[Statement]:
+        """Rows [first, last), four at a time, then the rest."""
+        # Indices from memory are bound once per row: then rows go in one by one.
+        whole = first // ROWS if prelude else last // ROWS
+        block = Index(names("q"), along.extent // ROWS)
+        several = [_add_rows(u, buffers[u.locals[0]], place, along, block) for u in updates]
+        single = [_add_rows(u, buffers[u.locals[0]], place, along, None) for u in updates]
+        row = [*prelude, *(s for g in single for s in g)]
+        return [
+            ir.Loop(block, first // ROWS, whole, (sweep([s for g in several for s in g]),)),
+            ir.Loop(along, whole * ROWS, last, (sweep(row),)),
+        ]
+
+    scratch = list(totals.values())
+    if is_longer_than_a_run(along.extent):
+        parts = {
+            u.locals[0]: Buffer(f"s{len(scratch) + i}", u.locals[0].dtype, BLOCK, "s")
+            for i, u in enumerate(updates)
+        }
+        scratch += parts.values()
+        run = Index(names("q"), ceildiv(along.extent, RUN))
+        rows = add(parts, run * RUN, minimum(run * RUN + RUN, along.extent))
+        joined = [s for u in updates for s in _join_run(u, totals, parts, place)]
+        sums: list[Statement] = [ir.Loop(run, 0, run.extent, (clear(parts), *rows, sweep(joined)))]
+    else:
+        sums = add(totals, 0, along.extent)
+    body = [clear(totals), *sums, sweep(_read_totals(finals, totals, place))]
     result = substitute_indices(body, split_rows(tile // blocks, rest))
-    return tile, list(totals.values()), result
+    return tile, scratch, result
+
+
+def run_sums(
+    body: Sequence[Statement], names: Names
+) -> tuple[tuple[Statement, ...], list[Statement], list[Statement]]:
+    """The body with sums of its own, what stands before a run of it, and what adds them up."""
+    before: list[Statement] = []
+    after: list[Statement] = []
+    own: list[Statement] = []
+    for statement in body:
+        if not isinstance(statement, ir.Reduce) or len(statement.locals) > 1:
+            own.append(statement)
+            continue
+        part = Local(names("a"), statement.locals[0].dtype)
+        before.append(ir.Declare(part, ir.start_value(statement.combine, part.dtype)))
+        own.append(replace(statement, locals=(part,)))
+        combine = joining(statement.combine)
+        after.append(ir.Reduce(statement.locals, combine, (ir.local(part),)))
+    return tuple(own), before, after
+
+
+def _join_run(
+    update: ir.Reduce, totals: Mapping[Local, Buffer], parts: Mapping[Local, Buffer], place: Dim
+) -> list[Statement]:
+    """Add what a run has found to what there is."""
+    local = update.locals[0]
+    sum_ = Local(f"{local.name}_all", local.dtype)
+    return [
+        ir.Declare(sum_, ir.load(totals[local], place)),
+        ir.Reduce((sum_,), joining(update.combine), (ir.load(parts[local], place),)),
+        ir.Store(totals[local], place, ir.local(sum_)),
+    ]
 
 
 def _add_rows(

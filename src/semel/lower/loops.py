@@ -39,8 +39,9 @@ from semel.ir.target import Target
 from semel.ir.types import INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
+from semel.kernel.lanes import RUN, widest_total
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.columns import ROWS, four_rows, is_worth_streaming, stream_columns
+from semel.lower.columns import ROWS, four_rows, is_worth_streaming, run_sums, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, value_atoms
 from semel.lower.lowered import (
     Lowered,
@@ -55,6 +56,7 @@ from semel.lower.turned import find_turn, tile_turned
 from semel.lower.windows import block_places, can_block
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import stored_at, stored_shape
+from semel.passes.decompose import adds_runs, is_longer_than_a_run
 from semel.schedule.group import DEAR, Group
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
@@ -165,7 +167,8 @@ class _Lowering:
             return False
         if len(phases[0].reduces) != len(self.group.reduces) or len(phases[0].loops) != 1:
             return False
-        if any(ir.COMBINES[combine_of(n)].num_locals > 1 for n in self.group.reduces):
+        kinds = [ir.COMBINES[combine_of(n)] for n in self.group.reduces]
+        if any(k.num_locals > 1 for k in kinds) or any(map(adds_runs, self.group.reduces)):
             return False
         return is_worth_streaming(phases[0].loops[0].extent, self.outer[-1].extent)
 
@@ -225,7 +228,8 @@ class _Lowering:
         """Reductions of one level that walk the same elements share one loop."""
         groups: dict[object, list[Node]] = {}
         for node in reduces:
-            key = (node.inputs[0].type.shape, node.attrs.axes, self._kept_index(node))
+            axes = node.attrs.axes
+            key = (node.inputs[0].type.shape, axes, self._kept_index(node), adds_runs(node))
             groups.setdefault(key, []).append(node)
         return list(groups.values())
 
@@ -466,29 +470,89 @@ class _Lowering:
         self, loops: list[Index], body: tuple[Statement, ...], phase: _Phase
     ) -> tuple[Statement, ...]:
         """The phase's loops around its body, innermost last."""
+        if not loops:
+            return body
         trips = product(loop.extent for loop in loops)
         is_short = isinstance(trips, int) and trips <= MAX_UNROLLED and len(loops) > 1
-        for depth, loop in enumerate(reversed(loops)):
-            lanes = self._lanes if depth == 0 and not self._is_column_mode else 1
-            is_chunk = phase.stop is not None
-            start = phase.start if is_chunk else 0
-            stop = phase.stop if phase.stop is not None else loop.extent
-            unroll = is_short and self._is_column_mode and not is_chunk
-            if depth == 0 and self._is_column_mode and not is_chunk and _only_accumulates(body):
-                body = self._by_fours(loop, body, unroll)
-            else:
-                body = (ir.Loop(loop, start, stop, body, lanes, unroll),)
+        unroll = is_short and self._is_column_mode and phase.stop is None
+        *outer, last = loops
+        if phase.stop is not None:
+            body = self._run(last, body, phase, phase.start, phase.stop, unroll)
+        elif self._has_runs(last, body, phase, is_alone=not outer):
+            body = self._in_runs(last, body, phase)
+        else:
+            body = self._run(last, body, phase, 0, last.extent, unroll)
+        for loop in reversed(outer):
+            body = (ir.Loop(loop, 0, loop.extent, body, unroll=unroll),)
         return body
 
+    def _run(
+        self,
+        loop: Index,
+        body: tuple[Statement, ...],
+        phase: _Phase,
+        start: Dim,
+        stop: Dim,
+        unroll: bool = False,
+    ) -> tuple[Statement, ...]:
+        """Elements [start, stop) of the innermost loop; a run starts at a multiple of four."""
+        if any(adds_runs(n) for n in phase.reduces):
+            return (ir.Loop(loop, start, stop, body),)
+        if not self._is_column_mode:
+            return (ir.Loop(loop, start, stop, body, self._lanes),)
+        if not _goes_by_fours(body):
+            return (ir.Loop(loop, start, stop, body, unroll=unroll),)
+        return self._by_fours(loop, body, start, stop, unroll)
+
     def _by_fours(
-        self, loop: Index, body: tuple[Statement, ...], unroll: bool
+        self, loop: Index, body: tuple[Statement, ...], start: Dim, stop: Dim, unroll: bool
     ) -> tuple[Statement, ...]:
         """Four rows at a time, so that one addition need not wait for the last."""
         block = Index(self.names("q"), loop.extent // ROWS)
-        steps = [four_rows(s, loop, block) for s in body if isinstance(s, ir.Reduce)]
-        main = ir.Loop(block, 0, loop.extent // ROWS, tuple(steps), unroll=unroll)
-        rest = ir.Loop(loop, loop.extent // ROWS * ROWS, loop.extent, body, unroll=unroll)
+        stores = [s for s in body if not isinstance(s, ir.Reduce)]
+        steps = [
+            *(
+                s
+                for offset in range(ROWS)
+                for s in substitute_indices(stores, {loop: block * ROWS + offset})
+            ),
+            *(four_rows(s, loop, block) for s in body if isinstance(s, ir.Reduce)),
+        ]
+        main = ir.Loop(block, start // ROWS, stop // ROWS, tuple(steps), unroll=unroll)
+        rest = ir.Loop(loop, stop // ROWS * ROWS, stop, body, unroll=unroll)
         return tuple(each for each in (main, rest) if each.start != each.stop)
+
+    def _has_runs(
+        self, loop: Index, body: tuple[Statement, ...], phase: _Phase, *, is_alone: bool
+    ) -> bool:
+        """Whether sums along a loop are taken in runs: by what it may be, not what it is.
+
+        Columns of several axes are added as one.
+        """
+        is_sum = widest_total(ir.Loop(loop, 0, loop.extent, body)) is not None
+        is_taken = is_sum and not any(adds_runs(n) for n in phase.reduces)
+        return (
+            is_taken
+            and is_longer_than_a_run(loop.extent)
+            and (is_alone or not self._is_column_mode)
+        )
+
+    def _in_runs(
+        self, loop: Index, body: tuple[Statement, ...], phase: _Phase
+    ) -> tuple[Statement, ...]:
+        """A run after the other, each with sums of its own, which are added in order.
+
+        In rows the vector loop adds its lanes' sum to what there is; columns say so themselves.
+        """
+        run = Index(self.names("q"), ceildiv(loop.extent, RUN))
+        start = run * RUN
+        stop = minimum(start + RUN, loop.extent)
+        before: list[Statement] = []
+        after: list[Statement] = []
+        if self._is_column_mode:
+            body, before, after = run_sums(body, self.names)
+        inner = self._run(loop, body, phase, start, stop)
+        return (ir.Loop(run, 0, run.extent, (*before, *inner, *after)),)
 
     # ------------------------------------------------------------ vectors and tiles
 
@@ -607,12 +671,16 @@ def updates_last(outputs: Sequence[Node]) -> list[Node]:
     return sorted(outputs, key=lambda node: node.op.kind == "update")
 
 
-def _only_accumulates(body: tuple[Statement, ...]) -> bool:
-    """Whether a loop does nothing but add to accumulators, in ways that may be regrouped.
+def _goes_by_fours(body: tuple[Statement, ...]) -> bool:
+    """Whether a loop adds to accumulators, in ways that may be regrouped, and may store.
 
-    Sizes must not matter here: a variable and a fixed size give the same bits.
+    Sizes must not matter here, nor what is stored: a variable and a fixed size, and a sum with
+    what it adds in a kernel of its own or not, give the same bits.
     """
-    return all(isinstance(s, ir.Reduce) and s.combine not in ("argmax", "argmin") for s in body)
+    sums = [s for s in body if isinstance(s, ir.Reduce)]
+    others = [s for s in body if not isinstance(s, ir.Reduce)]
+    is_plain = all(isinstance(s, ir.Store) for s in others)
+    return bool(sums) and is_plain and all(ir.COMBINES[s.combine].num_locals == 1 for s in sums)
 
 
 def _prefetch_next_row(row: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -8,9 +8,9 @@
                                                     %3 = reshape %2 {shape=(n, 1, 1)} : f32[n,1,1]
 
 `split_large_reductions`: a reduction of many elements to very few is one long chain for one
-core. It becomes runs of CHUNK elements, which any core may take, and a short reduction of
-their results. The runs depend on the extent alone, so that the number of threads changes
-no bit.
+core. It becomes runs of RUN elements, which any core may take, and a short reduction of
+their results, in order. A kernel that takes all runs itself adds in the same order
+(`kernel.lanes`), so that neither the number of threads nor what is known of sizes changes a bit.
 
     before                                          after
     %1 = reduce_sum %0 {axes=(0,)} : f32[1]         %1 = reshape %0 {shape=(1, 1000000)} : ...
@@ -27,13 +27,10 @@ from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.opdef import Combiner
 from semel.ir.types import FLOAT32
-from semel.ops.attrs import CastAttrs, PermuteAttrs, ReduceAttrs, ReducePartialAttrs
+from semel.kernel.lanes import RUN
+from semel.ops.attrs import CastAttrs, ReduceAttrs, ReducePartialAttrs
 from semel.passes.patterns import reshape_to
 
-#: Elements per run. 16 Ki floats are 64 KiB: long enough to hide what starting a run costs.
-CHUNK = 16384
-#: Reductions of fewer elements are one run: split or whole, they add in the same order.
-MIN_REDUCED = CHUNK + 1
 #: With this many results or more, the results themselves are enough parallel work.
 MIN_KEPT = 8
 
@@ -89,34 +86,48 @@ def _split(node: Node) -> Node | None:
     combiner = _combiner(node)
     if combiner is None or not _is_large(node):
         return None
-    rows = _rows(node)
+    rows, axes = _rows(node)
     is_rounded = rows.type.dtype.is_half and combiner.rounds
     if is_rounded:
         rows = make_node("cast", (rows,), CastAttrs(FLOAT32))
     nan = node.attrs.propagate_nan
-    runs = ReducePartialAttrs(1, CHUNK, combiner.name, nan)
+    runs = ReducePartialAttrs(axes[-1], RUN, combiner.name, nan)
     partial = make_node("reduce_partial", (rows,), runs)
-    total = make_node(node.op.name, (partial,), ReduceAttrs((1,), nan))
+    total = make_node(node.op.name, (partial,), ReduceAttrs(axes, nan))
     if is_rounded:
         total = make_node("cast", (total,), CastAttrs(node.type.dtype))
     return reshape_to(total, node.type.shape)
 
 
 def _is_large(node: Node) -> bool:
+    """Whether few results are made of more than a run each, along an axis that has runs."""
     shape, axes = node.inputs[0].type.shape, node.attrs.axes
-    reduced = upper_bound(product(shape[a] for a in axes))
     kept = upper_bound(node.type.num_elements)
-    if kept is None or kept >= MIN_KEPT:
+    if kept is None or kept >= MIN_KEPT or adds_runs(node):
         return False
-    was_split = node.inputs[0].op.kind == "reduce" and node.inputs[0].attrs.chunk is not None
-    return not was_split and (reduced is None or reduced >= MIN_REDUCED)
+    if len(axes) > 1 and any(dim != 1 for dim in shape[axes[-1] + 1 :]):
+        return False  # columns of several axes are added as one
+    return is_longer_than_a_run(shape[axes[-1]])
 
 
-def _rows(node: Node) -> Node:
-    """The operand as [kept, reduced]: kept axes first, then each group as one axis."""
+def adds_runs(node: Node) -> bool:
+    """Whether a reduction joins the results of runs: in order, as a kernel of all runs would."""
+    operand = node.inputs[0]
+    return operand.op.kind == "reduce" and operand.attrs.chunk is not None
+
+
+def is_longer_than_a_run(extent: Dim) -> bool:
+    """Whether an axis may have more elements than a run, whatever it has now."""
+    most = upper_bound(extent)
+    return most is None or most > RUN
+
+
+def _rows(node: Node) -> tuple[Node, tuple[int, ...]]:
+    """The operand with what is kept before and after a reduced axis as one axis each."""
     x, axes = node.inputs[0], node.attrs.axes
-    order = (*(a for a in range(x.type.rank) if a not in axes), *axes)
-    if order != tuple(range(x.type.rank)):
-        x = make_node("permute", (x,), PermuteAttrs(order))
-    extent = product(node.inputs[0].type.shape[a] for a in axes)
-    return reshape_to(x, (node.type.num_elements, extent))
+    if len(axes) > 1:
+        return x, axes
+    shape, axis = x.type.shape, axes[0]
+    before, after = product(shape[:axis]), product(shape[axis + 1 :])
+    ends = (after,) if after != 1 else ()
+    return reshape_to(x, (before, shape[axis], *ends)), (1,)
