@@ -57,11 +57,11 @@ from semel.plan.file.read import (
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
-from semel.plan.store import adopt_constants
+from semel.plan.tree import walk
+from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
 from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.memory import Memory
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
 _Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
@@ -130,15 +130,7 @@ def program_from_bytes(data: bytes) -> Program:
         if _is_image(file):
             raise file.refuse("it must hold a program; it holds a plan built by hand.")
         inside = partial(_plan_inside, file, None, None, None)
-        program, constants = read_program(file, _load_kernels(file), inside, compile_count=0)
-    _adopt(program, constants)
-    return program
-
-
-def _adopt(program: Program, constants: dict[int, Memory]) -> None:
-    """Let the constants lie in the file's pages, where the device can read them there."""
-    if find_device(program.device).is_host:
-        adopt_constants(program, constants)
+        return read_program(file, _load_kernels(file), inside, compile_count=0)
 
 
 def _make_plan(
@@ -152,19 +144,20 @@ def _make_plan(
         _check_functions(file)
         kernels = _load_kernels(file) if rebuild is None else _rebuild_kernels(file, rebuild)
         inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
-        program, constants = read_program(file, kernels, inside, int(rebuild is not None))
+        program = read_program(file, kernels, inside, int(rebuild is not None))
         is_image = _is_image(file)
         if rebuild is _confined:
             program = _checked_program(program, is_image)
         if is_image:
             return _resume(file, program, threads, memory_limit)
-        _adopt(program, constants)
         return instantiate(program, threads=threads, memory_limit=memory_limit)
 
 
 def _checked_program(program: Program, is_image: bool) -> Program:
     """The program of a stranger, if its rows keep what kernels rely on."""
     check_calls(program.walk())
+    for recipe in program.recipes:
+        check_calls(walk(fixed_rows(recipe.formula, recipe.sizes)))
     if is_image:
         return program
     check_lives(program)

@@ -18,6 +18,7 @@ from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
 from semel.lower.lowered import Argument, Arm, LoopRegion, Lowered, Region, regions_around
+from semel.ops.stored import WEIGHTS
 from semel.passes import run_passes
 from semel.schedule.groups import build_schedule, graph_to_run
 
@@ -46,8 +47,8 @@ def run_kernels(
         if node.op.name == "input":
             memory[node] = np.array(data[node.attrs.name], order="C").reshape(-1)
     for arg in (arg for lowered in kernels for arg in lowered.args):
-        if isinstance(arg, Node) and arg.op.name in ("constant", "param"):
-            memory[arg] = np.array(arg.attrs.storage.array, order="C").reshape(-1)
+        if isinstance(arg, Node) and arg.op.name in WEIGHTS:
+            memory[arg] = np.array(arg.op.reference(arg, (), {}), order="C").reshape(-1)
         elif arg not in memory:
             size = evaluate(arg.type.num_elements, values)
             memory[arg] = _poison(size, arg.type.dtype.numpy)

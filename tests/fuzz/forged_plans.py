@@ -127,8 +127,9 @@ def by_hand(plan: semel.ExecutionPlan) -> semel.ExecutionPlan:
     for node, value in enumerate(program.values):
         most = value.type.max_bytes or 0
         buffer = Buffer.window(allocate(most), 0, most, value.type)
-        if value.array is not None:
-            buffer.array(value.array.shape)[...] = value.array
+        if value.weight is not None:
+            array = value.weight.array
+            buffer.array(array.shape)[...] = array
         builder.add_buffer(node, buffer)
     for row in program.rows:
         builder.add_op(row)

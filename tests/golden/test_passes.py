@@ -232,7 +232,6 @@ def test_constant_of_one_element_becomes_a_scalar() -> None:
 
 
 NOT_FOLDED = [
-    '%0 = param "w" @0 : f32[2] = [1.0, 4.0]\n%1 = sqrt %0 : f32[2]\noutput %1',
     "%0 = iota {shape=(4,), axis=0, dtype=i32} : i32[4]\n%1 = neg %0 : i32[4]\noutput %1",
     "%0 = constant @0 : i32[2] = [1, 5]\n"
     '%1 = check_index %0 {size=4, where="take"} : i64[2]\noutput %1',
@@ -244,9 +243,22 @@ NOT_FOLDED = [
 ]
 
 
-@pytest.mark.parametrize("text", NOT_FOLDED, ids=["param", "iota", "bad index", "bits", "grows"])
+@pytest.mark.parametrize("text", NOT_FOLDED, ids=["iota", "bad index", "bits", "grows"])
 def test_what_must_not_fold_stays(text: str) -> None:
     check(fold_constants, text, text)
+
+
+def test_what_params_determine_is_stored() -> None:
+    """Their data is not looked at: the recipe is kept, and what it reads is made on the way."""
+    graph = parse_graph(
+        '%0 = param "w" @0 : f32[2] = [1.0, 4.0]\n%1 = sqrt %0 : f32[2]\n'
+        "%2 = constant @1 : f32[2] = [1.0, 2.0]\n%3 = mul %1 %2 : f32[2]\noutput %3"
+    )
+    (leaf,) = fold_constants(graph).nodes
+    assert leaf.op.name == "stored"
+    names = [node.op.name for node in leaf.attrs.value.nodes]
+    assert names == ["param", "sqrt", "constant", "mul"]
+    np.testing.assert_array_equal(evaluate(Graph((leaf,)), {})[0], [1, 4])
 
 
 def test_small_random_bits_and_good_indices_fold() -> None:

@@ -15,6 +15,7 @@ from semel.ir.expr import Variable
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, ProgramValue
+from semel.plan.weights import Weight
 
 X8 = np.arange(8, dtype=np.float32)
 
@@ -190,7 +191,7 @@ def _program(top: int | None, *, wide: bool = False) -> Program:
         ProgramValue("a", vector, "arena", None, 0, 1, (2,)),
         ProgramValue("b", vector, "arena", None, 1, 2, (3,)),
         ProgramValue("out", vector, "io", node_ids=(4,)),
-        ProgramValue("one", typed((4,)), "constant", np.ones(4, np.float32), node_ids=(5,)),
+        ProgramValue("one", typed((4,)), "constant", Weight(np.ones(4, np.float32)), node_ids=(5,)),
     )
     double, increment = kernel("double", n), kernel("increment", n)
     calls = [(double, (0, 1), (k,)), (double, (1, 2), (k,)), (increment, (2, 3), (k,))]

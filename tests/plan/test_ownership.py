@@ -28,6 +28,7 @@ from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.instantiate import instantiate
 from semel.plan.program import Program, ProgramValue
 from semel.plan.rows import PreparedKernel
+from semel.plan.weights import Weight
 from semel.runtime.allocator import allocate, counters
 from semel.runtime.buffer import Buffer
 
@@ -360,7 +361,7 @@ def test_constants_work_at_any_address_that_suits_their_elements(skip: int) -> N
     vector, fixed = typed((1000,)), typed((1000,))
     values = (
         ProgramValue("x", vector, "io", node_ids=(1,)),
-        ProgramValue("w", fixed, "constant", raw, node_ids=(2,)),
+        ProgramValue("w", fixed, "constant", Weight(raw), node_ids=(2,)),
         ProgramValue("out", vector, "io", node_ids=(3,)),
     )
     k = Variable("k", 1000, 1000)

@@ -42,6 +42,7 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
+from semel.plan.weights import Formula, Param, Recipe
 from semel.runtime.buffer import Array
 from semel.runtime.device import DeviceCode, find_device
 from semel.runtime.kernel import CachedKernel
@@ -218,11 +219,14 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "values rows inputs outputs results kept guards variables log device after run_order "
-        "alias_ids states",
+        "alias_ids states params recipes",
         "stage_seconds compile_count max_capacity",
     ),
     # Ids of nodes mean something in plans built by hand only.
-    ProgramValue: ("name type place array first last node_ids", ""),
+    ProgramValue: ("name type place weight first last node_ids", ""),
+    Param: ("name type version raw is_kept", "id"),
+    Recipe: ("value sources formula sizes", ""),
+    Formula: ("rows types num_sources", ""),
     CachedKernel: ("signature entry_point code text form target", "address owner"),
     KernelSignature: (
         "name buffers variables tiles scratch_bytes checks flops bytes host_parallel_safe",
@@ -296,15 +300,17 @@ def test_constants_are_shared_and_read_only(tmp_path: Path) -> None:
     in_kb = {name: int(value.split()[0]) for name, value in numbers.items() if "kB" in value}
     assert in_kb["Shared_Clean"] * 1024 >= weights.nbytes
     assert in_kb["Private_Dirty"] == in_kb["Shared_Dirty"] == in_kb["Anonymous"] == 0
-    (value,) = (v for v in here.program.values if v.array is not None)
-    assert value.array is not None and not value.array.flags.writeable
+    (value,) = (v for v in here.program.values if v.weight is not None)
+    assert value.weight is not None and not value.weight.array.flags.writeable
 
 
 def test_constants_lie_on_cache_lines(path: Path) -> None:
     loaded = semel.load_plan(path)
     assert loaded.program is not None
     constants = [
-        b for b, v in zip(loaded.buffers, loaded.program.values, strict=True) if v.array is not None
+        b
+        for b, v in zip(loaded.buffers, loaded.program.values, strict=True)
+        if v.weight is not None
     ]
     assert len(constants) == 2
     assert all(b.address % 64 == 0 for b in constants)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeAlias
 
+from semel.compiler.recipes import Made, leaves_of
+from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, Variable, is_nonnegative, substitute, variables
 from semel.ir.graph import Graph, Node
 from semel.ir.types import TensorType
@@ -33,10 +35,13 @@ from semel.lower.lowered import (
 )
 from semel.lower.states import state_homes
 from semel.ops.attrs import step_name
+from semel.ops.stored import reads_params
+from semel.plan.params import without_spare_data
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, ProgramValue
 from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.tree import num_rows, walk
+from semel.plan.weights import Param, Recipe, Weight, weight_store
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 
@@ -44,8 +49,6 @@ Guard: TypeAlias = tuple[Dim, str]
 Call: TypeAlias = tuple[Lowered, CachedKernel]
 #: Counters of loops and late variables, as kernels name them and as the program does.
 Names: TypeAlias = Mapping[Variable, Variable]
-
-_LEAF_PLACES = {"input": "io", "constant": "constant", "param": "constant", "state": "state"}
 
 
 def link_program(
@@ -56,6 +59,7 @@ def link_program(
     seconds: Mapping[str, float],
     keep: Mapping[str, Node],
     device: str,
+    weights: WeightsGiven,
 ) -> Program:
     """Number values and kernels and write down who calls what with what.
 
@@ -78,9 +82,17 @@ def link_program(
         for name, n in graph.results
         if name not in keep
     )
+    placed = _Weights(asked, weights, number)
     return Program(
         values=tuple(
-            _value(graph, value, spans.get(i, (0, 0)), results, made.names_in[_scope(value)])
+            _value(
+                graph,
+                value,
+                spans.get(i, (0, 0)),
+                results,
+                made.names_in[_scope(value)],
+                placed,
+            )
             for i, value in enumerate(order)
         ),
         rows=rows,
@@ -95,7 +107,76 @@ def link_program(
         compile_count=1,
         device=device,
         states=_states(asked, schedule, number),
+        params=placed.params,
+        recipes=placed.recipes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsGiven:
+    """What was made of stored leaves, and whether the data of params is held as it was given."""
+
+    made: Mapping[Node, Made]
+    keep_params: bool = False
+
+
+class _Weights:
+    """Params, the recipes of values that follow from them, and the weight of each leaf."""
+
+    def __init__(self, asked: Graph, given: WeightsGiven, number: Mapping[Argument, int]) -> None:
+        self._made = given.made
+        nodes = list(dict.fromkeys(leaves_of(asked, "param")))
+        self._param = {node: i for i, node in enumerate(nodes)}
+        self.recipes = tuple(
+            self._recipe(node, value)
+            for node, value in number.items()
+            if isinstance(node, Node) and self.place(node) == "param"
+        )
+        read = {recipe.sources[0] for recipe in self.recipes if recipe.formula is None}
+        self.params = tuple(_param(n, given.keep_params, i in read) for n, i in self._param.items())
+
+    def place(self, leaf: Node) -> str | None:
+        """Where a leaf lies, if it is a weight."""
+        if leaf.op.name == "stored":
+            return "param" if reads_params(leaf) else "constant"
+        return leaf.op.name if leaf.op.name in ("constant", "param") else None
+
+    def weight(self, leaf: Node) -> Weight | None:
+        """The data of a leaf, if it is a weight."""
+        if leaf.op.name == "stored":
+            return self._made[leaf].weight
+        return None if self.place(leaf) is None else weight_store.of_storage(leaf.attrs.storage)
+
+    def _recipe(self, leaf: Node, value: int) -> Recipe:
+        if leaf.op.name == "param":
+            return Recipe(value, (self._param[leaf],))
+        made = self._made[leaf]
+        sources = tuple(self._source(node) for node in made.sources)
+        return Recipe(value, sources, made.formula, made.sizes)
+
+    def _source(self, leaf: Node) -> int | Weight:
+        known = self._param.get(leaf)
+        return weight_store.of_storage(leaf.attrs.storage) if known is None else known
+
+
+def _param(node: Node, is_kept: bool, is_read: bool) -> Param:
+    storage = node.attrs.storage
+    raw = weight_store.of_storage(storage)
+    param = Param(node.attrs.name, node.type, 0, storage.id, raw, is_kept)
+    return param if is_read else without_spare_data(param)
+
+
+def check_params(graph: Graph) -> None:
+    """Names tell params apart."""
+    known: dict[str, Node] = {}
+    for node in leaves_of(graph, "param"):
+        if known.setdefault(node.attrs.name, node) is not node:
+            raise GraphError(
+                "prepare",
+                f"two params are named '{node.attrs.name}': {known[node.attrs.name].type} and "
+                f"{node.type}.",
+                hint="Use one Tensor.param everywhere, or give them names of their own.",
+            )
 
 
 def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[PlanVariable, ...]:
@@ -423,6 +504,7 @@ def _value(
     span: tuple[int, int],
     results: Mapping[Node, Node],
     known: Names,
+    weights: _Weights,
 ) -> ProgramValue:
     kind = _plain(node.type, known)
     if isinstance(node, OtherHalf):
@@ -430,15 +512,21 @@ def _value(
     if isinstance(node, Slot):
         return ProgramValue(node.name, kind, "arena", None, *span)
     is_asked = any(node is made for _, made in graph.results)
-    place = _LEAF_PLACES.get(node.op.name) or ("io" if is_asked else "arena")
-    array = node.attrs.storage.array if place == "constant" else None
-    if place == "state":
-        array = None if node.attrs.init is None else node.attrs.init.array
-    name = node.attrs.name if node.op.name in ("input", "state") else f"{node.op.name}"
+    weight = weights.weight(node)
+    place = weights.place(node) or ("io" if is_asked else "arena")
+    match node.op.name:
+        case "input":
+            place = "io"
+        case "state":
+            place = "state"
+            init = node.attrs.init
+            weight = None if init is None else weight_store.of_storage(init)
+    named = ("input", "param", "state")
+    name = node.attrs.name if node.op.name in named else node.op.name
     # Whoever asks for the node of an output is shown the output, whatever else holds it.
     own = () if results.get(node, node) is not node else (node.id,)
     also = tuple(w.id for w, made in results.items() if made is node and w is not node)
-    return ProgramValue(name, kind, place, array, span[0], span[1], (*own, *also))
+    return ProgramValue(name, kind, place, weight, span[0], span[1], (*own, *also))
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:

@@ -6,7 +6,8 @@ writes its product to a file named after it.
 
     graph      passes.run_passes         fold, simplify, layout, decompose
     words      passes.pack_words         products of bytes as the target's instructions want them
-    pack       passes.pack_weights       constant weights as kernels read them
+    pack       passes.pack_weights       weights as kernels read them
+    weights    compiler.recipes          what is made of constants and params before any run
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group
     tune       compiler.tune             other cuts of them, where measured to be faster
@@ -18,14 +19,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
-from semel.compiler.link import all_variables, link_program
+from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
+from semel.compiler.recipes import FormulaCompiler, Made, make_weights
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
@@ -68,12 +70,14 @@ def prepare_graph(
     keep: Mapping[str, Node] = NOTHING,
     device: str = HOST_DEVICE,
     target: str | None = None,
+    keep_params: bool = False,
 ) -> ExecutionPlan:
     """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
 
     `target` is the name of what to compile for, which this machine must be able to run.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
+    With `keep_params` the data of params is held as it was given, too.
     """
     threads = take_threads("prepare", threads)
     memory_limit = take_memory_limit("prepare", memory_limit)
@@ -83,6 +87,7 @@ def prepare_graph(
     else:
         tune = take_switch("prepare", "tune", tune)
     device = check_device("prepare", device)
+    keep_params = bool(take_switch("prepare", "keep_params", keep_params))
     made_for = choose_target(device, target)
     check_runs_here("prepare", device, made_for)
     tuning = tuning_for(made_for, threads, tune, device)
@@ -90,13 +95,26 @@ def prepare_graph(
     keep = {name: became.get(node, node) for name, node in keep.items()}
     ids = {made.id: node.id for node, made in became.items()}
     request = make_request(
-        graph, made_for, device=device, fusion=fusion, tuning=tuning, keep=keep, ids=ids
+        graph,
+        made_for,
+        device=device,
+        fusion=fusion,
+        tuning=tuning,
+        keep=keep,
+        ids=ids,
+        keep_params=keep_params,
     )
     program = find_program(request)
     is_new = program is None
     if program is None:
         program = compile_graph(
-            graph, made_for, fusion=fusion, tuning=tuning, keep=keep, device=device
+            graph,
+            made_for,
+            fusion=fusion,
+            tuning=tuning,
+            keep=keep,
+            device=device,
+            keep_params=keep_params,
         )
         program = for_nodes(program, ids) if ids else program
         keep_program(request, program)
@@ -115,6 +133,7 @@ def compile_graph(
     tuning: Tuning | None = None,
     keep: Mapping[str, Node] = NOTHING,
     device: str = HOST_DEVICE,
+    keep_params: bool = False,
 ) -> Program:
     """Compile `graph` for a target of `device`. Same arguments, same program, byte for byte.
 
@@ -124,40 +143,88 @@ def compile_graph(
     `keep` can be read after a run too, by name.
     """
     check_may_compile("prepare", ", ".join(graph.names))
-    compiler = find_backend(device).compiler(target)
     options = settings()
     stage = Trace(options.dump)
-    fuse = options.fusion if fusion is None else fusion
     graph = _with_kept(with_counts(graph)[0], keep)
+    check_params(graph)
+    fuse = options.fusion if fusion is None else fusion
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
-    asked = graph
-    stage.dump("input", graph, format_graph)
-    guarded = with_guards(graph)
-    graph = stage("graph", lambda: run_passes(guarded, verify=options.verify))
+    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params)
+    program = _compile(asked, stage, tuning)
+    _tell_compiled(graph, program, stage.seconds)
+    return program
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be compiled, and how."""
+
+    graph: Graph
+    target: Target
+    device: str = HOST_DEVICE
+    fusion: bool = True
+    verify: bool = False
+    keep: Mapping[str, Node] = field(default_factory=dict)
+    keep_params: bool = False
+
+
+def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
+    """All stages, one after the other."""
+    target, keep = asked.target, asked.keep
+    compiler = find_backend(asked.device).compiler(target)
+    stage.dump("input", asked.graph, format_graph)
+    guarded = with_guards(asked.graph)
+    graph = stage("graph", lambda: run_passes(guarded, verify=asked.verify))
     panel = panel_width(target)
     words = stage("words", lambda: pack_words(graph_to_run(graph), target))
     graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
-    schedule = stage("schedule", lambda: build_schedule(graph, fusion=fuse, panel=panel, kept=keep))
+    weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))
+    schedule = stage(
+        "schedule",
+        lambda: build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep),
+    )
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
     if tuning is not None:
-        conditions = schedule.graph.guards
-        default, sizes = kernels, (*all_variables(asked, conditions), *asked.late)
+        conditions, default = schedule.graph.guards, kernels
+        sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
         kernels = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
         )
     for number, lowered in enumerate(kernels):
         stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
-    is_here = not lacking(device, target)
+    is_here = not lacking(asked.device, target)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
-    program = stage(
+    given = WeightsGiven(weights, asked.keep_params)
+    return stage(
         "program",
-        lambda: link_program(asked, schedule, kernels, artefacts, stage.seconds, keep, device),
+        lambda: link_program(
+            asked.graph,
+            schedule,
+            kernels,
+            artefacts,
+            stage.seconds,
+            keep,
+            asked.device,
+            given,
+        ),
     )
-    _tell_compiled(asked, program, stage.seconds)
-    return program
+
+
+def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:
+    """What is stored. The host makes it, whatever device reads it; recipes are for the target."""
+
+    def formulas_for(target: Target) -> FormulaCompiler:
+        def compile_formula(formula: Graph) -> Program:
+            return _compile(_Asked(formula, target, verify=verify), Trace(None))
+
+        return FormulaCompiler((target, verify), compile_formula)
+
+    is_here = not lacking(HOST_DEVICE, target)
+    here = target if is_here else find_backend(HOST_DEVICE).target()
+    return make_weights(graph, formulas_for(here), None if is_here else formulas_for(target))
 
 
 def _tell_schedule(schedule: Schedule) -> None:

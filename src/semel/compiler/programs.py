@@ -28,7 +28,6 @@ from semel.ir.graph import Graph, Node
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.plan.program import Program
-from semel.plan.store import share_constants
 
 MAX_PROGRAMS = 256  #: known at most; the latest used ones
 SMALL_BYTES = 256 << 10
@@ -51,6 +50,7 @@ def make_request(
     tuning: Tuning | None,
     keep: Mapping[str, Node],
     ids: Mapping[int, int],
+    keep_params: bool,
 ) -> Request:
     """The key of everything that the compiler looks at.
 
@@ -65,7 +65,8 @@ def make_request(
         return Request(None, form)
     data = tuple(storage.id for storage in form.storages)
     fuse = options.fusion if fusion is None else fusion
-    return Request((form.key, data, device, target, fuse, options.verify, _choices(tuning)), form)
+    how = (device, target, fuse, options.verify, keep_params, _choices(tuning))
+    return Request((form.key, data, *how), form)
 
 
 def _choices(tuning: Tuning | None) -> Hashable:
@@ -149,6 +150,4 @@ def for_nodes(program: Program, ids: Mapping[int, int]) -> Program:
         replace(value, node_ids=tuple(ids[i] for i in value.node_ids if i in ids))
         for value in program.values
     )
-    made = replace(program, values=values)
-    share_constants(program, made)
-    return made
+    return replace(program, values=values)

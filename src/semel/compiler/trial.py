@@ -25,6 +25,7 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import PreparedKernel
+from semel.plan.weights import Weight
 from semel.runtime.kernel import CachedKernel
 
 _SEED = 20
@@ -56,7 +57,10 @@ def make_trial(
     variables = [_fixed(v, values) for v in lowered.kernel.variables]
     tensors = tuple(
         ProgramValue(
-            n.op.name, _fixed_type(n, values), "constant" if n in data else "io", data.get(n)
+            n.op.name,
+            _fixed_type(n, values),
+            "constant" if n in data else "io",
+            Weight(data[n]) if n in data else None,
         )
         for n in nodes
     )

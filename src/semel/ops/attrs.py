@@ -50,6 +50,13 @@ class ParamAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredAttrs:
+    """A value that is made of constants and params before any run: the output of `value`."""
+
+    value: Graph
+
+
+@dataclass(frozen=True, slots=True)
 class StateAttrs:
     """A tensor that is kept between runs, known by `name`; `init` is its first value, or zeros."""
 

@@ -1,11 +1,13 @@
-"""Leaves: where values come from. input, constant, param, state, scalar.
+"""Leaves: where values come from. input, constant, param, stored, state, scalar.
 
     attrs --> a value with no operands
 
 An `input` comes with every run. A `constant` is sealed data that passes may fold. A
 `param` is data that its owner may replace, so nothing is ever computed from its content
-at compile time. A `state` is what the run before has left, of a fixed shape. A `scalar` is
-one number of shape (), equal by its bits.
+at compile time. What is `stored` follows from constants and params alone: it is made once, when
+the graph is prepared, and again when a param is replaced, and lies in memory as its type says.
+A `state` is what the run before has left, of a fixed shape. A `scalar` is one number of
+shape (), equal by its bits.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import TensorType
 from semel.kernel.values import Value, const
-from semel.ops.attrs import ConstantAttrs, InputAttrs, ParamAttrs, ScalarAttrs, StateAttrs
+from semel.ops.attrs import (
+    ConstantAttrs,
+    InputAttrs,
+    ParamAttrs,
+    ScalarAttrs,
+    StateAttrs,
+    StoredAttrs,
+)
 from semel.ops.elements import Elements
 from semel.ops.shapes import check_dims
 
@@ -76,6 +85,23 @@ def _reference_scalar(node: Node, arrays: tuple[Array, ...], env: Mapping[str, i
     return np.asarray(node.attrs.value).astype(node.type.dtype.numpy)
 
 
+def _infer_stored_value(attrs: StoredAttrs) -> TensorType:
+    kind = attrs.value.outputs[0].type
+    is_static = all(isinstance(d, int) for d in kind.shape)
+    if len(attrs.value.outputs) != 1 or attrs.value.inputs or not is_static:
+        raise GraphError("stored", f"must be one value of fixed size, of no inputs, got {kind}.")
+    return kind
+
+
+def _reference_stored_value(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    values: dict[Node, Array] = {}
+    for each in node.attrs.value.nodes:
+        values[each] = np.asarray(
+            each.op.reference(each, tuple(values[n] for n in each.inputs), env)
+        )
+    return values[node.attrs.value.outputs[0]]
+
+
 def _infer_scalar(attrs: ScalarAttrs) -> TensorType:
     return TensorType((), attrs.dtype)
 
@@ -88,6 +114,7 @@ for _each in (
     OpDef("input", "leaf", InputAttrs, _infer_input, _reference_input, cost=0),
     OpDef("constant", "leaf", ConstantAttrs, _infer_stored, _reference_stored, cost=0),
     OpDef("param", "leaf", ParamAttrs, _infer_stored, _reference_stored, cost=0),
+    OpDef("stored", "leaf", StoredAttrs, _infer_stored_value, _reference_stored_value, cost=0),
     OpDef("state", "leaf", StateAttrs, _infer_state, _reference_input, cost=0),
     OpDef(
         "scalar",

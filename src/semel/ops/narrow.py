@@ -1,6 +1,6 @@
 """Weights that are stored narrower than they are computed with.
 
-    (cast(q) - zero) * scale  of constants  -->  is_widened: True
+    (cast(q) - zero) * scale  of weights  -->  is_widened: True
 
 A contraction may read the narrow bytes and widen them in registers: memory holds, and every
 run reads, a quarter of what the wide weights would take. Constant folding leaves such
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from semel.ir.expr import Dim, product
 from semel.ir.graph import Node
+from semel.ops.stored import KNOWN
 
 #: Work per element above which widened weights are worth storing.
 _MAX_NODES = 12
 
 
 def is_widened(node: Node) -> bool:
-    """Whether a node is cheap arithmetic on constants, with a cast from a narrower dtype."""
+    """Whether a node is cheap arithmetic on weights, with a cast from a narrower dtype."""
     seen: set[Node] = set()
     stack, widens = [node], False
     while stack:
@@ -25,7 +26,7 @@ def is_widened(node: Node) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        if current.op.name in ("constant", "scalar"):
+        if current.op.name in KNOWN:
             continue
         if current.op.kind != "elementwise" and not current.op.is_view:
             return False

@@ -25,6 +25,7 @@ from semel.ir.graph import Graph, Node, attr_bodies, make_node, rewrite
 from semel.ir.late import in_order, substitute_graph
 from semel.ops.attrs import CondAttrs, LoopAttrs
 from semel.ops.bodies import body_operand, replace_operands, some_outputs, with_bodies
+from semel.ops.stored import KNOWN
 from semel.passes.patterns import full, is_uniform, uniform
 
 Improve = Callable[[Graph], Graph]
@@ -184,10 +185,10 @@ def _with_constants(body: Graph, node: Node) -> Graph:
 
 
 def _is_constant(node: Node) -> bool:
-    """Whether a node is sealed data, seen through movement."""
+    """Whether a node is known before any run, seen through movement."""
     while node.op.kind == "movement" and len(node.inputs) == 1:
         node = node.inputs[0]
-    return node.op.name in ("constant", "scalar")
+    return node.op.name in KNOWN
 
 
 def _without_unread(node: Node) -> Node:

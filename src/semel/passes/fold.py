@@ -10,7 +10,8 @@
     %2 = mul %1 %1 : f32[n,4]                 output %1
     output %2
 
-The NumPy reference of each op does the arithmetic. Inputs and params are never known.
+The NumPy reference of each op does the arithmetic. Inputs are never known. What params determine
+is known by the time the graph is prepared, and its recipe is: it is `stored`, under the same rules.
 A constant of one element is a scalar. An op on uniform operands (one repeated number)
 folds to a uniform result whatever its shape, symbolic ones too. Otherwise the result must
 be small: at most 64 KiB or the size of the constants it comes from, so that a fold never
@@ -21,6 +22,7 @@ for the run to report.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from semel.ir.expr import atoms
 from semel.ir.graph import Graph, Node, Storage, attr_dims, make_node, rewrite
 from semel.ops.attrs import ConstantAttrs
 from semel.ops.evaluate import evaluate_node
+from semel.ops.stored import KNOWN, can_be_made, stored
 from semel.passes.patterns import full, uniform
 
 SMALL_BYTES = 64 * 1024
@@ -45,6 +48,11 @@ Array = np.ndarray[Any, Any]
 def fold_constants(graph: Graph) -> Graph:
     """Replace every node that sealed data determines by its value, if that is small."""
     return rewrite(graph, _fold)
+
+
+def fold_node(node: Node) -> Node:
+    """The value of a node, if sealed data or params determine it; else the node."""
+    return _fold(node) or node
 
 
 def _fold(node: Node) -> Node | None:
@@ -74,6 +82,8 @@ def _fold_known(node: Node) -> Node | None:
     size_bytes = node.type.max_bytes
     if size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
         return None
+    if any(leaf.op.name in ("param", "stored") for leaf in _leaves(node)):
+        return stored(node) if _can_be_made(node) else None
     value = _try_evaluate(node, {})
     if value is None:
         return None
@@ -87,6 +97,20 @@ def _as_scalar(node: Node) -> Node | None:
     return full(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
 
 
+def _leaves(node: Node) -> Iterator[Node]:
+    """What a node is computed from, through movement."""
+    for operand in node.inputs:
+        if operand.op.kind == "leaf":
+            yield operand
+        else:
+            yield from _leaves(operand)
+
+
+def _can_be_made(node: Node) -> bool:
+    movement = (n for n in node.inputs if n.op.kind != "leaf")
+    return can_be_made(node) and all(_can_be_made(n) for n in movement)
+
+
 def _is_static(node: Node) -> bool:
     dims = (*node.type.shape, *attr_dims(node.attrs))
     return not any(atoms(d) for d in dims)  # variables, and steps of loops
@@ -96,7 +120,7 @@ def _known_bytes(node: Node) -> int | None:
     """Bytes of the constants a node is computed from, through movement; None if not all known."""
     total = 0
     for operand in node.inputs:
-        if operand.op.name in ("constant", "scalar"):
+        if operand.op.name in KNOWN:
             total += operand.type.max_bytes or 0
         elif operand.op.kind == "movement" and _is_static(operand):
             below = _known_bytes(operand)

@@ -12,14 +12,12 @@ exact. It runs before constants are folded: folded weights would be four times a
 
 from __future__ import annotations
 
-import numpy as np
-
 from semel.ir.expr import Index, atoms, is_positive
-from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
+from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.types import INT8, INT32, UINT8, Shape
-from semel.ops.attrs import CastAttrs, ConstantAttrs, ReduceAttrs, SliceAttrs
-from semel.ops.evaluate import evaluate_node
+from semel.ops.attrs import CastAttrs, ReduceAttrs, SliceAttrs
 from semel.ops.index_maps import Indices, operand_index
+from semel.ops.stored import KNOWN, can_be_made, stored
 from semel.passes.patterns import expand_to, full, is_uniform, uniform
 
 _SIGN = 0x80
@@ -128,34 +126,23 @@ def _first(node: Node, axis: int) -> Node:
 
 
 def _sum(node: Node, axis: int) -> Node:
-    """The int32 sum along an axis; of constants now, whatever size they have in between."""
+    """The int32 sum along an axis; of weights stored, whatever size they have in between."""
     if node.op.name == "expand" and node.inputs[0].type.shape[axis] == node.type.shape[axis]:
         shape = tuple(1 if d == axis else size for d, size in enumerate(node.type.shape))
         return expand_to(_sum(node.inputs[0], axis), shape)
     total = make_node("reduce_sum", (node,), ReduceAttrs((axis,)))
-    if not _is_known(total):
-        return total
-    value = np.asarray(_evaluate(total, {}))
-    return make_node("constant", (), ConstantAttrs(Storage(value), total.type))
+    return stored(total) if _is_known(total) else total
 
 
 def _is_known(node: Node) -> bool:
-    """Whether sealed data alone determines a node."""
+    """Whether weights alone determine a node."""
     if node.op.kind == "leaf":
-        return node.op.name in ("constant", "scalar")
-    fixed = all(isinstance(d, int) for d in node.type.shape)
-    return fixed and all(_is_known(n) for n in node.inputs)
-
-
-def _evaluate(node: Node, values: dict[Node, np.ndarray]) -> np.ndarray:
-    if node not in values:
-        operands = tuple(_evaluate(n, values) for n in node.inputs)
-        values[node] = evaluate_node(node, operands, {})
-    return values[node]
+        return node.op.name in KNOWN
+    return can_be_made(node) and all(_is_known(n) for n in node.inputs)
 
 
 def column_sums(node: Node) -> Node:
-    """The int32 sums over k of a right operand's bytes, as a constant where they are known."""
+    """The int32 sums over k of a right operand's bytes, stored where they are known."""
     if node.op.name == "expand":
         source = node.inputs[0]
         if source.type.shape[-2:] == node.type.shape[-2:]:

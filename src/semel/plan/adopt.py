@@ -20,7 +20,12 @@ from semel.plan.state import (
 from semel.plan.writers import OutputWriters
 
 #: For the buffers of a compiled plan that are neither input nor output.
-_KEEPERS = {"arena": IntermediateKeeper, "constant": ConstantKeeper, "state": StateKeeper}
+_KEEPERS = {
+    "arena": IntermediateKeeper,
+    "constant": ConstantKeeper,
+    "param": ConstantKeeper,
+    "state": StateKeeper,
+}
 
 
 def adopt_buffers(parts: PlanParts, state: PlanState, writers: OutputWriters | None) -> None:

@@ -28,7 +28,14 @@ from semel.plan.guards import all_guards
 from semel.plan.hazards import overlap
 from semel.plan.lanes import LaneChecker, check_lanes
 from semel.plan.parts import BlockKey, PlanParts
-from semel.plan.program import PlanIO, PlanVariable, Program, bounded_variables, in_terms_of
+from semel.plan.program import (
+    WEIGHTS,
+    PlanIO,
+    PlanVariable,
+    Program,
+    bounded_variables,
+    in_terms_of,
+)
 from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
@@ -409,7 +416,7 @@ def _check_constants(program: Program, placed: Sequence[Placed], scope: RowScope
     for row in (p.row for p in placed):
         for use in () if isinstance(row, PreparedKernel) else row.uses(scope):
             value = program.values[use.index]
-            if "w" in use.access and value.place == "constant":
+            if "w" in use.access and value.place in WEIGHTS:
                 message = f"'{value.name}' is written, it must be no constant."
                 raise PlanError(f"op {row.id} ({row.name})", message, op=row.id)
 

@@ -25,7 +25,7 @@ from semel.plan.bindings import Bindings
 from semel.plan.lanes import is_laned
 from semel.plan.link import link_rows
 from semel.plan.parts import PlanMemory, PlanParts
-from semel.plan.program import PlanIO, Program
+from semel.plan.program import WEIGHTS, PlanIO, Program
 from semel.plan.refusals import as_value
 from semel.plan.release import passing_ranges
 from semel.plan.report.told import tell_growth
@@ -34,6 +34,7 @@ from semel.plan.split import link_lanes
 from semel.plan.state import PlanState
 from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
+from semel.plan.weights import Weight
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
@@ -294,6 +295,28 @@ class Engine:
         """Memory of intermediates."""
         return () if self.store is None else (self.store.arena,)
 
+    # ------------------------------------------------------------ weights
+
+    def take_weights(self, program: Program, changed: Mapping[int, Weight]) -> None:
+        """Read these weights, by value, from the next run on; `program` is the one with them."""
+        try:
+            self.state.is_moving = True
+            for index, weight in changed.items():
+                buffer, memory = self.parts.buffers[index], weight.on(self.parts.device)
+                buffer.memory.let_go(self)
+                memory.hold(self)
+                self._pins[index] = memory.pin()
+                buffer.move(memory, 0, buffer.capacity_bytes)
+                self.state.run.set_base(self.linked.bases[index], buffer.address)
+            explained = replace(self.program, values=program.values, params=program.params)
+            self.program = program if self.program is self.parts.program else explained
+            self.parts = replace(self.parts, program=program)
+            if self.store is not None:
+                self.store.program = program
+            self.state.is_moving = False
+        finally:
+            self.check_moved()
+
     # ------------------------------------------------------------ arrays in the place of memory
 
     def rebind(self, change: Callable[[], None]) -> None:
@@ -360,11 +383,9 @@ class Engine:
         self.executable.stop()
         self.state.give_up("its buffers were released.")
         gone = allocate(0)
-        constants = {} if self.store is None else self.store.constants
-        shared = {memory.id for memory in constants.values()}
-        for buffer in self.parts.buffers:
+        for buffer, value in zip(self.parts.buffers, self.parts.program.values, strict=True):
             is_last = buffer.memory.let_go(self)
-            if buffer.memory.id in shared:
+            if value.place in WEIGHTS:
                 buffer.move(gone, 0, 0)
             elif is_last:
                 buffer.memory.release()

@@ -54,7 +54,7 @@ class LinkedRows:
     no row, stand as early as what they must follow allows. `before[i]` are the positions that
     must come before i: dependencies, and the nearest rows that it shares bytes with; of the first
     rows of a body, the row that it belongs to. `bases` has
-    the number of the base of each buffer that can move: those of inputs and outputs, and of
+    the number of the base of each buffer that can move: those of inputs, outputs and params, and of
     states whose next value is made in a second buffer. `waits` are, for rows that wait for rows
     of other lanes, the positions of those.
     """
@@ -136,7 +136,9 @@ class _Linker:
 
     def __init__(self, parts: PlanParts) -> None:
         self._parts, self._ops, self._scope = parts, parts.ops, parts.scope
-        movable = dict.fromkeys(io.index for io in (*parts.input_io, *parts.output_io))
+        params = (recipe.value for recipe in parts.program.recipes)
+        ios = (io.index for io in (*parts.input_io, *parts.output_io))
+        movable = dict.fromkeys((*ios, *params))
         for state in parts.states:
             if state.other is not None:
                 movable.update(dict.fromkeys((state.index, state.other)))

@@ -153,9 +153,15 @@ class PlanParts:
 
 @dataclass(frozen=True, slots=True)
 class PlanMemory:
-    """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing."""
+    """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing.
+
+    Of the weights, `params_bytes` are params as they were given, `derived_bytes` what was made from
+    params; the others are constants.
+    """
 
     weights_bytes: int = 0
+    params_bytes: int = 0
+    derived_bytes: int = 0
     arena_bytes: int = 0
     io_bytes: int = 0
     state_bytes: int = 0

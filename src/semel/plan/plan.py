@@ -30,6 +30,7 @@ from semel.plan.direct import LENT_FROM_BYTES, DirectCall
 from semel.plan.engine import Engine
 from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
 from semel.plan.link import levels
+from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
 from semel.plan.program import PlanIO, Program
@@ -51,6 +52,7 @@ from semel.plan.rows import (
 from semel.plan.states import PlanStates, copy_states
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.tree import as_it_is, map_rows, walk
+from semel.plan.weights import Param
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
@@ -422,6 +424,28 @@ class ExecutionPlan:
             keeper.record(view.shape)
         outputs = [self._calls.copier(i) for i in self._engine.parts.outputs]
         return DirectCall(self, slots, outputs, self._engine.state.run)
+
+    # ------------------------------------------------------------ params
+
+    @property
+    def params(self) -> dict[str, Param]:
+        """The params by name: their types, and how often each was replaced (`version`)."""
+        return {param.name: param for param in self.program.params}
+
+    def set_param(self, name: str, array: Any) -> None:
+        """Replace a param by a copy of `array`, of its type, from the next execute on.
+
+        What the plan reads of it is made again: packed, cast, folded. Clones keep what they have.
+        Nothing changes if an error is raised.
+        """
+        self.set_params({name: array})
+
+    @alone
+    def set_params(self, arrays: Mapping[str, Any]) -> None:
+        """Replace several params at once, by name."""
+        engine = self._engine
+        engine.state.check_alive()
+        engine.take_weights(*with_params(engine.parts.program, arrays, engine.parts.threads))
 
     # ------------------------------------------------------------ clones
 

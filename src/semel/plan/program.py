@@ -24,19 +24,22 @@ from semel.ir.types import Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
+from semel.plan.weights import Formula, Param, Recipe, Weight, check_recipes
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
-#: Where a value of a compiled program lies: in the IO block, in the arena, in the program, or in
-#: memory of its plan that keeps its contents between runs.
-PLACES = ("io", "arena", "constant", "state")
+#: Where a value of a compiled program lies: in the IO block, in the arena, in memory of its plan
+#: that keeps its contents between runs (a state), or in its weights, which are the program's own (a
+#: constant) or follow from its params by a recipe (a param).
+PLACES = ("io", "arena", "constant", "param", "state")
+WEIGHTS = ("constant", "param")
 #: Where all values of a plan built by hand lie: in memory that it was given.
 GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramValue:
-    """One tensor. `place` is one of PLACES, or GIVEN; a constant has its `array`.
+    """One tensor. `place` is one of PLACES, or GIVEN; constants and params have a `weight`.
 
     A state may have one too, as its first value; else that is zeros. An arena value is alive from
     row `first` to row `last`, both included. `node_ids` are the graph nodes that it holds.
@@ -45,7 +48,7 @@ class ProgramValue:
     name: str
     type: TensorType
     place: str
-    array: np.ndarray[Any, Any] | None = None
+    weight: Weight | None = None
     first: int = 0
     last: int = 0
     node_ids: tuple[int, ...] = ()
@@ -136,7 +139,9 @@ class Program:
     and a type of their own. `kept` are named values that can be read after a run like outputs,
     and are none. `after` has, for rows by position, positions that they must follow besides their
     `dependencies`; `run_order` the order to take the outermost rows up in, if one was asked for.
-    Variables without a maximum grow up to `max_capacity`, if there is one.
+    Variables without a maximum grow up to `max_capacity`, if there is one. `params` are what an
+    owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
+    other data has a program that differs in these, and in the weights of those values.
     """
 
     values: tuple[ProgramValue, ...]
@@ -156,10 +161,12 @@ class Program:
     run_order: tuple[int, ...] | None = None
     alias_ids: tuple[int, ...] = ()
     states: tuple[ProgramState, ...] = ()
+    params: tuple[Param, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
-        """The distinct kernels, in order of first use."""
+        """The distinct kernels that runs call, in order of first use."""
         rows = (placed.row for placed in self.walk())
         return tuple(dict.fromkeys(r.kernel for r in rows if isinstance(r, PreparedKernel)))
 
@@ -167,6 +174,25 @@ class Program:
     def target(self) -> Target | None:
         """The machine that its code is for; None if there is no code, or only pointers."""
         return next((kernel.target for kernel in self.kernels if kernel.target), None)
+
+    @property
+    def all_kernels(self) -> tuple[CachedKernel, ...]:
+        """The distinct kernels, those of recipes last."""
+        of_formulas = (row.kernel for formula in self.formulas for row in formula.rows)
+        return tuple(dict.fromkeys((*self.kernels, *of_formulas)))
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """The distinct formulas of its recipes."""
+        return tuple(dict.fromkeys(r.formula for r in self.recipes if r.formula is not None))
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The distinct weights: those that rows read, and those that recipes may need again."""
+        read = (value.weight for value in self.values)
+        sources = (s for recipe in self.recipes for s in recipe.sources)
+        found = (*read, *(param.raw for param in self.params), *sources)
+        return tuple(dict.fromkeys(each for each in found if isinstance(each, Weight)))
 
     @property
     def late(self) -> tuple[PlanVariable, ...]:
@@ -192,8 +218,14 @@ class Program:
         save_program(self, path)
 
     def sections(self) -> dict[int, np.ndarray[Any, Any]]:
-        """Constants and first values of states, by value: what a plan file stores as bytes."""
-        return {i: v.array for i, v in enumerate(self.values) if v.array is not None}
+        """The weights that a plan file stores as bytes, by their place among `saved_weights`."""
+        return {i: weight.array for i, weight in enumerate(self.saved_weights)}
+
+    @property
+    def saved_weights(self) -> tuple[Weight, ...]:
+        """Those of a file: params that only their own file still holds are not among them."""
+        lent = {p.raw for p in self.params if not p.is_kept} - {v.weight for v in self.values}
+        return tuple(weight for weight in self.weights if weight not in lent)
 
 
 def check_program(program: Program) -> None:
@@ -201,8 +233,11 @@ def check_program(program: Program) -> None:
     for value in program.values:
         if value.place not in PLACES:
             raise PlanError(value.name, f"place of a value must be known, got {value.place!r}.")
-        if value.place != "state" and (value.place == "constant") != (value.array is not None):
-            raise PlanError(value.name, "a constant has an array, and nothing else has.")
+        is_weight = value.place in WEIGHTS
+        if value.place != "state" and is_weight != (value.weight is not None):
+            raise PlanError(value.name, "a constant or a param has a weight, and nothing else has.")
+        _check_weight(value)
+    check_recipes(program)
     for kind, named in (("input", program.inputs), ("output", program.outputs)):
         for io in named:
             found = program.values[io.index].place
@@ -263,5 +298,15 @@ def _check_written(program: Program, row: PreparedKernel) -> None:
     """Constants are the same in all plans, and may lie in a file: nobody writes there."""
     signature = row.kernel.signature
     for arg, spec in zip(row.buffer_indices, signature.buffers, strict=False):  # counted later
-        if "w" in spec.access and program.values[arg].place == "constant":
+        if "w" in spec.access and program.values[arg].place in WEIGHTS:
             raise PlanError(signature.name, f"'{spec.name}' is written, it must be no constant.")
+
+
+def _check_weight(value: ProgramValue) -> None:
+    if value.weight is None:
+        return
+    array = value.weight.array
+    if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
+        raise PlanError(
+            value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
+        )

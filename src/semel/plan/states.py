@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from semel.errors import StateError
 from semel.ir.fields import take_int
 from semel.ir.types import TensorType
@@ -289,10 +287,10 @@ def put_rows(engine: Engine, state: ProgramState, array: Array) -> None:
 
 def put_first_value(engine: Engine, state: ProgramState) -> None:
     """What a state holds before the first run."""
-    first = engine.parts.program.values[state.index].array
+    first = engine.parts.program.values[state.index].weight
     buffer = current_buffer(engine, state)
     if first is not None:
-        buffer.put(np.asarray(first))
+        buffer.put(first.array)
     else:
         buffer.memory.fill(0, buffer.offset, buffer.offset + buffer.capacity_bytes)
 

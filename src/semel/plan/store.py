@@ -4,8 +4,8 @@
 
 Inputs and outputs of a compiled program lie in one IO block, intermediates share one arena, both
 sized for the variables' maxima. A variable without a maximum gets a capacity that grows on demand.
-States lie in a block of their own, which never moves. Constants are shared by all plans of a
-program.
+States lie in a block of their own, which never moves. Weights lie where `plan.weights` has them,
+for all who read them.
 
 A plan built by hand has the buffers that it was given and no store; `fork_buffers` makes those of
 its clones.
@@ -13,22 +13,24 @@ its clones.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from semel.errors import OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Variable, evaluate, upper_bound
 from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import PlanMemory, PlanParts
-from semel.plan.program import Program, ProgramValue, bounded_variables, in_terms_of
+from semel.plan.program import (
+    WEIGHTS,
+    Program,
+    ProgramValue,
+    bounded_variables,
+    in_terms_of,
+)
 from semel.plan.scope import RowScope
-from semel.runtime.allocator import ALIGNMENT_BYTES, HostMemory, align
+from semel.runtime.allocator import align
 from semel.runtime.buffer import Buffer
-from semel.runtime.device import Device, find_device
+from semel.runtime.device import find_device
 from semel.runtime.free import check_free
 from semel.runtime.memory import Memory
 
@@ -70,9 +72,9 @@ class Layout:
             self.offsets[i] = offset
         self.arena_bytes = placed.arena_bytes
         self.naive_bytes = sum(align(self.sizes[i]) for i in arena)
-        self.weights_bytes = sum(
-            size for size, v in zip(self.sizes, values, strict=True) if v.place == "constant"
-        )
+        first_values = {value.weight for value in values if value.place == "state"}
+        held = (weight for weight in program.saved_weights if weight not in first_values)
+        self.weights_bytes = sum(weight.size_bytes for weight in held)
 
     def _in_a_row(self, values: Sequence[ProgramValue], place: str) -> int:
         """Values of a place one after the other, each with a line of slack; what they take."""
@@ -110,10 +112,14 @@ class Layout:
             raise OutOfMemoryError(self._device, wanted, memory_limit)
         check_free(own)  # the weights are there already
 
-    def as_memory(self) -> PlanMemory:
-        """The sums, for people."""
+    def as_memory(self, program: Program) -> PlanMemory:
+        """The sums, for people; those of weights as the program has them now."""
+        held = set(program.saved_weights)
+        made = {program.values[r.value].weight for r in program.recipes if r.formula is not None}
         return PlanMemory(
             weights_bytes=self.weights_bytes,
+            params_bytes=sum(raw.size_bytes for raw in held & {p.raw for p in program.params}),
+            derived_bytes=sum(weight.size_bytes for weight in made if weight is not None),
             arena_bytes=self.arena_bytes,
             io_bytes=self.io_bytes,
             state_bytes=self.state_bytes,
@@ -156,7 +162,6 @@ class ProgramStore:
         self.capacities = dict(capacities)
         layout = self._layout(capacities)
         layout.check_limit(options.memory_limit)
-        self.constants = constants_of(program)
         self.states = self._device.allocate(layout.state_bytes, mapped=layout.state_bytes > 0)
         self._allocate(layout)
         self.buffers = tuple(
@@ -164,8 +169,8 @@ class ProgramStore:
             for i, value in enumerate(program.values)
         )
         for i, value in enumerate(program.values):
-            if value.place == "state" and value.array is not None:
-                self.states.copy_in(layout.offsets[i], value.array)
+            if value.place == "state" and value.weight is not None:
+                self.states.copy_in(layout.offsets[i], value.weight.array)
 
     def again(self) -> ProgramStore:
         """As much memory for another plan."""
@@ -182,15 +187,11 @@ class ProgramStore:
 
     def _where(self, i: int) -> tuple[Memory, int, int]:
         layout = self._current
-        match self.program.values[i].place:
-            case "constant":
-                return self.constants[i], 0, layout.sizes[i]
-            case "arena":
-                return self.arena, layout.offsets[i], layout.sizes[i]
-            case "state":
-                return self.states, layout.offsets[i], layout.sizes[i]
-            case _:
-                return self.io, layout.offsets[i], layout.sizes[i]
+        value = self.program.values[i]
+        if value.place in WEIGHTS and value.weight is not None:
+            return value.weight.on(self._device), 0, layout.sizes[i]
+        blocks = {"arena": self.arena, "state": self.states}
+        return blocks.get(value.place, self.io), layout.offsets[i], layout.sizes[i]
 
     @property
     def memory(self) -> PlanMemory:
@@ -198,9 +199,9 @@ class ProgramStore:
         program, is_shared = self.program, self.options.is_shared
 
         def measure(values: Mapping[str, int]) -> PlanMemory:
-            return Layout.at(program, values, is_shared).as_memory()
+            return Layout.at(program, values, is_shared).as_memory(program)
 
-        return replace(self._current.as_memory(), measure=measure)
+        return replace(self._current.as_memory(program), measure=measure)
 
     def check_scratch(self, scratch_bytes: int) -> None:
         """Refuse scratch that does not fit beside what is held."""
@@ -245,54 +246,6 @@ def _scratch_bytes(parts: PlanParts, capacities: Mapping[str, int]) -> int:
     bounded = bounded_variables(roomy, parts.late)
     scope = RowScope({**bounded, **parts.counters}, parts.functions, parts.buffers)
     return parts.threads * align(scope.scratch_bytes(parts.ops))
-
-
-# ---------------------------------------------------------------- constants
-
-_constant_memory: weakref.WeakKeyDictionary[Program, dict[int, Memory]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def constants_of(program: Program) -> dict[int, Memory]:
-    """Where the constants lie, for all plans of a program: on the host, the arrays themselves.
-
-    They are sealed, so that nobody can change them; only what is too small for a kernel to
-    read safely is copied.
-    """
-    found = _constant_memory.get(program)
-    if found is None:
-        found = {}
-        for i, value in enumerate(program.values):
-            if value.place == "constant":
-                found[i] = _constant(value, find_device(program.device))
-        _constant_memory[program] = found
-    return found
-
-
-def share_constants(program: Program, other: Program) -> None:
-    """Let the plans of `other`, which has the same constants, read them where `program`'s do."""
-    adopt_constants(other, constants_of(program))
-
-
-def adopt_constants(program: Program, memory: dict[int, Memory]) -> None:
-    """Let the plans of `program` read its constants where they lie: memory by value."""
-    _constant_memory[program] = memory
-
-
-def _constant(value: ProgramValue, device: Device) -> Memory:
-    array: np.ndarray[Any, Any] = np.asarray(value.array)
-    if array.shape != value.type.shape or array.dtype != value.type.dtype.numpy:
-        raise PlanError(
-            value.name, f"array must be {value.type}, got {array.dtype}{list(array.shape)}."
-        )
-    is_large = array.nbytes >= ALIGNMENT_BYTES
-    if device.is_host and is_large and array.flags.c_contiguous and array.flags.aligned:
-        return HostMemory.over(array.reshape(-1).view(np.uint8))
-    memory = device.allocate(array.nbytes)
-    memory.copy_in(0, array)
-    memory.seal()
-    return memory
 
 
 # ---------------------------------------------------------------- clones of plans built by hand

@@ -16,6 +16,7 @@ every dtype alike, by the structures of the specification.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,32 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _api)
 )
+
+
+def is_immutable(array: np.ndarray[Any, Any]) -> bool:
+    """Whether no Python code can change the elements, and a kernel can read them as they lie."""
+    return isinstance(_immutable_owner(array), bytes | mmap.mmap)
+
+
+def is_mapped(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the elements are those of a file that is mapped for reading: they take no memory."""
+    return isinstance(_immutable_owner(array), mmap.mmap)
+
+
+def _immutable_owner(array: np.ndarray[Any, Any]) -> Any:
+    """What holds the elements, if nobody can write there."""
+    if array.flags.writeable or not (array.flags.c_contiguous and array.flags.aligned):
+        return None
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return None
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    # A view for reading of a mapping for writing can change behind our back.
+    is_sealed = isinstance(owner, bytes | mmap.mmap) and memoryview(owner).readonly
+    return owner if is_sealed else None
 
 
 def write_dlpack(array: np.ndarray[Any, Any], *, versioned: bool) -> object:

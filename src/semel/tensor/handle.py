@@ -12,7 +12,6 @@ so none of them can import the class, and `tensor_class` is where they find it.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,7 +31,7 @@ from semel.ops.attrs import (
     ReshapeAttrs,
     ScalarAttrs,
 )
-from semel.runtime.interop import read_array
+from semel.runtime.interop import is_immutable, read_array
 from semel.tensor.origin import user_origin
 
 if TYPE_CHECKING:
@@ -235,27 +234,12 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
     array = _read_array(value)
     if dtype is None:
         dtype = _default_dtype(value, array)
-    if array.dtype == dtype.numpy and _is_immutable(array):
+    if array.dtype == dtype.numpy and is_immutable(array):
         return array
     if array.dtype != dtype.numpy:
         with np.errstate(all="ignore"):
             return np.ascontiguousarray(array.astype(dtype.numpy)).reshape(array.shape)
     return np.array(array, order="C", copy=True)
-
-
-def _is_immutable(array: Array) -> bool:
-    """Whether no Python code can change the elements, and a kernel can read them as they lie."""
-    if array.flags.writeable or not (array.flags.c_contiguous and array.flags.aligned):
-        return False
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        if owner.flags.writeable:
-            return False
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    # A view for reading of a mapping for writing can change behind our back.
-    return isinstance(owner, bytes | mmap.mmap) and memoryview(owner).readonly
 
 
 def _read_array(value: Any) -> Array:

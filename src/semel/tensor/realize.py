@@ -44,6 +44,7 @@ def prepare(
     keep: Tensor | Sequence[Tensor] | Mapping[str, Tensor] = (),
     device: str = HOST_DEVICE,
     target: str | None = None,
+    keep_params: bool = False,
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
@@ -60,7 +61,9 @@ def prepare(
     by name in `plan.kept` (those of a mapping, else kept0, kept1, ...). `device` is where the plan
     runs: "cpu", or "null", which compiles everything and computes nothing. `target` names what
     its code may ask of the processor, as "x86-64-v3" does, and this machine must have; else it is
-    as the settings say, by default all that this machine has.
+    as the settings say, by default all that this machine has. With `keep_params` the plan holds the
+    data of params as it was given beside the forms that it reads, so that each can be replaced
+    alone even where a weight is made of several.
     """
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
     from semel.compiler.pipeline import prepare_graph
@@ -78,6 +81,7 @@ def prepare(
             keep=_nodes_to_keep(graph, keep),
             device=device,
             target=target,
+            keep_params=keep_params,
         )
 
 

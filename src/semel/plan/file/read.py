@@ -1,6 +1,6 @@
 """Plan files, the reading side: from bytes to a program, and to the memory of an image.
 
-    file  --map_file, parse_file-->  PlanFile  --read_program-->  Program, constants
+    file  --map_file, parse_file-->  PlanFile  --read_program-->  Program
                                                --read_memory-->   SavedMemory
 
 Records come from a file, so nothing is trusted: what does not fit is an error of ours, and no plan
@@ -29,6 +29,7 @@ from semel.ir.encode import DimReader, as_index, as_int, as_list, as_text, decod
 from semel.ir.expr import Dim, Variable
 from semel.ir.plain import decode_plain
 from semel.ir.target import Target
+from semel.ir.types import TensorType
 from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Prefix
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
@@ -39,11 +40,14 @@ from semel.plan.program import (
     ProgramState,
     ProgramValue,
 )
-from semel.plan.rows import GRAPH, decode_rows
+from semel.plan.row import RowReader
+from semel.plan.rows import GRAPH, PreparedKernel, decode_rows
+from semel.plan.weights import Formula, Param, Recipe, Weight
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, HostMemory
 from semel.runtime.buffer import Buffer, ConcreteShape
 from semel.runtime.custom import find_custom_function
 from semel.runtime.device import Device, check_device, find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.memory import Bytes, Memory
 from semel.runtime.timeline import TimelineSignal
@@ -215,16 +219,19 @@ class _RowReader:
 
 def read_program(
     file: PlanFile, kernels: Sequence[CachedKernel], make_plan: MakePlan, compile_count: int
-) -> tuple[Program, dict[int, Memory]]:
-    """The program, and where its constants lie."""
+) -> Program:
+    """The program; its weights lie in the file's pages."""
     record, dim = file.header["program"], file.dim
     device = as_text(record["device"])
-    constants: dict[int, Memory] = {}
-    values = tuple(
-        _read_value(file, i, entry, constants) for i, entry in enumerate(as_list(record["values"]))
+    weights = _Weights(file)
+    values = tuple(_read_value(file, entry, weights) for entry in as_list(record["values"]))
+    # Recipes run on the host, whatever device reads what they make.
+    formulas = tuple(
+        _read_formula(entry, dim, _RowReader(file, HOST_DEVICE, kernels, make_plan))
+        for entry in as_list(record.get("formulas", []))
     )
     order = record.get("order")
-    program = Program(
+    return Program(
         values=values,
         rows=decode_rows(record["rows"], _RowReader(file, device, kernels, make_plan)),
         inputs=_read_io(record["inputs"], len(values), dim),
@@ -249,8 +256,11 @@ def read_program(
         run_order=None if order is None else _ints(order),
         alias_ids=_ints(record.get("alias_ids", [])),
         states=tuple(_read_state(entry) for entry in as_list(record.get("states", []))),
+        params=tuple(_read_param(e, dim, weights) for e in as_list(record.get("params", []))),
+        recipes=tuple(
+            _read_recipe(e, dim, formulas, weights) for e in as_list(record.get("recipes", []))
+        ),
     )
-    return program, constants
 
 
 def missing_functions(file: PlanFile) -> list[str]:
@@ -268,19 +278,74 @@ def _function_names(rows: Any) -> Iterator[str]:
                 yield from _function_names(body)
 
 
-def _read_value(file: PlanFile, i: int, record: Any, constants: dict[int, Memory]) -> ProgramValue:
+class _Weights:
+    """The weights in a file, each made once."""
+
+    def __init__(self, file: PlanFile) -> None:
+        self._file = file
+        self._known: dict[tuple[int, TensorType], Weight] = {}
+
+    def read(self, place: Any, kind: TensorType) -> Weight | None:
+        """The one at an offset; None if there is none."""
+        if place is None:
+            return None
+        key = as_int(place), kind
+        if key not in self._known:
+            data = constant_bytes(self._file, key[0], as_int(kind.num_bytes))
+            shape = tuple(as_int(d) for d in kind.shape)
+            array = np.ndarray(shape, kind.dtype.numpy, data.data)
+            self._known[key] = Weight(array, HostMemory.over(data))
+        return self._known[key]
+
+
+def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:
     kind = decode_type(record["type"], file.dim)
     first, last = _ints(as_list(record["life"], 2))
-    array = None
-    if record["offset"] is not None:
-        data = constant_bytes(file, as_int(record["offset"]), as_int(kind.num_bytes))
-        if record["place"] == "constant":
-            constants[i] = HostMemory.over(data)
-        shape = tuple(as_int(d) for d in kind.shape)
-        array = np.ndarray(shape, kind.dtype.numpy, data.data)
+    weight = weights.read(record["offset"], kind)
     ids = _ints(record.get("ids", []))
     place = as_text(record["place"])
-    return ProgramValue(as_text(record["name"]), kind, place, array, first, last, ids)
+    return ProgramValue(as_text(record["name"]), kind, place, weight, first, last, ids)
+
+
+def _read_param(record: Any, dim: DimReader, weights: _Weights) -> Param:
+    kind = decode_type(record["type"], dim)
+    return Param(
+        as_text(record["name"]),
+        kind,
+        as_int(record["version"]),
+        raw=weights.read(record["offset"], kind),
+        is_kept=bool(record["kept"]),
+    )
+
+
+def _read_formula(record: Any, dim: DimReader, source: RowReader) -> Formula:
+    rows: list[PreparedKernel] = []
+    for row in decode_rows(record["rows"], source):
+        if not isinstance(row, PreparedKernel):
+            raise GraphError("decode", f"recipes must consist of kernels, got {row.kind}.")
+        rows.append(row)
+    types = tuple(decode_type(kind, dim) for kind in as_list(record["types"]))
+    return Formula(tuple(rows), types, as_index(record["sources"], len(types), "source"))
+
+
+def _read_recipe(
+    record: Any, dim: DimReader, formulas: Sequence[Formula], weights: _Weights
+) -> Recipe:
+    def source(entry: Any) -> int | Weight:
+        if not isinstance(entry, list):
+            return as_int(entry)
+        place, kind = as_list(entry, 2)
+        found = weights.read(as_int(place), decode_type(kind, dim))
+        assert found is not None
+        return found
+
+    formula = record["formula"]
+    return Recipe(
+        as_int(record["value"]),
+        tuple(source(entry) for entry in as_list(record["sources"])),
+        None if formula is None else formulas[as_index(formula, len(formulas), "formula")],
+        {as_text(name): as_int(size) for name, size in dict(record["sizes"]).items()},
+    )
 
 
 def constant_bytes(file: PlanFile, offset: int, size: int) -> Bytes:

@@ -34,6 +34,7 @@ from semel.ir.fields import take_path
 from semel.ir.plain import encode_plain
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.ir.types import TensorType, as_dtype
 from semel.plan.file.format import (
     FORMAT,
     PAGE_BYTES,
@@ -46,6 +47,8 @@ from semel.plan.file.format import (
 from semel.plan.parts import PlanParts
 from semel.plan.program import PlanIO, Program
 from semel.plan.rows import GRAPH, PreparedCustomFunction
+from semel.plan.weights import Source as WeightSource
+from semel.plan.weights import Weight
 from semel.runtime.buffer import Array, Buffer, ConcreteShape
 from semel.runtime.device import DeviceCode
 from semel.runtime.kernel import CachedKernel
@@ -133,7 +136,7 @@ def _with_array(data: Bytes, buffer: Buffer, array: Array) -> Bytes:
 
 def save_plan(source: Source, code: DeviceCode, path: str | os.PathLike[str]) -> None:
     """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
-    _check_kernels(program_of(source).kernels)
+    _check_kernels(program_of(source).all_kernels)
     place = take_path("save", path)
     beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
     try:
@@ -153,7 +156,7 @@ def save_plan(source: Source, code: DeviceCode, path: str | os.PathLike[str]) ->
 
 def pack_plan(source: Source, code: DeviceCode) -> bytes:
     """The contents of a plan file as bytes, to send to another process."""
-    _check_kernels(program_of(source).kernels)
+    _check_kernels(program_of(source).all_kernels)
     file = io.BytesIO()
     _write(source, code, file)
     return file.getvalue()
@@ -256,7 +259,7 @@ def encode_header(
         },
         "kernels": [
             {**_encode_kernel(kernel, dim, blobs), "target": target(kernel.target)}
-            for kernel in program.kernels
+            for kernel in program.all_kernels
         ],
         "program": _encode_program(program, dim, blobs, {} if is_image else places, is_image),
         "memory": _encode_memory(source, dim, places) if isinstance(source, PlanImage) else None,
@@ -269,7 +272,7 @@ class _RowWriter:
 
     def __init__(self, program: Program, dim: DimWriter, blobs: _Blobs) -> None:
         self.device = program.device
-        self._number = {kernel: i for i, kernel in enumerate(program.kernels)}
+        self._number = {kernel: i for i, kernel in enumerate(program.all_kernels)}
         self._dim, self._blobs = dim, blobs
 
     def dim(self, value: Dim) -> Any:
@@ -297,6 +300,7 @@ def _encode_program(
 ) -> dict[str, Any]:
     """The records of a program; node ids mean something only in plans built by hand."""
     to = _RowWriter(program, dim, blobs)
+    offsets = {weight: places[i] for i, weight in enumerate(program.saved_weights)}
     record = {
         "device": program.device,
         "values": [
@@ -305,10 +309,10 @@ def _encode_program(
                 "place": value.place,
                 "type": encode_type(value.type, dim),
                 "life": [value.first, value.last],
-                "offset": places.get(i),
+                "offset": None if value.weight is None else offsets[value.weight],
                 **({"ids": list(value.node_ids)} if with_ids and value.node_ids else {}),
             }
-            for i, value in enumerate(program.values)
+            for value in program.values
         ],
         "rows": [row.encode(to) for row in program.rows],
         "inputs": [_encode_io(io, dim) for io in program.inputs],
@@ -324,6 +328,8 @@ def _encode_program(
     }
     if program.states:
         record["states"] = [list(astuple(state)) for state in program.states]
+    if program.params:
+        record |= _encode_params(program, to, dim, offsets)
     if program.after:
         record["after"] = [[i, list(positions)] for i, positions in program.after.items()]
     if program.run_order is not None:
@@ -331,6 +337,49 @@ def _encode_program(
     if program.alias_ids:
         record["alias_ids"] = list(program.alias_ids)
     return record
+
+
+def _encode_params(
+    program: Program, to: _RowWriter, dim: DimWriter, offsets: Mapping[Weight, int]
+) -> dict[str, Any]:
+    """Params, and how weights follow from them; equal formulas are stored once."""
+    number = {formula: i for i, formula in enumerate(program.formulas)}
+
+    def source(each: WeightSource) -> Any:
+        if isinstance(each, int):
+            return each
+        kind = TensorType(each.array.shape, as_dtype(each.array.dtype, "save"))
+        return [offsets[each], encode_type(kind, dim)]
+
+    return {
+        "params": [
+            {
+                "name": param.name,
+                "type": encode_type(param.type, dim),
+                "version": param.version,
+                "kept": param.is_kept,
+                "offset": None if param.raw is None else offsets.get(param.raw),
+            }
+            for param in program.params
+        ],
+        "formulas": [
+            {
+                "types": [encode_type(kind, dim) for kind in formula.types],
+                "sources": formula.num_sources,
+                "rows": [row.encode(to) for row in formula.rows],
+            }
+            for formula in program.formulas
+        ],
+        "recipes": [
+            {
+                "value": recipe.value,
+                "sources": [source(each) for each in recipe.sources],
+                "formula": None if recipe.formula is None else number[recipe.formula],
+                "sizes": dict(recipe.sizes),
+            }
+            for recipe in program.recipes
+        ],
+    }
 
 
 def _encode_io(io: PlanIO, dim: DimWriter) -> list[Any]:

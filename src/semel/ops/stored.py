@@ -1,0 +1,47 @@
+"""Values that are made before any run, because constants and params alone determine them.
+
+    expression over constants and params  --stored-->  a leaf that holds it
+
+Passes ask here what is known before a run, and say here what should be made then and how it should
+lie in memory. The expression is the recipe: nothing is computed by making the leaf.
+"""
+
+from __future__ import annotations
+
+from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite
+from semel.ops.attrs import StoredAttrs
+
+#: Leaves whose data lies in memory before any run.
+WEIGHTS = frozenset({"constant", "param", "stored"})
+#: Leaves that need no run.
+KNOWN = WEIGHTS | {"scalar"}
+_MOVEMENT = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "window"})
+#: They may fail, or depend on more than their operands.
+_NEVER = frozenset({"check_index", "random_bits", "iota"})
+
+
+def stored(value: Node) -> Node:
+    """A leaf that holds `value`, as its type says; what is stored below is made on the way."""
+    graph = rewrite(Graph((value,)), _opened)
+    return make_node("stored", (), StoredAttrs(graph))
+
+
+def _opened(node: Node) -> Node | None:
+    found: Node | None = node.attrs.value.outputs[0] if node.op.name == "stored" else None
+    return found
+
+
+def can_be_made(node: Node) -> bool:
+    """Whether an op can be part of what is stored: kernels of fixed sizes that cannot fail."""
+    is_allowed = node.op.name in _MOVEMENT or (
+        node.op.kind in ("elementwise", "reduce", "contract") and node.op.name not in _NEVER
+    )
+    dims = (*node.type.shape, *attr_dims(node.attrs))
+    return is_allowed and all(isinstance(dim, int) for dim in dims)
+
+
+def reads_params(leaf: Node) -> bool:
+    """Whether the data of a leaf may be replaced."""
+    if leaf.op.name == "stored":
+        return any(node.op.name == "param" for node in leaf.attrs.value.nodes)
+    return leaf.op.name == "param"

@@ -1,0 +1,117 @@
+"""Recipes run: derived weights, by the kernels of their formulas, all of them in one plan.
+
+    [Job: a formula, its sizes, its sources]  --derive-->  [Weight]
+
+The rows of all jobs are one program on memory that is given, sizes are fixed in each row: jobs
+share no bytes but what they read, so that the plan runs them side by side on all threads. It
+runs once and is dropped. What some program holds already is found in the store and not made again.
+Weights are made by the host, whatever device reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from semel.ir.types import TensorType
+from semel.plan.check import check_plan
+from semel.plan.engine import Engine
+from semel.plan.parts import PlanParts
+from semel.plan.program import GIVEN, Program, ProgramValue
+from semel.plan.rows import PreparedKernel
+from semel.plan.weights import Formula, Weight, fixed_rows, recipe_key, weight_store
+from semel.runtime.allocator import HostMemory, allocate
+from semel.runtime.buffer import Buffer
+from semel.runtime.device import Device, find_device
+from semel.runtime.free import HOST_DEVICE
+from semel.runtime.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A weight to make; `ids` name the data of the sources."""
+
+    formula: Formula
+    sizes: Mapping[str, int]
+    sources: tuple[Weight, ...]
+    ids: tuple[Hashable, ...]
+
+    @property
+    def key(self) -> Hashable:
+        return recipe_key(self.formula, self.sizes, self.ids)
+
+
+def derive(jobs: Sequence[Job], threads: int | None = None) -> list[Weight]:
+    """The weight of each job."""
+    found = {job.key: w for job in jobs if (w := weight_store.find(job.key)) is not None}
+    missing = {job.key: job for job in jobs if job.key not in found}
+    if missing:
+        made = _run(list(missing.values()), threads)
+        for key, weight in zip(missing, made, strict=True):
+            found[key] = weight_store.add(key, weight)
+    return [found[job.key] for job in jobs]
+
+
+def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
+    device = find_device(HOST_DEVICE)
+    made = _Merged(device)
+    results = [made.add(job) for job in jobs]
+    count = device.default_threads() if threads is None else threads
+    Engine(made.parts(count), None).run()
+    return results
+
+
+class _Merged:
+    """The rows and the memory of many jobs, as one program."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._buffers: list[Buffer] = []
+        self._values: list[ProgramValue] = []
+        self._rows: list[PreparedKernel] = []
+
+    def add(self, job: Job) -> Weight:
+        """The weight that the plan will fill."""
+        types, count = job.formula.types_at(job.sizes), job.formula.num_sources
+        first = len(self._values)
+        for weight, kind in zip(job.sources, types, strict=False):
+            self._add(kind, weight.on(self._device))
+        memory = allocate(_size_bytes(types[count]))
+        self._add(types[count], memory)
+        for kind in types[count + 1 :]:
+            self._add(kind, allocate(_size_bytes(kind)))
+        for row in fixed_rows(job.formula, job.sizes):
+            indices = tuple(first + i for i in row.buffer_indices)
+            self._rows.append(replace(row, id=len(self._rows), buffer_indices=indices))
+        return _as_weight(types[count], memory)
+
+    def _add(self, kind: TensorType, memory: Memory) -> None:
+        self._values.append(ProgramValue(f"#{len(self._values)}", kind, GIVEN))
+        size = _size_bytes(kind)
+        self._buffers.append(Buffer.window(memory, 0, size, kind, self._device.name))
+
+    def parts(self, threads: int) -> PlanParts:
+        """All of it, checked."""
+        program = Program(
+            values=tuple(self._values),
+            rows=tuple(self._rows),
+            inputs=(),
+            outputs=(),
+            results=(),
+            device=self._device.name,
+        )
+        return check_plan(program, self._buffers, self._device, threads)
+
+
+def _size_bytes(kind: TensorType) -> int:
+    size = kind.num_bytes
+    assert isinstance(size, int)
+    return size
+
+
+def _as_weight(kind: TensorType, memory: HostMemory) -> Weight:
+    """The weight in this memory: sealed is the array, and the memory is yet to be filled."""
+    shape = tuple(int(d) for d in kind.shape)  # type: ignore[arg-type]
+    return Weight(np.ndarray(shape, kind.dtype.numpy, memory.bytes.data), memory)

@@ -1,0 +1,123 @@
+"""Params replaced: a program whose weights are those of other data.
+
+    Program x {name: array}  --with_params-->  Program, and the weights that differ
+
+Everything is checked, and every affected weight is made, before anything changes. Recipes run
+again for exactly the values that read a given param. One that reads other params too needs their
+data: it is there if rows read it as it is, if its file is mapped, or if the plan was prepared with
+`keep_params=True`; otherwise those params must be set together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from semel.errors import InputError
+from semel.ir.graph import Storage, aligned_empty
+from semel.plan.derive import Job, derive
+from semel.plan.program import Program
+from semel.plan.weights import Param, Recipe, Weight, weight_store
+from semel.runtime.interop import is_immutable, is_mapped, read_array
+
+
+def with_params(
+    program: Program, given: Mapping[str, Any], threads: int
+) -> tuple[Program, dict[int, Weight]]:
+    """The program with these params, and its weights that changed, by value."""
+    number = {param.name: i for i, param in enumerate(program.params)}
+    for name in given:
+        if name not in number:
+            known = ", ".join(number) or "none"
+            raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
+    arrays = {number[name]: _checked(program.params[number[name]], a) for name, a in given.items()}
+    affected = [r for r in program.recipes if not arrays.keys().isdisjoint(r.params)]
+    for recipe in affected:
+        _check_sources(program.params, recipe, arrays.keys())
+    storages = {i: Storage(_owned(array)) for i, array in arrays.items()}
+    fresh = {i: weight_store.of_storage(storage) for i, storage in storages.items()}
+    params = tuple(
+        _replaced(param, storages[i].id, fresh[i]) if i in fresh else param
+        for i, param in enumerate(program.params)
+    )
+    made = _derive(params, affected, threads)
+    values = list(program.values)
+    for index, weight in made.items():
+        values[index] = replace(values[index], weight=weight)
+    read_as_it_is = {r.sources[0] for r in program.recipes if r.formula is None}
+    params = tuple(
+        param if i in read_as_it_is else without_spare_data(param) for i, param in enumerate(params)
+    )
+    return replace(program, values=tuple(values), params=params), made
+
+
+def without_spare_data(param: Param) -> Param:
+    """The param, and its data only if that was asked for or costs no memory."""
+    if param.raw is None or param.is_kept or is_mapped(param.raw.array):
+        return param
+    return replace(param, raw=None)
+
+
+def _derive(params: tuple[Param, ...], recipes: list[Recipe], threads: int) -> dict[int, Weight]:
+    """The weights of these values."""
+    jobs: dict[int, Job] = {}
+    made: dict[int, Weight] = {}
+    for recipe in recipes:
+        sources = [_data(params, source) for source in recipe.sources]
+        if recipe.formula is None:
+            made[recipe.value] = sources[0]
+        else:
+            ids = tuple(params[s].id if isinstance(s, int) else s for s in recipe.sources)
+            jobs[recipe.value] = Job(recipe.formula, recipe.sizes, tuple(sources), ids)
+    return made | dict(zip(jobs, derive(list(jobs.values()), threads), strict=True))
+
+
+def _data(params: tuple[Param, ...], source: int | Weight) -> Weight:
+    found = params[source].raw if isinstance(source, int) else source
+    assert found is not None  # `_check_sources` has seen to it
+    return found
+
+
+def _replaced(param: Param, id: int, weight: Weight) -> Param:
+    return replace(param, version=param.version + 1, id=id, raw=weight)
+
+
+def _check_sources(params: tuple[Param, ...], recipe: Recipe, given: Any) -> None:
+    """What a recipe reads must be given, or be there."""
+    together = [params[i].name for i in dict.fromkeys(recipe.params)]
+    gone = [params[i].name for i in recipe.params if i not in given and params[i].raw is None]
+    if gone:
+        raise InputError(
+            f"param '{next(params[i].name for i in recipe.params if i in given)}'",
+            f"must be set together with {', '.join(map(repr, gone))}: a weight is made from all of "
+            f"{', '.join(map(repr, together))}, and their data is not held any more.",
+            hint="plan.set_params({...}) sets several; prepare(keep_params=True) holds their data.",
+            together=together,
+        )
+
+
+def _checked(param: Param, value: Any) -> np.ndarray[Any, Any]:
+    """The array, if it is one of the param's type."""
+    where = f"param '{param.name}'"
+    array = read_array(value, lambda sentence: InputError(where, f"data {sentence}"))
+    if array.dtype != param.type.dtype.numpy:
+        raise InputError(where, f"dtype must be {param.type.dtype}, got {array.dtype}.")
+    if array.shape != param.type.shape:
+        raise InputError(
+            where,
+            f"shape must be {param.type.shape}, got {array.shape}.",
+            shape=array.shape,
+        )
+    return array
+
+
+def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that nobody else has, unless nobody can change the array."""
+    if is_immutable(array):
+        return array
+    made = aligned_empty(array.shape, array.dtype)
+    made[...] = array
+    return made
