@@ -22,42 +22,22 @@ A profiled run takes a second set of the same functions, derived from their text
 call of a row reads the clock and writes an event (`_timed`). The first set knows nothing
 of it and pays nothing for it.
 
-The text is LLVM IR with two short forms for the words of `semel.ir.abi`:
-`%x = word %h.Header.BUSY` (also `pointer`, `at`) and `set %h.Header.BUSY = %x`.
+The text is LLVM IR with short forms for words, atomics, loops and conditions
+(`semel.codegen.runner_forms`).
 """
 
 from __future__ import annotations
 
 import re
-from enum import IntEnum
-from types import MappingProxyType
 
 from semel.codegen.runner_bind import BIND, COMMIT, REBIND
+from semel.codegen.runner_forms import expand_forms
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
 from semel.codegen.runner_points import CHUNKS, POINTS
 from semel.codegen.runner_share import SHARE, WORKER
 from semel.codegen.runner_walk import EVENTS, RUN, WALK
 from semel.errors import UnsupportedError
 from semel.ir import abi
-
-_RECORDS: MappingProxyType[str, type[IntEnum]] = MappingProxyType(
-    {
-        e.__name__: e
-        for e in (
-            abi.Base,
-            abi.Event,
-            abi.Header,
-            abi.Lane,
-            abi.Point,
-            abi.Row,
-            abi.Segment,
-            abi.Step,
-            abi.Worker,
-        )
-    }
-)
-_READ = re.compile(r"^\s*(%\w+) = (word|pointer|at) (%\w+)\.(\w+)\.(\w+)$")
-_WRITE = re.compile(r"^\s*set (%\w+)\.(\w+)\.(\w+) = (\S+)$")
 
 
 def emit_runner(arch: str) -> str:
@@ -80,16 +60,12 @@ def emit_runner(arch: str) -> str:
         "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
-    walking = "\n".join((WALK, SHARE, RUN, WORKER))
-    text = "\n".join(
-        (
-            *(MACHINE[arch], SYSTEM, REBIND, BIND, COMMIT, POINTS, CHUNKS),
-            *(walking, EVENTS, _timed(walking)),
-        )
-    )
+    parts = (MACHINE[arch], SYSTEM, REBIND, BIND, COMMIT, POINTS, CHUNKS, EVENTS)
+    walking = expand_forms("\n".join((WALK, SHARE, RUN, WORKER)))
+    text = "\n".join((expand_forms("\n".join(parts)), walking, _timed(walking)))
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.
-    return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", _expand(text) + _entries())
+    return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", text + "\n" + _entries())
 
 
 #: More iterations than this are as good as any number, where work is estimated.
@@ -114,30 +90,6 @@ def _timed(text: str) -> str:
     bodies = [functions[name] for name in functions if name in found - seeds]
     copies = re.sub(rf"@({'|'.join(sorted(found))})\(", r"@\1_timed(", "\n".join(bodies))
     return copies.replace("define internal i64 @run_timed(", "define dso_local i64 @run_timed(")
-
-
-def _expand(text: str) -> str:
-    """Replace the short forms by `getelementptr` and a load or store."""
-    lines: list[str] = []
-    for number, line in enumerate(text.splitlines()):
-        read, write = _READ.match(line), _WRITE.match(line)
-        if read:
-            result, form, base, record, name = read.groups()
-            word = int(_RECORDS[record][name])
-            if form == "at":
-                lines.append(f"  {result} = getelementptr i64, ptr {base}, i64 {word}")
-                continue
-            kind = "i64" if form == "word" else "ptr"
-            lines.append(f"  %at{number} = getelementptr i64, ptr {base}, i64 {word}")
-            lines.append(f"  {result} = load {kind}, ptr %at{number}, align 8")
-        elif write:
-            base, record, name, value = write.groups()
-            word = int(_RECORDS[record][name])
-            lines.append(f"  %at{number} = getelementptr i64, ptr {base}, i64 {word}")
-            lines.append(f"  store i64 {value}, ptr %at{number}, align 8")
-        else:
-            lines.append(line)
-    return "\n".join(lines) + "\n"
 
 
 def _entries() -> str:

@@ -14,12 +14,7 @@ define internal void @evaluate(ptr %h, i64 %first, i64 %last) {
 entry:
   %program = pointer %h.Header.PROGRAM
   %regs = pointer %h.Header.REGISTERS
-  br label %head
-head:
-  %i = phi i64 [ %first, %entry ], [ %i1, %next ]
-  %more = icmp slt i64 %i, %last
-  br i1 %more, label %body, label %exit
-body:
+  each %i from %first to %last
   %word = shl i64 %i, 2
   %ins = getelementptr i64, ptr %program, i64 %word
   %op = load i64, ptr %ins, align 8
@@ -71,20 +66,13 @@ next:
                [ %low, %min ], [ %high, %max ]
   %rd = getelementptr i64, ptr %regs, i64 %d
   store i64 %v, ptr %rd, align 8
-  %i1 = add i64 %i, 1
-  br label %head
-exit:
+  next %i
   ret void
 }
 
 define internal void @scatter(ptr %regs, ptr %pairs, i64 %count) {
 entry:
-  br label %head
-head:
-  %s = phi i64 [ 0, %entry ], [ %s1, %one ]
-  %left = icmp slt i64 %s, %count
-  br i1 %left, label %one, label %exit
-one:
+  each %s from 0 to %count
   %s2 = shl i64 %s, 1
   %ps = getelementptr i64, ptr %pairs, i64 %s2
   %si = load i64, ptr %ps, align 8
@@ -93,34 +81,26 @@ one:
   %rs = getelementptr i64, ptr %regs, i64 %si
   %sv = load i64, ptr %rs, align 8
   store i64 %sv, ptr %dest, align 8
-  %s1 = add i64 %s, 1
-  br label %head
-exit:
+  next %s
   ret void
 }
 
 ; The number of the first guard that does not hold, or -1.
 define internal i64 @broken_guard(ptr %regs, ptr %guards, i64 %count) {
 entry:
-  br label %head
-head:
-  %g = phi i64 [ 0, %entry ], [ %g1, %guard ]
-  %left = icmp slt i64 %g, %count
-  br i1 %left, label %guard, label %none
-guard:
+  each %g from 0 to %count
   %g2 = shl i64 %g, 1
   %pg = getelementptr i64, ptr %guards, i64 %g2
   %gi = load i64, ptr %pg, align 8
   %rg = getelementptr i64, ptr %regs, i64 %gi
   %gv = load i64, ptr %rg, align 8
-  %g1 = add i64 %g, 1
-  %zero = icmp eq i64 %gv, 0
-  br i1 %zero, label %head, label %bad
-bad:
+  %holds = icmp eq i64 %gv, 0
+  unless %holds
   %pn = getelementptr i64, ptr %pg, i64 1
   %number = load i64, ptr %pn, align 8
   ret i64 %number
-none:
+  end
+  next %g
   ret i64 -1
 }
 
@@ -130,29 +110,17 @@ entry:
   set %h.Header.MOVED = 0
   %bases = pointer %h.Header.BASES
   %n = word %h.Header.NUM_BASES
-  br label %head
-head:
-  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
-  %left = icmp slt i64 %k, %n
-  br i1 %left, label %one, label %exit
-one:
-  %k1 = add i64 %k, 1
+  each %k from 0 to %n
   %at = mul i64 %k, @BASE_WORDS
   %base = getelementptr i64, ptr %bases, i64 %at
   %has_moved = word %base.Base.HAS_MOVED
   %is_moved = icmp ne i64 %has_moved, 0
-  br i1 %is_moved, label %move, label %next
-move:
+  when %is_moved
   set %base.Base.HAS_MOVED = 0
   %address = word %base.Base.ADDRESS
   %pairs = pointer %base.Base.WORDS
   %count = word %base.Base.NUM_WORDS
-  br label %words
-words:
-  %i = phi i64 [ 0, %move ], [ %i1, %write ]
-  %words_left = icmp slt i64 %i, %count
-  br i1 %words_left, label %write, label %next
-write:
+  each %i from 0 to %count
   %i2 = shl i64 %i, 1
   %pword = getelementptr i64, ptr %pairs, i64 %i2
   %word = load ptr, ptr %pword, align 8
@@ -160,11 +128,9 @@ write:
   %offset = load i64, ptr %poffset, align 8
   %value = add i64 %address, %offset
   store i64 %value, ptr %word, align 8
-  %i1 = add i64 %i, 1
-  br label %words
-next:
-  br label %head
-exit:
+  next %i
+  end
+  next %k
   ret void
 }
 
@@ -187,12 +153,7 @@ start:
   %current = pointer %h.Header.VARIABLES
   %bounds = pointer %h.Header.BOUNDS
   %n = word %h.Header.NUM_VARIABLES
-  br label %vars
-vars:
-  %i = phi i64 [ 0, %start ], [ %i1, %var_ok ]
-  %vars_left = icmp slt i64 %i, %n
-  br i1 %vars_left, label %var, label %check
-var:
+  each %i from 0 to %n
   %pv = getelementptr i64, ptr %pending, i64 %i
   %v = load i64, ptr %pv, align 8
   %i2 = shl i64 %i, 1
@@ -203,35 +164,26 @@ var:
   %over = icmp sge i64 %v, %vmin
   %under = icmp sle i64 %v, %vmax
   %inside = and i1 %over, %under
-  br i1 %inside, label %var_ok, label %var_bad
-var_bad:
+  unless %inside
   set %h.Header.ERROR_INDEX = %i
   ret i64 @Code.VARIABLE
-var_ok:
+  end
   %rv = getelementptr i64, ptr %regs, i64 %i
   store i64 %v, ptr %rv, align 8
-  %i1 = add i64 %i, 1
-  br label %vars
-check:
+  next %i
   %num_checked = word %h.Header.NUM_CHECKED
   call void @evaluate(ptr %h, i64 0, i64 %num_checked)
   %guards = pointer %h.Header.GUARDS
   %num_guards = word %h.Header.NUM_GUARDS
   %broken = call i64 @broken_guard(ptr %regs, ptr %guards, i64 %num_guards)
   %sound = icmp slt i64 %broken, 0
-  br i1 %sound, label %inputs, label %guard_bad
-guard_bad:
+  unless %sound
   set %h.Header.ERROR_INDEX = %broken
   ret i64 @Code.GUARD
-inputs:
+  end
   %checks = pointer %h.Header.CHECKS
   %num_checks = word %h.Header.NUM_CHECKS
-  br label %inputs_head
-inputs_head:
-  %c = phi i64 [ 0, %inputs ], [ %c1, %input ]
-  %inputs_left = icmp slt i64 %c, %num_checks
-  br i1 %inputs_left, label %input, label %commit
-input:
+  each %c from 0 to %num_checks
   %c2 = shl i64 %c, 1
   %pc = getelementptr i64, ptr %checks, i64 %c2
   %ci = load i64, ptr %pc, align 8
@@ -240,17 +192,13 @@ input:
   %was = load i64, ptr %recorded, align 8
   %rc = getelementptr i64, ptr %regs, i64 %ci
   %is = load i64, ptr %rc, align 8
-  %c1 = add i64 %c, 1
   %same = icmp eq i64 %was, %is
-  br i1 %same, label %inputs_head, label %input_bad
-input_bad:
+  unless %same
   set %h.Header.ERROR_INDEX = %c
   ret i64 @Code.INPUT
-commit:
-  %k = phi i64 [ 0, %inputs_head ], [ %k1, %commit_one ]
-  %commit_left = icmp slt i64 %k, %n
-  br i1 %commit_left, label %commit_one, label %evaluate
-commit_one:
+  end
+  next %c
+  each %k from 0 to %n
   %from = getelementptr i64, ptr %pending, i64 %k
   %value = load i64, ptr %from, align 8
   %to = getelementptr i64, ptr %current, i64 %k
@@ -261,24 +209,18 @@ commit_one:
   %still = select i1 %kept, i64 %valid, i64 0
   set %h.Header.VALID = %still
   store i64 %value, ptr %to, align 8
-  %k1 = add i64 %k, 1
-  br label %commit
-evaluate:
+  next %k
   %num_ins = word %h.Header.NUM_INSTRUCTIONS
   call void @evaluate(ptr %h, i64 %num_checked, i64 %num_ins)
   %scatter = pointer %h.Header.SCATTER
   %num_scatter = word %h.Header.NUM_SCATTER
   call void @scatter(ptr %regs, ptr %scatter, i64 %num_scatter)
-  br label %exit
-exit:
   set %h.Header.DIRTY = 0
   %threads = word %h.Header.THREADS
   %alone = icmp sle i64 %threads, 1
-  br i1 %alone, label %ready, label %share
-share:
+  unless %alone
   call void @size_chunks(ptr %h)
-  br label %ready
-ready:
+  end
   ret i64 @Code.OK
 }
 """
@@ -293,8 +235,7 @@ gone:
   ret i64 @Code.RELEASED
 alive:
   %busy = at %h.Header.BUSY
-  %swap = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %busy, 0, 1 acquire monotonic
   br i1 %won, label %mine, label %taken
 taken:
   ret i64 @Code.BUSY
@@ -307,7 +248,7 @@ do:
   br label %done
 done:
   %code = phi i64 [ 0, %mine ], [ %bound, %do ]
-  store atomic i64 0, ptr %busy release, align 8
+  atomic %busy = 0 release
   ret i64 %code
 }
 """
@@ -321,12 +262,7 @@ entry:
   %pending = pointer %h.Header.PENDING
   %held = pointer %h.Header.HELD
   %num_held = word %h.Header.NUM_HELD
-  br label %held_head
-held_head:
-  %i = phi i64 [ 0, %entry ], [ %i1, %held_one ]
-  %held_left = icmp slt i64 %i, %num_held
-  br i1 %held_left, label %held_one, label %flips_start
-held_one:
+  each %i from 0 to %num_held
   %i2 = shl i64 %i, 1
   %pr = getelementptr i64, ptr %held, i64 %i2
   %register = load i64, ptr %pr, align 8
@@ -337,9 +273,7 @@ held_one:
   %to = getelementptr i64, ptr %pending, i64 %variable
   store i64 %value, ptr %to, align 8
   set %h.Header.DIRTY = 1
-  %i1 = add i64 %i, 1
-  br label %held_head
-flips_start:
+  next %i
   %bases = pointer %h.Header.BASES
   %flips = pointer %h.Header.FLIPS
   %num_flips = word %h.Header.NUM_FLIPS

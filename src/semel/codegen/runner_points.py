@@ -18,11 +18,9 @@ define internal void @renew(ptr %h, ptr %pt, i64 %first) {
   call void @scatter(ptr %regs, ptr %pairs, i64 %num_pairs)
   %num_cuts = word %pt.Point.NUM_CUTS
   %is_cut = icmp ne i64 %num_cuts, 0
-  br i1 %is_cut, label %cut, label %exit
-cut:
+  when %is_cut
   call void @cut_again(ptr %h, ptr %pt)
-  br label %exit
-exit:
+  end
   ret void
 }
 
@@ -44,12 +42,7 @@ entry:
   %sources = pointer %row.Row.BUFFERS
   %late = pointer %pt.Point.LATE
   %n = word %pt.Point.NUM_LATE
-  br label %vars
-vars:
-  %i = phi i64 [ 0, %entry ], [ %i1, %var ]
-  %vars_left = icmp slt i64 %i, %n
-  br i1 %vars_left, label %var, label %check
-var:
+  each %i from 0 to %n
   %psource = getelementptr ptr, ptr %sources, i64 %i
   %source = load ptr, ptr %psource, align 8
   %v = load i64, ptr %source, align 8
@@ -65,12 +58,11 @@ var:
   %over = icmp sge i64 %v, %vmin
   %under = icmp sle i64 %v, %vmax
   %inside = and i1 %over, %under
-  %i1 = add i64 %i, 1
-  br i1 %inside, label %vars, label %var_bad
-var_bad:
+  unless %inside
   set %h.Header.ERROR_INDEX = %number
   ret i64 @Code.VARIABLE
-check:
+  end
+  next %i
   %first = word %pt.Point.FIRST_INSTRUCTION
   %checked = word %pt.Point.CHECKED_INSTRUCTION
   call void @evaluate(ptr %h, i64 %first, i64 %checked)
@@ -78,11 +70,10 @@ check:
   %num_guards = word %pt.Point.NUM_GUARDS
   %broken = call i64 @broken_guard(ptr %regs, ptr %guards, i64 %num_guards)
   %sound = icmp slt i64 %broken, 0
-  br i1 %sound, label %use, label %guard_bad
-guard_bad:
+  unless %sound
   set %h.Header.ERROR_INDEX = %broken
   ret i64 @Code.GUARD
-use:
+  end
   call void @renew(ptr %h, ptr %pt, i64 %checked)
   ret i64 @Code.OK
 }

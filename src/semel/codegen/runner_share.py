@@ -34,18 +34,18 @@ not_ready:
 publish:
   %claim = at %h.Header.CLAIM
   %done = at %h.Header.DONE
-  store atomic i64 0, ptr %done monotonic, align 8
+  atomic %done = 0 monotonic
   ; Release: whoever sees one of these sees also that the claim before it is over.
   %published = at %h.Header.PUBLISHED
-  store atomic i64 %index, ptr %published release, align 8
+  atomic %published = %index release
   %published_chunks = at %h.Header.PUBLISHED_CHUNKS
-  store atomic i64 %chunks, ptr %published_chunks release, align 8
+  atomic %published_chunks = %chunks release
   %last_epoch = word %h.Header.EPOCH
   %next_epoch = add i64 %last_epoch, 1
   %epoch = and i64 %next_epoch, 2147483647
   set %h.Header.EPOCH = %epoch
   %open = shl i64 %epoch, 32
-  store atomic i64 %open, ptr %claim seq_cst, align 8
+  atomic %claim = %open seq_cst
   %begin = call i64 @ticks()
   call void @recruit(ptr %h, i64 %begin)
   br label %take
@@ -62,7 +62,7 @@ work:
   br label %take
 wait:
   call void @wait_done(ptr %h, i64 %others, i64 %begin)
-  store atomic i64 @NO_CLAIM, ptr %claim release, align 8
+  atomic %claim = @NO_CLAIM release
   br label %exit
 exit:
   ret i64 @Code.OK
@@ -97,7 +97,7 @@ exit:
 ; The next chunk of the caller's own step, or -1 when all are taken.
 define internal i64 @take_chunk(ptr %h, i64 %chunks) alwaysinline {
   %claim = at %h.Header.CLAIM
-  %ticket = load atomic i64, ptr %claim acquire, align 8
+  %ticket = atomic %claim acquire
   br label %retry
 retry:
   %word = phi i64 [ %ticket, %0 ], [ %seen, %try ]
@@ -106,9 +106,7 @@ retry:
   br i1 %left, label %try, label %none
 try:
   %word1 = add i64 %word, 1
-  %swap = cmpxchg ptr %claim, i64 %word, i64 %word1 seq_cst seq_cst
-  %seen = extractvalue { i64, i1 } %swap, 0
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won, %seen = swap %claim, %word, %word1 seq_cst seq_cst
   br i1 %won, label %mine, label %retry
 mine:
   ret i64 %next
@@ -129,7 +127,7 @@ entry:
   br label %spin
 spin:
   %k = phi i64 [ 0, %entry ], [ %k1, %again ]
-  %d = load atomic i64, ptr %done acquire, align 8
+  %d = atomic %done acquire
   %all = icmp sge i64 %d, %chunks
   br i1 %all, label %exit, label %again
 again:
@@ -141,10 +139,10 @@ block:
   store i64 0, ptr %timeout, align 8
   %ns = getelementptr i64, ptr %timeout, i64 1
   store i64 1000000, ptr %ns, align 8
-  store atomic i64 1, ptr %waiting seq_cst, align 8
+  atomic %waiting = 1 seq_cst
   br label %sleep
 sleep:
-  %d2 = load atomic i64, ptr %done seq_cst, align 8
+  %d2 = atomic %done seq_cst
   %all2 = icmp sge i64 %d2, %chunks
   br i1 %all2, label %woken, label %futex
 futex:
@@ -174,7 +172,7 @@ rest:
   set %h.Header.SOLO_UNTIL = %until
   br label %sleep
 woken:
-  store atomic i64 0, ptr %waiting seq_cst, align 8
+  atomic %waiting = 0 seq_cst
   br label %exit
 exit:
   ret void
@@ -203,7 +201,7 @@ lane_one:
   %lane_off = mul i64 %l, @LANE_BYTES
   %lane = getelementptr i8, ptr %lanes, i64 %lane_off
   %taken = at %lane.Lane.TAKEN
-  %t = load atomic i64, ptr %taken acquire, align 8
+  %t = atomic %taken acquire
   %is_free = icmp eq i64 %t, 0
   br i1 %is_free, label %worker_head, label %lane_next
 worker_head:
@@ -216,8 +214,8 @@ worker_one:
   %worker = getelementptr i8, ptr %pool, i64 %worker_off
   %mailbox = at %worker.Worker.MAILBOX
   %sleeping = at %worker.Worker.SLEEPING
-  %m = load atomic i64, ptr %mailbox monotonic, align 8
-  %asleep64 = load atomic i64, ptr %sleeping monotonic, align 8
+  %m = atomic %mailbox monotonic
+  %asleep64 = atomic %sleeping monotonic
   %idle = icmp eq i64 %m, 0
   %awake = icmp eq i64 %asleep64, 0
   %reachable = or i1 %awake, %may_wake
@@ -237,18 +235,17 @@ hand_over:
   %worker_int = ptrtoint ptr %worker to i64
   set %lane.Lane.WORKER = %worker_int
   set %h.Header.RECRUITED = 1
-  store atomic i64 1, ptr %taken monotonic, align 8
+  atomic %taken = 1 monotonic
   %lane_int = ptrtoint ptr %lane to i64
-  %swap = cmpxchg ptr %mailbox, i64 0, i64 %lane_int seq_cst seq_cst
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %mailbox, 0, %lane_int seq_cst seq_cst
   br i1 %won, label %offered, label %lost
 lost:
-  store atomic i64 0, ptr %taken monotonic, align 8
+  atomic %taken = 0 monotonic
   br label %worker_next
 worker_next:
   br label %worker_head
 offered:
-  %asleep2 = load atomic i64, ptr %sleeping seq_cst, align 8
+  %asleep2 = atomic %sleeping seq_cst
   %must_wake = icmp ne i64 %asleep2, 0
   br i1 %must_wake, label %wake, label %awake_one
 awake_one:
@@ -261,7 +258,7 @@ again:
   br label %lane_next
 wake:
   call void @place(ptr %worker, i64 %now)
-  store atomic i64 0, ptr %sleeping seq_cst, align 8
+  atomic %sleeping = 0 seq_cst
   %ignored = call i64 @futex(ptr %sleeping, i64 129, i64 1, ptr null)
   br label %lane_next
 lane_next:
@@ -281,34 +278,28 @@ entry:
   %ns = getelementptr i64, ptr %timeout, i64 1
   store i64 100000, ptr %ns, align 8
   %finished = at %h.Header.FINISHED
-  store atomic i64 1, ptr %finished release, align 8
+  atomic %finished = 1 release
   %lanes = pointer %h.Header.LANES
   %threads = word %h.Header.THREADS
-  br label %head
-head:
-  %l = phi i64 [ 1, %entry ], [ %l1, %next ]
-  %left = icmp slt i64 %l, %threads
-  br i1 %left, label %one, label %exit
-one:
+  each %l from 1 to %threads
   %lane_off = mul i64 %l, @LANE_BYTES
   %lane = getelementptr i8, ptr %lanes, i64 %lane_off
   %taken = at %lane.Lane.TAKEN
-  %t = load atomic i64, ptr %taken acquire, align 8
+  %t = atomic %taken acquire
   %out = icmp ne i64 %t, 0
   br i1 %out, label %revoke, label %next
 revoke:
   %worker = pointer %lane.Lane.WORKER
   %mailbox = at %worker.Worker.MAILBOX
   %lane_int = ptrtoint ptr %lane to i64
-  %swap = cmpxchg ptr %mailbox, i64 %lane_int, i64 0 seq_cst seq_cst
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %mailbox, %lane_int, 0 seq_cst seq_cst
   br i1 %won, label %revoked, label %spin
 revoked:
-  store atomic i64 0, ptr %taken monotonic, align 8
+  atomic %taken = 0 monotonic
   br label %next
 spin:
   %k = phi i64 [ 0, %revoke ], [ %k1, %pause ]
-  %t2 = load atomic i64, ptr %taken acquire, align 8
+  %t2 = atomic %taken acquire
   %back = icmp eq i64 %t2, 0
   br i1 %back, label %next, label %pause
 pause:
@@ -318,13 +309,11 @@ pause:
   br i1 %more, label %spin, label %sleep
 sleep:
   %ignored = call i64 @futex(ptr %taken, i64 128, i64 1, ptr %timeout)
-  %t3 = load atomic i64, ptr %taken acquire, align 8
+  %t3 = atomic %taken acquire
   %back2 = icmp eq i64 %t3, 0
   br i1 %back2, label %next, label %sleep
 next:
-  %l1 = add i64 %l, 1
-  br label %head
-exit:
+  next %l
   set %h.Header.RECRUITED = 0
   ret void
 }
@@ -347,21 +336,20 @@ entry:
   br label %look
 look:
   %limit = phi i64 [ %limit0, %entry ], [ %limit, %try ], [ %limit, %idle ], [ %limit1, %worked ]
-  %word = load atomic i64, ptr %claim acquire, align 8
+  %word = atomic %claim acquire
   %open = icmp sge i64 %word, 0
   br i1 %open, label %published, label %nothing
 published:
   ; These two may be of a later epoch by now: then the swap fails, and they are not used.
-  %index = load atomic i64, ptr %published_step acquire, align 8
-  %chunks = load atomic i64, ptr %published_chunks acquire, align 8
+  %index = atomic %published_step acquire
+  %chunks = atomic %published_chunks acquire
   %next = and i64 %word, 4294967295
   %left = icmp slt i64 %next, %chunks
   br i1 %left, label %try, label %nothing
 try:
   call void @dawdle(ptr %h, i64 3)
   %word1 = add i64 %word, 1
-  %swap = cmpxchg ptr %claim, i64 %word, i64 %word1 seq_cst seq_cst
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %claim, %word, %word1 seq_cst seq_cst
   br i1 %won, label %work, label %look
 work:
   %step_word = shl i64 %index, 3
@@ -369,7 +357,7 @@ work:
   call void @dawdle(ptr %h, i64 0)
   call void @run_chunk(ptr %h, ptr %st, i64 %next, ptr %lane)
   %before = atomicrmw add ptr %done, i64 1 seq_cst
-  %asleep = load atomic i64, ptr %waiting seq_cst, align 8
+  %asleep = atomic %waiting seq_cst
   %must_wake = icmp ne i64 %asleep, 0
   br i1 %must_wake, label %wake, label %worked
 wake:
@@ -380,7 +368,7 @@ worked:
   %limit1 = add i64 %t1, %idle_ticks
   br label %look
 nothing:
-  %f = load atomic i64, ptr %finished acquire, align 8
+  %f = atomic %finished acquire
   %over = icmp ne i64 %f, 0
   br i1 %over, label %exit, label %idle_check
 idle_check:
@@ -399,11 +387,10 @@ exit:
 define dso_local i64 @stop(ptr %worker) {
   %mailbox = at %worker.Worker.MAILBOX
   %sleeping = at %worker.Worker.SLEEPING
-  %swap = cmpxchg ptr %mailbox, i64 0, i64 @STOP seq_cst seq_cst
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %mailbox, 0, @STOP seq_cst seq_cst
   br i1 %won, label %wake, label %busy
 wake:
-  store atomic i64 0, ptr %sleeping seq_cst, align 8
+  atomic %sleeping = 0 seq_cst
   %ignored = call i64 @futex(ptr %sleeping, i64 129, i64 1, ptr null)
   ret i64 1
 busy:
@@ -424,7 +411,7 @@ rest:
   %limit = add i64 %t0, %spin_ticks
   br label %spin
 spin:
-  %m = load atomic i64, ptr %mailbox acquire, align 8
+  %m = atomic %mailbox acquire
   %none = icmp eq i64 %m, 0
   br i1 %none, label %wait, label %called
 called:
@@ -432,7 +419,7 @@ called:
   br i1 %is_stop, label %stop, label %accept
 stop:
   %exited = at %me.Worker.EXITED
-  store atomic i64 1, ptr %exited release, align 8
+  atomic %exited = 1 release
   ret ptr null
 wait:
   call void @pause()
@@ -441,25 +428,24 @@ wait:
   %tired = icmp sgt i64 %late, 0
   br i1 %tired, label %lie_down, label %spin
 lie_down:
-  store atomic i64 1, ptr %sleeping seq_cst, align 8
-  %m2 = load atomic i64, ptr %mailbox seq_cst, align 8
+  atomic %sleeping = 1 seq_cst
+  %m2 = atomic %mailbox seq_cst
   %still_none = icmp eq i64 %m2, 0
   br i1 %still_none, label %sleep, label %get_up
 sleep:
   %ignored = call i64 @futex(ptr %sleeping, i64 128, i64 1, ptr null)
-  %m3 = load atomic i64, ptr %mailbox seq_cst, align 8
+  %m3 = atomic %mailbox seq_cst
   %nobody = icmp eq i64 %m3, 0
-  %s = load atomic i64, ptr %sleeping seq_cst, align 8
+  %s = atomic %sleeping seq_cst
   %asleep = icmp ne i64 %s, 0
   %spurious = and i1 %nobody, %asleep
   br i1 %spurious, label %sleep, label %get_up
 get_up:
-  store atomic i64 0, ptr %sleeping seq_cst, align 8
+  atomic %sleeping = 0 seq_cst
   br label %rest
 accept:
   %accepted = or i64 %m, 1
-  %swap = cmpxchg ptr %mailbox, i64 %m, i64 %accepted seq_cst seq_cst
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %mailbox, %m, %accepted seq_cst seq_cst
   br i1 %won, label %serve, label %rest
 serve:
   %lane = inttoptr i64 %m to ptr
@@ -475,8 +461,8 @@ serve_timed:
   br label %leave
 leave:
   %taken = at %lane.Lane.TAKEN
-  store atomic i64 0, ptr %taken release, align 8
-  store atomic i64 0, ptr %mailbox release, align 8
+  atomic %taken = 0 release
+  atomic %mailbox = 0 release
   br label %rest
 }
 """

@@ -20,11 +20,9 @@ kernel:
   call void %fn(ptr %lane, ptr %buffers, ptr %vals, i64 %begin, i64 %end)
   %status = word %lane.Lane.STATUS_CODE
   %failed = icmp ne i64 %status, 0
-  br i1 %failed, label %note, label %clean
-note:
+  when %failed
   call void @note_status(ptr %lane, i64 %begin)
-  ret void
-clean:
+  end
   ret void
 copy:
   %pair = pointer %row.Row.BUFFERS
@@ -50,7 +48,7 @@ define internal void @note_status(ptr %lane, i64 %begin) noinline cold {
   set %lane.Lane.STATUS_CODE = 0
   %h = pointer %lane.Lane.HEADER
   %failed = at %h.Header.FAILED
-  store atomic i64 1, ptr %failed monotonic, align 8
+  atomic %failed = 1 monotonic
   %row = word %lane.Lane.STATUS_ROW
   %value = word %lane.Lane.STATUS_VALUE
   %best = word %lane.Lane.BEST_CODE
@@ -63,14 +61,12 @@ define internal void @note_status(ptr %lane, i64 %begin) noinline cold {
   %lower_here = and i1 %same_row, %lower_tile
   %lower = or i1 %lower_row, %lower_here
   %keep = or i1 %first, %lower
-  br i1 %keep, label %store, label %exit
-store:
+  when %keep
   set %lane.Lane.BEST_CODE = %code
   set %lane.Lane.BEST_ROW = %row
   set %lane.Lane.BEST_TILE = %begin
   set %lane.Lane.BEST_VALUE = %value
-  br label %exit
-exit:
+  end
   ret void
 }
 
@@ -297,8 +293,7 @@ define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin
   %next = add i64 %count, 1
   set %lane.Lane.NUM_EVENTS = %next
   %fits = icmp slt i64 %count, %room
-  br i1 %fits, label %write, label %exit
-write:
+  when %fits
   %events = pointer %lane.Lane.EVENTS
   %offset = mul i64 %count, @EVENT_WORDS
   %event = getelementptr i64, ptr %events, i64 %offset
@@ -307,8 +302,7 @@ write:
   set %event.Event.START = %start
   set %event.Event.END = %stop
   set %event.Event.TILES = %tiles
-  br label %exit
-exit:
+  end
   ret void
 }
 """
@@ -318,11 +312,9 @@ define internal i64 @run(ptr %h) {
   %was = call i64 @float_mode()
   %code = call i64 @run_plan(ptr %h)
   %changed = icmp sge i64 %was, 0
-  br i1 %changed, label %restore, label %exit
-restore:
+  when %changed
   call void @restore_float_mode(i64 %was)
-  br label %exit
-exit:
+  end
   ret i64 %code
 }
 
@@ -342,8 +334,7 @@ go_on:
   br label %start
 fresh:
   %busy = at %h.Header.BUSY
-  %swap = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
-  %won = extractvalue { i64, i1 } %swap, 1
+  %won = swap %busy, 0, 1 acquire monotonic
   br i1 %won, label %mine, label %taken
 taken:
   ret i64 @Code.BUSY
@@ -356,7 +347,7 @@ bind:
   %bind_ok = icmp eq i64 %bound, 0
   br i1 %bind_ok, label %ready, label %refused
 refused:
-  store atomic i64 0, ptr %busy release, align 8
+  atomic %busy = 0 release
   ret i64 %bound
 ready:
   set %h.Header.VALID = 0
@@ -372,7 +363,7 @@ ready:
 start:
   %first = phi i64 [ %from, %go_on ], [ 0, %ready ]
   %finished_flag = at %h.Header.FINISHED
-  store atomic i64 0, ptr %finished_flag monotonic, align 8
+  atomic %finished_flag = 0 monotonic
   %now = call i64 @ticks()
   %slice = word %h.Header.SLICE_TICKS
   %deadline = add i64 %now, %slice
@@ -422,7 +413,7 @@ leave:
   %result = phi i64 [ @Code.OK, %success ], [ @Code.OK, %commit ], [ @Code.STATUS, %failure ],
                     [ %code, %ended ], [ %code, %ended ]
   %busy2 = at %h.Header.BUSY
-  store atomic i64 0, ptr %busy2 release, align 8
+  atomic %busy2 = 0 release
   ret i64 %result
 }
 

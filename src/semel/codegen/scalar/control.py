@@ -19,3 +19,18 @@ def branch(condition: str, then: str, other: str) -> str:
 def phi(kind: str, *ways: tuple[str, str]) -> str:
     """The value that comes with the block we come from; `ways` are (value, label)."""
     return f"phi {kind} " + ", ".join(f"[{value}, %{label}]" for value, label in ways)
+
+
+def atomic_load(place: str, order: str) -> str:
+    """A word that other threads may change meanwhile."""
+    return f"load atomic i64, ptr {place} {order}, align 8"
+
+
+def atomic_store(place: str, value: str, order: str) -> str:
+    """Write a word that other threads may read meanwhile."""
+    return f"store atomic i64 {value}, ptr {place} {order}, align 8"
+
+
+def compare_exchange(place: str, old: str, new: str, order: str, failed: str) -> str:
+    """Replace a word if it is as expected; gives what was there, and whether it was."""
+    return f"cmpxchg ptr {place}, i64 {old}, i64 {new} {order} {failed}"
