@@ -541,7 +541,7 @@ class _Timed(Row):
 
 
 class PreparedSignal(_Timed):
-    """When all rows before it are done, `signal` reaches `value`.
+    """When all rows before it on its lane are done, `signal` reaches `value`.
 
     A file holds the signal by its name, and where it stands.
     """
@@ -555,7 +555,7 @@ class PreparedSignal(_Timed):
 
 
 class PreparedWait(_Timed):
-    """No row after it begins before `signal` has reached `value`: the run waits for it.
+    """No row after it on its lane begins before `signal` has reached `value`: that waits for it.
 
     Who interrupts the run, by ctrl-C say, ends the wait.
     """

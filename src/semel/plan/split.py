@@ -14,7 +14,7 @@ the order of the plan, so that the lanes cannot all wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from semel.ir.expr import Dim
@@ -95,7 +95,7 @@ class _Clocks:
         self._ends[i] = dict(own)
 
 
-def _with_work(parts: PlanParts, edges: Sequence[tuple[int, ...]], i: int) -> Iterable[int]:
+def _with_work(parts: PlanParts, edges: Sequence[tuple[int, ...]], i: int) -> tuple[int, ...]:
     """The rows that row i must follow by these edges; a view stands for those that it must."""
     found: dict[int, None] = {}
     stack = list(edges[i])
@@ -105,7 +105,7 @@ def _with_work(parts: PlanParts, edges: Sequence[tuple[int, ...]], i: int) -> It
             stack += edges[j]
         else:
             found[j] = None
-    return found
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- lanes
@@ -163,45 +163,55 @@ class _LinkedLane:
 
 def _link(parts: PlanParts, lane: _LaneRows, is_caller: bool) -> _LinkedLane:
     """The lane as a plan of its own, on the same buffers and variables."""
+    whole: list[int] = []
+    starts: list[int] = []
+    for row, i in zip(lane.rows, lane.whole, strict=True):
+        starts.append(len(whole))
+        whole += [_INSERTED] if i == _INSERTED else range(i, i + num_rows(row))
+    position = {i: own for own, i in enumerate(whole)}
     device, name = lane.key
-    starts, at = [], 0
-    for row in lane.rows:
-        starts.append(at)
-        at += num_rows(row)
-    whole = [_INSERTED] * at
-    blocks: dict[BlockKey, tuple[int, ...]] = {None: tuple(starts)}
-    after: list[tuple[int, ...]] = [()] * at
-    for start, row, i in zip(starts, lane.rows, lane.whole, strict=True):
-        if i != _INSERTED:
-            shift, count = start - i, num_rows(row)
-            whole[start : start + count] = range(i, i + count)
-            for k in range(i + 1, i + count):
-                after[k + shift] = tuple(j + shift for j in parts.after[k])
-            for k in range(i, i + count):
-                for number in range(len(parts.ops[k].bodies)):
-                    inside = parts.blocks[k, number]
-                    blocks[k + shift, number] = tuple(j + shift for j in inside)
-    place = {i: start for start, i in zip(starts, lane.whole, strict=True)}
-    for start, i, fences in zip(
-        starts, lane.whole, find_fences(lane.rows, parts.program.device), strict=True
-    ):
-        found: Iterable[int] = () if i == _INSERTED else _with_work(parts, parts.after, i)
-        own = (place[j] for j in found if j in place)
-        after[start] = tuple(dict.fromkeys((*own, *(starts[j] for j in fences))))
     run_order = None if parts.run_order is None else tuple(starts)
     made = replace(
         parts,
         program=replace(parts.program, rows=tuple(lane.rows), run_order=run_order, after={}),
         device=find_device(device),
         placed=tuple(walk(lane.rows)),
-        blocks=blocks,
-        after=tuple(after),
+        blocks=_blocks(parts, starts, position),
+        after=_after(parts, lane, whole, starts, position),
         late=parts.late if is_caller else (),
         threads=parts.threads if name == COMPUTE else 1,
     )
     linked = link_rows(made)
     inserted = {starts[k]: kind for k, kind in lane.joints.items()}
     return _LinkedLane(lane.key, made, linked, tuple(whole), _joints(made, linked, inserted))
+
+
+def _blocks(
+    parts: PlanParts, starts: Sequence[int], position: Mapping[int, int]
+) -> dict[BlockKey, tuple[int, ...]]:
+    """The lists of rows by their positions on the lane."""
+    found: dict[BlockKey, tuple[int, ...]] = {None: tuple(starts)}
+    for key, block in parts.blocks.items():
+        if key is not None and key[0] in position:
+            found[position[key[0]], key[1]] = tuple(position[i] for i in block)
+    return found
+
+
+def _after(
+    parts: PlanParts,
+    lane: _LaneRows,
+    whole: Sequence[int],
+    starts: Sequence[int],
+    position: Mapping[int, int],
+) -> tuple[tuple[int, ...], ...]:
+    """What each row must follow on its lane; nothing moves across what was inserted."""
+    found: list[tuple[int, ...]] = []
+    for i in whole:
+        before = () if i == _INSERTED else _with_work(parts, parts.after, i)
+        found.append(tuple(position[j] for j in before if j in position))
+    for start, fences in zip(starts, find_fences(lane.rows, parts.program.device), strict=True):
+        found[start] = tuple(dict.fromkeys((*found[start], *(starts[k] for k in fences))))
+    return tuple(found)
 
 
 def _joints(
