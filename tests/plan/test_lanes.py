@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -633,6 +635,35 @@ def test_a_fork_beside_a_run() -> None:
     go.reach(1)
     thread.join(20)
     assert not thread.is_alive()
+
+
+_ENDING = """
+import threading, time
+import numpy as np
+import semel
+from semel.plan import PreparedCopy
+builder = semel.ExecutionPlanBuilder()
+a, b, c = (builder.add_buffer(i, semel.Buffer.empty((1 << 20,), "float32")) for i in range(3))
+builder.add_op(PreparedCopy(1, (b, a), lane="copy"))
+builder.add_op(PreparedCopy(2, (c, b)))
+builder.set_output_buffer(c)
+plan = builder.build()
+plan.execute()
+threading.excepthook = lambda args: None
+def run():
+    while True:
+        plan.execute()
+threading.Thread(target=run, daemon=True).start()
+time.sleep(0.05)
+print("end")
+"""
+
+
+def test_the_interpreter_can_end_in_the_middle_of_a_run() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "end\n", "")
 
 
 # ---------------------------------------------------------------- everything else that plans do

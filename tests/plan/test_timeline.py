@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal as signals
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import Sketch
 
 import semel
@@ -84,6 +86,27 @@ def test_who_waits_can_be_asked_to_give_up() -> None:
     assert answers == [False]
     signal.reach(1)
     assert signal.wait(1, unless=is_over.is_set)
+
+
+@pytest.mark.parametrize("action", ["reach", "wait", "nudge"])
+def test_a_handler_that_raises_leaves_a_signal_that_works(action: str) -> None:
+    signal = TimelineSignal("s")
+
+    def use() -> None:
+        if action == "nudge":
+            signal.nudge()
+        else:
+            getattr(signal, action)(signal.value)
+
+    def stop() -> None:
+        raise KeyboardInterrupt("stop")
+
+    for place in find_places(use):
+        with suppress(KeyboardInterrupt):
+            interrupt(use, place, stop)
+        thread = started(lambda: signal.reach(signal.value + 1))
+        thread.join(20)
+        assert not thread.is_alive(), place
 
 
 # ---------------------------------------------------------------- rows
