@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -201,3 +203,57 @@ def test_what_nobody_uses_is_said() -> None:
 def test_a_value_of_a_state_is_not_asked_for_without_a_plan() -> None:
     with pytest.raises(semel.GraphError, match="state 's'"):
         (Graph("g").state("s", (4,)) + 1).numpy()
+
+
+def test_tensors_of_a_graph_find_their_buffers() -> None:
+    g = Graph("found")
+    x, s = g.input("x", ("t", 2)), g.state("s", (8, 2))
+    half = x * 0.5
+    y = g.output("y", s.append(half) + 1)
+    plan = g.prepare(dims={"t": (1, 4)}, keep={"half": half}, bindings={"t": 2})
+    given, result = plan.buffer(x), plan.buffer(y)
+    assert given is not None and result is not None and plan.buffer(half) is not None
+    given.copyin(np.ones((2, 2), np.float32))
+    plan.execute()
+    assert result.numpy().tolist() == [[1.5, 1.5]] * 2
+    assert plan.kept["half"].numpy().tolist() == [[0.5, 0.5]] * 2
+    plan.execute()
+    assert result.numpy().tolist() == [[1.5, 1.5]] * 4
+    with pytest.raises(semel.GraphError, match="what is kept must be computed for its outputs"):
+        g.prepare(keep={"other": x + 9})
+
+
+def test_as_many_rows_as_a_mask_is_true_are_appended() -> None:
+    g = Graph("some")
+    x, s = g.input("x", ("t",)), g.state("s", (8,))
+    g.output("y", s.append(x[x > 0]) * 1)
+    plan = g.prepare(dims={"t": (1, 4)})
+    assert plan(x=np.array([1, -1, 2], np.float32)).tolist() == [1, 2]
+    assert plan(x=np.array([-1, -2], np.float32)).tolist() == [1, 2]
+    assert plan(x=np.array([3, 4, 5, 6], np.float32)).tolist() == [1, 2, 3, 4, 5, 6]
+    assert plan.states.cursors == {"cursor": 6}
+    with pytest.raises(semel.StateError, match="must end at or before 8"):
+        plan(x=np.array([3, 4, 5, -6], np.float32))
+    assert plan.states.cursors == {"cursor": 6}
+    assert plan(x=np.array([7], np.float32)).tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_explanations_tell_held_variables() -> None:
+    text = str(attend().prepare(dims={"t": (1, 16)}).explain())
+    assert "held variable cursor in [0, 32], now 0\n  after a run it is cursor + t" in text
+
+
+def test_plans_travel_to_other_processes_and_begin_anew() -> None:
+    plan = attend().prepare(dims={"t": (1, 16)})
+    x = rows(3, 8)
+    first = plan(x=x)
+    plan(x=x)
+    again = pickle.loads(pickle.dumps(plan))
+    np.testing.assert_array_equal(again(x=x), first)
+
+
+def test_the_null_device_keeps_cursors_too() -> None:
+    plan = attend().prepare(dims={"t": (1, 16)}, device="null")
+    plan(x=rows(3, 8))
+    assert plan.states.cursors == {"cursor": 3}
+    assert plan.states.read("k").shape == (3, 8)

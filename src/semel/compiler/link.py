@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -101,7 +101,7 @@ def link_program(
         results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
         guards=tuple((substitute(expr, known), text) for expr, text in graph.guards),
-        variables=own,
+        variables=tuple(_with_next(v, known) for v in own),
         log=schedule.log,
         stage_seconds=dict(seconds),
         compile_count=1,
@@ -186,6 +186,12 @@ def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[PlanV
         PlanVariable(v, 0 if v in following else None, next=following.get(v))
         for v in all_variables(graph, guards)
     )
+
+
+def _with_next(variable: PlanVariable, known: Names) -> PlanVariable:
+    """A held variable may go on by a late number, which the program has another name for."""
+    following = variable.next
+    return variable if following is None else replace(variable, next=substitute(following, known))
 
 
 def _states(

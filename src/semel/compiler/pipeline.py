@@ -71,10 +71,12 @@ def prepare_graph(
     device: str = HOST_DEVICE,
     target: str | None = None,
     keep_params: bool = False,
+    written: Mapping[Node, Node] | None = None,
 ) -> ExecutionPlan:
     """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
 
-    `target` is the name of what to compile for, which this machine must be able to run.
+    `target` is the name of what to compile for, which this machine must be able to run. `written`
+    are the nodes that the caller knows, by those of the graph that stand for them, if these differ.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     With `keep_params` the data of params is held as it was given, too.
@@ -91,9 +93,12 @@ def prepare_graph(
     made_for = choose_target(device, target)
     check_runs_here("prepare", device, made_for)
     tuning = tuning_for(made_for, threads, tune, device)
-    graph, became = with_counts(graph)
+    asked = graph
+    graph, became = with_counts(asked)
     keep = {name: became.get(node, node) for name, node in keep.items()}
-    ids = {made.id: node.id for node, made in became.items()}
+    if written and not became:
+        became = {node: node for node in asked.nodes}
+    ids = {made.id: (written or {}).get(node, node).id for node, made in became.items()}
     request = make_request(
         graph,
         made_for,

@@ -19,7 +19,7 @@ from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
 from semel.ir.expr import Variable
 from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
-from semel.ir.late import substitute_graph
+from semel.ir.late import substitute_nodes, with_counts
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.ops.attrs import StateAttrs
 from semel.tensor.body import check_closed
@@ -27,7 +27,7 @@ from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift
 from semel.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from semel.plan.plan import ExecutionPlan
+    from semel.plan.plan import ExecutionPlan, Values
 
 #: Bounds of variables by name: (least, most).
 Dims = Mapping[str, tuple[int, int]]
@@ -103,19 +103,38 @@ class Graph:
         self.outputs[name] = made
         return made
 
-    def prepare(self, *, dims: Dims | None = None, **options: Any) -> ExecutionPlan:
+    def prepare(
+        self,
+        *,
+        dims: Dims | None = None,
+        keep: Mapping[str, Tensor] | None = None,
+        bindings: Values | None = None,
+        **options: Any,
+    ) -> ExecutionPlan:
         """Compile it: a plan with the states in their first values, and cursors at 0.
 
         `dims` are bounds of the variables that strings in shapes stand for; one without grows as it
         must. The other options are those of `semel.prepare`.
         """
         from semel.compiler.pipeline import prepare_graph  # only now is a compiler wanted
+        from semel.plan.refusals import as_values
 
         with no_scope():
-            return prepare_graph(self.build(dims), **options)
+            graph, became = self._built(dims)
+            return prepare_graph(
+                graph,
+                keep={name: self._kept(value, became) for name, value in (keep or {}).items()},
+                bindings=None if bindings is None else as_values(bindings, {}),
+                written={made: node for node, made in became.items()},
+                **options,
+            )
 
     def build(self, dims: Dims | None = None) -> ir.Graph:
         """The graph as the compiler takes it."""
+        return self._built(dims)[0]
+
+    def _built(self, dims: Dims | None) -> tuple[ir.Graph, dict[ir.Node, ir.Node]]:
+        """The graph, and what each node became."""
         if not self.outputs:
             raise GraphError(f"graph '{self.name}'", "needs at least one output.")
         updated = {name: s.latest for name, s in self.states.items() if s.latest is not s.node}
@@ -128,7 +147,18 @@ class Graph:
             )
         check_closed(graph, f"graph '{self.name}'")
         self._check_used(graph)
-        return substitute_graph(graph, self._bounds(dims or {}))
+        # Before dims change: what tells a late size is known by the dims it was made with.
+        told, first = with_counts(graph)
+        built, new = substitute_nodes(told, self._bounds(dims or {}))
+        return built, {node: new[first.get(node, node)] for node in first or graph.nodes}
+
+    def _kept(self, value: Tensor, became: Mapping[ir.Node, ir.Node]) -> ir.Node:
+        if value.node not in became:
+            raise GraphError(
+                f"graph '{self.name}'",
+                f"what is kept must be computed for its outputs, {value.node!r} is not.",
+            )
+        return became[value.node]
 
     # ------------------------------------------------------------ for states
 

@@ -416,7 +416,11 @@ class Graph:
             raise GraphError("graph", f"a state has one next value, got {self.updates}.")
         for node in self.nodes if self.states else ():
             if node.op.name == "update" and node not in known:
-                raise GraphError("graph", f"{node!r} must be part of the next value of a state.")
+                raise GraphError(
+                    "graph",
+                    f"{node!r} must be part of the next value of a state.",
+                    hint="Prepare the graph that the state was made in.",
+                )
 
     @property
     def values(self) -> tuple[Node, ...]:

@@ -26,6 +26,7 @@ from semel.ir.expr import (
     Variable,
     atoms,
     substitute,
+    upper_bound,
     variables,
 )
 from semel.ir.graph import (
@@ -61,7 +62,8 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     let_counts_go()
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
-    return Graph(told, (*(v.name for v in late), *names), late, graph.updates, graph.held), new
+    held = tuple(Held(each.variable, substitute(each.next, by)) for each in graph.held)
+    return Graph(told, (*(v.name for v in late), *names), late, graph.updates, held), new
 
 
 def mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
@@ -181,7 +183,12 @@ def _substitute_dim(value: Dim, by: Mapping[Any, Dim]) -> Dim:
 
 
 def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
-    """The graph with atoms of its dims replaced; the same object if there are none.
+    """The graph with atoms of its dims replaced; the same object if there are none."""
+    return substitute_nodes(graph, by)[0]
+
+
+def substitute_nodes(graph: Graph, by: Mapping[Any, Dim]) -> tuple[Graph, dict[Node, Node]]:
+    """The graph with atoms of its dims replaced, and what each of its nodes became.
 
     Late variables of its own stay its own, at most as large as what their limits become.
     """
@@ -202,7 +209,7 @@ def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
         held=held,
         guards=guards,
     )
-    return graph if made == graph else made
+    return graph if made == graph else made, new
 
 
 def renewed(late: Iterable[LateVariable], by: Mapping[Any, Dim]) -> tuple[LateVariable, ...]:
@@ -210,5 +217,7 @@ def renewed(late: Iterable[LateVariable], by: Mapping[Any, Dim]) -> tuple[LateVa
     known: dict[Any, Any] = dict(by)
     for v in late:
         if v not in by:
-            known[v] = LateVariable(v.name, v.min, v.max, _substitute_dim(v.limit, known))
+            limit = _substitute_dim(v.limit, known)
+            top = upper_bound(limit) if v.max is None else v.max
+            known[v] = LateVariable(v.name, v.min, top, limit)
     return tuple(known[v] for v in late)

@@ -97,6 +97,10 @@ def _own_amounts(program: Program) -> Iterator[Amount]:
         for io in ios:
             for axis, dim in enumerate(io.type.shape):
                 yield Amount(f"{kind} '{io.name}'", f"axis {axis}", dim)
+    for each in program.variables:
+        if each.next is not None:
+            where = f"variable '{each.variable.name}'"
+            yield Amount(where, "next value", each.next, is_count=False)
 
 
 def _row_amounts(p: Placed, counters: Mapping[str, Variable], scope: RowScope) -> Iterator[Amount]:

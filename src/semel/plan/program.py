@@ -255,6 +255,9 @@ def check_program(program: Program) -> None:
 def _check_states(program: Program) -> None:
     """Every value that is kept belongs to one state, and what states say fits their values."""
     held = {v.variable.name: v for v in program.variables if v.next is not None}
+    for name, variable in held.items():
+        if variable.initial is None:
+            raise PlanError(f"variable '{name}'", "is held, it must have a first value.")
     seen: set[int] = set()
     for state in program.states:
         where, halves = f"state '{state.name}'", [state.index]
@@ -286,7 +289,7 @@ def _check_cursor(
             raise PlanError(where, "rows are appended behind a cursor, it has none.")
         return
     cursor = held.get(state.cursor)
-    if cursor is None or cursor.initial is None:
+    if cursor is None:
         raise PlanError(where, f"its cursor must be a held variable, got '{state.cursor}'.")
     room = shape[state.axis] if 0 <= state.axis < len(shape) else None
     low, most = cursor.variable.min, cursor.variable.max

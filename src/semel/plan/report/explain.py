@@ -109,7 +109,7 @@ class Change:
 class ExplainedVariable:
     """A variable, its bounds and value, and everything that it changes.
 
-    A late one has the value that the last run found out.
+    A late one has the value that the last run found out; a held one goes on by itself, to `next`.
     """
 
     name: str
@@ -119,6 +119,7 @@ class ExplainedVariable:
     changes: tuple[Change, ...]
     guards: tuple[str, ...]
     is_late: bool
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +388,10 @@ def _variable(variable: Variable, parts: PlanParts, values: Mapping[str, int]) -
         tuple(changes),
         tuple(guards),
         any(v.variable.name == variable.name for v in parts.late),
+        next(
+            (str(v.next) for v in parts.variables if v.variable == variable and v.next is not None),
+            None,
+        ),
     )
 
 

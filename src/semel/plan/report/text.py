@@ -157,7 +157,10 @@ def _variable(it: ExplainedVariable) -> Iterator[str]:
     top = "..." if it.max is None else it.max
     unknown = "known after a run" if it.is_late else "not bound"
     now = unknown if it.value is None else f"now {it.value}"
-    yield f"{'late ' if it.is_late else ''}variable {it.name} in [{it.min}, {top}], {now}"
+    kind = "late variable" if it.is_late else "variable" if it.next is None else "held variable"
+    yield f"{kind} {it.name} in [{it.min}, {top}], {now}"
+    if it.next is not None:
+        yield f"  after a run it is {it.next}"
     if not it.changes:
         yield "  changes nothing"
     for change in it.changes:
