@@ -94,6 +94,33 @@ def test_importing_is_light() -> None:
     assert _probe() == {"loaded": [], "threads": 0, "opened": []}
 
 
+_LOAD = """
+import sys
+import numpy as np
+from semel import load_plan
+
+plan = load_plan(sys.argv[1])
+assert plan(x=np.ones(3, np.float32)).tolist() == [3, 3, 3]
+plan.set_param("w", np.full(3, 5, np.float32))
+assert plan(x=np.ones(3, np.float32)).tolist() == [5, 5, 5]
+compiler = ("llvmlite", "semel.lower", "semel.passes", "semel.schedule", "semel.compiler.pipeline")
+print(sorted(m for m in sys.modules if m.startswith(compiler)))
+"""
+
+
+def test_a_plan_from_a_file_needs_no_compiler(tmp_path: Path) -> None:
+    w = Tensor.param("w", [3.0, 3.0, 3.0])
+    (Tensor.input("x", (3,)) * w).prepare().save(tmp_path / "plan")
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, str(tmp_path / "plan")],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "[]\n"
+
+
 def _checker_imports() -> dict[str, str]:
     """The names that `semel` imports for type checkers alone, and from where."""
     tree = ast.parse(Path(semel.__file__).read_text())

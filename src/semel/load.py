@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from semel.compiler.artefacts import compile_kernel
 from semel.compiler.recompiles import check_may_compile
 from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend
 from semel.errors import CompileError, GraphError, InternalError
@@ -269,6 +268,9 @@ def _rebuild_kernels(
     file: PlanFile, rebuild: Callable[[Kernel], Kernel]
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
+    # Files with code for this machine, which is most of them, need no compiler.
+    from semel.compiler.artefacts import compile_kernel
+
     check_may_compile("load_plan", file.name)
     found, is_ours, compiler = [], rebuild is not _confined, _rebuilder(_device(file))
     for record in as_list(file.header["kernels"]):
