@@ -245,7 +245,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "runtime_vars notes lane",
         "buffer_ptrs buffer_ids",
     ),
-    KernelNotes: ("check_origins nodes reason choice", ""),
+    KernelNotes: ("check_origins nodes reason choice name", ""),
     PreparedCopy: ("id buffer_indices dependencies device lane", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies device lane", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies device lane", ""),

@@ -22,7 +22,7 @@ def _prepare(directory: Path) -> None:
 def test_every_stage_has_its_file_in_order(tmp_path: Path) -> None:
     _prepare(tmp_path / "deep" / "er")
     names = [path.name for path in sorted((tmp_path / "deep" / "er").iterdir())]
-    assert names == ["00-input.txt", "01-graph.txt", "02-schedule.txt", "03-kernel-0.txt"]
+    assert names == ["00-input.txt", "01-graph.txt", "02-schedule.txt", "03-kernel-0-add.txt"]
     assert "add" in (tmp_path / "deep" / "er" / "00-input.txt").read_text()
 
 

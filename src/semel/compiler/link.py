@@ -44,6 +44,7 @@ from semel.plan.tree import num_rows, walk
 from semel.plan.weights import Param, Recipe, Weight, weight_store
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
+from semel.schedule.names import kernel_name
 
 Guard: TypeAlias = tuple[Dim, str]
 Call: TypeAlias = tuple[Lowered, CachedKernel]
@@ -403,6 +404,7 @@ class _Rows:
                 ),
                 reason=lowered.group.reason.why.sentence,
                 choice=lowered.choice,
+                name=kernel_name(lowered.group),
             ),
         )
 

@@ -52,6 +52,7 @@ from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule, graph_to_run
+from semel.schedule.names import kernel_name
 from semel.topics import Topic
 
 T = TypeVar("T")
@@ -198,8 +199,9 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         kernels = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
         )
-    for number, lowered in enumerate(kernels):
-        stage.dump(f"kernel-{number}", lowered.kernel, format_kernel)
+    for number, lowered in enumerate(kernels if stage.dumps else ()):
+        name = f"kernel-{number}-{kernel_name(lowered.group)}"
+        stage.dump(name, lowered.kernel, format_kernel)
     is_here = not lacking(asked.device, target)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
     given = WeightsGiven(weights, asked.keep_params)
@@ -275,6 +277,11 @@ class Trace:
         result = work()
         self.seconds[name] = time.perf_counter() - start
         return result
+
+    @property
+    def dumps(self) -> bool:
+        """Whether anybody wants the products."""
+        return self._directory is not None
 
     def dump(self, name: str, product: Any, write: Callable[[Any], str]) -> None:
         if self._directory is None:

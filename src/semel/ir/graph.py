@@ -5,8 +5,9 @@
 A node is (op, inputs, attrs, type) and nothing else, so that two equal
 computations are one node and CSE comes for free. Where a node was written (the
 user's source line) is kept beside it: `Node.origins` grows when the same
-computation is written in several places, and takes no part in identity. A
-constant's identity is its storage, not its content.
+computation is written in several places, and takes no part in identity. Nor does
+`Node.made_by`, the function that was called there last. A constant's identity is
+its storage, not its content.
 
 While the body of a loop or of a branch is traced a `Scope` is open, and what is made then is the
 scope's own: an equal computation outside is another node, so that it can be told what belongs to
@@ -99,7 +100,10 @@ class Rule:
 class Node:
     """One op applied to nodes. Make one with `make_node`."""
 
-    __slots__ = ("__weakref__", "attrs", "counts", "id", "inputs", "op", "origins", "rule", "type")
+    __slots__ = (
+        "__weakref__", "attrs", "counts", "id", "inputs", "made_by", "op", "origins", "rule",
+        "type",
+    )  # fmt: skip
 
     op: OpDef
     inputs: tuple[Node, ...]
@@ -107,6 +111,7 @@ class Node:
     type: TensorType
     id: int
     origins: tuple[str, ...]
+    made_by: str
     rule: Rule
     counts: tuple[Node, ...]  #: keeps alive what tells the late variables in its attrs
 
@@ -114,8 +119,18 @@ class Node:
         return f"%{self.id} = {self.op.name} : {self.type}"
 
 
-def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin: str = "") -> Node:
-    """The node for `op(inputs, attrs)`: an existing one if there is an equal one alive."""
+def make_node(
+    op: str,
+    inputs: Sequence[Node] = (),
+    attrs: Any = None,
+    *,
+    origin: str = "",
+    made_by: str = "",
+) -> Node:
+    """The node for `op(inputs, attrs)`: an existing one if there is an equal one alive.
+
+    `origin` is where it is written and `made_by` the function that is called there, for people.
+    """
     record = find_op(op)
     inputs = tuple(inputs)
     rule: Rule | None = None
@@ -133,13 +148,15 @@ def make_node(op: str, inputs: Sequence[Node] = (), attrs: Any = None, *, origin
         rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
         node = Node()
         node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
-        node.id, node.origins, node.rule = next(_ids), (), rule
+        node.id, node.origins, node.made_by, node.rule = next(_ids), (), made_by, rule
         node.counts = tuple(n for v in rule.late if (n := _counts.get(v))) if rule.late else ()
         if scope is not None:
             found = scope.add(key, node)
         else:
             with _lock:
                 found = _interned.setdefault(key, node)
+    if made_by:
+        found.made_by = made_by
     if origin and origin not in found.origins and len(found.origins) < 8:
         found.origins = (*found.origins, origin)
     return found
@@ -501,16 +518,29 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
         if new and not new.keys().isdisjoint(node.inputs):
             inputs = tuple([new.get(n, n) for n in node.inputs])
             candidate = make_node(node.op.name, inputs, node.attrs)
-            candidate.origins = candidate.origins or node.origins
+            stands_for(candidate, node)
         replaced = rule(candidate)
         if replaced is not None and replaced is not candidate:
-            replaced.origins = replaced.origins or node.origins
+            stands_for(replaced, node, candidate)
             candidate = replaced
         if candidate is not node:
             new[node] = candidate
     if new.keys().isdisjoint(graph.outputs):
         return graph
     return graph.with_outputs([new.get(n, n) for n in graph.outputs])
+
+
+def stands_for(made: Node, node: Node, since: Node | None = None) -> None:
+    """Let `made`, and all that was made for it after `since`, be what people wrote as `node`."""
+    made.origins = made.origins or node.origins
+    if not node.made_by:
+        return
+    stack = [made]
+    while stack:
+        each = stack.pop()
+        if not each.made_by:
+            each.made_by = node.made_by
+            stack += () if since is None else [n for n in each.inputs if n.id > since.id]
 
 
 def shared(graph: Graph) -> Graph:

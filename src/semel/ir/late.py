@@ -37,6 +37,7 @@ from semel.ir.graph import (
     count_of,
     let_counts_go,
     make_node,
+    stands_for,
     topological,
 )
 from semel.ir.types import TensorType
@@ -156,7 +157,7 @@ def _renamed(node: Node, inputs: Sequence[Node], by: Mapping[Any, Dim]) -> Node:
     if attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
         return node
     made = make_node(node.op.name, inputs, attrs)
-    made.origins = made.origins or node.origins
+    stands_for(made, node)
     return made
 
 

@@ -122,13 +122,15 @@ class KernelNotes:
     """What the compiler tells people about a kernel call.
 
     The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
-    result is not computed inside the kernel that wants it, and the `choice` of how it is cut.
+    result is not computed inside the kernel that wants it, the `choice` of how it is cut, and the
+    `name` of what it computes, which other calls of the kernel may give other names.
     """
 
     check_origins: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     reason: str = ""
     choice: str = ""
+    name: str = ""
 
 
 class Row:

@@ -125,7 +125,7 @@ class PreparedKernel(Row):
 
     @property
     def name(self) -> str:
-        return self.kernel.name
+        return self.notes.name or self.kernel.name
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -161,6 +161,7 @@ class PreparedKernel(Row):
             "nodes": list(self.notes.nodes),
             "reason": self.notes.reason,
             "choice": self.notes.choice,
+            "name": self.notes.name,
         }
         return record | {key: value for key, value in optional.items() if value}
 
@@ -179,6 +180,7 @@ class PreparedKernel(Row):
                 _texts(record.get("nodes", [])),
                 as_text(record.get("reason", "")),
                 as_text(record.get("choice", "")),
+                as_text(record.get("name", "")),
             ),
             **{**common, "device": common["device"] or source.device},
         )

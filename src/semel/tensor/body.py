@@ -26,6 +26,7 @@ from semel.ir.graph import (
     late_variable,
     make_node,
     no_scope,
+    stands_for,
     topological,
 )
 from semel.ir.late import find_counts, substitute_attrs
@@ -130,7 +131,7 @@ class _Again:
 def _copy(node: Node, inputs: Sequence[Node], late: Mapping[Any, Dim]) -> Node:
     attrs = substitute_attrs(node.attrs, late) if node.rule.late else node.attrs
     made = make_node(node.op.name, inputs, attrs)
-    made.origins = made.origins or node.origins
+    stands_for(made, node)
     return made
 
 

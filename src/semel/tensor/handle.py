@@ -32,7 +32,7 @@ from semel.ops.attrs import (
     ScalarAttrs,
 )
 from semel.runtime.interop import is_immutable, read_array
-from semel.tensor.origin import user_origin
+from semel.tensor.origin import call_origin
 
 if TYPE_CHECKING:
     import semel.tensor.tensor  # noqa: TC004  (looked up when `tensor_class` is called)
@@ -71,7 +71,9 @@ def wrap(node: Node) -> Tensor:
 
 def apply(op: str, *inputs: Tensor, attrs: Any = None) -> Tensor:
     """A tensor for `op(inputs, attrs)`, marked with the user's source line."""
-    return wrap(make_node(op, [x._node for x in inputs], attrs, origin=user_origin()))
+    line, function = call_origin()
+    nodes = [x._node for x in inputs]
+    return wrap(make_node(op, nodes, attrs, origin=line, made_by=function))
 
 
 # ------------------------------------------------------------ values become tensors

@@ -1,9 +1,10 @@
-"""Where a node was written: the user's source line.
+"""Where a node was written: the user's source line, and the function called there.
 
-    call stack  -->  "file.py:12"
+    call stack  -->  "file.py:12", "layer_norm"
 
-The first frame outside this package counts. Frames are told apart by their file, and the
-answer is kept per file, so that a walk costs a dictionary look-up per frame.
+The first frame outside this package counts. The function is the outermost one of this folder
+that it takes to get there: of all that `layer_norm` calls, `layer_norm`. Frames are told apart by
+their file, and the answer is kept per file, so that a walk costs a dictionary look-up per frame.
 """
 
 from __future__ import annotations
@@ -11,21 +12,52 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent.parent)
-_is_ours: dict[str, bool] = {}
+_FOLDER = Path(__file__).parent
+_USER, _OURS, _HERE = range(3)
+_whose: dict[str, int] = {}
+
+#: What functions are called in the names of kernels, where their own would be long.
+_SHORT = {
+    "scaled_dot_product_attention": "attention",
+    "batch_norm": "bn",
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "conv"),
+}
+
+
+def call_origin() -> tuple[str, str]:
+    """`file:line` of the innermost caller outside the package, and the function it called.
+
+    Either is empty if there is none; operators are none.
+    """
+    frame = sys._getframe(1)
+    name, is_inside = "", True
+    while frame is not None:
+        code = frame.f_code
+        whose = _whose.get(code.co_filename)
+        if whose is None:
+            whose = _whose[code.co_filename] = _owner(code.co_filename)
+        if whose == _USER:
+            return f"{code.co_filename}:{frame.f_lineno}", _public(name)
+        if whose == _HERE and is_inside:
+            name = code.co_name
+        else:
+            is_inside = False
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "", _public(name)
 
 
 def user_origin() -> str:
     """`file:line` of the innermost caller outside the package; empty if there is none."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        ours = _is_ours.get(file)
-        if ours is None:
-            ours = _is_ours[file] = file.startswith(_PACKAGE)
-        if not ours:
-            return f"{file}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
+    return call_origin()[0]
+
+
+def _owner(file: str) -> int:
+    if file.startswith(str(_FOLDER)):
+        return _HERE
+    return _OURS if file.startswith(str(_FOLDER.parent)) else _USER
+
+
+def _public(name: str) -> str:
+    return "" if name.startswith(("_", "<")) else _SHORT.get(name, name)
