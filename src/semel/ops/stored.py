@@ -15,9 +15,6 @@ from semel.ops.attrs import StoredAttrs
 WEIGHTS = frozenset({"constant", "param", "stored"})
 #: Leaves that need no run.
 KNOWN = WEIGHTS | {"scalar"}
-_MOVEMENT = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "window"})
-#: They may fail, or depend on more than their operands.
-_NEVER = frozenset({"check_index", "random_bits", "iota"})
 
 
 def stored(value: Node) -> Node:
@@ -33,9 +30,13 @@ def _opened(node: Node) -> Node | None:
 
 def can_be_made(node: Node) -> bool:
     """Whether an op can be part of what is stored: kernels of fixed sizes that cannot fail."""
-    is_allowed = node.op.name in _MOVEMENT or (
-        node.op.kind in ("elementwise", "reduce", "contract") and node.op.name not in _NEVER
-    )
+    match node.op.kind:
+        case "movement":
+            is_allowed = not node.op.gathers
+        case "elementwise":
+            is_allowed = node.op.is_pointwise and bool(node.inputs)
+        case kind:
+            is_allowed = kind in ("reduce", "contract")
     dims = (*node.type.shape, *attr_dims(node.attrs))
     return is_allowed and all(isinstance(dim, int) for dim in dims)
 
