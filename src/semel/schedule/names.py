@@ -21,6 +21,8 @@ MAX_PARTS = 4
 
 def kernel_name(group: Group) -> str:
     """What the kernel of a group computes."""
+    if all(node.type.num_elements == 0 for node in group.outputs):
+        return "empty"
     parts = list(dict.fromkeys(_parts(group)))
     if not parts:
         return _moving(group.root)
