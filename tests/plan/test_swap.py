@@ -137,3 +137,28 @@ def test_random_windows_of_one_memory(binds: list[tuple[str, int]]) -> None:
         plan.execute()
         np.testing.assert_array_equal(memory, want)
         memory[:] = np.arange(32)
+
+
+def test_an_array_in_the_place_of_one_that_is_gone_says_why_outputs_are() -> None:
+    """Also if it lies where that lay: nothing moves, and the outputs are of no run all the same."""
+    x = Tensor.input("x", (4,))
+    plan = (x * 2).prepare(threads=1)
+    data = np.arange(4, dtype=np.float32)
+    plan.bind_input("x", data)
+    plan.execute()
+    plan.bind_input("x", data[:])
+    with pytest.raises(StaleError, match="arrays were bound or unbound after the last execute"):
+        plan.output_buffer.numpy()
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), data * 2)
+
+
+def test_a_lent_array_is_the_memory_of_its_buffer() -> None:
+    plan = (Tensor.input("x", (2, 3)) + 1).prepare(threads=1)
+    one, two = (np.full((2, 3), k, np.float32) for k in (1, 2))
+    for array in (one, two, one):
+        plan.bind_input("x", array)
+        plan.execute()
+        buffer = plan.buffers[plan._engine.state.inputs["x"].index]
+        assert buffer.address == array.ctypes.data
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), array + 1)

@@ -30,13 +30,11 @@ from semel.ir.abi import Code
 from semel.ir.expr import evaluate
 from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.state import PlanState
-from semel.runtime.allocator import HostMemory
+from semel.runtime.allocator import LentMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
-from semel.runtime.memory import Bytes, Memory
+from semel.runtime.memory import Memory
 from semel.runtime.words import address_of
-
-_UINT8 = np.dtype(np.uint8)
 
 
 @dataclass(slots=True)
@@ -50,16 +48,17 @@ class Binding:
     is_direct: bool = False
     #: Of a direct one: its bytes as memory, the base that lies there, the array before it, and
     #: what another array in its place must not touch; none if that has to be found out again.
-    memory: HostMemory | None = None
+    memory: LentMemory | None = None
     base: int = -1
     shape: tuple[int, ...] = ()
+    dtype: Any = None
     lent: Lent | None = None
     before: Lent | None = None
     fences: list[tuple[int, int]] | None = None
 
 
-#: An array that may lie in the place of a buffer, its bytes, and where that is.
-Lent: TypeAlias = tuple[Array, Bytes, int]
+#: An array that may lie in the place of a buffer, and where that is.
+Lent: TypeAlias = tuple[Array, int]
 
 
 class Bindings:
@@ -126,12 +125,12 @@ class Bindings:
         own = [_own_range(buffer) for buffer in self._buffers] if self._bound else []
         direct = [b for b in self._bound.values() if self._can_be_direct(b, own)]
         for binding in direct:
-            data = binding.array.reshape(-1).view(np.uint8)
-            binding.memory, binding.base = HostMemory.over(data), bases[binding.io.index]
-            binding.lent, binding.before = (binding.array, data, address_of(data)), None
-            binding.shape = binding.array.shape
+            array = binding.array
+            binding.memory, binding.base = LentMemory(array), bases[binding.io.index]
+            binding.lent, binding.before = (array, address_of(array)), None
+            binding.shape, binding.dtype = array.shape, array.dtype
             binding.fences = self._fences(binding, own)
-            self._buffers[binding.io.index].move(binding.memory, 0, data.size)
+            self._buffers[binding.io.index].move(binding.memory, 0, array.nbytes)
             binding.is_direct = True
         for index, base in bases.items():
             self._state.run.set_base(base, self._buffers[index].address)
@@ -144,24 +143,22 @@ class Bindings:
 
     # ------------------------------------------------------------ swapping
 
-    def swap(self, name: str, array: Any, is_output: bool) -> bool:
+    def swap(self, key: tuple[bool, str], array: Any) -> bool:
         """Put the array in the place of a direct one, if it can be there as that was."""
-        binding = self._bound.get((is_output, name))
-        if binding is None or binding.fences is None or self._state.is_released:
+        binding = self._bound.get(key)
+        state = self._state
+        if binding is None or binding.fences is None or state.is_released:
             return False
         lent = binding.before
         if lent is None or lent[0] is not array or array.shape != binding.shape:
             lent = _lend(binding, binding.fences, array)
             if lent is None:
                 return False
-        state = self._state
         state.is_moving = True
         state.version += 1
-        attempts = state.run.swap_base(binding.base, lent[2])
-        if attempts:
-            state.tell_voided(attempts, "arrays were bound or unbound")
-        binding.before, binding.lent, binding.array = binding.lent, lent, lent[0]
-        binding.memory.bytes = lent[1]  # type: ignore[union-attr]  # what has fences is direct
+        state.run.swap_base(binding.base, lent[1])
+        binding.before, binding.lent = binding.lent, lent
+        binding.array = binding.memory.array = array  # type: ignore[union-attr]  # it is direct
         if self._has_outputs:
             self._forget_fences(binding)
         state.is_moving = False
@@ -271,18 +268,18 @@ def _lend(binding: Binding, fences: Sequence[tuple[int, int]], array: Any) -> Le
     """The array in the place of another of the same shape; None if all must be decided again."""
     if type(array) is not np.ndarray or array.shape != binding.shape:
         return None
+    if array.dtype is not binding.dtype and array.dtype != binding.dtype:
+        return None
     flags = array.flags
-    if array.dtype != binding.array.dtype:
+    is_good = flags.carray or (flags.c_contiguous and flags.aligned and not binding.is_output)
+    if not is_good:
         return None
-    if not flags.c_contiguous or not flags.aligned or (binding.is_output and not flags.writeable):
-        return None
-    data = (array if array.ndim == 1 else array.reshape(-1)).view(_UINT8)
-    address = address_of(data)
+    address = address_of(array)
     end = address + array.nbytes
     for low, high in fences:
         if address < high and low < end:
             return None
-    return array, data, address
+    return array, address
 
 
 def _range(array: Array) -> tuple[int, int]:

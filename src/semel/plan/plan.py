@@ -344,18 +344,30 @@ class ExecutionPlan:
         If the array overlaps what the plan writes, it is copied in before each run instead. Another
         array of the same shape in the place of one costs next to nothing; the plan holds both.
         """
-        if not self._swap(name, array, False):
-            self._bind_input(name, array)
+        engine = self._engine  # what follows is `_swap`, in place: two arrays that take turns
+        with engine.lock:
+            hold = engine.hold
+            if hold.is_held:
+                raise hold.refusal()
+            try:
+                hold.is_held = True
+                if engine.bindings.swap((False, name), array):
+                    return
+            finally:
+                hold.is_held = False
+                if engine.state.is_moving:
+                    engine.check_moved()
+        self._bind_input(name, array)
 
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
         If the array overlaps anything that the plan uses, it is copied out after each run.
         """
-        if not self._swap(name, array, True):
+        if not self._swap((True, name), array):
             self._bind_output(name, array)
 
-    def _swap(self, name: str, array: Array, is_output: bool) -> bool:
+    def _swap(self, key: tuple[bool, str], array: Array) -> bool:
         """Like `Hold.alone`, in place to save the calls."""
         engine = self._engine
         with engine.lock:
@@ -364,7 +376,7 @@ class ExecutionPlan:
                 raise hold.refusal()
             try:
                 hold.is_held = True
-                return engine.bindings.swap(name, array, is_output)
+                return engine.bindings.swap(key, array)
             finally:
                 hold.is_held = False
                 if engine.state.is_moving:

@@ -124,15 +124,13 @@ class PlanState:
             self._voided = (self.run.attempts, why)
         self.run.void()
 
-    def tell_voided(self, attempts: int, why: str) -> None:
-        """The outputs of that run were made void, and this is why."""
-        self._voided = (attempts, why)
-
     def why_void(self) -> str:
         """Why the outputs cannot be read."""
         attempts, why = self._voided
         if not self.run.attempts:
             return "nothing was executed"
+        if attempts != self.run.attempts and self.run.has_moved:
+            why, attempts = "arrays were bound or unbound", self.run.attempts
         is_voided = attempts == self.run.attempts
         return f"{why} after the last execute" if is_voided else "the last execute failed"
 

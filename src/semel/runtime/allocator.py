@@ -196,6 +196,28 @@ class HostMemory:
             self._uncount()
 
 
+class LentMemory(HostMemory):
+    """Memory that is a caller's `array`; another one of the same size may take its place.
+
+    Its bytes are looked at less often than it is exchanged.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.id, self.size_bytes, self._map = next(_ids), array.nbytes, None
+        self._counted_bytes, self._holders = 0, {}
+        self.array = array
+
+    @property
+    def bytes(self) -> Bytes:
+        return self.array.reshape(-1).view(np.uint8)
+
+    @bytes.setter
+    def bytes(self, value: Bytes) -> None:
+        self.array = value
+
+
 def allocate(size_bytes: int, *, mapped: bool = False) -> HostMemory:
     """A zeroed block of at least `size_bytes`."""
     return HostMemory(size_bytes, mapped=mapped)

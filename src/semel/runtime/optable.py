@@ -156,7 +156,7 @@ class OpTable:
         self.bounds = tuple(bounds)
         self.loops, self.rebinds = tuple(loops), tuple(rebinds)
         self._bases = Bases(bases, self._space)
-        self._base_words = self._bases.words
+        self.base_words = self._bases.words
         check_control(steps, loops, rebinds)
         points = find_points(steps, loops, rebinds)
         self._program = RegisterProgram(variables, points)
@@ -394,7 +394,7 @@ class OpTable:
 
     def set_base(self, number: int, address: int) -> None:
         """Let a base lie at `address`, from the next run on."""
-        at, bases, words = number * _BASE_WORDS, self._base_words, self.words
+        at, bases, words = number * _BASE_WORDS, self.base_words, self.words
         if bases[at] != address:
             # The address comes last: a run in between would write the old one, not half of it.
             words[_MOVED] = 1

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from semel.ir.abi import Header
+from semel.ir import abi
+from semel.ir.abi import Base, Header
 from semel.runtime.events import count_steps
 from semel.runtime.optable import OpTable
 from semel.runtime.words import Words
 
 # Plain ints index faster than members of an enum.
-_DIRTY, _VALID, _ATTEMPTS = int(Header.DIRTY), int(Header.VALID), int(Header.ATTEMPTS)
+_DIRTY, _VALID, _MOVED = int(Header.DIRTY), int(Header.VALID), int(Header.MOVED)
+_HAS_MOVED, _BASE_WORDS = int(Base.HAS_MOVED), int(abi.BASE_WORDS)
+_ONLY_MOVED = int(abi.ONLY_MOVED)
 
 
 class RunState:
     """The words of one table; `pending` are values to be bound, `current` those that are."""
 
-    __slots__ = ("_set_base", "_table", "_words", "current", "dirty", "pending")
+    __slots__ = ("_bases", "_set_base", "_table", "_words", "current", "dirty", "pending")
 
     def __init__(self, table: OpTable) -> None:
         self._table, self._words = table, table.words
         self.pending, self.current = table.pending_words, table.current_words
-        self._set_base = table.set_base
+        self._set_base, self._bases = table.set_base, table.base_words
         #: One word: whoever sets a pending value sets it to 1, and the next run binds.
         self.dirty = table.words[_DIRTY : _DIRTY + 1]
 
@@ -99,14 +102,20 @@ class RunState:
         """Where memory that may move lies at the next run."""
         return self._table.base(number)
 
-    def swap_base(self, number: int, address: int) -> int:
-        """Like `set_base`, and the outputs are of no run; which run they were of, if of one."""
-        words = self._words
-        self._set_base(number, address)
-        if words[_VALID]:
-            words[_VALID] = 0
-            return int(words[_ATTEMPTS])
-        return 0
+    def swap_base(self, number: int, address: int) -> None:
+        """Like `set_base`, whether it moves or not, and the outputs are of no run."""
+        words, bases, at = self._words, self._bases, number * _BASE_WORDS
+        words[_VALID] = 0
+        words[_MOVED] = 1
+        if not words[_DIRTY]:
+            words[_DIRTY] = _ONLY_MOVED
+        bases[at + _HAS_MOVED] = 1
+        bases[at] = address  # last, as in `OpTable.set_base`
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether memory lies elsewhere than it did in the last run."""
+        return bool(self._words[_MOVED])
 
     # ------------------------------------------------------------ runs
 
