@@ -470,6 +470,16 @@ class Graph:
         return found
 
     @computed_once
+    def ops(self) -> frozenset[str]:
+        """The names of its ops: a pass that looks for others has nothing to do."""
+        return frozenset([n.op.name for n in self.nodes])
+
+    @computed_once
+    def has_bodies(self) -> bool:
+        """Whether it has loops or branches."""
+        return any(n.op.has_bodies for n in self.nodes)
+
+    @computed_once
     def inputs(self) -> tuple[Node, ...]:
         return tuple([n for n in self.nodes if n.op.name == "input"])
 
@@ -498,7 +508,8 @@ class Graph:
         return tuple(sorted(found, key=lambda i: (i.name, str(i.extent))))
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
-        return replace(self, outputs=tuple(outputs))
+        given = tuple(outputs)  # written out, since every pass comes here
+        return Graph(given, self.names, self.late, self.updates, self.held, self.guards)
 
     def with_values(self, values: Sequence[Node]) -> Graph:
         """A graph of other values, named by number, that finds out and demands the same."""

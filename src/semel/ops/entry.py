@@ -26,7 +26,7 @@ def with_guards(graph: Graph) -> Graph:
         return None if attrs == node.attrs else make_node(node.op.name, node.inputs, attrs)
 
     found = {**dict(graph.guards), **dict(guards(graph))}
-    return _with(rewrite(graph, rule), found)
+    return _with(rewrite(graph, rule) if graph.has_bodies else graph, found)
 
 
 def _in_body(attrs: object, body: Graph) -> Graph:

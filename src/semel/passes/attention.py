@@ -52,6 +52,8 @@ class _Softmax:
 def fuse_attention(graph: Graph) -> Graph:
     """Replace softmax followed by matmul wherever the weights are used only there."""
     counts = {node: len(found) for node, found in users(graph.nodes).items()}
+    if "matmul" not in graph.ops:
+        return graph
     outputs = set(graph.outputs)
 
     def is_alone(node: Node, uses: int = 1) -> bool:

@@ -33,6 +33,8 @@ Improve = Callable[[Graph], Graph]
 
 def improve_bodies(graph: Graph, improve: Improve) -> Graph:
     """Apply `improve` to every body, with the constants that it captures inside."""
+    if not graph.has_bodies:
+        return graph
     done: dict[Graph, Graph] = {}
     around = _Around(graph)
 

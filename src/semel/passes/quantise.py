@@ -25,7 +25,7 @@ _SIGN = 0x80
 
 def find_integer_products(graph: Graph) -> Graph:
     """Replace 32-bit matmuls of widened bytes by products of the bytes."""
-    return rewrite(graph, _rule)
+    return rewrite(graph, _rule) if "matmul" in graph.ops else graph
 
 
 def _rule(node: Node) -> Node | None:

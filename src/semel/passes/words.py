@@ -42,6 +42,8 @@ _UNSIGNED_LEFT = ("vpdpbusd", "usdot")
 
 def pack_words(graph: Graph, target: Target) -> Graph:
     """Rewrite products of bytes for the target's instructions and panels."""
+    if "matmul_integer" not in graph.ops and not graph.has_bodies:
+        return graph
     lanes = target.word_lanes
     run = TILE_WORDS if target.has_byte_tiles else 1
 

@@ -58,10 +58,10 @@ def cut_out(x: Tensor, cuts: Sequence[Cut]) -> Tensor:
 def _pick(x: Tensor, key: Key) -> Tensor:
     """Select by the key's index arrays; x is the cut tensor."""
     places = [place for place, _ in key.picks]
-    flat, indices = merge_axes(x, places), merged_index(x, key, "getitem")
+    indices = merged_index(x, key, "getitem")
     if len(places) == 1:
         return apply("gather", x, indices, attrs=GatherAttrs(places[0]))
-    picked = apply("gather", flat, indices, attrs=GatherAttrs(0))
+    picked = apply("gather", merge_axes(x, places), indices, attrs=GatherAttrs(0))
     return picked.permute(result_axes(key, indices.ndim))
 
 

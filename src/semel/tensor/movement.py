@@ -186,6 +186,8 @@ def of_shape(x: Tensor, shape: Shape, where: str, name: str) -> Tensor:
 
     Dims that may be equal are left for a guard.
     """
+    if x.shape == shape:
+        return x
     differ = [(a, b) for a, b in zip(x.shape, shape, strict=False) if a != b]
     never = any(a == 1 or (isinstance(a, int) and isinstance(b, int)) for a, b in differ)
     if never or x.ndim != len(shape):
