@@ -20,6 +20,7 @@ from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
 from benchmarks.startup import measure_startup, startup_lines
 from semel.devices import check_runs_here, choose_target
+from semel.errors import UserError
 
 _GROUPS = (
     "calls",
@@ -38,8 +39,8 @@ _GROUPS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks that `argv` asks for."""
     arguments = _parse(argv)
-    if arguments.target is not None:
-        _compile_for(arguments.target)
+    if arguments.target is not None:  # here, and in the processes that are started
+        os.environ["SEMEL_TARGET"] = arguments.target
     rows = [
         row
         for row in ROWS.values()
@@ -78,7 +79,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("group", nargs="?", choices=_GROUPS, default="all")
     parser.add_argument("--threads", type=_counts, default=[1, 2], metavar="1,2")
     parser.add_argument("--rounds", type=int, default=7, help="after one that is dropped")
-    parser.add_argument("--target", metavar="NAME", help="what Semel compiles for: x86-64-v3, ...")
+    parser.add_argument(
+        "--target", type=_target, metavar="NAME", help="what Semel compiles for: x86-64-v3, ..."
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything measured")
     parser.add_argument("--rows", type=_names(ROWS), metavar="ROW,..", help=", ".join(ROWS))
     parser.add_argument(
@@ -90,10 +93,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _compile_for(target: str) -> None:
-    """Let this process and those it starts compile for a target, if this machine can run it."""
-    check_runs_here("--target", "cpu", choose_target("cpu", target))
-    os.environ["SEMEL_TARGET"] = target
+def _target(text: str) -> str:
+    """The name of a target, if this machine can run it."""
+    try:
+        check_runs_here("target", "cpu", choose_target("cpu", text))
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _counts(text: str) -> list[int]:

@@ -18,6 +18,7 @@ from semel import config
 from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
 from semel.devices import check_runs_here, choose_target
+from semel.errors import UserError
 
 _LIST = Path(__file__).with_name("skips.txt")
 
@@ -85,7 +86,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption("--target")
     if target is not None:
-        check_runs_here("--target", "cpu", choose_target("cpu", target))
+        try:
+            check_runs_here("target", "cpu", choose_target("cpu", target))
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
         os.environ["SEMEL_TARGET"] = target  # before the settings are read; workers inherit it
     is_worker = hasattr(config, "workerinput")
     if os.environ.get("SEMEL_SKIPS") == "listed" and not is_worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from benchmarks.driver import RowResult, Timing, measure
 from benchmarks.prepare import Start, judge_start, prepare_lines
 from benchmarks.report import FORMAT, document, judge, table
 from benchmarks.rows import ROWS, make_inputs
+
+from semel.devices import choose_target
+from semel.devices.cpu.toolchain import host_target
 
 
 def result(row: str, threads: int = 1, **times: float) -> RowResult:
@@ -125,16 +129,38 @@ def test_the_document_says_where_it_was_measured() -> None:
     assert written["format"] == FORMAT
     assert written["machine"]["cores"] >= 1
     assert written["machine"]["cpu"]
+    assert written["machine"]["target"] == choose_target("cpu").name
     assert written["results"] == [asdict(result("sum", semel=1))]
     json.dumps(written)
 
 
 @pytest.mark.parametrize(
-    "argv", [["--threads", "0"], ["--rounds", "0"], ["--rows", "fly"], ["--peers", "abacus"]]
+    "argv",
+    [
+        ["--threads", "0"],
+        ["--rounds", "0"],
+        ["--rows", "fly"],
+        ["--peers", "abacus"],
+        ["--target", "x86-64-v9"],
+    ],
 )
 def test_wrong_arguments_are_refused(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         program.main(argv)
+
+
+def test_a_target_reaches_the_processes_that_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMEL_TARGET", "")
+    level = host_target().name
+    seen: list[str] = []
+
+    def look(*_: Any, **__: Any) -> tuple[list[RowResult], dict[str, str]]:
+        seen.append(os.environ["SEMEL_TARGET"])
+        return [], {}
+
+    monkeypatch.setattr(program, "measure", look)
+    assert program.main(["calls", "--rows", "tiny_add", "--threads", "1", "--target", level]) == 0
+    assert seen == [level]
 
 
 def test_a_start_is_judged_by_seconds_and_by_memory() -> None:

@@ -15,6 +15,7 @@ from semel.cli import doctor, report
 from semel.cli.cache import describe, inspect_cache
 from semel.cli.main import main
 from semel.cli.report import Section, format_bytes, format_seconds, plain, show
+from semel.devices.cpu.toolchain import host_target
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +109,17 @@ def test_doctor_finds_that_plans_work_here(capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     for word in ("machine", "versions", "kernel cache", "measured limits", "works"):
         assert word in text
+
+
+def test_doctor_shows_what_is_compiled_for(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x86-64-v2" if host_target().arch == "x86_64" else "aarch64"
+    with config.override(target=name):
+        assert main(["doctor"]) == 0
+        text = capsys.readouterr().out
+        assert f"SEMEL_TARGET={name}, the machine is {host_target().cpu}" in text
+        found = doctor.diagnose()
+    assert found.target["name"] == name
+    assert found.machine["name"] == host_target().name
 
 
 def test_doctor_fails_where_numbers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
