@@ -34,8 +34,8 @@ from semel.plan.rows import PreparedKernel
 from semel.plan.weights import Formula, Weight, weight_store
 
 MAX_FORMULAS = 256  #: known at most; the latest used ones
-MOST_SIZES = 3  #: of a formula that vary
-MAX_ELEMENTS = 1 << 48  #: of a value at the most that they can be
+MOST_SIZES = 4  #: of a formula that vary
+MAX_ELEMENTS = 1 << 44  #: of a value at the most that they can be
 _TOPS = (1 << 16, 1 << 14, 1 << 12, 1 << 10)  #: what each can be
 
 
@@ -144,11 +144,17 @@ class Lifted:
 
 def lift_sizes(value: Graph) -> Lifted:
     """The graph with its data as inputs and its sizes as variables."""
+    sources = tuple(n for n in value.nodes if n.op.name in ("constant", "param"))
+    read = _read_as(value)
     sizes = _Sizes()
     shapes: dict[Node, Shape] = {}
     for node in value.nodes:
-        shapes[node] = sizes.follow(node, [shapes[n] for n in node.inputs])
-    sources = tuple(n for n in value.nodes if n.op.name in ("constant", "param"))
+        if node in sources:
+            shapes[node] = sizes.begin(read.get(node, node).type.shape)
+        elif node in read.values():
+            shapes[node] = shapes[node.inputs[0]]
+        else:
+            shapes[node] = sizes.follow(node, [shapes[n] for n in node.inputs])
     names = sizes.names(shapes[n] for n in (*sources, *value.nodes))
     shapes = {
         node: tuple(substitute(sizes.now(d), names) for d in shape)
@@ -159,13 +165,30 @@ def lift_sizes(value: Graph) -> Lifted:
         kind = TensorType(shapes[node], node.type.dtype)
         new[node] = make_node("input", (), InputAttrs(f"data{place}", kind))
     for node in value.nodes:
-        if node not in new:
+        if node in read.values():
+            new[node] = new[node.inputs[0]]
+        elif node not in new:
             operands = [new[n] for n in node.inputs]
             attrs = _attrs(node, shapes[node], [shapes[n] for n in node.inputs])
             new[node] = make_node(node.op.name, operands, attrs)
     graph = Graph((new[value.outputs[0]],), ("value",))
     numbers = {variable.name: sizes.number(old) for old, variable in names.items()}
     return Lifted(graph, numbers, sources)
+
+
+def _read_as(value: Graph) -> dict[Node, Node]:
+    """Sources that are only read in another shape, and what gives it: they can have it at once."""
+    readers: dict[Node, list[Node]] = {}
+    for node in value.nodes:
+        for operand in node.inputs:
+            readers.setdefault(operand, []).append(node)
+    return {
+        node: found[0]
+        for node, found in readers.items()
+        if node.op.name in ("constant", "param")
+        and len(found) == 1
+        and found[0].op.name == "reshape"
+    }
 
 
 def _attrs(node: Node, shape: Shape, below: Sequence[Shape]) -> object:
@@ -226,17 +249,17 @@ class _Sizes:
         """The shape of a node over operands of these shapes."""
         fixed: Shape = node.type.shape
         match node.op.name:
-            case "constant" | "param":
-                return tuple(self._begin(d) for d in fixed)
             case "scalar":
                 return fixed
             case "reshape":
                 return self._reshaped(node.inputs[0].type.shape, below[0], fixed)
             case "permute":
                 return tuple(below[0][axis] for axis in node.attrs.axes)
-            case "expand" | "slice" | "pad":
-                rows = zip(node.inputs[0].type.shape, below[0], fixed, strict=True)
-                return tuple(dim if old == new else self._begin(new) for old, dim, new in rows)
+            case "pad":
+                # The last axis may be padded by nothing, and is another size all the same.
+                return (*self._changed(node, below[0])[:-1], *map(self._begin, fixed[-1:]))
+            case "expand" | "slice":
+                return self._changed(node, below[0])
         match node.op.kind:
             case "elementwise":
                 for other in below[1:]:
@@ -248,6 +271,15 @@ class _Sizes:
         for shape in below:
             self._fix(shape)
         return fixed
+
+    def begin(self, shape: Shape) -> Shape:
+        """The shape of a source."""
+        return tuple(self._begin(size) for size in shape)
+
+    def _changed(self, node: Node, dims: Shape) -> Shape:
+        """`dims`, and new sizes where the node has others than its operand."""
+        rows = zip(node.inputs[0].type.shape, dims, node.type.shape, strict=True)
+        return tuple(dim if old == new else self._begin(new) for old, dim, new in rows)
 
     def _begin(self, size: Dim) -> Dim:
         if not isinstance(size, int):

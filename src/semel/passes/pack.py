@@ -21,6 +21,7 @@ After:   %1 = stored f32[24,384,64];   %2 = permute; %3 = reshape f32[384,1536];
 
 from __future__ import annotations
 
+from semel.ir.expr import product
 from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite
 from semel.ops.attrs import PadAttrs, PermuteAttrs, ReshapeAttrs, ScalarAttrs, SliceAttrs
 from semel.ops.bodies import has_bodies, with_bodies
@@ -133,7 +134,8 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     """The weight that `chain` leads from, stored in panels, in the shape of `right`."""
     *lead, depth, columns = (int(d) for d in right.type.shape)  # type: ignore[arg-type]
     panels, rank = -(-columns // lanes), len(lead)
-    node = stored(_in_panels(_columns_last(chain), rank, lanes))
+    last = _columns_last(chain)
+    node = stored(_in_panels(last if lead else _in_few_axes(last, 1), rank, lanes))
     node = reshape_to(node, (*lead, panels, depth, lanes))
     axes = (*range(rank), rank + 1, rank, rank + 2)
     turned = make_node("permute", (node,), PermuteAttrs(axes))
@@ -180,6 +182,31 @@ def _columns_last(chain: list[Node]) -> Node:
     return make_node("permute", (below[-1],), PermuteAttrs(axes))
 
 
+def _in_few_axes(node: Node, kept: int = 0) -> Node:
+    """A permuted weight with axes that stay side by side as one: then one kernel moves them all.
+
+    The last `kept` axes stay what they are.
+    """
+    order, below = tuple(range(node.type.rank)), node
+    while below.op.name == "permute":
+        order = tuple(below.attrs.axes[axis] for axis in order)
+        below = below.inputs[0]
+    shape = below.type.shape
+    inner, last = order[: len(order) - kept], order[len(order) - kept :]
+    runs: list[list[int]] = []
+    for axis in (axis for axis in inner if shape[axis] != 1):
+        follows = bool(runs) and runs[-1][-1] < axis
+        if follows and all(size == 1 for size in shape[runs[-1][-1] + 1 : axis]):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    runs += [[axis] for axis in last]
+    rising = sorted(range(len(runs)), key=lambda run: runs[run])
+    merged = reshape_to(below, tuple(product(shape[a] for a in runs[run]) for run in rising))
+    axes = tuple(rising.index(run) for run in range(len(runs)))
+    return make_node("permute", (merged,), PermuteAttrs(axes))
+
+
 def _with_ordered_weights(node: Node) -> Node | None:
     """The node with every permuted weight among its operands laid out as it is read."""
     inputs = tuple(_ordered(n) for n in node.inputs)
@@ -191,5 +218,5 @@ def _ordered(node: Node) -> Node:
     chain = weight_chain(below)
     if chain is None or all(n.op.name != "permute" for n in chain[1:]):
         return node
-    plain = stored(below)
+    plain = reshape_to(stored(_in_few_axes(below)), below.type.shape)
     return plain if below is node else make_node("expand", (plain,), node.attrs)

@@ -167,7 +167,9 @@ def _check_recipe(name: str, kind: TensorType, params: Sequence[Param], recipe: 
         return
     formula = recipe.formula
     types = formula.types_at(recipe.sizes)
-    if formula.num_sources != len(given) or types[: len(given) + 1] != (*given, kind):
+    count = len(given)
+    is_right = formula.num_sources == count and types[count : count + 1] == (kind,)
+    if not is_right or not all(map(_same_data, types[:count], given)):
         raise PlanError(
             name, f"its recipe must make {kind} of {list(map(str, given))}, got other types."
         )
@@ -177,6 +179,11 @@ def _check_recipe(name: str, kind: TensorType, params: Sequence[Param], recipe: 
         written = {row.buffer_indices[i] for i in row.output_indices}
         if any(index < formula.num_sources for index in written):
             raise PlanError(name, "its recipe must not write what it reads.")
+
+
+def _same_data(a: TensorType, b: TensorType) -> bool:
+    """Whether the elements of one can be read as those of the other; shapes may differ."""
+    return a.dtype == b.dtype and a.num_elements == b.num_elements
 
 
 def _source_type(source: Source, params: Sequence[Param]) -> TensorType:
