@@ -12,7 +12,7 @@ import pytest
 
 import semel
 from semel import Tensor
-from semel.errors import BusyError, GraphError, InputError, ReleasedError
+from semel.errors import BusyError, GraphError, IndexRangeError, InputError, ReleasedError
 from semel.frontends.safetensors import load_safetensors, save_safetensors
 from semel.plan.plan import ExecutionPlan
 from semel.plan.weights import weight_store
@@ -390,3 +390,40 @@ def test_matrices_of_all_sizes_are_packed_by_one_kernel() -> None:
     program = y.prepare().program
     assert len(program.recipes) == 4 and len(program.formulas) == 1
     assert len(program.all_kernels) - len(program.kernels) == 1
+
+
+# ---------------------------------------------------------------- tied embeddings
+
+
+def language_model(table: Tensor, ids: Tensor) -> Tensor:
+    """A table that is looked up at the bottom and multiplied with at the top."""
+    x = ids.embedding(table)
+    return (x + x.gelu()) @ table.T
+
+
+@pytest.mark.parametrize("kind", ["param", "constant"])
+def test_a_tied_embedding_is_held_once(kind: str) -> None:
+    data, ids = draw(1, 3141, 48), np.array([0, 5, 3140, 5, 1017])
+    table = Tensor.param("table", data) if kind == "param" else Tensor(data)
+    given = Tensor.input("ids", (5,), "int64")
+    plan = language_model(table, given).prepare(keep={"rows": given.embedding(table)})
+    assert data.nbytes <= plan.memory.weights_bytes <= 1.02 * data.nbytes
+    assert bits(plan(ids=ids)) == bits(language_model_apart(data).prepare()(ids=ids))
+    assert bits(plan.kept["rows"].peek((5, 48))) == bits(data[ids])
+    if kind == "param":
+        other = data[::-1].copy()
+        plan.set_param("table", other)
+        assert bits(plan(ids=ids)) == bits(language_model_apart(other).prepare()(ids=ids))
+
+
+def language_model_apart(data: Array) -> Tensor:
+    """The same, with a table of its own for looking up."""
+    x = Tensor.input("ids", (5,), "int64").embedding(Tensor(data.copy()))
+    return (x + x.gelu()) @ Tensor(data.copy()).T
+
+
+def test_an_index_past_a_tied_table_is_refused() -> None:
+    table, given = Tensor.param("table", draw(1, 100, 48)), Tensor.input("ids", (5,), "int64")
+    plan = language_model(table, given).prepare()
+    with pytest.raises(IndexRangeError, match="100"):
+        plan(ids=np.array([0, 1, 2, 3, 100]))

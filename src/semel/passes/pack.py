@@ -10,7 +10,8 @@ means what it meant and index arithmetic alone finds the elements. Transposed an
 otherwise moved weights are packed straight from where they lie; a matrix per batch
 entry (the groups of a convolution) is packed entry by entry. Other weights that are
 read in another order than they lie in (the filters of a depthwise convolution) are
-stored in that order.
+stored in that order. A weight that is packed and also looked up by index, as a tied embedding
+is, is held once: the look-up reads the panels through the view.
 
 Nothing is packed here: a `stored` leaf says by ordinary ops (pad, reshape, permute) how it is made
 of constants and params.
@@ -22,7 +23,7 @@ After:   %1 = stored f32[24,384,64];   %2 = permute; %3 = reshape f32[384,1536];
 from __future__ import annotations
 
 from semel.ir.expr import product
-from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite
+from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite, users
 from semel.ops.attrs import PadAttrs, PermuteAttrs, ReshapeAttrs, ScalarAttrs, SliceAttrs
 from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
@@ -35,6 +36,8 @@ _VIEWS = ("reshape", "permute", "slice")
 
 def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
     """Pack every weight that is a right operand of a matmul into panels as wide as `panel` says."""
+
+    packed: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node | None:
         if has_bodies(node):
@@ -55,9 +58,48 @@ def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
             # Too narrow for panels: in order at least.
             return _with_ordered_weights(node)
         view = _packed_view(right, chain, lanes)
+        seen = _seen_through(view, chain)
+        if seen is not None:
+            packed.setdefault(chain[0], seen)
         return make_node("matmul", (left, _repeated(view, repeated)))
 
-    return rewrite(graph, rule)
+    return _tied(rewrite(graph, rule), packed)
+
+
+def _seen_through(view: Node, chain: list[Node]) -> Node | None:
+    """The weight that `chain` leads from, read from its packed form; None if parts are missing."""
+    for node in reversed(chain[1:]):
+        match node.op.name:
+            case "permute":
+                axes = tuple(node.attrs.axes.index(axis) for axis in range(node.type.rank))
+                view = make_node("permute", (view,), PermuteAttrs(axes))
+            case "reshape":
+                view = reshape_to(view, node.inputs[0].type.shape)
+            case _:
+                return None
+    return view
+
+
+def _tied(graph: Graph, packed: dict[Node, Node]) -> Graph:
+    """The graph without weights that are packed, and else only looked up: they are held once."""
+    readers = users(graph.nodes)
+    tied = {
+        weight: seen
+        for weight, seen in packed.items()
+        if all(_looks_up(node, weight) for node in readers.get(weight, ()))
+    }
+
+    def rule(node: Node) -> Node | None:
+        if node.op.name == "gather" and node.inputs[0] in tied:
+            return make_node("gather", (tied[node.inputs[0]], *node.inputs[1:]), node.attrs)
+        return None
+
+    return rewrite(graph, rule) if tied else graph
+
+
+def _looks_up(node: Node, table: Node) -> bool:
+    """Whether a node takes rows of the table, and does nothing else with it."""
+    return node.op.name == "gather" and node.inputs[0] is table and table not in node.inputs[1:]
 
 
 def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
