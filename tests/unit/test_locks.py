@@ -20,9 +20,15 @@ from semel.locks import make_lock
 
 SRC = Path(semel.__file__).parent
 #: Where a lock may be made in another way: the registry itself, the lock of a plan, which a fork
-#: does not wait for, the end of a thread's work, which a child does not wait for, and a condition
-#: around a lock of ours.
-OWN_WAYS = {"locks.py", "runtime/hold.py", "devices/cpu/apart.py", "runtime/timeline.py"}
+#: does not wait for, the end of a thread's work, which a child does not wait for, conditions around
+#: a lock of ours, and the bell of a lane's thread, which a child has anew.
+OWN_WAYS = {
+    "locks.py",
+    "runtime/hold.py",
+    "devices/cpu/apart.py",
+    "runtime/timeline.py",
+    "runtime/lane.py",
+}
 MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(|@cached_property")
 
 
@@ -33,13 +39,13 @@ def test_every_lock_is_known_to_a_fork() -> None:
     assert found == OWN_WAYS, "use semel.locks.make_lock()"
 
 
-def test_only_plans_and_the_pool_have_something_else_to_do_at_a_fork() -> None:
+def test_only_plans_lanes_and_the_pool_have_something_else_to_do_at_a_fork() -> None:
     found = {
         str(path.relative_to(SRC))
         for path in SRC.rglob("*.py")
         if "register_at_fork" in path.read_text()
     }
-    assert found == {"locks.py", "plan/engine.py", "runtime/pool.py"}
+    assert found == {"locks.py", "plan/engine.py", "runtime/pool.py", "runtime/lane.py"}
 
 
 def test_a_lock_that_is_dropped_is_forgotten() -> None:
