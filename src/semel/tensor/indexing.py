@@ -75,8 +75,8 @@ def merge_axes(x: Tensor, places: Sequence[int]) -> Tensor:
 def merged_index(x: Tensor, key: Key, where: str) -> Tensor:
     """The checked index arrays of a key as one index into its merged axes."""
     if key.only_mask is not None:
-        mask, places = lift(key.only_mask), [place for place, _ in key.picks]
-        return true_positions(of_shape(mask, tuple(x.shape[p] for p in places), where, "mask"))
+        shape = tuple(x.shape[place] for place, _ in key.picks)
+        return true_positions(of_shape(key.only_mask, shape, where, "mask"))
     checked = [_index(x, item, x.shape[place], where) for place, item in key.picks]
     indices = broadcast(checked, where)
     flat = indices[0]
@@ -89,7 +89,7 @@ def _index(x: Tensor, item: Any, size: Dim, where: str) -> Tensor:
     """One index array of a key, in [0, size)."""
     if not isinstance(item, MaskAxis):
         return check_index(lift(item), size, where)
-    mask = lift(item.mask)
+    mask = item.mask
     shape = (*mask.shape[: item.axis], size, *mask.shape[item.axis + 1 :])
     return true_indices(of_shape(mask, shape, where, "mask"))[item.axis]
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, Index
 from semel.ir.types import Shape
+from semel.tensor import activations, unary
 from semel.tensor.control import loop
-from semel.tensor.elementwise import choose
+from semel.tensor.elementwise import choose, clip
 from semel.tensor.handle import TensorLike, dim_value, lift, scalar
 from semel.tensor.indexing import check_index
 from semel.tensor.movement import concat, slice_axes, stretch
@@ -31,23 +32,23 @@ if TYPE_CHECKING:
 
 #: A name, or a name with the numbers that its formula has: ("LeakyRelu", 0.2).
 Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float]"
-_Function: TypeAlias = "Callable[..., Any]"
+_Function: TypeAlias = "Callable[..., Tensor]"
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 #: name -> (function of (x, alpha, beta), default alpha, default beta)
-ACTIVATIONS: Mapping[str, tuple[Callable[[Any, float, float], Any], float, float]] = {
-    "Sigmoid": (lambda x, a, b: x.sigmoid(), 0.0, 0.0),
-    "Tanh": (lambda x, a, b: x.tanh(), 0.0, 0.0),
-    "Relu": (lambda x, a, b: x.relu(), 0.0, 0.0),
+ACTIVATIONS: Mapping[str, tuple[Callable[[Tensor, float, float], Tensor], float, float]] = {
+    "Sigmoid": (lambda x, a, b: unary.sigmoid(x), 0.0, 0.0),
+    "Tanh": (lambda x, a, b: unary.tanh(x), 0.0, 0.0),
+    "Relu": (lambda x, a, b: activations.relu(x), 0.0, 0.0),
     "Affine": (lambda x, a, b: x * a + b, 1.0, 0.0),
-    "LeakyRelu": (lambda x, a, b: x.leaky_relu(a), 0.01, 0.0),
+    "LeakyRelu": (lambda x, a, b: activations.leaky_relu(x, a), 0.01, 0.0),
     "ThresholdedRelu": (lambda x, a, b: choose(x >= a, x, x * 0), 1.0, 0.0),
-    "ScaledTanh": (lambda x, a, b: (x * b).tanh() * a, 1.0, 1.0),
-    "HardSigmoid": (lambda x, a, b: (x * a + b).clip(0, 1), 0.2, 0.5),
-    "Elu": (lambda x, a, b: x.elu(a), 1.0, 0.0),
-    "Softsign": (lambda x, a, b: x.softsign(), 0.0, 0.0),
-    "Softplus": (lambda x, a, b: x.softplus(), 0.0, 0.0),
+    "ScaledTanh": (lambda x, a, b: unary.tanh(x * b) * a, 1.0, 1.0),
+    "HardSigmoid": (lambda x, a, b: clip(x * a + b, 0, 1), 0.2, 0.5),
+    "Elu": (lambda x, a, b: activations.elu(x, a), 1.0, 0.0),
+    "Softsign": (lambda x, a, b: activations.softsign(x), 0.0, 0.0),
+    "Softplus": (lambda x, a, b: activations.softplus(x), 0.0, 0.0),
 }
 
 
@@ -82,13 +83,14 @@ def lstm(
     functions = call.functions(activations, ("Sigmoid", "Tanh", "Tanh"), clip)
     h, c = call.states("initial_h", initial_h), call.states("initial_c", initial_c)
     if peepholes is None:
-        weights: list[Any] = [None] * call.directions
+        weights: Sequence[Tensor | None] = [None] * call.directions
     else:
         weights = call.checked("peepholes", peepholes, (call.directions, 3 * call.hidden))
 
-    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    def cell(d: int, gates: _Gates, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (f, g, out), before = functions[d], states[1]
-        pi, po, pf = (None,) * 3 if weights[d] is None else call.split(weights[d], 3)
+        peep = weights[d]
+        pi, po, pf = (None,) * 3 if peep is None else call.split(peep, 3)
         i, o, forget, new = call.split(gates(states[0]), 4)
         i = f(_peep(i, pi, before))
         forget = 1 - i if input_forget else f(_peep(forget, pf, before))
@@ -127,7 +129,7 @@ def gru(
     if linear:
         call.kept = 2
 
-    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    def cell(d: int, gates: _Gates, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (f, g), (before,) = functions[d], states
         if linear:
             x_z, x_r, x_h = call.split(gates.input(), 3)
@@ -165,14 +167,14 @@ def rnn(
     call = _Call.of("rnn", x, w, r, b, 1, direction, sequence_lens, batch_first)
     functions = call.functions(activations, ("Tanh",), clip)
 
-    def cell(d: int, gates: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    def cell(d: int, gates: _Gates, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (functions[d][0](gates(states[0])),)
 
     y, (y_h,) = call.run([call.states("initial_h", initial_h)], cell)
     return y, y_h
 
 
-def _peep(gate: Any, weight: Any, state: Any) -> Any:
+def _peep(gate: Tensor, weight: Tensor | None, state: Tensor) -> Tensor:
     """The gate with what it sees of the memory."""
     return gate if weight is None else gate + weight * state
 
@@ -188,22 +190,22 @@ class _Call:
     """
 
     where: str
-    x: Any
+    x: Tensor
     gates: int
     direction: str
     batch_first: bool
     hidden: int = 0
     kept: int = 0
-    w: list[Any] = field(default_factory=list)
-    r: list[Any] = field(default_factory=list)
-    input_bias: list[Any] = field(default_factory=list)
-    state_bias: list[Any] = field(default_factory=list)
-    lens: Any = None
+    w: list[Tensor] = field(default_factory=list)
+    r: list[Tensor] = field(default_factory=list)
+    input_bias: list[Tensor | None] = field(default_factory=list)
+    state_bias: list[Tensor | None] = field(default_factory=list)
+    lens: Tensor | None = None
 
     @staticmethod
     def of(
         where: str,
-        x: Any,
+        x: Tensor,
         w: TensorLike,
         r: TensorLike,
         b: TensorLike | None,
@@ -222,7 +224,7 @@ class _Call:
         call._take_lens(lens)
         return call
 
-    def _take_weights(self, w: Any, r: Any, b: TensorLike | None) -> None:
+    def _take_weights(self, w: Tensor, r: Tensor, b: TensorLike | None) -> None:
         if r.ndim != 3 or not isinstance(r.shape[2], int):
             raise GraphError(
                 self.where, f"r must be [directions, {self.gates}*hidden, hidden], got {r.type}."
@@ -231,7 +233,7 @@ class _Call:
         rows = self.gates * self.hidden
         self.r = self.checked("r", r, (self.directions, rows, self.hidden))
         self.w = self.checked("w", w, (self.directions, rows, self.x.shape[2]))
-        bias: list[Any] = [None] * self.directions
+        bias: Sequence[Tensor | None] = [None] * self.directions
         if b is not None:
             bias = self.checked("b", b, (self.directions, 2 * rows))
         self.input_bias = [None if t is None else t[:rows] for t in bias]
@@ -249,7 +251,7 @@ class _Call:
         # As int64: lengths may come in a dtype that does not hold all steps.
         self.lens = check_index(found, self.steps + 1, self.where, "sequence length")
 
-    def checked(self, name: str, value: TensorLike, shape: Shape) -> list[Any]:
+    def checked(self, name: str, value: TensorLike, shape: Shape) -> list[Tensor]:
         """An operand of this shape and of x's dtype, by direction."""
         found = lift(value)
         if found.shape != shape or found.dtype != self.x.dtype:
@@ -273,11 +275,11 @@ class _Call:
         dim: Dim = self.x.shape[1]
         return dim
 
-    def split(self, t: Any, count: int) -> list[Any]:
+    def split(self, t: Tensor, count: int) -> list[Tensor]:
         """The gates that lie beside each other along the last axis."""
         return [t[..., k * self.hidden : (k + 1) * self.hidden] for k in range(count)]
 
-    def states(self, name: str, value: TensorLike | None) -> list[Any]:
+    def states(self, name: str, value: TensorLike | None) -> list[Tensor]:
         """The initial states [1, batch, hidden], one per direction; zeros if not given."""
         shape = (1, self.batch, self.hidden)
         if value is None:
@@ -309,17 +311,17 @@ class _Call:
 
     def run(
         self,
-        states: Sequence[Sequence[Any]],
-        cell: Callable[[int, Any, tuple[Any, ...]], tuple[Any, ...]],
-    ) -> tuple[Any, tuple[Any, ...]]:
+        states: Sequence[Sequence[Tensor]],
+        cell: Callable[[int, _Gates, tuple[Tensor, ...]], tuple[Tensor, ...]],
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The outputs of all steps and the final states, as ONNX lays them out."""
         inputs = [self._projected(d) for d in range(self.directions)]
         initial = [states[k][d] for d in range(self.directions) for k in range(len(states))]
         count = len(states)
 
-        def body(step: Any, now: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-            after: list[Any] = []
-            values: list[Any] = []
+        def body(step: Index, now: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+            after: list[Tensor] = []
+            values: list[Tensor] = []
             for d in range(self.directions):
                 at = self.steps - 1 - step if self._is_backward(d) else step
                 own = now[d * count : (d + 1) * count]
@@ -342,8 +344,8 @@ class _Call:
         return self.direction == "reverse" or d == 1
 
     def _masked(
-        self, at: Any, before: Sequence[Any], after: Sequence[Any]
-    ) -> tuple[list[Any], Any]:
+        self, at: Dim, before: Sequence[Tensor], after: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
         """Next states and the step's output; rows that have ended stand still and give 0."""
         if self.lens is None:
             return list(after), after[0]
@@ -351,16 +353,17 @@ class _Call:
         kept = [choose(runs, a, b) for a, b in zip(after, before, strict=True)]
         return kept, choose(runs, after[0], scalar(0.0, self.x.dtype))
 
-    def _projected(self, d: int) -> Any:
+    def _projected(self, d: int) -> Tensor:
         """What the input adds to the gates, in rows for all steps, with every bias it can take."""
         rows = self.x.reshape(self.steps * self.batch, self.x.shape[2])
         flat = rows @ self.w[d].T
-        if self.input_bias[d] is not None:
-            state_bias, cut = self.state_bias[d], self.kept * self.hidden
+        input_bias, state_bias = self.input_bias[d], self.state_bias[d]
+        if input_bias is not None and state_bias is not None:
+            cut = self.kept * self.hidden
             if self.kept < self.gates:
                 rest = (self.gates - self.kept) * self.hidden
                 state_bias = state_bias[:cut].pad(((0, rest),))
-            flat = flat + (self.input_bias[d] + state_bias)
+            flat = flat + (input_bias + state_bias)
         return flat
 
 
@@ -373,13 +376,13 @@ class _Gates:
 
     call: _Call
     d: int
-    rows: Any
+    rows: Tensor
 
-    def input(self) -> Any:
+    def input(self) -> Tensor:
         """The part of the input."""
         return self._as_gates(self.rows)
 
-    def state(self, h: Any) -> Any:
+    def state(self, h: Tensor) -> Tensor:
         """The part of the state, with its bias where that was left out before the loop."""
         call, found = self.call, self._as_rows(h) @ self.call.r[self.d].T
         bias, cut = call.state_bias[self.d], call.kept * call.hidden
@@ -387,16 +390,16 @@ class _Gates:
             found = found + bias[cut:].pad(((cut, 0),))
         return self._as_gates(found)
 
-    def __call__(self, h: Any, first: int = 0, last: int | None = None) -> Any:
+    def __call__(self, h: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Gates `first` to `last` together."""
         size = self.call.hidden
         own = slice(first * size, (self.call.gates if last is None else last) * size)
         return self._as_gates(self._as_rows(h) @ self.call.r[self.d][own].T + self.rows[:, own])
 
-    def _as_rows(self, h: Any) -> Any:
+    def _as_rows(self, h: Tensor) -> Tensor:
         return h.reshape(self.call.batch, self.call.hidden)
 
-    def _as_gates(self, rows: Any) -> Any:
+    def _as_gates(self, rows: Tensor) -> Tensor:
         return rows.reshape(1, *rows.shape)
 
 
@@ -410,7 +413,7 @@ def _activation(where: str, given: Activation, bound: float | None) -> _Function
     function, *defaults = ACTIVATIONS[name]
     alpha, beta = (*numbers, *defaults[len(numbers) :])
 
-    def apply(x: Any, clip: bool = True) -> Any:
+    def apply(x: Tensor, clip: bool = True) -> Tensor:
         inside = x if bound is None or not clip else x.clip(-bound, bound)
         return function(inside, alpha, beta)
 
