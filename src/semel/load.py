@@ -61,10 +61,12 @@ from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
 from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.kernel import CachedKernel
+from semel.topics import Topic
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
 _Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
 _REBUILD = "Load it with recompile=True."
+_PLAN = Topic("plan")
 
 
 def load_plan(
@@ -128,6 +130,7 @@ def program_from_bytes(data: bytes) -> Program:
     with reading(file.name):
         if _is_image(file):
             raise file.refuse("it must hold a program; it holds a plan built by hand.")
+        file = _choose(file, None)
         inside = partial(_plan_inside, file, None, None, None)
         return read_program(file, _load_kernels(file), inside, compile_count=0)
 
@@ -140,6 +143,7 @@ def _make_plan(
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
     with reading(file.name):
+        file = _choose(file, rebuild)
         _check_functions(file)
         kernels = _load_kernels(file) if rebuild is None else _rebuild_kernels(file, rebuild)
         inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
@@ -189,6 +193,32 @@ def _check_functions(file: PlanFile) -> None:
             "Register them under these names, then load it.",
             functions=missing,
         )
+
+
+def _choose(file: PlanFile, rebuild: _Rebuild) -> PlanFile:
+    """Of a file for several machines, the program that fits this one best.
+
+    What is compiled here anyhow is best laid out for a machine that is like this one.
+    """
+    found = file.variants()
+    compiler = _compiler(_device(file))
+    fits = [each for each in found if not compiler.missing(each.made_for)]
+    if not fits and len(found) > 1 and rebuild is None:
+        names = ", ".join(each.made_for.name for each in found)
+        raise file.refuse(
+            f"it has code for {names}, and this machine, {compiler.target.name}, runs none of it.",
+            _REBUILD,
+        )
+    chosen = max(fits or found[:1], key=lambda each: _strength(each.made_for))
+    if _PLAN.is_on and len(found) > 1:
+        names = ", ".join(each.made_for.name for each in found)
+        _PLAN("%s: code for %s, of %s", file.name, chosen.made_for.name, names)
+    return chosen
+
+
+def _strength(target: Target) -> tuple[int, int]:
+    """What makes one machine's code faster than that of another which runs here too."""
+    return target.vector_bits, len(target.features)
 
 
 # ---------------------------------------------------------------- kernels

@@ -28,6 +28,7 @@ from semel.ir.target import AVX512, Target, target_for
 from semel.kernel import ir
 from semel.kernel.ir import walk_statements
 from semel.kernel.lanes import ordered_totals, sum_lanes
+from semel.models.minilm import EncoderSize, build_minilm, minilm_weights, sentence_embedding
 
 Case = tuple[Callable[[Tensor], Tensor], tuple[int, ...], str]
 
@@ -140,6 +141,34 @@ def test_the_interpreter_agrees(name: str) -> None:
     graph, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], V3)
     found = run_kernels(graph, kernels, {"x": inputs(name)}, {}, run_by_interpreter)[0]
     assert bits(found) == expected(name)
+
+
+def encoder() -> tuple[Tensor, dict[str, Array]]:
+    """A whole model: embeddings, attention under a mask, norms, gelu; and what it is given."""
+    size = EncoderSize(layers=1, width=48, heads=3, hidden=80, vocabulary=30, positions=40)
+    given = {
+        "ids": np.arange(2 * 37, dtype=np.int64).reshape(2, 37) % 30,
+        "mask": (np.arange(2 * 37).reshape(2, 37) % 37 < 30).astype(np.int64),
+    }
+    ids, mask = (Tensor.input(name, array.shape, "int64") for name, array in given.items())
+    hidden = build_minilm(ids, mask, minilm_weights(size), size)
+    return sentence_embedding(hidden, mask), given
+
+
+@cache
+def run_encoder(machine: str) -> bytes:
+    output, given = encoder()
+    graph, kernels = lower_graph([output], MACHINES[machine])
+    found = run_kernels(graph, kernels, given, {}, run_by_machine(MACHINES[machine]))
+    return bits(found[0])
+
+
+@pytest.mark.parametrize("machine", OTHERS)
+def test_a_model_has_the_same_bits(machine: str) -> None:
+    target = MACHINES[machine]
+    if not runs_here(target) and not can_emulate(target):
+        pytest.skip(emulator(target))
+    assert run_encoder(machine) == run_encoder("x86-64-v3")
 
 
 def shared_lanes(name: str, target: Target) -> list[tuple[int, str]]:

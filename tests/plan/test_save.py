@@ -220,7 +220,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "values rows inputs outputs results kept guards variables log device after run_order "
         "alias_ids states params recipes",
-        "stage_seconds compile_count max_capacity",
+        "stage_seconds compile_count max_capacity compile_for",
     ),
     # Ids of nodes mean something in plans built by hand only.
     ProgramValue: ("name type place weight first last node_ids", ""),

@@ -20,11 +20,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
+from semel.compiler.graph_source import GraphSource
 from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.recipes import FormulaCompiler, Made, make_weights
@@ -123,12 +125,31 @@ def prepare_graph(
             keep_params=keep_params,
         )
         program = for_nodes(program, ids) if ids else program
+        remake = partial(_compile_for, fusion, device, keep_params)
+        program = replace(program, compile_for=GraphSource(graph, keep, remake))
         keep_program(request, program)
     else:
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
     plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
     return plan
+
+
+def _compile_for(
+    fusion: bool | None,
+    device: str,
+    keep_params: bool,
+    graph: Graph,
+    target: str,
+) -> Program:
+    """The program of a plan's graph for another target, with the same options."""
+    return compile_graph(
+        graph,
+        choose_target(device, target),
+        fusion=fusion,
+        device=device,
+        keep_params=keep_params,
+    )
 
 
 def compile_graph(

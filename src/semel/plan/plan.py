@@ -22,7 +22,7 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import evaluate
-from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_threads
+from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_items, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
@@ -91,6 +91,12 @@ class ExecutionPlan:
     @property
     def device(self) -> str:
         return self._engine.parts.device.name
+
+    @property
+    def target(self) -> str:
+        """The name of the machine that its code was made for; empty if it calls no code of ours."""
+        target = self._engine.parts.program.target
+        return "" if target is None else target.name
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -564,14 +570,42 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ saving
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] | None = None) -> None:
         """Write the plan with its code and constants to one file for `semel.load_plan`.
+
+        `targets` are names of machines, as `prepare` takes them: the file then has code for each,
+        and whoever loads it gets the best that runs there, with the same bits. What is equal is
+        stored once; weights are stored once for each layout that the code reads them in, which
+        follows the width of registers (x86-64-v3 and aarch64 have one in common).
 
         Of a compiled plan, buffers and bound variables are not part of it. A plan built by
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
         """
-        self.pass_source(lambda source: save_plan(source, self._device_code(), path))
+        others = () if targets is None else self._programs_for(targets)
+        self.pass_source(lambda source: save_plan(source, self._device_code(), path, others))
+
+    def _programs_for(self, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
+        """The plan's graph for each target, in order, with the device's code for it."""
+        names = take_items("save", "targets", str, targets)
+        program = self.program
+        if program.compile_for is None or not names:
+            raise PlanError(
+                "save",
+                "targets must be names of machines, and the plan one that was prepared here: code "
+                "for several machines is made from its graph.",
+                hint="Save it with `targets` where it is prepared.",
+            )
+        replaced = [param.name for param in program.params if param.version]
+        if replaced:
+            raise PlanError(
+                "save",
+                f"the graph has other data than the plan: {', '.join(replaced)} was replaced.",
+                hint="Prepare it with the new data, or save it for this machine alone.",
+            )
+        programs = [program.compile_for(name) for name in dict.fromkeys(names)]
+        device = self._engine.parts.device
+        return tuple((program, device.device_code(program.target)) for program in programs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a plan is what its file would hold."""

@@ -11,7 +11,7 @@ same kernels and constants. Names are for people; everything refers to values by
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,6 +142,7 @@ class Program:
     Variables without a maximum grow up to `max_capacity`, if there is one. `params` are what an
     owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
     other data has a program that differs in these, and in the weights of those values.
+    `compile_for` compiles what it was made from for another target, by its name, where known.
     """
 
     values: tuple[ProgramValue, ...]
@@ -163,6 +164,7 @@ class Program:
     states: tuple[ProgramState, ...] = ()
     params: tuple[Param, ...] = ()
     recipes: tuple[Recipe, ...] = ()
+    compile_for: Callable[[str], Program] | None = None
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:

@@ -1,7 +1,8 @@
 """The format of plan files: what stands where, and the checksums.
 
     prefix     64 bytes: magic, versions, sizes, checksums
-    header     JSON: program, kernels, targets; of a plan built by hand its memory too
+    header     JSON: program, kernels, targets; of a plan built by hand its memory too;
+               the same for each further machine that there is code for (`others`)
     blobs      object code of the runner and of each kernel, kernel texts, kernel forms
     constants  from a page boundary on; each starts on a cache line and has a line of slack
 
@@ -23,7 +24,7 @@ import numpy as np
 from semel.runtime.allocator import SLACK_BYTES, align
 from semel.runtime.buffer import Array
 
-FORMAT = 7
+FORMAT = 8
 MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
 PAGE_BYTES = 4096
 CHUNK_BYTES = 16 << 20

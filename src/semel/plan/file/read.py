@@ -17,7 +17,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,16 @@ class PlanFile:
         record = dict(targets[as_index(number, len(targets), "target")])
         features = tuple(as_text(name) for name in as_list(record["features"]))
         return Target(**{**record, "features": features})
+
+    @property
+    def made_for(self) -> Target:
+        """The machine that the program is for."""
+        return self.target(self.header["made_for"])
+
+    def variants(self) -> list[PlanFile]:
+        """The file as each of the programs in it, which are one for several machines."""
+        others = as_list(self.header.get("others", []))
+        return [self, *(replace(self, header=h, dim=DimReader(h["dims"])) for h in others)]
 
     def contents(self, offset: int, size: int) -> Memory:
         """The bytes of a storage, which may be written."""

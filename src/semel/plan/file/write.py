@@ -134,14 +134,22 @@ def _with_array(data: Bytes, buffer: Buffer, array: Array) -> Bytes:
 # ---------------------------------------------------------------- files
 
 
-def save_plan(source: Source, code: DeviceCode, path: str | os.PathLike[str]) -> None:
-    """Write a plan file beside its place and rename it into it: it appears whole or not at all."""
+def save_plan(
+    source: Source,
+    code: DeviceCode,
+    path: str | os.PathLike[str],
+    instead: Sequence[tuple[Program, DeviceCode]] = (),
+) -> None:
+    """Write a plan file beside its place and rename it into it: it appears whole or not at all.
+
+    `instead` of the one program there may be several: the same one for several machines.
+    """
     _check_kernels(program_of(source).all_kernels)
     place = take_path("save", path)
     beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
     try:
         with open(beside, "xb") as file:
-            _write(source, code, file)
+            _write(instead or [(source, code)], file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, place)
@@ -158,7 +166,7 @@ def pack_plan(source: Source, code: DeviceCode) -> bytes:
     """The contents of a plan file as bytes, to send to another process."""
     _check_kernels(program_of(source).all_kernels)
     file = io.BytesIO()
-    _write(source, code, file)
+    _write([(source, code)], file)
     return file.getvalue()
 
 
@@ -183,12 +191,18 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _write(source: Source, code: DeviceCode, file: IO[bytes]) -> None:
-    blobs = _Blobs()
-    arrays = source.sections()
+def _write(variants: Sequence[tuple[Source, DeviceCode]], file: IO[bytes]) -> None:
+    """The file of a program, or of the same one for several machines."""
+    blobs, sections = _Blobs(), _Sections()
+    numbers = [sections.add(source.sections()) for source, _ in variants]
+    arrays = sections.arrays
     places, constants_bytes = place_constants(arrays)
-    header = json.dumps(encode_header(source, code, blobs, places), separators=(",", ":"))
-    text = header.encode()
+    headers = [
+        encode_header(source, code, blobs, {i: places[n] for i, n in own.items()})
+        for (source, code), own in zip(variants, numbers, strict=True)
+    ]
+    first = {**headers[0], "others": headers[1:]}
+    text = json.dumps(first, separators=(",", ":")).encode()
     front = b"".join([text, *blobs.pieces])
     start = Prefix.LAYOUT.size + len(front)
     constants_offset = -(-start // PAGE_BYTES) * PAGE_BYTES
@@ -210,6 +224,31 @@ def _write(source: Source, code: DeviceCode, file: IO[bytes]) -> None:
     )
     file.seek(0)
     file.write(prefix.pack())
+
+
+class _Sections:
+    """The arrays of all programs of a file; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, Array] = {}
+        self._known: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, arrays: Mapping[int, Array]) -> dict[int, int]:
+        """The number of each array here."""
+        return {i: self._number(array) for i, array in arrays.items()}
+
+    def _number(self, array: Array) -> int:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = data.size, zlib.crc32(data[:PAGE_BYTES].tobytes())
+        alike = self._known.setdefault(key, [])
+        for number in alike:
+            other = np.ascontiguousarray(self.arrays[number]).reshape(-1).view(np.uint8)
+            if data.ctypes.data == other.ctypes.data or np.array_equal(data, other):
+                return number
+        number = len(self.arrays)
+        self.arrays[number] = array
+        alike.append(number)
+        return number
 
 
 class _Blobs:
@@ -251,6 +290,7 @@ def encode_header(
 
     header = {
         "semel": VERSION,
+        "made_for": target(program.target),
         "runner": {
             "version": RUNNER_VERSION,
             "key": code.runner_key,

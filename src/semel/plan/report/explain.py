@@ -165,6 +165,7 @@ class Explanation:
     memory: ExplainedMemory
     log: tuple[str, ...] = ()
     states: tuple[ExplainedState, ...] = ()
+    target: str = ""
 
     def json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, numbers and text."""
@@ -199,6 +200,7 @@ def explain_plan(
         memory=_memory(memory, buffers, len(linked.order)),
         log=parts.program.log,
         states=tuple(_state(state, parts) for state in parts.states),
+        target=parts.program.target.name if parts.program.target else "",
     )
 
 

@@ -54,6 +54,8 @@ def _head(it: Explanation) -> Iterator[str]:
         f"plan on {it.device}, {threads}: {len(it.ops)} ops, {it.num_kernels} kernel calls of "
         f"{it.num_distinct_kernels} distinct kernels, in {it.num_steps} steps"
     )
+    if it.target:
+        yield f"code for {it.target}"
 
 
 def _ops(it: Explanation) -> Iterator[str]:

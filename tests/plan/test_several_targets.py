@@ -1,0 +1,145 @@
+"""One file with code for several machines: equal parts once, and the best that runs is taken."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import semel
+from semel import Tensor
+from semel.config import override
+from semel.devices import lacking
+from semel.devices.cpu.toolchain import host_target
+from semel.errors import PlanError, PlanFileError, UnsupportedError
+from semel.ir.target import named_target
+from semel.plan.file.read import map_file, parse_file
+
+ALL = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")
+HERE = [name for name in ALL if not lacking("cpu", named_target(name))]
+ELSEWHERE = [name for name in ALL if name not in HERE]
+RNG = np.random.default_rng(5)
+WEIGHTS = [RNG.standard_normal((512, 512)).astype(np.float32) for _ in range(2)]
+DATA = RNG.standard_normal((9, 512)).astype(np.float32)
+
+
+def tensors() -> list[Tensor]:
+    return [Tensor(weight) for weight in WEIGHTS]
+
+
+def model(weights: list[Tensor]) -> Tensor:
+    x = Tensor.input("x", (9, 512))
+    for weight in weights:
+        x = (x @ weight).gelu().layer_norm()
+    return x.softmax(-1)
+
+
+def targets_in(path: Path) -> list[str]:
+    data, private = map_file(path)
+    file = parse_file(data, private, str(path), verify=True)
+    return [each.made_for.name for each in file.variants()]
+
+
+def test_a_file_has_all_that_was_asked_for_and_the_best_is_loaded(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    plan.save(tmp_path / "plan", targets=ALL)
+    assert targets_in(tmp_path / "plan") == list(ALL)
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded.target == HERE[-1]
+    assert loaded.compile_count == 0
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
+    assert f"code for {HERE[-1]}" in str(loaded.explain())
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_code_for_each_machine_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    plan.save(tmp_path / "plan", targets=[ELSEWHERE[0], name])
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded.target == name
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
+
+
+def test_what_is_equal_is_stored_once(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    raw = sum(weight.nbytes for weight in WEIGHTS)
+    sizes = {}
+    for names in (("x86-64-v3",), ("aarch64",), ("x86-64-v3", "aarch64")):
+        plan.save(tmp_path / "plan", targets=names)
+        sizes[names] = (tmp_path / "plan").stat().st_size - raw
+    one, other, both = sizes.values()
+    assert both <= one + other  # panels of 16 columns for both: the weights are there once
+    plan.save(tmp_path / "plan", targets=("x86-64-v3", "x86-64-v4", "aarch64"))
+    wide = (tmp_path / "plan").stat().st_size
+    assert wide < 2 * raw + 4 * max(one, other)  # panels of 64 columns: once more
+
+
+def test_a_file_for_other_machines_alone_is_refused_or_compiled_here(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    others = [*ELSEWHERE, f"{HERE[-1]}+gfni"][:2]
+    if not all(lacking("cpu", named_target(name)) for name in others):
+        pytest.skip("this machine runs everything")
+    plan.save(tmp_path / "plan", targets=others)
+    with pytest.raises(PlanFileError, match=f"code for {others[0]}, .*runs none of it"):
+        semel.load_plan(tmp_path / "plan")
+    rebuilt = semel.load_plan(tmp_path / "plan", recompile=True)
+    assert rebuilt(x=DATA).tobytes() == plan(x=DATA).tobytes()
+
+
+def test_targets_must_be_known_and_the_graph_too(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    with pytest.raises(UnsupportedError, match=r"must be one of .*x86-64-v3"):
+        plan.save(tmp_path / "plan", targets=["pentium"])
+    with pytest.raises(PlanError, match="targets must be a str, got 3"):
+        plan.save(tmp_path / "plan", targets=[3])  # type: ignore[list-item]
+    with pytest.raises(PlanError, match="targets must be names of machines"):
+        plan.save(tmp_path / "plan", targets=[])
+    assert not (tmp_path / "plan").exists()
+    plan.save(tmp_path / "plan")
+    with pytest.raises(PlanError, match="one that was prepared here"):
+        semel.load_plan(tmp_path / "plan").save(tmp_path / "other", targets=HERE)
+
+
+def test_a_plan_does_not_hold_weights_for_other_machines(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    del weights
+    gc.collect()
+    with pytest.raises(PlanError, match="must be there to be laid out for other targets"):
+        plan.save(tmp_path / "plan", targets=HERE)
+    plan.save(tmp_path / "plan")
+
+
+def test_replaced_params_are_not_in_the_graph(tmp_path: Path) -> None:
+    weight = Tensor.param("w", WEIGHTS[0])
+    plan = (Tensor.input("x", (9, 512)) @ weight).prepare()
+    plan.save(tmp_path / "plan", targets=HERE)
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
+    plan.set_param("w", WEIGHTS[1])
+    loaded.set_param("w", WEIGHTS[1])
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
+    with pytest.raises(PlanError, match="w was replaced"):
+        plan.save(tmp_path / "plan", targets=HERE)
+
+
+def test_the_log_says_which_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = tensors()
+    model(weights).prepare().save(tmp_path / "plan", targets=ALL)
+    with override(log=frozenset({"plan"})):
+        semel.load_plan(tmp_path / "plan")
+    told = [record.getMessage() for record in caplog.records]
+    assert any(f"code for {HERE[-1]}, of {', '.join(ALL)}" in line for line in told)
+
+
+def test_a_prepared_plan_says_its_target() -> None:
+    plan = (Tensor.input("x", (3,)) + 1).prepare(target=HERE[0])
+    assert plan.target == HERE[0]
+    assert (Tensor.input("x", (3,)) + 1).prepare().target == host_target().name
