@@ -216,7 +216,7 @@ def test_a_default_that_nobody_beats_is_remembered_too(tmp_path: Path) -> None:
 
 
 def test_prepare_with_tune_false_asks_nobody(tmp_path: Path) -> None:
-    with override(cache_dir=tmp_path):
+    with override(cache_dir=tmp_path, target="native"):
         tuning = tuning_for(host_target(), 1, True)
         assert tuning is not None and tuning.race and tuning.given is None
         choices(linear(), replace(tuning, measure=favours("panels=1")))
