@@ -30,7 +30,7 @@ def _require(attrs: UpdateAttrs, old: TensorType, new: TensorType) -> Iterator[R
         zip(attrs.starts, new.shape, old.shape, strict=True)
     ):
         yield at_most(0, start, f"must begin at or behind 0 along axis {axis}, got {start}.")
-        text = f"must end at or before {room} along axis {axis}, {size} from {start} on end behind."
+        text = f"must end at or before {room} along axis {axis}, got {size} from {start} on."
         yield at_most(start + size, room, text)
 
 

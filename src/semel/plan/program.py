@@ -267,7 +267,8 @@ def _check_states(program: Program) -> None:
         values = [program.values[i] for i in halves if 0 <= i < len(program.values)]
         if len(values) != len(halves) or any(v.place != "state" for v in values):
             raise PlanError(where, f"must lie in values that are states, got {halves}.")
-        if any(v.type != values[0].type for v in values) or seen & set(halves):
+        is_shared = len(set(halves)) < len(halves) or not seen.isdisjoint(halves)
+        if is_shared or any(v.type != values[0].type for v in values):
             raise PlanError(where, "must have values of its own, of one type.")
         seen.update(halves)
         shape = values[0].type.shape

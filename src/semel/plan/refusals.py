@@ -72,8 +72,10 @@ def guard_error(parts: PlanParts, state: PlanState) -> SemelError:
     found = ", ".join(f"{v.name}={values[v.name]}" for v in variables(expr))
     cursors = [v.name for v in variables(expr) if v.name in state.held_values()]
     if cursors:
+        names = [f"'{s.name}'" for s in parts.states if s.cursor == cursors[0]]
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
         return StateError(
-            "guard",
+            f"state {', '.join(names[:2])}{more}" if names else "guard",
             f"{message.removesuffix('.')}. Found {found}.",
             hint="plan.states.truncate(rows) or reset() make room, or a state of a larger shape.",
             cursor=cursors[0],
