@@ -23,7 +23,7 @@ from tests.plan.kernels import kernel
 import semel
 from semel import ExecutionPlan, TimelineSignal, config
 from semel.devices.cpu.executable import CpuExecutable
-from semel.errors import CustomFunctionError, PlanError
+from semel.errors import CustomFunctionError, PlanError, VariableError
 from semel.ir.expr import Variable
 from semel.plan.instantiate import instantiate
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
@@ -322,6 +322,27 @@ def test_late_variables_stay_on_the_callers_lane() -> None:
         built("copy", "compute")
     with pytest.raises(PlanError, match=r"uses 'n', which a run finds out, so it must be on lane"):
         built("compute", "copy")
+
+
+def test_what_a_body_demands_is_checked_on_the_callers_lane() -> None:
+    s, m = Laned(16), Variable("m", 0, 8)
+    s.copy("x", "staged")
+    s.branch("p")
+    s.builder.add_op(PreparedRebind(7, (), (), guards=((m - 3, "m must be 3."),)))
+    s.op("increment", "staged", "y")
+    s.orelse()
+    s.op("double", "staged", "y")
+    s.end()
+    s.buffers["x"].copyin(X)
+    plan = s.build("y")
+    assert isinstance(plan._engine.executable, LanedExecutable)
+    for value, p, want in ((3, True, X + 1), (4, False, 2 * X)):
+        s.buffers["p"].copyin(np.array([p]))
+        plan.execute_with_vars(m=value)
+        np.testing.assert_array_equal(s.buffers["y"].numpy(), want)
+    s.buffers["p"].copyin(np.array([True]))
+    with pytest.raises(VariableError, match=r"m must be 3\. Found m=4"):
+        plan.execute()
 
 
 def test_memory_of_another_device_is_reached_by_copies_of_that_device() -> None:

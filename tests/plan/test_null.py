@@ -81,6 +81,14 @@ def test_a_late_size_is_the_least_it_can_be() -> None:
     assert found.prepare()(x=np.ones(8, np.float32)).shape == (8,)
 
 
+def test_what_bodies_demand_is_demanded_by_nobody() -> None:
+    n = Variable("n", 0, 64)
+    x, p = Tensor.input("x", (n,)), Tensor.input("p", (), "bool")
+    y = semel.cond(p, lambda: x.reshape(n // 4, 4).sum() + x[x > 0].sum(), x.sum)
+    plan = y.prepare(device="null")
+    assert plan(x=np.ones(7, np.float32), p=np.array(True)) == 0
+
+
 def test_bodies_of_loops_and_branches_are_left_out() -> None:
     x = Tensor.input("x", (3,), "float32")
     h = semel.while_loop(lambda h: h.sum() < 100, lambda h: h * 2, x)

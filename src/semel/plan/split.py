@@ -179,6 +179,7 @@ def _link(parts: PlanParts, lane: _LaneRows, is_caller: bool) -> _LinkedLane:
         blocks=_blocks(parts, starts, position),
         after=_after(parts, lane, whole, starts, position),
         late=parts.late if is_caller else (),
+        guards_at={position[at]: n for at, n in parts.guards_at.items() if at in position},
         threads=parts.threads if name == COMPUTE else 1,
     )
     linked = link_rows(made)

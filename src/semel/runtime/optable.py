@@ -419,7 +419,10 @@ class OpTable:
 
     def was_told(self, number: int) -> bool:
         """Whether the last run came to the rebind of a late variable, by number as in `value`."""
-        at = self._program.when(number) * abi.POINT_WORDS + PointWord.ATTEMPT
+        when = self._program.when(number)
+        if when < 0:
+            return True  # on a device without rows a bind tells it
+        at = when * abi.POINT_WORDS + PointWord.ATTEMPT
         return int(self._point_words[at]) == int(self.header[Header.ATTEMPTS])
 
     @property

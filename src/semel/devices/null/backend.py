@@ -37,8 +37,11 @@ class NullExecutable(CpuExecutable):
         self._rows = joints
         late = [v for rebind in program.rebinds for v in rebind.variables]
         limits = [bounds for rebind in program.rebinds for bounds in rebind.bounds]
+        # What bodies demand is demanded by nobody: none is entered.
+        inside = {number for rebind in program.rebinds for number in rebind.guards}
         idle = replace(
             program,
+            guards=tuple(0 if i in inside else guard for i, guard in enumerate(program.guards)),
             variables=(*program.variables, *late),
             bounds=(*program.bounds, *limits),
             initial=(*program.initial, *(low for low, _ in limits)),
