@@ -199,6 +199,19 @@ def test_files_say_what_bodies_demand(tmp_path: Path) -> None:
             each(x=np.ones(7, np.float32), p=YES)
 
 
+def test_what_a_body_demands_is_known_of_its_rows_in_files(tmp_path: Path) -> None:
+    """Sizes without a maximum: that memory suffices must be proven from what was checked."""
+    n, m = Variable("n", 1), Variable("m", 1)
+    a, b = Tensor.input("a", (n,)), Tensor.input("b", (m,))
+    plan = semel.cond(flag(), lambda: (a + b).sort().sum(), b.sum).prepare(threads=1)
+    ones, twos = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    for each in copies(plan, tmp_path):
+        assert each(a=ones, b=twos, p=YES) == 9
+        assert each(a=ones[:1], b=twos, p=NO) == 6
+        with pytest.raises(VariableError, match="add: dims 0 must agree"):
+            each(a=ones[:1], b=twos[:2], p=YES)
+
+
 # ---------------------------------------------------------------- by hand
 
 
