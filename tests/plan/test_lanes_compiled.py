@@ -113,6 +113,22 @@ def test_memory_grows_on_all_lanes() -> None:
     assert made.growths > 0
 
 
+def test_params_are_swapped_on_all_lanes() -> None:
+    y = x(4)
+    for k in range(3):
+        y = (y @ Tensor.param(f"w{k}", W[k])).softmax(-1)
+    plan = y.prepare(threads=1)
+    laned = spread(plan.program, 4)
+    array = RNG.standard_normal((4, 8), dtype=np.float32)
+    for made in laned:
+        np.testing.assert_array_equal(made(x=array), plan(x=array))
+    for made in (plan, *laned):
+        made.set_param("w1", W[3])
+    want = plan(x=array)
+    for made in laned:
+        np.testing.assert_array_equal(made(x=array), want)
+
+
 def _decoder(with_count: bool) -> ExecutionPlan:
     """Rows of a table are appended to a state; an index that is not in the table fails."""
     graph = semel.Graph("decoder")
