@@ -10,6 +10,7 @@ import pytest
 import semel
 from semel import Tensor, Variable, load_plan
 from semel.models import minilm
+from semel.plan.report import page
 
 
 def data(*shape: int) -> Tensor:
@@ -109,3 +110,13 @@ def test_profiles_files_and_dumps_show_the_names(tmp_path: Any) -> None:
     plan.save(tmp_path / "plan.semel")
     (kernel,) = load_plan(tmp_path / "plan.semel").prepared_kernels
     assert kernel.name == "softmax"
+
+
+def test_in_assembly_a_symbol_is_the_name_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = semel.prepare(Tensor.input("x", (3, 5)).softmax(), threads=1)
+    plan(x=np.zeros((3, 5), np.float32))
+    (kernel,) = plan.kernels
+    text = f"<{kernel.entry_point}>:\n  jmp <{kernel.entry_point}+0x10>"
+    monkeypatch.setattr(page, "disassemble", lambda code: text)
+    _, (source,) = page.kernel_sources(plan.execute_profiled())
+    assert source["assembly"] == "<softmax>:\n  jmp <softmax+0x10>"

@@ -71,8 +71,8 @@ def test_kernels_and_stages_are_told(caplog: pytest.LogCaptureFixture) -> None:
         plan = _prepare()
     told = "\n".join(_told(caplog, "compile"))
     assert plan.program is not None
-    for kernel in plan.program.kernels:
-        assert f"kernel {kernel.name} is {kernel.entry_point}, " in told
+    for call in plan.prepared_kernels:
+        assert f"kernel {call.name} is {call.kernel.entry_point}, " in told
     assert "output0: compiled; ms by stage: graph " in told
 
 

@@ -50,6 +50,7 @@ from semel.passes.words import pack_words
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
+from semel.plan.rows import PreparedKernel
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
@@ -265,9 +266,10 @@ def _tell_schedule(schedule: Schedule) -> None:
 
 def _tell_compiled(graph: Graph, program: Program, seconds: Mapping[str, float]) -> None:
     if _COMPILE.is_on:
-        for kernel in program.kernels:
+        calls = [p.row for p in program.walk() if isinstance(p.row, PreparedKernel)]
+        for name, kernel in dict.fromkeys((call.name, call.kernel) for call in calls):
             size = len(kernel.code or b"")
-            _COMPILE("kernel %s is %s, %d bytes", kernel.name, kernel.entry_point, size)
+            _COMPILE("kernel %s is %s, %d bytes", name, kernel.entry_point, size)
         took = ", ".join(f"{name} {1e3 * time:.1f}" for name, time in seconds.items())
         _COMPILE("%s: compiled; ms by stage: %s", ", ".join(graph.names), took)
 

@@ -38,18 +38,22 @@ def render_page(report: Mapping[str, Any], profiles: Sequence[KernelProfile]) ->
 
 def kernel_sources(profiles: Sequence[KernelProfile]) -> tuple[list[int], list[dict[str, str]]]:
     """For each record the number of its source (-1: none), and the distinct sources."""
-    numbers: dict[CachedKernel, int] = {}
+    numbers: dict[tuple[CachedKernel, str], int] = {}
     found: list[int] = []
     for profile in profiles:
         kernel = profile.kernel
-        found.append(-1 if kernel is None else numbers.setdefault(kernel, len(numbers)))
-    return found, [_source(kernel) for kernel in numbers]
+        if kernel is None:
+            found.append(-1)
+        else:
+            found.append(numbers.setdefault((kernel, profile.name), len(numbers)))
+    return found, [_source(kernel, name) for kernel, name in numbers]
 
 
-def _source(kernel: CachedKernel) -> dict[str, str]:
+def _source(kernel: CachedKernel, name: str) -> dict[str, str]:
+    """What a kernel is made of; its symbol, which is a hash, as the name of the call."""
     shown = {"kernel": kernel.text}
     if kernel.code is not None:
-        shown["assembly"] = disassemble(kernel.code)
+        shown["assembly"] = disassemble(kernel.code).replace(kernel.entry_point, name)
     return shown
 
 
