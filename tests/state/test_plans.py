@@ -232,6 +232,19 @@ def test_states_in_loops_and_branches() -> None:
         s0 = s0 + chosen_now
 
 
+def test_products_of_bytes_go_straight_to_a_state() -> None:
+    rng = np.random.default_rng(1)
+    w, x = rng.integers(-8, 8, (64, 32)), rng.integers(0, 200, (8, 64))
+    g = Graph("bytes")
+    s = g.state("s", (8, 32), "int32")
+    new = g.input("x", (8, 64), "uint8").matmul_integer(Tensor(w.astype(np.int8)))
+    g.output("y", s + 0)
+    s.replace(new + s)
+    plan = g.prepare()
+    for k in range(3):
+        np.testing.assert_array_equal(plan(x=x.astype(np.uint8)), k * (x @ w))
+
+
 # ---------------------------------------------------------------- failures
 
 

@@ -134,6 +134,16 @@ def _move(
             case ir.Prefetch() if s.buffer.access != "s":
                 buffer, offset = to[s.buffer.name][0]
                 result.append(ir.Prefetch(buffer, s.at + offset))
+            case ir.BlockDot():
+                into, left, right = (_moved_block(b, to) for b in (s.into, s.left, s.right))
+                result.append(replace(s, into=into, left=left, right=right))
             case _:
                 result.append(s)
     return tuple(result)
+
+
+def _moved_block(block: ir.Block, to: Mapping[str, Sequence[tuple[Buffer, Dim]]]) -> ir.Block:
+    if block.buffer.access == "s":
+        return block
+    buffer, offset = to[block.buffer.name][0]
+    return ir.Block(buffer, block.at + offset, block.pitch)
