@@ -82,11 +82,10 @@ def test_what_is_equal_is_stored_once(tmp_path: Path) -> None:
 def test_a_file_for_other_machines_alone_is_refused_or_compiled_here(tmp_path: Path) -> None:
     weights = tensors()
     plan = model(weights).prepare()
-    others = [*ELSEWHERE, f"{HERE[-1]}+gfni"][:2]
-    if not all(lacking("cpu", named_target(name)) for name in others):
-        pytest.skip("this machine runs everything")
+    is_x86 = host_target().arch == "x86_64"
+    others = ["aarch64", "aarch64+dotprod"] if is_x86 else ["x86-64-v3", "x86-64-v4"]
     plan.save(tmp_path / "plan", targets=others)
-    with pytest.raises(PlanFileError, match=f"code for {others[0]}, .*runs none of it"):
+    with pytest.raises(PlanFileError, match=f"code for {others[0]}, .* runs none of it"):
         semel.load_plan(tmp_path / "plan")
     rebuilt = semel.load_plan(tmp_path / "plan", recompile=True)
     assert rebuilt(x=DATA).tobytes() == plan(x=DATA).tobytes()
