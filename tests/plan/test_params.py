@@ -93,6 +93,11 @@ def _embedded(p: dict[str, Tensor]) -> Tensor:
     return Tensor.input("i", (4,), "int64").embedding(p["w"]) * p["scale"]
 
 
+def _joined(p: dict[str, Tensor]) -> Tensor:
+    x = Tensor.input("x", (5, 70))
+    return x @ Tensor.concat([p["a"], p["b"]], 0).T + Tensor.concat([p["c"], p["d"]], 0)
+
+
 Case = tuple[Any, dict[str, Any]]
 CASES: dict[str, Case] = {
     "matmul": (_matmul, {"w": (70, 50)}),
@@ -110,6 +115,7 @@ CASES: dict[str, Case] = {
     "widened bytes": (_widened, {"q": ("int8", 70, 45), "scale": (45,)}),
     "cast": (_cast, {"w": ("float16", 70, 50)}),
     "scaled": (_scaled, {"w": (70, 50), "scale": (50,)}),
+    "joined": (_joined, {"a": (40, 70), "b": (24, 70), "c": (40,), "d": (24,)}),
     "loop": (_looped, {"w": (1, 24, 7), "r": (1, 24, 8), "b": (1, 48)}),
     "embedding": (_embedded, {"w": (11, 8), "scale": (8,)}),
 }

@@ -258,6 +258,8 @@ class _Sizes:
             case "pad":
                 # The last axis may be padded by nothing, and is another size all the same.
                 return (*self._changed(node, below[0])[:-1], *map(self._begin, fixed[-1:]))
+            case "concat":
+                return self._joined(node.attrs.axis, below)
             case "expand" | "slice":
                 return self._changed(node, below[0])
         match node.op.kind:
@@ -275,6 +277,13 @@ class _Sizes:
     def begin(self, shape: Shape) -> Shape:
         """The shape of a source."""
         return tuple(self._begin(size) for size in shape)
+
+    def _joined(self, axis: int, below: Sequence[Shape]) -> Shape:
+        """Shapes side by side along an axis."""
+        for other in below[1:]:
+            self._equal(*(shape[:axis] + shape[axis + 1 :] for shape in (below[0], other)))
+        total = sum((shape[axis] for shape in below[1:]), below[0][axis])
+        return (*below[0][:axis], total, *below[0][axis + 1 :])
 
     def _changed(self, node: Node, dims: Shape) -> Shape:
         """`dims`, and new sizes where the node has others than its operand."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from semel.models.weights import Array, Weights, draw, sealed
+from semel.models.weights import Array, Weights, draw, joined
 from semel.tensor.tensor import Tensor
 
 EPSILON = 1e-12
@@ -115,12 +113,10 @@ class _Encoder:
         heads, width = self.size.heads, self.size.width
         batch, length = bias.shape[0], bias.shape[-1]
         names = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
-        weight = np.concatenate([self.weights[f"{n}.weight"] for n in names])
-        shift = np.concatenate([self.weights[f"{n}.bias"] for n in names])
-        joined = x.linear(sealed(weight), sealed(shift)).reshape(
-            batch, length, 3, heads, width // heads
-        )
-        query, key, value = joined.permute(2, 0, 3, 1, 4).unbind(0)
+        weight = joined([self.weights[f"{n}.weight"] for n in names])
+        shift = joined([self.weights[f"{n}.bias"] for n in names])
+        every = x.linear(weight, shift).reshape(batch, length, 3, heads, width // heads)
+        query, key, value = every.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = query.scaled_dot_product_attention(key, value, bias)
         return mixed.permute(0, 2, 1, 3).reshape(batch * length, width)
 

@@ -9,7 +9,7 @@ size through many layers; scales lie near 1, shifts near 0, variances are positi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,8 @@ from semel.tensor.handle import constant
 from semel.tensor.tensor import Tensor
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Weights: TypeAlias = "Mapping[str, Array]"
+#: Arrays by name, or tensors: a `Tensor.param` can be replaced in the plan.
+Weights: TypeAlias = "Mapping[str, Any]"
 
 
 def draw(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
@@ -30,6 +31,13 @@ def draw(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Array]:
 def sealed(array: Array) -> Tensor:
     """A tensor over an array that was made for it: nobody else holds it, so it is not copied."""
     return constant(array)
+
+
+def joined(parts: Sequence[Any]) -> Tensor:
+    """Several weights, arrays or tensors, one after the other: params stay params."""
+    if any(isinstance(part, Tensor) for part in parts):
+        return Tensor.concat(list(parts), 0)
+    return sealed(np.concatenate(parts))
 
 
 def _one(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:

@@ -167,9 +167,14 @@ def weight_chain(node: Node) -> list[Node] | None:
     # Neither sizes nor starts may wait for a run, or for the step of a loop.
     dims = (d for n in chain for d in (*n.type.shape, *attr_dims(n.attrs)))
     is_static = all(isinstance(d, int) for d in dims)
-    if node.op.name not in WEIGHTS or not is_static:
+    if not is_static or not (node.op.name in WEIGHTS or _is_joined(node)):
         return None
     return [node, *reversed(chain)]
+
+
+def _is_joined(node: Node) -> bool:
+    """Whether a node is several weights side by side."""
+    return node.op.name == "concat" and all(weight_chain(n) is not None for n in node.inputs)
 
 
 def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
@@ -258,7 +263,7 @@ def _with_ordered_weights(node: Node) -> Node | None:
 def _ordered(node: Node) -> Node:
     below = node.inputs[0] if node.op.name == "expand" else node
     chain = weight_chain(below)
-    if chain is None or all(n.op.name != "permute" for n in chain[1:]):
+    if chain is None or all(n.op.name not in ("permute", "concat") for n in chain):
         return node
     plain = reshape_to(stored(_in_few_axes(below)), below.type.shape)
     return plain if below is node else make_node("expand", (plain,), node.attrs)

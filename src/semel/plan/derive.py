@@ -4,29 +4,39 @@
 
 The rows of all jobs are one program on memory that is given, sizes are fixed in each row: jobs
 share no bytes but what they read, so that the plan runs them side by side on all threads. It
-runs once and is dropped. What some program holds already is found in the store and not made again.
-Weights are made by the host, whatever device reads them.
+runs once and is dropped. A few jobs, as when a param is replaced, run one by one on engines that
+are kept for the next time: memory moves under them as under a plan whose arrays are swapped.
+What some program holds already is found in the store and not made again. Weights are made by the
+host, whatever device reads them.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from semel.ir.graph import aligned_empty
 from semel.ir.types import TensorType
+from semel.locks import make_lock
 from semel.plan.check import check_plan
 from semel.plan.engine import Engine
 from semel.plan.parts import PlanParts
-from semel.plan.program import GIVEN, Program, ProgramValue
+from semel.plan.program import GIVEN, PlanIO, Program, ProgramValue
 from semel.plan.rows import PreparedKernel
 from semel.plan.weights import Formula, Weight, fixed_rows, recipe_key, weight_store
-from semel.runtime.allocator import HostMemory, allocate
+from semel.runtime.allocator import ALIGNMENT_BYTES, HostMemory, allocate
 from semel.runtime.buffer import Buffer
 from semel.runtime.device import Device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.memory import Memory
+
+FEW_JOBS = 16  #: that are run one by one
+MAX_IDLE = 64  #: engines at rest
+_idle: OrderedDict[Hashable, Engine] = OrderedDict()
+_lock = make_lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,11 @@ class Job:
     sizes: Mapping[str, int]
     sources: tuple[Weight, ...]
     ids: tuple[Hashable, ...]
+
+    @property
+    def has_between(self) -> bool:
+        """Whether its kernels need memory of their own."""
+        return len(self.formula.types) > self.formula.num_sources + 1
 
     @property
     def key(self) -> Hashable:
@@ -56,11 +71,62 @@ def derive(jobs: Sequence[Job], threads: int | None = None) -> list[Weight]:
 
 def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     device = find_device(HOST_DEVICE)
+    if threads is not None and len(jobs) <= FEW_JOBS and not any(j.has_between for j in jobs):
+        return [_run_alone(job, device, threads) for job in jobs]
     made = _Merged(device)
     results = [made.add(job) for job in jobs]
     count = device.default_threads() if threads is None else threads
     Engine(made.parts(count), None).run()
     return results
+
+
+def forget_engines() -> None:
+    """Keep none, as at the start of the process."""
+    with _lock:
+        _idle.clear()
+
+
+def _run_alone(job: Job, device: Device, threads: int) -> Weight:
+    """One job on an engine that is at rest, or on a new one."""
+    key = (job.formula, tuple(sorted(job.sizes.items())), threads)
+    with _lock:
+        engine = _idle.pop(key, None)
+    kind, count = job.formula.types_at(job.sizes)[-1], job.formula.num_sources
+    if engine is None:
+        engine = _alone(job, device, threads)
+    memory, nothing = _memory_for(kind), allocate(0)
+    for index, weight in enumerate(job.sources):
+        engine.place(index, weight.on(device))
+    engine.place(count, memory)
+    engine.run()
+    for index in range(count + 1):
+        engine.place(index, nothing)  # what is at rest holds no data
+    with _lock:
+        _idle[key] = engine
+        gone = [_idle.popitem(last=False)[1] for _ in range(len(_idle) - MAX_IDLE)]
+    del gone  # outside of the lock
+    return _as_weight(kind, memory)
+
+
+def _alone(job: Job, device: Device, threads: int) -> Engine:
+    """An engine for one job, whose sources and result can move."""
+    types = job.formula.types_at(job.sizes)
+    ios = [PlanIO(f"#{i}", i, kind) for i, kind in enumerate(types)]
+    program = Program(
+        values=tuple(ProgramValue(io.name, io.type, GIVEN) for io in ios),
+        rows=fixed_rows(job.formula, job.sizes),
+        inputs=tuple(ios[:-1]),
+        outputs=tuple(ios[-1:]),
+        results=(ios[-1].index,),
+        device=device.name,
+    )
+    buffers = [
+        Buffer.window(allocate(0), 0, _size_bytes(kind), kind, device.name) for kind in types
+    ]
+    engine = Engine(check_plan(program, buffers, device, threads), None)
+    for io in program.inputs:
+        engine.state.inputs[io.name].record(tuple(int(d) for d in io.type.shape))  # type: ignore[arg-type]
+    return engine
 
 
 class _Merged:
@@ -78,7 +144,7 @@ class _Merged:
         first = len(self._values)
         for weight, kind in zip(job.sources, types, strict=False):
             self._add(kind, weight.on(self._device))
-        memory = allocate(_size_bytes(types[count]))
+        memory = _memory_for(types[count])
         self._add(types[count], memory)
         for kind in types[count + 1 :]:
             self._add(kind, allocate(_size_bytes(kind)))
@@ -103,6 +169,17 @@ class _Merged:
             device=self._device.name,
         )
         return check_plan(program, self._buffers, self._device, threads)
+
+
+def _memory_for(kind: TensorType) -> HostMemory:
+    """Memory that is written whole: from the heap, which gives again what another weight had.
+
+    Fresh pages would cost more than packing does.
+    """
+    size = _size_bytes(kind)
+    if size < ALIGNMENT_BYTES:
+        return allocate(size)  # which can be read a line at a time
+    return HostMemory.over(aligned_empty((size,), np.dtype(np.uint8)))
 
 
 def _size_bytes(kind: TensorType) -> int:

@@ -302,12 +302,7 @@ class Engine:
         try:
             self.state.is_moving = True
             for index, weight in changed.items():
-                buffer, memory = self.parts.buffers[index], weight.on(self.parts.device)
-                buffer.memory.let_go(self)
-                memory.hold(self)
-                self._pins[index] = memory.pin()
-                buffer.move(memory, 0, buffer.capacity_bytes)
-                self.state.run.set_base(self.linked.bases[index], buffer.address)
+                self.place(index, weight.on(self.parts.device))
             explained = replace(self.program, values=program.values, params=program.params)
             self.program = program if self.program is self.parts.program else explained
             self.parts = replace(self.parts, program=program)
@@ -316,6 +311,15 @@ class Engine:
             self.state.is_moving = False
         finally:
             self.check_moved()
+
+    def place(self, index: int, memory: Memory) -> None:
+        """Let a buffer that has a base lie where this memory begins, from the next run on."""
+        buffer = self.parts.buffers[index]
+        buffer.memory.let_go(self)
+        memory.hold(self)
+        self._pins[index] = memory.pin()
+        buffer.move(memory, 0, buffer.capacity_bytes)
+        self.state.run.set_base(self.linked.bases[index], buffer.address)
 
     # ------------------------------------------------------------ arrays in the place of memory
 
