@@ -227,8 +227,8 @@ def test_the_array_is_copied() -> None:
         ("v", draw(1, 50, 70), r"has no param 'v'; known: w, b"),
         ("w", draw(1, 70, 50), r"\[param 'w'\] shape must be \(50, 70\), got \(70, 50\)"),
         ("w", draw(1, 50, 70).astype(np.float64), r"\[param 'w'\] dtype must be float32, got fl"),
-        ("w", None, r"\[param 'w'\] dtype must be float32, got object"),
-        ("b", np.ma.masked_array(draw(1, 50), draw(1, 50) > 0), r"\[param 'b'\] data .*mask"),
+        ("w", None, r"\[param 'w'\] needs numbers that fit float32: got object"),
+        ("b", np.ma.masked_array(draw(1, 50), draw(1, 50) > 0), r"\[param 'b'\] .*mask"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_changes(
@@ -433,3 +433,16 @@ def test_an_index_past_a_tied_table_is_refused() -> None:
     plan = language_model(table, given).prepare()
     with pytest.raises(IndexRangeError, match="100"):
         plan(ids=np.array([0, 1, 2, 3, 100]))
+
+
+@pytest.mark.parametrize("given", [None, 3, [("w", X)], {3: X}])
+def test_params_are_given_by_name(given: object) -> None:
+    plan = linear(draw(1, 50, 70), draw(2, 50))
+    with pytest.raises(InputError, match="a mapping from names to arrays"):
+        plan.set_params(given)  # type: ignore[arg-type]
+
+
+def test_a_param_takes_numbers_as_an_input_does() -> None:
+    plan = (Tensor.input("x", (3,)) + Tensor.param("w", draw(1, 3))).prepare()
+    plan.set_param("w", [1, 2.5, 3])
+    assert plan(x=[1, 1, 1]).tolist() == [2, 3.5, 4]

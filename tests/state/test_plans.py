@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -517,3 +519,83 @@ def test_buffers_of_states_are_no_way_around() -> None:
         plan.buffers[index].copyin(X)
     with pytest.raises(semel.PlanError, match="is not read as a buffer"):
         plan.buffers[index].numpy()
+
+
+# ---------------------------------------------------------------- what a plan says of itself
+
+
+def rows_plan() -> ExecutionPlan:
+    g = Graph("rows")
+    x, s = g.input("x", ("t",)), g.state("s", (8,))
+    g.output("y", s.append(x) * 1)
+    return g.prepare(dims={"t": (1, 8)})
+
+
+def test_a_plan_shows_where_its_cursors_are_whatever_the_last_run_did() -> None:
+    plan = rows_plan()
+    for count in (3, 4):
+        plan(x=X[:count])
+    with pytest.raises(semel.StateError, match="must end at or before 8"):
+        plan(x=X[:3])
+    assert plan.variables == {"cursor": 7, "t": 4} and plan.states.cursors == {"cursor": 7}
+    assert "cursor=7 in [0, 8]" in repr(plan)
+    assert "held variable cursor in [0, 8], now 7" in str(plan.explain())
+    assert all(kernel.vals[0] == 7 for kernel in plan.prepared_kernels)
+    plan.states.truncate(2)
+    assert "cursor=2 in [0, 8]" in repr(plan) and "cursor=2 in [0, 8]" in repr(plan.clone())
+
+
+def test_what_asks_for_barriers_says_why_outputs_are_void() -> None:
+    plan = rows_plan()
+    plan(x=X[:3])
+    assert plan.output_buffer.numpy().tolist() == [0, 1, 2]
+    assert plan.num_barriers >= 0
+    with pytest.raises(semel.StaleError, match="variables changed after the last execute"):
+        plan.output_buffer.numpy()
+    plan.execute()
+    assert plan.output_buffer.numpy().tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_states_are_a_mapping_that_can_be_asked() -> None:
+    states = turned().prepare().states
+    assert "s" in states and "other" not in states
+    assert states.get("other") is None and states.get("s") == states["s"]
+
+
+def test_a_snapshot_travels() -> None:
+    plan = rows_plan()
+    plan(x=X[1:3])
+    saved = plan.states.snapshot()
+    for copy in (pickle.loads(pickle.dumps(saved)), deepcopy(saved)):
+        assert dict(copy.cursors) == {"cursor": 2} and not copy.arrays["s"].flags.writeable
+        other = rows_plan()
+        other.states.restore(copy)
+        assert other(x=X[5:6]).tolist() == [1, 2, 5]
+
+
+@pytest.mark.parametrize("given", [None, 3, [("s", X)], {3: X}])
+def test_what_is_no_mapping_is_refused(given: object) -> None:
+    plan = turned().prepare()
+    with pytest.raises(semel.InputError, match="a mapping from names to arrays"):
+        plan.states.write(given)  # type: ignore[arg-type]
+    with pytest.raises(semel.StateError, match="must be given a Snapshot, got"):
+        plan.states.restore(given)  # type: ignore[arg-type]
+    assert stepped(plan, 2) == turned_by_hand(2)
+
+
+@pytest.mark.parametrize("how", ["replace", "update", "append"])
+def test_a_state_without_elements(how: str) -> None:
+    g = Graph("none")
+    x, s = g.input("x", (0, 3)), g.state("s", (0, 3))
+    match how:
+        case "replace":
+            y = s.replace(s + x)
+        case "update":
+            y = s.update(x, (0, 0))
+        case _:
+            y = s.append(x)
+    g.output("y", y + 1)
+    plan = g.prepare()
+    for one in (plan, plan.clone()):
+        assert one(x=np.zeros((0, 3), np.float32)).shape == (0, 3)
+        assert one.states.read("s").shape == (0, 3)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.config import MAX_THREADS
-from semel.errors import PlanError, VariableError
+from semel.errors import InputError, PlanError, VariableError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 
 #: What a word can hold with room for arithmetic: values of variables lie within.
@@ -114,6 +114,14 @@ def take_values(where: str, what: str, values: Any) -> Mapping[str, int]:
     return MappingProxyType(
         {name: take_value(where, f"{what}['{name}']", value) for name, value in values.items()}
     )
+
+
+def take_arrays(where: str, arrays: Any) -> dict[str, Any]:
+    """Arrays by name, whatever they are: the one who takes one checks it."""
+    if not isinstance(arrays, Mapping) or not all(isinstance(name, str) for name in arrays):
+        message = f"must be given a mapping from names to arrays, got {_show(arrays)}."
+        raise InputError(where, message)
+    return dict(arrays)
 
 
 # ---------------------------------------------------------------- options: None if not given

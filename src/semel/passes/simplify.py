@@ -53,8 +53,8 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _simplify_node(node: Node) -> Node | None:
-    if 0 in node.type.shape and node.op.kind != "leaf":
-        # What has no elements is not computed, and nothing is read for it.
+    if 0 in node.type.shape and node.op.kind not in ("leaf", "update"):
+        # What has no elements is not computed, and nothing is read for it; of a state, it is that.
         return full(0, node.type.dtype, node.type.shape)
     for rule in _rules(node.op):
         found = rule(node)

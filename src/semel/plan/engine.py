@@ -105,8 +105,14 @@ class Engine:
         self.run()
 
     def commit(self) -> None:
-        """Let the runner check the pending values and take them over, without a run."""
+        """Let the runner check the pending values and take them over, without a run.
+
+        Outputs stay readable if nothing changed: cursors may have gone on, though.
+        """
+        could_read = self.state.run.is_valid
         self.run(self.executable.bind)
+        if could_read and not self.state.run.is_valid:
+            self.state.note_void("variables changed")
 
     def run_logged(self) -> LoggedRun:
         """One run with an entry that takes times; what happened in it."""

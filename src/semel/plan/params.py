@@ -21,7 +21,8 @@ from semel.ir.graph import Storage, aligned_empty
 from semel.plan.derive import Job, derive
 from semel.plan.program import Program
 from semel.plan.weights import Param, Recipe, Weight, weight_store
-from semel.runtime.interop import is_immutable, is_mapped, read_array
+from semel.runtime.buffer import as_array
+from semel.runtime.interop import is_immutable, is_mapped
 
 
 def with_params(
@@ -102,9 +103,7 @@ def _check_sources(params: tuple[Param, ...], recipe: Recipe, given: Any) -> Non
 def _checked(param: Param, value: Any) -> np.ndarray[Any, Any]:
     """The array, if it is one of the param's type."""
     where = f"param '{param.name}'"
-    array = read_array(value, lambda sentence: InputError(where, f"data {sentence}"))
-    if array.dtype != param.type.dtype.numpy:
-        raise InputError(where, f"dtype must be {param.type.dtype}, got {array.dtype}.")
+    array = as_array(value, param.type.dtype, where)
     if array.shape != param.type.shape:
         raise InputError(
             where,

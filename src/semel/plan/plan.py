@@ -22,7 +22,7 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import evaluate
-from semel.ir.fields import NO_LIMIT, take_callback, take_int, take_items, take_threads
+from semel.ir.fields import NO_LIMIT, take_arrays, take_callback, take_int, take_items, take_threads
 from semel.ir.types import TensorType
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
@@ -83,7 +83,7 @@ class ExecutionPlan:
     def __repr__(self) -> str:
         if self._engine.state.is_released:
             return f"ExecutionPlan({self.device}, released)"
-        values = self._engine.state.current_values()
+        values = self._engine.state.values_now()
         return describe_plan(self._engine.parts, values, self.memory.peak_bytes)
 
     # ------------------------------------------------------------ accessors
@@ -118,7 +118,7 @@ class ExecutionPlan:
             return tuple(placed.row for placed in walk(rows))
 
     def _values_with_counters(self) -> dict[str, int]:
-        return {**self._engine.state.current_values(), **self._engine.state.run.iterations}
+        return {**self._engine.state.values_now(), **self._engine.state.run.iterations}
 
     @property
     def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
@@ -180,7 +180,7 @@ class ExecutionPlan:
     @property
     def variables(self) -> dict[str, int | None]:
         """Current values by name; None: never bound, or late and not found out by a good run."""
-        values = {**self._engine.state.current_values(), **self._engine.state.held_values()}
+        values = self._engine.state.values_now()
         known = (*self._engine.parts.variables, *self._engine.parts.late)
         return {v.variable.name: values.get(v.variable.name) for v in known}
 
@@ -331,7 +331,7 @@ class ExecutionPlan:
                 self._engine.parts,
                 self._engine.linked,
                 self.memory,
-                self._engine.state.current_values(),
+                self._engine.state.values_now(),
                 self.compile_count,
             )
 
@@ -463,7 +463,8 @@ class ExecutionPlan:
         """Replace several params at once, by name."""
         engine = self._engine
         engine.state.check_alive()
-        engine.take_weights(*with_params(engine.parts.program, arrays, engine.parts.threads))
+        given = take_arrays("set_params", arrays)
+        engine.take_weights(*with_params(engine.parts.program, given, engine.parts.threads))
 
     # ------------------------------------------------------------ clones
 

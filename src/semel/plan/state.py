@@ -66,8 +66,12 @@ class PlanState:
             values |= {name: value for i, (name, value) in late if self.run.was_told(i)}
         return values
 
+    def values_now(self) -> dict[str, int]:
+        """The variables as they are between two runs: held ones have gone on since the last."""
+        return self.current_values() | self.held_values()
+
     def bound_values(self) -> dict[str, int]:
-        """The bound variables by name."""
+        """The bound variables by name, in the last run; held ones may have gone on since."""
         return self._values(self.run.current)
 
     def late_values(self) -> dict[str, int]:
@@ -121,8 +125,12 @@ class PlanState:
     def void(self, why: str) -> None:
         """The outputs of the last run cannot be read any more."""
         if self.run.is_valid:
-            self._voided = (self.run.attempts, why)
+            self.note_void(why)
         self.run.void()
+
+    def note_void(self, why: str) -> None:
+        """Say later why the outputs of the last run, which were good, cannot be read any more."""
+        self._voided = (self.run.attempts, why)
 
     def why_void(self) -> str:
         """Why the outputs cannot be read."""

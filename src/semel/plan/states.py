@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import StateError
-from semel.ir.fields import take_int
+from semel.ir.fields import take_arrays, take_int
 from semel.ir.types import TensorType
 from semel.plan.program import ProgramState
 from semel.runtime.buffer import Array, Buffer, as_array
@@ -43,10 +43,28 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """States as they were at one moment: their valid elements, and the cursors."""
+    """States as they were at one moment: their valid elements, and the cursors.
+
+    It holds copies that nobody can change, and can be pickled: a session that goes on elsewhere.
+    """
 
     arrays: Mapping[str, Array] = field(repr=False)
     cursors: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        sealed = {name: _sealed(array) for name, array in self.arrays.items()}
+        object.__setattr__(self, "arrays", MappingProxyType(sealed))
+        object.__setattr__(self, "cursors", MappingProxyType(dict(self.cursors)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Snapshot, (dict(self.arrays), dict(self.cursors))
+
+
+def _sealed(array: Array) -> Array:
+    """The array, for reading; whoever made it may go on writing to it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class PlanStates(Mapping[str, StateInfo]):
@@ -78,6 +96,14 @@ class PlanStates(Mapping[str, StateInfo]):
     def __len__(self) -> int:
         return len(self._all)
 
+    def __contains__(self, name: object) -> bool:
+        return any(state.name == name for state in self._all)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What the state is, or `default` if there is none of that name."""
+        is_known = name in self
+        return self[name] if is_known else default
+
     def __repr__(self) -> str:
         shown = (f"{info.name}: {info.type} ({info.how})" for info in self.values())
         return f"PlanStates({', '.join(shown)})"
@@ -103,7 +129,8 @@ class PlanStates(Mapping[str, StateInfo]):
         the states of one cursor are written together, with equally many.
         """
         self._engine.state.check_alive()
-        checked = {name: self._checked(self._find(name), array) for name, array in arrays.items()}
+        given = take_arrays("states.write", arrays)
+        checked = {name: self._checked(self._find(name), array) for name, array in given.items()}
         cursors = self._cursors_of(checked)
         self._store(checked, cursors)
 
@@ -144,15 +171,14 @@ class PlanStates(Mapping[str, StateInfo]):
         for state in self._all:
             self._check_valid(state.name)
         arrays = {state.name: self._valid_part(state).copy() for state in self._all}
-        for array in arrays.values():
-            array.flags.writeable = False
-        cursors = MappingProxyType(dict(self._engine.state.held_values()))
-        return Snapshot(MappingProxyType(arrays), cursors)
+        return Snapshot(arrays, self._engine.state.held_values())
 
     @alone
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot of this plan, or of another one with the same states."""
         self._engine.state.check_alive()
+        if not isinstance(snapshot, Snapshot):
+            raise StateError("restore", f"must be given a Snapshot, got {type(snapshot).__name__}.")
         known = {state.name for state in self._all}
         if snapshot.arrays.keys() != known or snapshot.cursors.keys() != self.cursors.keys():
             raise StateError(
