@@ -184,8 +184,9 @@ def test_a_fixed_width_gives_the_bits_of_a_symbolic_one(width: int) -> None:
 
 
 def ops(plan: ExecutionPlan) -> list[str]:
-    """The kinds of kernels in order; what a kernel ends with is left out."""
-    return [op.kernel.signature.name.split("_")[0] for op in plan.prepared_kernels]
+    """The kinds of kernels in order: matmuls, whatever they end with, or what one ends with."""
+    computed = [[n.split()[1] for n in op.notes.nodes] for op in plan.prepared_kernels]
+    return ["matmul" if "matmul" in ops else ops[-1].split("_")[0] for ops in computed]
 
 
 def _bottleneck(x: Tensor, seed: int, outputs: int) -> Tensor:
@@ -233,7 +234,7 @@ def test_windows_are_read_along_what_lies_side_by_side() -> None:
 def test_weights_are_moved_while_preparing_not_while_running(groups: int) -> None:
     x = Tensor.input("x", (1, 8, 6, 6))
     plan = x.conv(data(1, 8, 8 // groups, 3, 3), padding=1, groups=groups).mean((2, 3)).prepare()
-    written = [op.kernel.signature.name for op in plan.prepared_kernels]
+    written = [op.name for op in plan.prepared_kernels]
     assert len(written) <= 3, written  # pad, product, mean
 
 

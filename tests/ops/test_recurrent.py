@@ -404,6 +404,7 @@ def test_a_step_is_a_matmul_and_a_kernel() -> None:
     assert [op.kind for op in told.ops if op.times] == ["loop", "kernel", "kernel"]
     # Every product of the input is one matmul before the loop.
     assert [op.name for op in told.ops if not op.times].count("lstm") == 1
+    assert sum(any(" matmul " in node for node in op.nodes) for op in told.ops) == 2
 
 
 def test_weights_of_the_loop_are_packed() -> None:

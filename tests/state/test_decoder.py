@@ -104,7 +104,7 @@ def test_tokens_one_by_one_are_tokens_all_at_once(layout: str, threads: int) -> 
 @pytest.mark.parametrize("layout", ["heads", "rows"])
 def test_no_cache_is_copied_and_attention_is_one_kernel(layout: str) -> None:
     plan = decoder(64, layout).prepare(dims=DIMS)
-    names = [op.kernel.name for op in plan.prepared_kernels]
+    names = [op.name for op in plan.prepared_kernels]
     assert names.count("attention") == LAYERS
     # Nothing that a run makes is as large as what is valid of a cache.
     kinds = [v.type for v in plan.program.values if v.place == "arena"]

@@ -36,7 +36,7 @@ def attend(capacity: int = 32, width: int = 8) -> Graph:
 
 
 def kernel_names(plan: ExecutionPlan) -> list[str]:
-    return [op.kernel.name for op in plan.prepared_kernels]
+    return [op.name for op in plan.prepared_kernels]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

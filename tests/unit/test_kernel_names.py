@@ -95,6 +95,28 @@ def test_the_last_way_in_which_something_was_written_names_it() -> None:
     assert names(x.sum(-1)) == ["sum"] and kept is not None
 
 
+def test_what_passes_find_again_is_named_after_what_is_written_now() -> None:
+    """Nodes that a rule makes may be those of a graph that was prepared before."""
+    x = Tensor.input("x", (8, 64))
+    before = semel.prepare(semel.var(x, axis=-1), threads=1)
+    assert names(semel.layer_norm(x)) == ["layer_norm"]
+    assert names(x.std(axis=-1)) == ["std"]
+    assert before.prepared_kernels[0].name == "var"
+
+
+def test_operators_are_not_named_after_functions_that_used_them_before() -> None:
+    x = Tensor.input("x", (3, 7))
+    kept = x.silu()
+    assert names(x * x.sigmoid()) == ["sigmoid_mul"] and kept is not None
+
+
+def test_code_is_called_after_its_first_call() -> None:
+    x = Tensor.input("x", (7, 13))
+    for name, y in (("softmax", x.softmax()), ("linear_relu", x.linear(data(3, 13)).relu())):
+        plan = semel.prepare(y, threads=1)
+        assert [kernel.name for kernel in plan.kernels] == [name]
+
+
 def test_names_are_no_part_of_what_nodes_are() -> None:
     assert X.relu().node is X.maximum(0).node
 

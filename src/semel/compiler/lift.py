@@ -100,7 +100,7 @@ def lift_graph(outline: Outline, lifted: Collection[int]) -> Graph:
         attrs = substitute_attrs(node.attrs, outline.late) if node.rule.late else node.attrs
         made = _lifted(node, attrs, outline.slots.get(place), inputs, lifted, bounds)
         if made is not node:
-            made.origins, made.made_by = (_token(place),), made.made_by or node.made_by
+            made.origins, made.made_by = (_token(place),), node.made_by
         new.append(made)
     late = tuple(outline.late.values())
     outputs = (*(new[place] for place in outline.counts), new[-1])

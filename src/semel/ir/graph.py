@@ -155,7 +155,7 @@ def make_node(
         else:
             with _lock:
                 found = _interned.setdefault(key, node)
-    if made_by:
+    if origin or made_by:  # called now: operators by nobody
         found.made_by = made_by
     if origin and origin not in found.origins and len(found.origins) < 8:
         found.origins = (*found.origins, origin)
@@ -524,15 +524,16 @@ class Graph:
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     """Apply `rule` to every node, operands first; None keeps the node (with new operands)."""
     new: dict[Node, Node] = {}  # of those that became another one: most stay what they are
+    known = set(graph.nodes)
     for node in graph.nodes:
         candidate = node
         if new and not new.keys().isdisjoint(node.inputs):
             inputs = tuple([new.get(n, n) for n in node.inputs])
             candidate = make_node(node.op.name, inputs, node.attrs)
-            stands_for(candidate, node)
+            stands_for(candidate, node, known)
         replaced = rule(candidate)
         if replaced is not None and replaced is not candidate:
-            stands_for(replaced, node, candidate)
+            stands_for(replaced, node, known)
             candidate = replaced
         if candidate is not node:
             new[node] = candidate
@@ -541,17 +542,22 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     return graph.with_outputs([new.get(n, n) for n in graph.outputs])
 
 
-def stands_for(made: Node, node: Node, since: Node | None = None) -> None:
-    """Let `made`, and all that was made for it after `since`, be what people wrote as `node`."""
+def stands_for(made: Node, node: Node, known: set[Node] | None = None) -> None:
+    """Let `made` be what people wrote as `node`; with it all it is made of that is not `known`.
+
+    A node that another graph has, too, may have got its name there: that is not asked.
+    """
     made.origins = made.origins or node.origins
-    if not node.made_by:
+    if known is None:
+        made.made_by = node.made_by
         return
     stack = [made]
     while stack:
         each = stack.pop()
-        if not each.made_by:
+        if each not in known:
+            known.add(each)
             each.made_by = node.made_by
-            stack += () if since is None else [n for n in each.inputs if n.id > since.id]
+            stack += each.inputs
 
 
 def shared(graph: Graph) -> Graph:

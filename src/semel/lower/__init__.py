@@ -33,6 +33,7 @@ from semel.lower.same import args_like, group_key
 from semel.lower.states import place_states, state_homes
 from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
+from semel.schedule.names import kernel_name
 
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 _CONTRACTIONS = {
@@ -94,7 +95,7 @@ def _lower_nothing(group: Group, target: Target) -> Lowered:
     """A kernel of no tiles: nothing is stored, whatever the variables are."""
     buffers = make_buffers(group.outputs, list(dict.fromkeys(group.reads)))
     tile = Index("tile", 0)
-    kernel = finish_kernel("empty", list(buffers.values()), [], tile, (), [], flops=0)
+    kernel = finish_kernel(kernel_name(group), list(buffers.values()), [], tile, (), [], flops=0)
     return Lowered(kernel, tuple(buffers), group)
 
 

@@ -51,6 +51,7 @@ from semel.lower.math.exponential import exp_at_most_one
 from semel.ops.index_maps import Indices
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
+from semel.schedule.names import kernel_name
 
 #: Queries of one tile: how often turning a block of keys is paid for.
 QUERIES = 96
@@ -211,7 +212,7 @@ class _Lowering:
         body = [*self._bind_length(), *self._reset(), *self._key_blocks(), *self._finish()]
         split = split_rows(tile // (row_blocks * head_blocks), self.outer)
         kernel = finish_kernel(
-            "attention",
+            kernel_name(self.group),
             list(self.buffers.values()),
             self.scratch,
             tile,

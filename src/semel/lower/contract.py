@@ -54,6 +54,7 @@ from semel.lower.stage import (
 from semel.ops.index_maps import Indices, contraction_index
 from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
+from semel.schedule.names import kernel_name
 
 #: An operand smaller than this stays in the cache: fetching ahead would only cost.
 SMALL_BYTES = 1 << 19
@@ -154,9 +155,8 @@ class _Lowering:
         else:
             tile, body = self._by_rows(tall, skinny)
         depth = self.node.inputs[0].type.shape[-1]
-        is_bare = self.group.root is self.node
         kernel = finish_kernel(
-            "matmul" if is_bare else f"matmul_{self.group.root.op.name}",
+            kernel_name(self.group),
             list(self.buffers.values()),
             [
                 *([self.scratch] if self.scratch else []),

@@ -33,6 +33,7 @@ from semel.ops.grouped import HEADER
 from semel.ops.index_maps import Indices
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
+from semel.schedule.names import kernel_name
 
 #: Columns of a tile: copying the rows once must pay for so many.
 TILE_COLUMNS = 256
@@ -109,9 +110,8 @@ class _Lowering:
             self._gather(part),
             *self._columns(part),
         ]
-        is_bare = self.group.root is self.node
         kernel = finish_kernel(
-            "grouped_matmul" if is_bare else f"grouped_matmul_{self.group.root.op.name}",
+            kernel_name(self.group),
             list(self.buffers.values()),
             [self.rows],
             tile,

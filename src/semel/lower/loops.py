@@ -58,6 +58,7 @@ from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import stored_at, stored_shape
 from semel.passes.decompose import adds_runs, is_longer_than_a_run
 from semel.schedule.group import DEAR, Group
+from semel.schedule.names import kernel_name
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
@@ -593,7 +594,7 @@ class _Lowering:
 
     def _finished(self, tile: Index, statements: tuple[Statement, ...]) -> Kernel:
         return finish_kernel(
-            self.group.root.op.name,
+            kernel_name(self.group),
             list(self.buffers.values()),
             self.scratch,
             tile,

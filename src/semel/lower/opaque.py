@@ -32,6 +32,7 @@ from semel.lower.lowered import (
 from semel.ops.index_maps import flat_index
 from semel.ops.reduce import COMBINERS
 from semel.schedule.group import Group
+from semel.schedule.names import kernel_name
 
 #: A merge sort doubles its runs at most this often.
 MAX_PASSES = 62
@@ -45,7 +46,7 @@ def lower_opaque(group: Group, target: Target) -> Lowered:
     names = Names()
     tile, scratch, body = rule(group.root, buffers, names, target)
     kernel = finish_kernel(
-        group.root.op.name,
+        kernel_name(group),
         list(buffers.values()),
         scratch,
         tile,

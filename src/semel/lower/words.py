@@ -40,6 +40,7 @@ from semel.lower.stage import stage_rows
 from semel.ops.index_maps import Indices, contraction_index
 from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
+from semel.schedule.names import kernel_name
 
 #: Sides of a block of sums in tile registers, the rows of a kernel's tile of such blocks, and
 #: how many words of k one step takes.
@@ -107,9 +108,8 @@ class _Lowering:
             body = self._body(tile, shape)
         else:
             tile, body = self._by_rows(rows, tall)
-        is_bare = self.group.root is self.node
         kernel = finish_kernel(
-            "matmul_words" if is_bare else f"matmul_words_{self.group.root.op.name}",
+            kernel_name(self.group),
             list(self.buffers.values()),
             [self.staged, self.sums] if self.tiled else [self.staged],
             tile,

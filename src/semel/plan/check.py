@@ -218,7 +218,7 @@ class _Checker:
 
     def _complete_kernel(self, where: str, op: PreparedKernel) -> PreparedKernel:
         signature = op.kernel.signature
-        where = f"{where} ({signature.name})"
+        where = f"{where} ({op.name})"
         op.kernel.check_loaded()
         if not op.output_indices:
             raise PlanError(where, "must have at least one output index.", op=op.id)
@@ -404,7 +404,7 @@ def _check_sizes(
             if most is None or most > held:
                 spec = row.kernel.signature.buffers[position]
                 raise PlanError(
-                    f"op {row.id} ({row.kernel.name})",
+                    f"op {row.id} ({row.name})",
                     f"buffer {index} must hold {spec.size} x {spec.dtype} of '{spec.name}' "
                     f"({'unbounded' if most is None else f'{most} bytes'} at the "
                     f"variables' maxima), it has {held} bytes.",
@@ -430,7 +430,7 @@ def _check_fixed_work(
     for amount in amounts if counters else ():
         if any(v.name in counters for v in variables(amount)):
             raise PlanError(
-                f"op {row.id} ({row.kernel.name})",
+                f"op {row.id} ({row.name})",
                 f"tiles and sizes must not depend on a loop's counter, got {amount}.",
                 op=row.id,
             )

@@ -34,7 +34,7 @@ def check_calls(rows: Sequence[Placed]) -> None:
             low, high = _range(ranges, row, var)
             if low < own.min or (own.max is not None and (high is None or high > own.max)):
                 raise PlanError(
-                    f"op {row.id} ({row.kernel.name})",
+                    f"op {row.id} ({row.name})",
                     f"'{var.name}' must lie in the kernel's [{own.min}, {own.max}], "
                     f"got [{low}, {high}].",
                     variable=var.name,
@@ -84,7 +84,7 @@ def _check_growth(program: Program, row: PreparedKernel, known: Knowledge) -> No
         grows = any(v.max is None for v in variables(size))
         if grows and not known.proves(value.type.num_elements - size):
             raise PlanError(
-                f"op {row.id} ({signature.name})",
+                f"op {row.id} ({row.name})",
                 f"'{value.name}' must always hold {size} elements, it is {value.type}.",
             )
 

@@ -116,7 +116,7 @@ def _row_amounts(p: Placed, counters: Mapping[str, Variable], scope: RowScope) -
         is_counted = any(v.name in counters for v in variables(value))
         yield Amount(where, what, value, is_count=what == "trip" and not is_counted)
     if isinstance(p.row, PreparedKernel):
-        where, bound = f"op {p.row.id} ({p.row.kernel.name})", scope.bind(p.row)
+        where, bound = f"op {p.row.id} ({p.row.name})", scope.bind(p.row)
         yield Amount(where, "tiles", bound.tiles, most=MOST_TILES)
         for size in bound.sizes_bytes:
             yield Amount(where, "size", size)

@@ -305,7 +305,7 @@ def _check_written(program: Program, row: PreparedKernel) -> None:
     signature = row.kernel.signature
     for arg, spec in zip(row.buffer_indices, signature.buffers, strict=False):  # counted later
         if "w" in spec.access and program.values[arg].place in WEIGHTS:
-            raise PlanError(signature.name, f"'{spec.name}' is written, it must be no constant.")
+            raise PlanError(row.name, f"'{spec.name}' is written, it must be no constant.")
 
 
 def _check_weight(value: ProgramValue) -> None:

@@ -134,7 +134,7 @@ def status_error(
     checks = op.kernel.signature.checks
     if not 0 < code <= len(checks):
         return PlanError(
-            f"op {op.id} ({op.kernel.name})",
+            f"op {op.id} ({op.name})",
             f"reported status {code} with value {value}{when}.",
             **fields,
         )

@@ -90,7 +90,7 @@ class RowScope:
                 top = upper_bound(wanted)
                 if top is None:
                     raise PlanError(
-                        row.kernel.name, f"scratch of {wanted} bytes must have an upper bound."
+                        row.name, f"scratch of {wanted} bytes must have an upper bound."
                     )
                 most = max(most, top)
         return most
