@@ -46,7 +46,7 @@ def test_a_counter_counts(threads: int) -> None:
         out = plan(delta=np.ones(4, np.float32))
         assert out.tolist() == [k + 1] * 4
     assert plan.states.read("total").tolist() == [5] * 4
-    assert kernel_names(plan) == ["update"]
+    assert kernel_names(plan) == ["add"]
     assert plan.states["total"].how == "in place"
 
 
