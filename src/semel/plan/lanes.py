@@ -1,4 +1,4 @@
-"""Where rows run: devices and lanes that there are, and what may be on which.
+"""Where rows run: on a lane of a device; which there are, and what may be on which.
 
     row x buffers  --LaneChecker-->  the row, on a lane that can run it; or a typed error
 
