@@ -172,6 +172,16 @@ def test_the_text_of_a_graph_says_what_becomes_of_states() -> None:
         (lambda g, s: s.__setitem__(0, 1.0), "must not be assigned to"),
         (lambda g, s: s.valid(), "has no cursor"),
         (lambda g, s: s.append(s[:1], cursor=g.cursor("c", 9)), "must have room for 9 rows"),
+        (
+            lambda g, s: s.append(s[:1], cursor=Graph("h").cursor("c", 4)),
+            "must be one of graph 'g'",
+        ),
+        (lambda g, s: s.append(s[:1], cursor="c"), "must be one of graph 'g', got 'c'"),
+        (lambda g, s: s.update(s[:1], None), "must be ints or Variables, got None"),
+        (lambda g, s: s.update(s[:1], ("t",)), "must be ints or Variables, got 't'"),
+        (lambda g, s: s.update(s[:1], (0, 0)), r"starts must be 1, one per axis, got \(0, 0\)"),
+        (lambda g, s: g.state("q", (4,), init="abcd"), "data must be bool, integer or real"),
+        (lambda g, s: (g.output("y", s + 1), g.prepare(dims=[("t", (1, 2))])), "must map names"),
     ],
 )
 def test_what_cannot_be_said_is_refused(write, match: str) -> None:  # type: ignore[no-untyped-def]
@@ -179,6 +189,34 @@ def test_what_cannot_be_said_is_refused(write, match: str) -> None:  # type: ign
     s = g.state("s", (4,))
     with pytest.raises(semel.GraphError, match=match):
         write(g, s)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_rows_are_like_their_state(columns: int) -> None:
+    """Fewer columns would leave old elements beside new ones, and show them as valid."""
+    g = Graph("g")
+    x, s = g.input("x", ("t", columns)), g.state("s", (8, 3))
+    with pytest.raises(semel.GraphError, match="must be like it along all axes but 0"):
+        s.append(x)
+
+
+def test_an_append_that_is_refused_leaves_no_trace() -> None:
+    g = Graph("g")
+    x, s = g.input("x", ("t", 3)), g.state("s", (8, 3))
+    refused = [
+        lambda: s.append(x, 1),
+        lambda: s.append(Tensor.ones(8, 4), 1),
+        lambda: s.append(Tensor.ones(9, 3)),
+        lambda: semel.cond(x.sum() > 0, lambda: s.append(x).sum(), x.sum),
+    ]
+    for append in refused:
+        with pytest.raises(semel.GraphError, match=r"append|state|update"):
+            append()
+    assert not g.cursors and not g.axes and s.cursor is None
+    g.output("y", s.append(x) * 1)
+    plan = g.prepare(dims={"t": (1, 4)})
+    assert plan.states.cursors == {"cursor": 0}
+    assert plan(x=np.ones((2, 3), np.float32)).shape == (2, 3)
 
 
 def test_a_state_is_updated_outside_of_bodies() -> None:

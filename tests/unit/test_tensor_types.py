@@ -223,3 +223,10 @@ def test_a_dtype_equals_what_it_is_made_from_and_nothing_else() -> None:
     assert semel.float64 not in (float, "f64", np.float32)
     assert semel.float32 not in (None, 32, "f32", ">f4", np.dtype(">f4"), object)
     assert semel.int32 in (np.int8, np.int32)
+
+
+@pytest.mark.parametrize("data", ["1.5", b"abc", 1j, np.array([1 + 1j]), ["a"], object(), None])
+@pytest.mark.parametrize("dtype", [None, "float32", "int64"])
+def test_what_is_no_real_number_is_refused_whatever_the_dtype(data: Any, dtype: Any) -> None:
+    with pytest.raises(semel.GraphError, match="must be bool, integer or real numbers, got"):
+        Tensor(data, dtype)

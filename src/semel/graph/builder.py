@@ -163,11 +163,14 @@ class Graph:
     # ------------------------------------------------------------ for states
 
     def shared_cursor(self, capacity: int) -> Cursor:
-        """The cursor of all states with so much room; the first one is simply `cursor`."""
+        """The cursor of all states with so much room; the first one is simply `cursor`.
+
+        A new one belongs to the graph once rows are appended at it.
+        """
         name = "cursor"
         if name in self.cursors and self.cursors[name].capacity != capacity:
             name = f"cursor_{capacity}"
-        return self.cursors.get(name) or self.cursor(name, capacity)
+        return self.cursors.get(name) or Cursor(name, capacity)
 
     def axis_of(self, state: State) -> int:
         """The axis along which rows are appended."""
@@ -192,6 +195,8 @@ class Graph:
         return self._variables.setdefault(name, Variable(name, 1))
 
     def _bounds(self, dims: Dims) -> dict[Variable, Variable]:
+        if not isinstance(dims, Mapping):
+            raise GraphError("dims", f"must map names to bounds, got {dims!r}.")
         unknown = sorted(dims.keys() - self._variables.keys())
         if unknown:
             known = ", ".join(self._variables) or "none"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Variable
 from semel.ir.graph import Node, is_from_outside, make_node
+from semel.ir.types import as_shape
 from semel.ops.attrs import SliceAttrs, UpdateAttrs
 from semel.tensor.handle import TensorLike, lift, normalize_axis, wrap
 from semel.tensor.origin import user_origin
@@ -35,6 +36,9 @@ class Cursor:
         self.capacity = capacity
         #: How many rows have been appended to each state in this graph, by its name.
         self.appended: dict[str, Dim] = {}
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.name!r}, {self.capacity})"
 
     @property
     def name(self) -> str:
@@ -105,12 +109,15 @@ class State(Tensor):
         """
         new = lift(rows)
         along = normalize_axis(axis, self.ndim, "append")
-        self._check_rows(new)
-        at = self._take_cursor(along, cursor)
+        self._check_rows(new, along)
+        at = self._cursor_for(along, cursor)
         before = at.appended.get(self.name, 0)
         starts = [0] * self.ndim
         end = at.variable + before + new.shape[along]
         updated = self._update(new, (*starts[:along], at.variable + before, *starts[along + 1 :]))
+        # Only now, when nothing can be refused any more.
+        self.cursor, self._graph.axes[self.name] = at, along
+        self._graph.cursors[at.name] = at
         at.appended[self.name] = before + new.shape[along]
         sizes = (*self.shape[:along], end, *self.shape[along + 1 :])
         attrs = SliceAttrs(tuple(starts), sizes, (1,) * self.ndim)
@@ -125,7 +132,10 @@ class State(Tensor):
 
     def update(self, new: TensorLike, starts: Sequence[Dim]) -> Tensor:
         """Replace the elements from `starts` on; all of the state as it is then."""
-        return wrap(self._update(lift(new), tuple(starts)))
+        places = as_shape(starts, "update")
+        if len(places) != self.ndim:
+            raise GraphError("update", f"starts must be {self.ndim}, one per axis, got {starts!r}.")
+        return wrap(self._update(lift(new), places))
 
     def replace(self, new: TensorLike) -> Tensor:
         """Let the next run find these elements in the place of all old ones."""
@@ -156,14 +166,29 @@ class State(Tensor):
         self._latest = make_node("update", inputs, UpdateAttrs(starts), origin=user_origin())
         return self._latest
 
-    def _check_rows(self, rows: Tensor) -> None:
+    def _check_rows(self, rows: Tensor, axis: int) -> None:
         if rows.ndim != self.ndim or rows.dtype != self.dtype:
             raise GraphError(
                 f"state '{self.name}'",
                 f"rows must have its dtype and rank ({self.type}), got {rows.type}.",
             )
+        if any(
+            a != b for k, (a, b) in enumerate(zip(rows.shape, self.shape, strict=True)) if k != axis
+        ):
+            raise GraphError(
+                f"state '{self.name}'",
+                f"rows must be like it along all axes but {axis} ({self.type}), got {rows.type}: "
+                "elements beside them would not be new.",
+            )
 
-    def _take_cursor(self, axis: int, given: Cursor | None) -> Cursor:
+    def _cursor_for(self, axis: int, given: Cursor | None) -> Cursor:
+        """The cursor that rows are appended at; nothing is changed yet."""
+        if given is not None and self._graph.cursors.get(getattr(given, "name", "")) is not given:
+            raise GraphError(
+                f"state '{self.name}'",
+                f"cursor must be one of graph '{self._graph.name}', got {given!r}.",
+                hint="Make it with graph.cursor(name, capacity).",
+            )
         cursor = given or self.cursor or self._graph.shared_cursor(self.room(axis))
         if self.cursor not in (None, cursor) or self._graph.axes.get(self.name, axis) != axis:
             raise GraphError(
@@ -175,5 +200,4 @@ class State(Tensor):
                 f"must have room for {cursor.capacity} rows along axis {axis}, as its cursor "
                 f"'{cursor.name}' goes, it is {self.type}.",
             )
-        self.cursor, self._graph.axes[self.name] = cursor, axis
         return cursor

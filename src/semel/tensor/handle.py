@@ -239,9 +239,25 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
     if array.dtype == dtype.numpy and is_immutable(array):
         return array
     if array.dtype != dtype.numpy:
-        with np.errstate(all="ignore"):
-            return np.ascontiguousarray(array.astype(dtype.numpy)).reshape(array.shape)
+        return np.ascontiguousarray(_converted(array, dtype)).reshape(array.shape)
     return np.array(array, order="C", copy=True)
+
+
+def _converted(array: Array, dtype: DType) -> Array:
+    """The numbers in another dtype; text is none, and an imaginary part is not dropped."""
+    is_large = array.dtype.kind == "O" and all(isinstance(v, (int, float)) for v in array.flat)
+    if array.dtype.kind in "OSUcmM" and not is_large:  # NumPy has objects for ints beyond a word
+        raise _no_numbers(array)
+    try:
+        with np.errstate(all="ignore"):
+            return array.astype(dtype.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_numbers(array) from error
+
+
+def _no_numbers(array: Array) -> GraphError:
+    message = f"data must be bool, integer or real numbers, got {array.dtype.name} elements."
+    return GraphError("Tensor", message)
 
 
 def _read_array(value: Any) -> Array:
@@ -258,10 +274,7 @@ def _default_dtype(value: Any, array: Array) -> DType:
     if array.dtype.kind == "f" and plain and not _holds_typed(value):
         return FLOAT32
     if array.dtype.kind in "OSUcmMV" and array.dtype.name != "bfloat16":
-        raise GraphError(
-            "Tensor",
-            f"data must be bool, integer or real numbers, got {array.dtype.name} elements.",
-        )
+        raise _no_numbers(array)
     return as_dtype(array.dtype, "Tensor")
 
 
