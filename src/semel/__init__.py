@@ -400,9 +400,12 @@ if not TYPE_CHECKING:  # a checker must not believe that every name exists
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
+        from semel.locks import importing
+
         if name not in _LATER:
             raise AttributeError(f"module 'semel' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(_LATER[name]), name)
+        with importing:
+            value = globals()[name] = getattr(import_module(_LATER[name]), name)
         return value
 
     def __dir__() -> list[str]:

@@ -53,6 +53,10 @@ def _remember(lock: threading.RLock) -> None:
 
 _remember(_making)
 
+#: To be held while modules of ours are imported later than `semel` itself: one that another thread
+#: is in the middle of would stay half imported in the child of a fork.
+importing = make_lock()
+
 
 def _locks() -> list[_Lock]:
     return [lock for known in list(_known) if (lock := known()) is not None]

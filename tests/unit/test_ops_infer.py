@@ -54,6 +54,7 @@ from semel.ops.attrs import (
     ScatterAttrs,
     SliceAttrs,
     StateAttrs,
+    StoredAttrs,
     UpdateAttrs,
     WindowAttrs,
 )
@@ -89,9 +90,11 @@ _SO = make_node("scalar", (), ScalarAttrs(True, BOOL))
 WHILE = LoopAttrs(N, Graph((*NEGATE.outputs, _SO)), 1, (), 0, has_condition=True)
 NESTED = Graph((make_node("loop", (_STATE,), LoopAttrs(N, NEGATE, 1, (), 0)),))
 WIDEN = Graph((make_node("cast", (_STATE,), CastAttrs(FLOAT64)),))
+WIDEN_THEN = Graph((make_node("cast", (THEN.outputs[0],), CastAttrs(FLOAT64)),))
 
 # (op, operands, attrs, words of the message)
 REFUSED: list[tuple[str, list[Node], Any, str]] = [
+    ("stored", [], StoredAttrs(Graph((f32(3),))), "of no inputs, got f32[3]"),
     ("state", [], StateAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
     ("state", [], StateAttrs("s", TensorType((N,), FLOAT32)), "must be numbers, got f32[n]"),
     ("state", [], StateAttrs("s", TensorType((4,), INT32), stored(4)), "first value must be i32"),
@@ -235,7 +238,7 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("cond", [], CondAttrs(NEGATE, NEGATE, 0), "the predicate must be b1[], got nothing"),
     ("cond", [f32(3)], CondAttrs(NEGATE, NEGATE, 0), "the predicate must be b1[], got f32[3]"),
     ("cond", [tensor(BOOL)], CondAttrs(NEGATE, NEGATE, 0), "operand 0 of the body is f32[3], got"),
-    ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, WIDEN, 0), "got f32[3] and f64[3]"),
+    ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, WIDEN_THEN, 0), "got f32[3] and f64[3]"),
     ("cond", [tensor(BOOL), f32(3)], CondAttrs(THEN, THEN, 1), "output must lie in [0, 1), got 1"),
     ("cond", [tensor(BOOL), f32(4)], CondAttrs(THEN, THEN, 0), "is f32[3], got f32[4]"),
 ]

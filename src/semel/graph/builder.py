@@ -21,6 +21,7 @@ from semel.ir.expr import Variable
 from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
 from semel.ir.late import substitute_nodes, with_counts
 from semel.ir.types import TensorType, as_dtype, as_shape
+from semel.locks import importing
 from semel.ops.attrs import StateAttrs
 from semel.tensor.body import check_closed
 from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift
@@ -116,8 +117,9 @@ class Graph:
         `dims` are bounds of the variables that strings in shapes stand for; one without grows as it
         must. The other options are those of `semel.prepare`.
         """
-        from semel.compiler.pipeline import prepare_graph  # only now is a compiler wanted
-        from semel.plan.refusals import as_values
+        with importing:  # only now is a compiler wanted
+            from semel.compiler.pipeline import prepare_graph
+            from semel.plan.refusals import as_values
 
         with no_scope():
             graph, became = self._built(dims)

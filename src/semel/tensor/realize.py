@@ -23,6 +23,7 @@ from semel.ir.expr import Dim, LateVariable, variables
 from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
 from semel.ir.outline import Outline, take_outline
+from semel.locks import importing
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.body import check_closed
@@ -66,8 +67,9 @@ def prepare(
     alone even where a weight is made of several.
     """
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
-    from semel.compiler.pipeline import prepare_graph
-    from semel.plan.refusals import as_values
+    with importing:
+        from semel.compiler.pipeline import prepare_graph
+        from semel.plan.refusals import as_values
 
     graph = build_graph(outputs)
     with no_scope():
@@ -160,7 +162,8 @@ def _compute(x: Tensor, where: str) -> Array:
 @cache
 def _eager() -> Callable[[Outline, Settings], Array]:
     """What computes small graphs; imported when the first one is."""
-    from semel.compiler.eager import compute
+    with importing:
+        from semel.compiler.eager import compute
 
     return compute
 
