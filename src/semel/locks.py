@@ -17,11 +17,14 @@ docs/decisions/0028-forks-and-re-entry.md.
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import starmap
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,7 +33,7 @@ T = TypeVar("T")
 #: long. The child gets what could not be had anew.
 _PATIENCE_S = 60.0
 
-# RLock, with the members that Condition uses, which typeshed does not know.
+# RLock, with the members that conditions use, which typeshed does not know.
 _Lock = Any
 
 _known: list[weakref.ref[_Lock]] = []
@@ -114,6 +117,47 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(
     before=_before_fork, after_in_parent=_release, after_in_child=_after_fork_in_child
 )
+
+
+class Changed:
+    """Lets threads wait for a change of what a lock guards; like a `threading.Condition`.
+
+    But `wait` ends with the lock, whatever a signal handler raises at whichever instruction: that
+    of the library may have let go of it by then without a note of that, and the `with` around it
+    fails in the place of what was raised.
+    """
+
+    __slots__ = ("_bells", "_lock")
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock: _Lock = lock
+        self._bells: list[_thread.LockType] = []
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Let go of the lock, however often this thread has it, until `notify_all`; or so long."""
+        bell = _thread.allocate_lock()
+        bell.acquire()
+        self._bells.append(bell)
+        depth: list[Any] = []
+        try:
+            # One instruction: no handler runs between letting go and the note of it.
+            depth.extend(starmap(self._lock._release_save, _ONCE))
+            bell.acquire(True, -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        finally:
+            if depth:  # no call before the one that takes the lock, after which handlers may run
+                self._lock._acquire_restore(depth[0])
+        with suppress(ValueError):  # it was rung
+            self._bells.remove(bell)
+
+    def notify_all(self) -> None:
+        """Let all go on that wait, once the lock is free; the caller has it."""
+        for bell in self._bells:
+            if bell.locked():
+                bell.release()
+        self._bells.clear()
+
+
+_ONCE: tuple[tuple[()]] = ((),)
 
 
 class computed_once(Generic[T]):  # noqa: N801 - reads as a decorator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import os
 import re
@@ -10,23 +11,25 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import semel
 from semel import locks
-from semel.locks import make_lock
+from semel.locks import Changed, make_lock
 
 SRC = Path(semel.__file__).parent
 #: Where a lock may be made in another way: the registry itself, the lock of a plan, which a fork
-#: does not wait for, the end of a thread's work, which a child does not wait for, conditions around
-#: a lock of ours, and the bell of a lane's thread, which a child has anew.
+#: does not wait for, the end of a thread's work, which a child does not wait for, and the bell of a
+#: lane's thread, which a child has anew.
 OWN_WAYS = {
     "locks.py",
     "runtime/hold.py",
     "devices/cpu/apart.py",
-    "runtime/timeline.py",
     "runtime/lane.py",
 }
 MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(|@cached_property")
@@ -322,3 +325,79 @@ def test_children_work_while_threads_of_the_parent_compile_and_run(start: str, f
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+class Stop(Exception):  # noqa: N818 - what a signal handler raises
+    pass
+
+
+def _raise_at(number: int, code: Any) -> Callable[..., Any]:
+    """A trace function that raises where a signal handler could: behind calls, for one of them."""
+    seen, before = 0, ""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen, before
+        if frame.f_code is not code:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            seen += before.startswith(("CALL", "RESUME"))
+            is_here = before.startswith(("CALL", "RESUME")) and seen == number
+            before = dis.opname[code.co_code[frame.f_lasti]]
+            if is_here:
+                raise Stop
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_wait_that_is_interrupted_anywhere_ends_with_the_lock(depth: int) -> None:
+    lock = make_lock()
+    changed = Changed(lock)
+    for number in count(1):
+        before = sys.gettrace()
+        try:
+            with lock:
+                if depth == 2:
+                    lock.acquire()
+                sys.settrace(_raise_at(number, Changed.wait.__code__))
+                try:
+                    changed.wait(0)
+                    break
+                finally:
+                    sys.settrace(before)
+                    if depth == 2:
+                        lock.release()  # raises if this thread does not have it
+        except Stop:
+            continue
+    assert number > 5
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_who_waits_for_a_change_goes_on_with_the_lock() -> None:
+    lock, order = make_lock(), list[str]()
+    changed = Changed(lock)
+
+    def wait() -> None:
+        with lock:
+            order.append("waits")
+            while "changed" not in order:
+                changed.wait(30)
+            order.append("goes on")
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while order.count("waits") < 3:
+        threading.Event().wait(0.001)
+    with lock:
+        order.append("changed")
+        changed.notify_all()
+    for thread in threads:
+        thread.join()
+    assert order == [*["waits"] * 3, "changed", *["goes on"] * 3]

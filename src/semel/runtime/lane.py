@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from semel.errors import DeviceError, PlanError, TimedOutError
 from semel.ir.fields import take, take_int
-from semel.locks import make_lock
+from semel.locks import Changed, make_lock
 from semel.runtime.freed import when_freed
 
 T = TypeVar("T")
@@ -173,17 +173,15 @@ class _Queue:
 
     def __init__(self, name: str, depth: int | None) -> None:
         self.name, self._depth = name, depth
-        # Entered by itself: an exception from a signal handler may come before the `__exit__` of
-        # a condition, which is Python, but not before that of a lock.
         self.lock = make_lock()
-        self._changed = threading.Condition(self.lock)
+        self._changed = Changed(self.lock)
         self._waiting: deque[Ticket[Any]] = deque()
         self._running: Ticket[Any] | None = None
         self._runner = 0  # the thread that is at it
         self._is_closed = False
         self._has_thread = False
         # To be released by whoever wants the thread to look; it stays so until the thread does.
-        # Not the condition: closing must not wait, since it may happen in a destructor.
+        # Not by `_changed`: closing must not wait, since it may happen in a destructor.
         self._bell = allocate_lock()
         self._bell.acquire()
         _queues.add(self)

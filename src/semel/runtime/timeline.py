@@ -9,13 +9,12 @@ else; with one signal per direction two plans on two threads hand data back and 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 from semel.errors import PlanError, TimedOutError
 from semel.ir.fields import take, take_value
-from semel.locks import make_lock
+from semel.locks import Changed, make_lock
 
 
 class TimelineSignal:
@@ -26,10 +25,8 @@ class TimelineSignal:
     def __init__(self, name: str = "signal", value: int = 0) -> None:
         self.name = take("TimelineSignal", "name", str, name)
         self._value = take_value(f"signal '{name}'", "value", value)
-        # Entered by itself: an exception from a signal handler may come before the `__exit__` of
-        # a condition, which is Python, but not before that of a lock.
         self._lock = make_lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Changed(self._lock)
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self._value})"
