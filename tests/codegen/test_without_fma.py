@@ -10,8 +10,8 @@ from tests.codegen.machine import Array, Native
 from semel import Tensor
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import Index, Variable
-from semel.ir.target import target_for
-from semel.ir.types import FLOAT32, FLOAT64, DType
+from semel.ir.target import Target, target_for
+from semel.ir.types import FLOAT32, FLOAT64, DType, as_dtype
 from semel.kernel.ir import Buffer, Kernel, Loop, Store, load, op
 
 BASE = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
@@ -58,6 +58,19 @@ def test_float32_rounds_to_the_nearest_float16() -> None:
     assert np.isnan(found[is_nan]).all()
 
 
+def fma(target: Target, a: Array, b: Array, c: Array) -> Array:
+    dtype = as_dtype(a.dtype)
+    buffers = [Buffer(name, dtype, N, "r") for name in "abc"]
+    out, index = Buffer("out", dtype, N, "w"), Index("i", N)
+    store = Store(out, index, op("fma", *(load(buffer, index) for buffer in buffers)))
+    kernel = Kernel(
+        "fma", (out, *buffers), (), (N,), Index("tile", 1), 1, (Loop(index, 0, N, (store,), 8),)
+    )
+    found = np.empty_like(a)
+    Native(kernel, target).run([found, a, b, c], {"n": a.size})
+    return found
+
+
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_fma_rounds_once(dtype: DType) -> None:
     """Also where the sum cancels, lies on a tie, or is far smaller than its terms."""
@@ -70,18 +83,20 @@ def test_fma_rounds_once(dtype: DType) -> None:
     near = slice(count // 4, count // 2)
     c[near] = np.nextafter(c[near], c[near] * 2)
     a[-100:], b[-100:] = 1 + 2.0**-12, 1 + 2.0**-12  # ties and near ties
-    results = []
-    for target in (host_target(), PLAIN):
-        buffers = [Buffer(name, dtype, N, "r") for name in "abc"]
-        out, index = Buffer("out", dtype, N, "w"), Index("i", N)
-        store = Store(out, index, op("fma", *(load(buffer, index) for buffer in buffers)))
-        kernel = Kernel(
-            "fma", (out, *buffers), (), (N,), Index("tile", 1), 1, (Loop(index, 0, N, (store,), 8),)
-        )
-        found = np.empty_like(a)
-        Native(kernel, target).run([found, a, b, c], {"n": count})
-        results.append(found)
+    results = [fma(target, a, b, c) for target in (host_target(), PLAIN)]
     assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_fma_of_zeros_infinities_and_what_overflows(dtype: DType) -> None:
+    info = np.finfo(dtype.numpy)
+    sizes = [0, 1, 3, 1 / 3, 1 - info.eps, float(info.max), float(info.max) / 3, np.inf, np.nan]
+    signed = np.array([*sizes, *np.negative(sizes)], dtype.numpy)
+    a, b, c = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(signed, signed, signed))
+    by_one, by_many = (fma(target, a, b, c) for target in (host_target(), PLAIN))
+    is_number = ~np.isnan(by_one)
+    np.testing.assert_array_equal(by_many, by_one)
+    assert by_one[is_number].tobytes() == by_many[is_number].tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

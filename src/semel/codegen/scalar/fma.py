@@ -8,6 +8,9 @@ from __future__ import annotations
 from semel.codegen.scalar.instructions import Instructions
 from semel.ir.types import FLOAT64
 
+#: Factors and products above it are made smaller by the scale: splitting them would overflow.
+_LARGE, _SCALE = 2.0**900, 2.0**64
+
 
 class ExactFma:
     """One rounding, made of exact sums and products."""
@@ -25,7 +28,8 @@ class ExactFma:
     def of_doubles(self, lines: list[str], args: list[str], lanes: int | None) -> str:
         """The product with its error (Dekker), added to c in three exact sums (Boldo, Melquiond).
 
-        Where splitting leaves the range, product plus c has to do.
+        What is large is made smaller for it; zeros, and what is not finite, are product plus c.
+        Where the error of a product is subnormal (below 2**-960) it is rounded itself.
         """
 
         def op(word: str, x: str, y: str) -> str:
@@ -36,7 +40,7 @@ class ExactFma:
             high = op("fsub", wide, op("fsub", wide, x))
             return high, op("fsub", x, high)
 
-        a, b, c = args
+        a, b, c, up = self._scaled(lines, args, lanes)
         product = op("fmul", a, b)
         (a1, a2), (b1, b2) = split(a), split(b)
         error = op("fsub", op("fmul", a1, b1), product)
@@ -46,11 +50,58 @@ class ExactFma:
         inner, inner_lost = self._exact_sum(lines, c, error, lanes)
         outer, outer_lost = self._exact_sum(lines, product, inner, lanes)
         result = op("fadd", outer, self._odd_sum(lines, inner_lost, outer_lost, lanes))
-        size = self.out.intrinsic(lines, "fabs", "double", lanes, result)
-        infinity = self.out.constant(FLOAT64, float("inf"), lanes)
-        is_finite = self.out.compare(lines, "olt", "double", lanes, size, infinity)
-        plain = op("fadd", product, c)
-        return self.out.select(lines, "double", lanes, is_finite, result, plain)
+        result = op("fmul", result, up)
+        size = self._size(lines, result, lanes)
+        is_finite = self._compare(lines, "olt", size, float("inf"), lanes)
+        is_some = self._compare(lines, "ogt", size, 0.0, lanes)
+        is_right = self.out.binary(lines, "and", "i1", lanes, is_finite, is_some)
+        plain = self._plain_sum(lines, args, lanes)
+        return self.out.select(lines, "double", lanes, is_right, result, plain)
+
+    def _scaled(
+        self, lines: list[str], args: list[str], lanes: int | None
+    ) -> tuple[str, str, str, str]:
+        """a, b, c so small that nothing overflows on the way, and what the sum is multiplied by."""
+        one = self.out.constant(FLOAT64, 1.0, lanes)
+
+        def choose(condition: str, x: str, y: str) -> str:
+            return self.out.select(lines, "double", lanes, condition, x, y)
+
+        def scaled(x: str, by: str) -> str:
+            return self.out.binary(lines, "fmul", "double", lanes, x, by)
+
+        a, b, c = args
+        sizes = [self._size(lines, x, lanes) for x in (a, b, scaled(a, b))]
+        first, *more = [self._compare(lines, "ogt", size, _LARGE, lanes) for size in sizes]
+        is_large = first
+        for each in more:
+            is_large = self.out.binary(lines, "or", "i1", lanes, is_large, each)
+        down = choose(is_large, self.out.constant(FLOAT64, 1 / _SCALE, lanes), one)
+        up = choose(is_large, self.out.constant(FLOAT64, _SCALE, lanes), one)
+        is_a = self.out.compare(lines, "oge", "double", lanes, sizes[0], sizes[1])
+        a, b = scaled(a, choose(is_a, down, one)), scaled(b, choose(is_a, one, down))
+        return a, b, scaled(c, down), up
+
+    def _plain_sum(self, lines: list[str], args: list[str], lanes: int | None) -> str:
+        """a * b + c, rounded twice; what finite factors give is finite, however large."""
+
+        def op(word: str, x: str, y: str) -> str:
+            return self.out.binary(lines, word, "double", lanes, x, y)
+
+        a, b, c = args
+        nothing = op("fadd", op("fsub", a, a), op("fsub", b, b))  # NaN if a or b is not finite
+        is_number = self._compare(lines, "oeq", nothing, 0.0, lanes)
+        is_infinite = self._compare(lines, "oeq", self._size(lines, c, lanes), float("inf"), lanes)
+        is_c = self.out.binary(lines, "and", "i1", lanes, is_number, is_infinite)
+        plain = op("fadd", op("fmul", a, b), c)
+        return self.out.select(lines, "double", lanes, is_c, c, plain)
+
+    def _size(self, lines: list[str], x: str, lanes: int | None) -> str:
+        return self.out.intrinsic(lines, "fabs", "double", lanes, x)
+
+    def _compare(self, lines: list[str], word: str, x: str, bound: float, lanes: int | None) -> str:
+        limit = self.out.constant(FLOAT64, bound, lanes)
+        return self.out.compare(lines, word, "double", lanes, x, limit)
 
     def _exact_sum(self, lines: list[str], a: str, b: str, lanes: int | None) -> tuple[str, str]:
         """The sum of two float64 and what rounding it lost (Knuth)."""
