@@ -99,6 +99,6 @@ def check_runs_here(where: str, device: str, target: Target) -> None:
         raise UnsupportedError(
             where,
             f"code for {target.name} must run on this machine, which lacks {', '.join(missing)}.",
-            hint="compile_graph() makes a program for it, which Program.save() writes to a file.",
+            hint="plan.save(file, targets=[...]) writes code for other machines into a file.",
             missing=missing,
         )
