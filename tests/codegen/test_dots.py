@@ -26,7 +26,7 @@ from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
-from semel.passes.words import pack_words
+from semel.passes.pack_bytes import pack_words
 from semel.schedule.groups import build_schedule, graph_to_run
 
 V3 = ("avx", *AVX2)

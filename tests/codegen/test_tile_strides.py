@@ -76,8 +76,8 @@ def check(outputs: list[Tensor], data: dict[str, Array], values: dict[str, int])
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of a few elements, so that small data has many of them."""
-    monkeypatch.setattr("semel.lower.loops.TILE_ELEMENTS", 64)
-    monkeypatch.setattr("semel.lower.loops.LONG_ROW", 40)
+    monkeypatch.setattr("semel.lower.nests.TILE_ELEMENTS", 64)
+    monkeypatch.setattr("semel.lower.nests.LONG_ROW", 40)
 
 
 @pytest.mark.parametrize("seed", range(200, 240))

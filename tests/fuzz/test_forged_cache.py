@@ -21,7 +21,7 @@ from tests.fuzz.long import long, search
 
 from semel.cache import kernels as cache_module
 from semel.cache.kernels import KernelCache, load_cached
-from semel.compiler.remembered import ChoiceMemory, Remembered
+from semel.compiler.tuning_store import ChoiceMemory, Remembered
 from semel.devices.cpu.elf import load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 

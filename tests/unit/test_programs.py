@@ -17,7 +17,7 @@ from semel import RecompileError, Tensor, Variable, config
 from semel.compiler import programs
 from semel.compiler.pipeline import compile_graph
 from semel.compiler.programs import MAX_PROGRAMS, SMALL_BYTES, forget_programs
-from semel.compiler.remembered import ChoiceMemory, Remembered
+from semel.compiler.tuning_store import ChoiceMemory, Remembered
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.form import graph_form
 from semel.plan.instantiate import instantiate

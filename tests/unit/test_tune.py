@@ -20,9 +20,9 @@ from semel import Tensor, Variable
 from semel.cache.folder import PrivateFolder
 from semel.compiler import tune
 from semel.compiler.pipeline import compile_graph, prepare_graph
-from semel.compiler.remembered import ChoiceMemory, Remembered, default_memory, machine_facts
 from semel.compiler.trial import Trial
 from semel.compiler.tune import Tuning, measured_values, race, tuning_for
+from semel.compiler.tuning_store import ChoiceMemory, Remembered, default_memory, machine_facts
 from semel.config import override
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import VariableError

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from semel.cache.kernels import KernelCache, default_cache
 from semel.cli.report import Section, format_bytes, show
-from semel.compiler.remembered import default_memory
+from semel.compiler.tuning_store import default_memory
 from semel.config import settings
 from semel.devices import choose_target
 from semel.runtime.free import HOST_DEVICE

@@ -46,7 +46,7 @@ from semel.lower.register_tiles import panel_width
 from semel.ops.entry import with_guards
 from semel.passes import run_passes
 from semel.passes.pack import pack_weights
-from semel.passes.words import pack_words
+from semel.passes.pack_bytes import pack_words
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from semel.compiler.artefacts import compile_kernel
-from semel.compiler.remembered import ChoiceMemory, Remembered, default_memory
 from semel.compiler.trial import Trial, make_data, make_trial, time_runs
+from semel.compiler.tuning_store import ChoiceMemory, Remembered, default_memory
 from semel.devices import KernelCompiler
 from semel.errors import SemelError, VariableError
 from semel.ir.expr import Dim, Variable, evaluate

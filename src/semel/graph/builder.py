@@ -119,7 +119,7 @@ class Graph:
         """
         with importing:  # only now is a compiler wanted
             from semel.compiler.pipeline import prepare_graph
-            from semel.plan.refusals import as_values
+            from semel.plan.errors import as_values
 
         with no_scope():
             graph, became = self._built(dims)

@@ -21,17 +21,17 @@ from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement
 from semel.kernel.lanes import registers_at_once, sum_lanes, widest_total
 from semel.lower.attention import lower_attention
+from semel.lower.byte_dot import lower_words
 from semel.lower.choices import Choice, default_choice, is_empty
 from semel.lower.contract import lower_contract
 from semel.lower.grouped import lower_grouped
-from semel.lower.loops import lower_loops
+from semel.lower.loop import lower_bodies
 from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, nodes_of
 from semel.lower.math import expand_kernel_math
-from semel.lower.opaque import lower_opaque
-from semel.lower.region import lower_bodies
-from semel.lower.same import args_like, group_key
+from semel.lower.nests import lower_loops
+from semel.lower.own_kernel import lower_opaque
+from semel.lower.share_kernels import args_like, group_key
 from semel.lower.states import place_states, state_homes
-from semel.lower.words import lower_words
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
 

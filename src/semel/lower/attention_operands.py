@@ -23,7 +23,7 @@ from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Names
-from semel.lower.parts import spans_of
+from semel.lower.split_concat import spans_of
 from semel.ops.index_maps import Indices, operand_index
 
 #: Keys of one block: with their values they stay in the first-level cache.

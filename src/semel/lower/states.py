@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from semel.ir.expr import Dim, product
 from semel.ir.graph import Node
+from semel.lower.loop import Place, move_arguments
 from semel.lower.lowered import Argument, Lowered, Moved, OtherHalf
-from semel.lower.region import Place, move_arguments
 from semel.ops.state import stored_shape
 from semel.schedule.group import Group, StateRule
 

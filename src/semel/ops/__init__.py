@@ -2,7 +2,7 @@
 
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
-Each file is one family: leaf, elementwise, movement, reduce, contract, opaque, loop, cond,
+Each file is one family: leaf, elementwise, movement, reduce, contract, own_kernel, loop, cond,
 late, state. An op is a row of its family's table; importing this package fills the table.
 """
 
@@ -17,7 +17,7 @@ from semel.ops import (
     leaf,
     loop,
     movement,
-    opaque,
+    own_kernel,
     reduce,
     state,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "leaf",
     "loop",
     "movement",
-    "opaque",
+    "own_kernel",
     "reduce",
     "state",
 ]

@@ -6,7 +6,7 @@
 Sums are exact until they wrap in int32. Zero points are no part of the ops: they are sums of
 rows and columns, computed beside (`passes.quantise`). A word holds four signed bytes of one
 column, those of k = 4g, 4g + 1, ... from the lowest bits up; what it holds past K does not
-count. `passes.words` makes the second form of the first, for targets with dot products.
+count. `passes.pack_bytes` makes the second form of the first, for targets with dot products.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the same kernel, with the scale and the masks between. The weights %p must have 
 other user. On the way
 
 * masks that are -inf outside a band along the diagonal (causal, sliding window) become
-  attributes, so that what they hide is never computed (`passes.bands`),
+  attributes, so that what they hide is never computed (`passes.mask_bands`),
 * factors on queries and keys (sqrt(scale) on each, as exporters write it) move to the scores,
   so that both are read where they lie,
 * `where(isnan(%p), 0, %p)`, which exporters write for rows that see nothing, becomes an
@@ -25,7 +25,7 @@ from typing import Protocol
 from semel.ir.graph import Graph, Node, make_node, rewrite, users
 from semel.ir.types import DType
 from semel.ops.attrs import AttentionAttrs, CastAttrs
-from semel.passes.bands import Band, added_band, hidden_band, kept_band
+from semel.passes.mask_bands import Band, added_band, hidden_band, kept_band
 from semel.passes.patterns import full, is_uniform, uniform
 
 #: Elementwise ops between the contraction and the softmax that are looked through for factors.

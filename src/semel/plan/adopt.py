@@ -6,8 +6,7 @@ PlanParts, PlanState  --adopt_buffers-->  a keeper for each buffer
 from __future__ import annotations
 
 from semel.plan.parts import PlanParts
-from semel.plan.stale import Writer
-from semel.plan.state import (
+from semel.plan.plan_state import (
     ConstantKeeper,
     IntermediateKeeper,
     OutputKeeper,
@@ -17,6 +16,7 @@ from semel.plan.state import (
     StateKeeper,
     is_answered_for,
 )
+from semel.plan.stale import Writer
 from semel.plan.writers import OutputWriters
 
 #: For the buffers of a compiled plan that are neither input nor output.

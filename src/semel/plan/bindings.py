@@ -28,8 +28,8 @@ import numpy as np
 from semel.errors import InputError
 from semel.ir.abi import Code
 from semel.ir.expr import evaluate
+from semel.plan.plan_state import PlanState
 from semel.plan.program import PlanIO, PlanVariable
-from semel.plan.state import PlanState
 from semel.runtime.allocator import LentMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked

@@ -16,7 +16,7 @@ import numpy as np
 
 from semel.ir.expr import variables
 from semel.plan.engine import Engine
-from semel.plan.refusals import names_error
+from semel.plan.errors import names_error
 from semel.runtime.buffer import Array, Buffer, as_array
 
 

@@ -22,16 +22,16 @@ from semel.errors import InternalError, OutOfMemoryError, VariableError
 from semel.ir.fields import NO_LIMIT
 from semel.plan.adopt import adopt_buffers
 from semel.plan.bindings import Bindings
+from semel.plan.errors import as_value
 from semel.plan.lanes import is_laned
 from semel.plan.link import link_rows
 from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.plan_state import PlanState
 from semel.plan.program import WEIGHTS, PlanIO, Program
-from semel.plan.refusals import as_value
 from semel.plan.release import passing_ranges
 from semel.plan.report.told import tell_growth
 from semel.plan.resolve import INTERRUPTED, resolve_code
 from semel.plan.split import link_lanes
-from semel.plan.state import PlanState
 from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
 from semel.plan.weights import Weight

@@ -28,16 +28,16 @@ from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
 from semel.plan.engine import Engine
+from semel.plan.errors import (
+    as_values,
+    find_io,
+)
 from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
 from semel.plan.link import levels
 from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
 from semel.plan.program import PlanIO, Program
-from semel.plan.refusals import (
-    as_values,
-    find_io,
-)
 from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.profile import ProfileReport

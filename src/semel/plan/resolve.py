@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from semel.errors import CustomFunctionError, InternalError, SemelError
 from semel.ir.abi import Code
 from semel.ir.expr import evaluate
-from semel.plan.refusals import (
+from semel.plan.errors import (
     guard_error,
     late_error,
     status_error,

@@ -69,7 +69,7 @@ def prepare(
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
     with importing:
         from semel.compiler.pipeline import prepare_graph
-        from semel.plan.refusals import as_values
+        from semel.plan.errors import as_values
 
     graph = build_graph(outputs)
     with no_scope():

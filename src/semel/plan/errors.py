@@ -23,11 +23,11 @@ from semel.ir import abi
 from semel.ir.expr import Variable, evaluate, substitute, variables
 from semel.ir.fields import take_value
 from semel.plan.parts import PlanParts
+from semel.plan.plan_state import PlanState
 from semel.plan.program import PlanIO
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.scope import RowScope
-from semel.plan.state import PlanState
 from semel.plan.states import invalid_error
 
 

@@ -41,7 +41,7 @@ from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.lanes import RUN, widest_total
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.columns import ROWS, four_rows, is_worth_streaming, run_sums, stream_columns
+from semel.lower.column_reduce import ROWS, four_rows, is_worth_streaming, run_sums, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, value_atoms
 from semel.lower.lowered import (
     Lowered,
@@ -51,8 +51,8 @@ from semel.lower.lowered import (
     merge_loops,
     split_rows,
 )
-from semel.lower.parts import Span, find_parts
-from semel.lower.turned import find_turn, tile_turned
+from semel.lower.split_concat import Span, find_parts
+from semel.lower.transpose_copy import find_turn, tile_turned
 from semel.lower.windows import block_places, can_block
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import stored_at, stored_shape
