@@ -47,7 +47,7 @@ def test_examples_show_what_they_promise(session_cache_dir: Path) -> None:
     by_hand = run(str(ROOT / "examples" / "06_hand_built_plan.py"), cache_dir=session_cache_dir)
     assert by_hand.startswith("[ 0.  4.  8. 12. 16.]")
     loops = run(str(ROOT / "examples" / "07_loops.py"), cache_dir=session_cache_dir)
-    assert "compiled 1 time" in loops and "matmul: steps times" in loops
+    assert "compiled 1 time" in loops and "lstm: steps times" in loops
 
 
 def test_the_tour_of_the_readme_runs_and_prints_what_it_says(session_cache_dir: Path) -> None:
