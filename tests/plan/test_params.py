@@ -12,7 +12,14 @@ import pytest
 
 import semel
 from semel import Tensor
-from semel.errors import BusyError, GraphError, IndexRangeError, InputError, ReleasedError
+from semel.errors import (
+    BusyError,
+    GraphError,
+    IndexRangeError,
+    InputError,
+    PlanError,
+    ReleasedError,
+)
 from semel.frontends.safetensors import load_safetensors, save_safetensors
 from semel.plan.plan import ExecutionPlan
 from semel.plan.weights import weight_store
@@ -240,6 +247,12 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(
         plan.set_params({"b": draw(3, 50), name: array})
     assert bits(plan(x=X)) == before
     assert [p.version for p in plan.params.values()] == [0, 0]
+
+
+def test_a_name_is_a_string() -> None:
+    plan = linear(draw(1, 50, 70), draw(2, 50))
+    with pytest.raises(PlanError, match=r"\[set_param\] name must be a str, got \[\]"):
+        plan.set_param([], draw(3, 50))  # type: ignore[arg-type]
 
 
 def test_a_clone_has_params_of_its_own() -> None:

@@ -495,6 +495,8 @@ def test_truncating_goes_back_only() -> None:
     for rows, cursor, match in ((5, None, r"rows must lie in \[0, 4\]"), (1, "c", "no cursor 'c'")):
         with pytest.raises(semel.StateError, match=match):
             plan.states.truncate(rows, cursor)
+    with pytest.raises(semel.PlanError, match="cursor must be a str, got"):
+        plan.states.truncate(0, [])  # type: ignore[arg-type]
     plan.states.truncate(2)
     assert plan(x=X[7:]) == 8
     with pytest.raises(semel.StateError, match="needs a state that rows are appended to"):

@@ -22,7 +22,15 @@ from semel.errors import (
     VariableError,
 )
 from semel.ir.expr import evaluate
-from semel.ir.fields import NO_LIMIT, take_arrays, take_callback, take_int, take_items, take_threads
+from semel.ir.fields import (
+    NO_LIMIT,
+    take,
+    take_arrays,
+    take_callback,
+    take_int,
+    take_items,
+    take_threads,
+)
 from semel.ir.types import TensorType
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
@@ -456,7 +464,7 @@ class ExecutionPlan:
         What the plan reads of it is made again: packed, cast, folded. Clones keep what they have.
         Nothing changes if an error is raised.
         """
-        self.set_params({name: array})
+        self.set_params({take("set_param", "name", str, name): array})
 
     @alone
     def set_params(self, arrays: Mapping[str, Any]) -> None:

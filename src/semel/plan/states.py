@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import StateError
-from semel.ir.fields import take_arrays, take_int
+from semel.ir.fields import take, take_arrays, take_int
 from semel.ir.types import TensorType
 from semel.plan.program import ProgramState
 from semel.runtime.buffer import Array, Buffer, as_array
@@ -151,7 +151,7 @@ class PlanStates(Mapping[str, StateInfo]):
         self._engine.state.check_alive()
         now = self._engine.state.held_values()
         count = take_int("truncate", "rows", rows)
-        if cursor is not None and cursor not in now:
+        if cursor is not None and take("truncate", "cursor", str, cursor) not in now:
             known = ", ".join(now) or "none"
             raise StateError("truncate", f"has no cursor '{cursor}'; known: {known}.")
         names = list(now) if cursor is None else [cursor]
