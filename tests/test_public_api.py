@@ -190,3 +190,8 @@ def test_methods_are_documented_and_typed() -> None:
         )
     ]
     assert not bare
+
+
+def test_completion_shows_the_public_names_alone() -> None:
+    shown = {name for name in dir(semel) if not name.startswith("__")}
+    assert shown == {name for name in semel.__all__ if not name.startswith("__")}

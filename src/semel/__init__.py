@@ -409,4 +409,4 @@ if not TYPE_CHECKING:  # a checker must not believe that every name exists
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
