@@ -37,7 +37,6 @@ from semel.ir.expr import (
     upper_bound,
 )
 from semel.ir.graph import Node
-from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import INT64, DType
 from semel.kernel import ir
@@ -45,8 +44,9 @@ from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.lanes import rest_lanes
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
-from semel.lower.evaluate import Evaluator, wanted_at
-from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.lower.contraction import Contraction
+from semel.lower.evaluate import Evaluator
+from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.lower.math.exponential import exp_at_most_one
 from semel.ops.index_maps import Indices
 from semel.ops.state import stored_at
@@ -73,25 +73,16 @@ class _Row:
     query: Dim
 
 
-class _Lowering:
+class _Lowering(Contraction):
     def __init__(self, group: Group, target: Target) -> None:
-        assert group.contract is not None
-        self.group, self.target = group, target
-        self.node: Node = group.contract
+        super().__init__(group, target)
         self.attrs = self.node.attrs
-        self.names = Names()
-        self.buffers = make_buffers(group.outputs, group.reads)
-        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
-        self.checks: list[CheckInfo] = []
         self.dtype = self.node.type.dtype.compute
         self.lanes = target.vector_bits // 32
         #: Partial sums of a row's weights: lane n adds keys n, n + sum_lanes, ... on every machine.
         self.sum_lanes = rest_lanes(KEYS, self.dtype.bits)
         self.panel = 2 * target.lanes(self.dtype.bits)
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
-        *batch, self.row, self.column = wanted_at(
-            self.node, group.outputs, self.loadable, self.root_loops
-        )
+        *batch, self.row, self.column = self.at
         self.batch: list[Dim] = list(batch)
         self.keys = self.node.inputs[1].type.shape[-2]
         self.width = self.node.type.shape[-1]
@@ -602,7 +593,7 @@ class _Lowering:
 
     def _moved(self, at: _Row, column: Dim) -> dict[Index, Dim]:
         """The root's loops in terms of the tile's."""
-        *batch, _, _ = wanted_at(self.node, self.group.outputs, self.loadable, self.root_loops)
+        *batch, _, _ = self.at
         pairs = [*zip(batch, at.batch, strict=True), (self.row, at.query), (self.column, column)]
         return {index: here for index, here in pairs if isinstance(index, Index)}
 

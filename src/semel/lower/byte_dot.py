@@ -27,17 +27,16 @@ from semel.ir.expr import (
     product,
     substitute,
 )
-from semel.ir.graph import Node
-from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import INT32
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
-from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.lower.contraction import Contraction
+from semel.lower.evaluate import Evaluator, value_atoms
+from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.lower.stage import stage_rows
-from semel.ops.index_maps import Indices, contraction_index
+from semel.ops.index_maps import contraction_index
 from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name
@@ -77,17 +76,9 @@ def lower_words(group: Group, target: Target) -> Lowered:
     return _Lowering(group, target).run()
 
 
-class _Lowering:
+class _Lowering(Contraction):
     def __init__(self, group: Group, target: Target) -> None:
-        assert group.contract is not None
-        self.group, self.target = group, target
-        self.node: Node = group.contract
-        self.names = Names()
-        self.buffers = make_buffers(group.outputs, group.reads)
-        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
-        self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
-        self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
+        super().__init__(group, target)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.words = self.node.inputs[1].type.shape[-2]
         self.tiled = self._tile_operand() if target.has_byte_tiles else None

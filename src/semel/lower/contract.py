@@ -31,14 +31,14 @@ from semel.ir.expr import (
     upper_bound,
 )
 from semel.ir.graph import Node
-from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, walk_values
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, value_atoms, wanted_at
-from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers, split_rows
+from semel.lower.contraction import Contraction
+from semel.lower.evaluate import Evaluator, value_atoms
+from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.lower.register_tiles import RegisterTile, RowBlocks, cut_rows, register_tile
 from semel.lower.stage import (
     WIDENED_ROWS,
@@ -112,19 +112,11 @@ def _is_small(buffer: Buffer) -> bool:
     return size is not None and size * buffer.dtype.size_bytes < SMALL_BYTES
 
 
-class _Lowering:
+class _Lowering(Contraction):
     def __init__(self, group: Group, target: Target) -> None:
-        assert group.contract is not None
-        self.group, self.target = group, target
-        self.node: Node = group.contract
-        self.names = Names()
-        self.buffers = make_buffers(group.outputs, group.reads)
-        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
-        self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
+        super().__init__(group, target)
         dtype = self.node.type.dtype
         self.accumulator = dtype.compute
-        self.at = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
         *batch, row, _ = (i if isinstance(i, Index) else None for i in self.at)
         entries = [i for i in batch if i is not None]
         own = [row] if row is not None else []

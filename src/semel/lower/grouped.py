@@ -20,17 +20,16 @@ from dataclasses import dataclass
 
 from semel.ir.expr import Dim, Index, ceildiv, linear_coefficient, maximum, minimum, substitute
 from semel.ir.graph import Node
-from semel.ir.signature import CheckInfo
 from semel.ir.target import CACHE_LINE_BYTES, Target
 from semel.ir.types import BOOL, INT64
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
-from semel.lower.evaluate import Evaluator, wanted_at
-from semel.lower.lowered import Lowered, Names, finish_kernel, make_buffers
+from semel.lower.contraction import Contraction
+from semel.lower.evaluate import Evaluator
+from semel.lower.lowered import Lowered, Names, finish_kernel
 from semel.lower.register_tiles import register_tile
 from semel.ops.grouped import HEADER
-from semel.ops.index_maps import Indices
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name
@@ -59,17 +58,10 @@ class _Part:
     last: Dim
 
 
-class _Lowering:
+class _Lowering(Contraction):
     def __init__(self, group: Group, target: Target) -> None:
-        assert group.contract is not None
-        self.group, self.target = group, target
-        self.node: Node = group.contract
-        self.names = Names()
-        self.buffers = make_buffers(group.outputs, group.reads)
-        self.loadable = {n: b for n, b in self.buffers.items() if n not in group.outputs}
-        self.checks: list[CheckInfo] = []
-        self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
-        self.row, self.column = wanted_at(self.node, group.outputs, self.loadable, self.root_loops)
+        super().__init__(group, target)
+        self.row, self.column = self.at
         self.x, self.w, lines = self.node.inputs
         self.lines = self.buffers[lines]
         self.num_lines, width = lines.type.shape
