@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import in_child
 from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import N, Sketch, typed
 from tests.plan.kernels import kernel
@@ -571,19 +572,6 @@ def test_plans_of_lanes_run_inside_each_other(calls: list[Callable[[], object]])
 
 
 # ---------------------------------------------------------------- forks
-
-
-def in_child(action: Callable[[], object]) -> None:
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            action()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

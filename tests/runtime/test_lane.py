@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.forks import in_child
 
 from semel.errors import PlanError, TimedOutError
 from semel.runtime.lane import Lane, Ticket
@@ -242,20 +242,6 @@ def test_an_awaiting_task_can_be_cancelled() -> None:
 
 
 # ---------------------------------------------------------------- forks and the end
-
-
-def in_child(action: Callable[[], object]) -> None:
-    """`action()` in a forked child, which must end well."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            action()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
