@@ -108,12 +108,6 @@ def _find_formula(graph: Graph, compiler: FormulaCompiler) -> Formula:
     return formula
 
 
-def forget_formulas() -> None:
-    """Know nothing, as at the start of the process."""
-    with _lock:
-        _formulas.clear()
-
-
 def _formula(program: Program) -> Formula:
     """The rows of a program, its inputs first among the values and then its result."""
     named = [*(io.index for io in program.inputs), *program.results]

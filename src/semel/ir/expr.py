@@ -218,10 +218,6 @@ class LateVariable(Variable):
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max, self.limit
 
-    def as_bound(self) -> Variable:
-        """A variable of that name and range like any other."""
-        return Variable(self.name, self.min, self.max)
-
 
 @dataclass(frozen=True)
 class Index(_Arithmetic):

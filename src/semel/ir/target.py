@@ -118,11 +118,6 @@ class Target:
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
-    def has_masks(self) -> bool:
-        """Whether masked vector loads and stores cost no more than plain ones."""
-        return self.vector_bits == 512
-
-    @property
     def byte_dot(self) -> str:
         """What adds four products of bytes to an int32: an instruction's name, or `pairs`.
 

@@ -216,13 +216,3 @@ def as_shape(dims: Sequence[Any] | np.integer[Any] | Dim, where: str = "shape") 
         else:
             raise GraphError(where, f"dims must be >= 0, got {tuple(dims)}.")
     return tuple(result)
-
-
-def row_major_strides(shape: Shape) -> Shape:
-    """Strides in elements of the compact layout."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for dim in reversed(shape):
-        strides.append(step)
-        step = step * dim
-    return tuple(reversed(strides))

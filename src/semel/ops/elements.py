@@ -9,16 +9,12 @@ with whatever it asks for, and where it does not hold no memory is read and no c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices
 from semel.ir.signature import CheckInfo
 from semel.kernel.values import Value
-
-#: An op's `element`: the value of the node at an index.
-ElementRule: TypeAlias = "Callable[[Elements, Node, Indices, Value | None], Value]"
 
 
 class Elements(Protocol):

@@ -80,12 +80,6 @@ def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     return results
 
 
-def forget_engines() -> None:
-    """Keep none, as at the start of the process."""
-    with _lock:
-        _idle.clear()
-
-
 def _run_alone(job: Job, device: Device, threads: int) -> Weight:
     """One job on an engine that is at rest, or on a new one."""
     key = (job.formula, tuple(sorted(job.sizes.items())), threads)

@@ -573,10 +573,6 @@ class ExecutionPlan:
         for i, buffer in enumerate(self.output_buffers):
             write(i, buffer.peek(buffer.shape))
 
-    # ------------------------------------------------------------ the slow path
-
-    # ------------------------------------------------------------ linking
-
     # ------------------------------------------------------------ saving
 
     def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] | None = None) -> None:
