@@ -230,14 +230,6 @@ def test_a_state_is_updated_outside_of_bodies() -> None:
         semel.while_loop(lambda v: v.sum() < 9, body, Tensor.ones(4), max_trips=3)
 
 
-def test_what_nobody_uses_is_said() -> None:
-    g = Graph("g")
-    g.state("s", (4,))
-    g.output("y", g.input("x", (3,)) + 1)
-    with pytest.raises(semel.GraphError, match="state 's' must be used"):
-        g.prepare()
-
-
 def test_a_value_of_a_state_is_not_asked_for_without_a_plan() -> None:
     with pytest.raises(semel.GraphError, match="state 's'"):
         (Graph("g").state("s", (4,)) + 1).numpy()

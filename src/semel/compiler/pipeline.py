@@ -201,7 +201,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     target, keep = asked.target, asked.keep
     compiler = find_backend(asked.device).compiler(target)
     stage.dump("input", asked.graph, format_graph)
-    guarded = with_guards(asked.graph)
+    guarded = replace(with_guards(asked.graph), declared=())  # what nobody reads is not run
     graph = stage("graph", lambda: run_passes(guarded, verify=asked.verify))
     panel = panel_width(target)
     words = stage("words", lambda: pack_words(graph_to_run(graph), target))

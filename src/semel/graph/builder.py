@@ -6,7 +6,8 @@
     plan = g.prepare()                 --build-->  ir.graph.Graph  --prepare_graph-->  ExecutionPlan
 
 Everything that a Tensor can do, what is made here can. A dim that is a string is a variable of that
-name; `dims={"batch": (1, 64)}` gives its bounds when the graph is prepared.
+name; `dims={"batch": (1, 64)}` gives its bounds when the graph is prepared. What is declared is
+part of the plan, in the order in which it was declared, whether or not anything reads it.
 """
 
 from __future__ import annotations
@@ -143,12 +144,19 @@ class Graph:
         results = [value.node for value in self.outputs.values()]
         names = (*(next_name(name) for name in updated), *self.outputs)
         held = [Held(c.variable, c.next) for c in self.cursors.values() if c.appended]
+        leaves = (*self.inputs.values(), *self.params.values(), *self.states.values())
         with no_scope():
             graph = shared(
-                ir.Graph((*updated.values(), *results), names, (), tuple(updated), tuple(held))
+                ir.Graph(
+                    (*updated.values(), *results),
+                    names,
+                    updates=tuple(updated),
+                    held=tuple(held),
+                    declared=tuple(leaf.node for leaf in leaves),
+                )
             )
         check_closed(graph, f"graph '{self.name}'")
-        self._check_used(graph)
+        self._check_own_leaves(graph)
         # Before dims change: what tells a late size is known by the dims it was made with.
         told, first = with_counts(graph)
         built, new = substitute_nodes(told, self._bounds(dims or {}))
@@ -237,18 +245,11 @@ class Graph:
                 "output", f"feeds must be a state of graph '{self.name}', got {state!r}."
             )
 
-    def _check_used(self, graph: ir.Graph) -> None:
+    def _check_own_leaves(self, graph: ir.Graph) -> None:
         for what, known, used in (
             ("state", self.states, {n.attrs.name for n in graph.states}),
             ("input", self.inputs, {n.attrs.name for n in graph.inputs}),
         ):
-            unused = [name for name in known if name not in used]
-            if unused:
-                raise GraphError(
-                    f"graph '{self.name}'",
-                    f"{what} '{unused[0]}' must be used by an output or by the next value of a "
-                    "state.",
-                )
             foreign = sorted(used - known.keys())
             if foreign:
                 raise GraphError(

@@ -54,7 +54,7 @@ class _Reader:
             for n in graph.nodes
         )
         outputs = tuple(place[n] for n in graph.outputs)
-        told = (graph.late, graph.updates, graph.held, graph.guards)
+        told = (graph.late, graph.updates, graph.held, graph.guards, len(graph.declared))
         return (nodes, outputs, graph.names, *told), place
 
     def attrs(self, attrs: Any) -> Hashable:

@@ -382,7 +382,8 @@ class Graph:
     Behind them come the next values of the states named in `updates`, in that order: each is an
     `update` of the state, or of an update of it. The others are its `values`. `held` are variables
     that go on by themselves. `guards` are dims that must be zero where it runs, each with a
-    sentence, once somebody took them (ops/entry.py).
+    sentence, once somebody took them (ops/entry.py). `declared` are leaves that it has in this
+    order, before all others, read by anything or not.
     """
 
     outputs: tuple[Node, ...]
@@ -391,6 +392,7 @@ class Graph:
     updates: tuple[str, ...] = ()
     held: tuple[Held, ...] = ()
     guards: tuple[tuple[Dim, str], ...] = ()
+    declared: tuple[Node, ...] = ()
     nodes: tuple[Node, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -400,7 +402,9 @@ class Graph:
         if len(names) != len(self.outputs) or len(set(names)) != len(names):
             raise GraphError("graph", f"needs one distinct name per output, got {names}.")
         object.__setattr__(self, "names", names)
-        object.__setattr__(self, "nodes", topological(self.outputs))
+        if any(node.op.kind != "leaf" for node in self.declared):
+            raise GraphError("graph", f"only leaves are declared, got {self.declared}.")
+        object.__setattr__(self, "nodes", topological((*self.declared, *self.outputs)))
         self._check_inputs()
         self._check_states()
 
@@ -509,7 +513,9 @@ class Graph:
 
     def with_outputs(self, outputs: Sequence[Node]) -> Graph:
         given = tuple(outputs)  # written out, since every pass comes here
-        return Graph(given, self.names, self.late, self.updates, self.held, self.guards)
+        return Graph(
+            given, self.names, self.late, self.updates, self.held, self.guards, self.declared
+        )
 
     def with_values(self, values: Sequence[Node]) -> Graph:
         """A graph of other values, named by number, that finds out and demands the same."""
@@ -537,9 +543,13 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
             candidate = replaced
         if candidate is not node:
             new[node] = candidate
-    if new.keys().isdisjoint(graph.outputs):
+    outputs = graph.outputs
+    if not new.keys().isdisjoint(graph.declared):
+        declared = tuple(new.get(n, n) for n in graph.declared)
+        return replace(graph, outputs=tuple(new.get(n, n) for n in outputs), declared=declared)
+    if new.keys().isdisjoint(outputs):
         return graph
-    return graph.with_outputs([new.get(n, n) for n in graph.outputs])
+    return graph.with_outputs([new.get(n, n) for n in outputs])
 
 
 def stands_for(made: Node, node: Node, known: set[Node] | None = None) -> None:

@@ -55,7 +55,7 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     counts = find_counts(graph.nodes, dict(zip(graph.late, graph.outputs, strict=False)))
     told_before = len(graph.late)
     names, outputs = graph.names[told_before:], graph.outputs[told_before:]
-    nodes = topological((*counts.values(), *outputs))
+    nodes = topological((*graph.declared, *counts.values(), *outputs))
     by = _numbered(counts, {*names, *_bound_names(nodes)})
     new: dict[Node, Node] = {}
     for node in nodes:
@@ -64,7 +64,9 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
     held = tuple(Held(each.variable, substitute(each.next, by)) for each in graph.held)
-    return Graph(told, (*(v.name for v in late), *names), late, graph.updates, held), new
+    declared = tuple(new[n] for n in graph.declared)
+    names = (*(v.name for v in late), *names)
+    return Graph(told, names, late, graph.updates, held, declared=declared), new
 
 
 def mentioned(nodes: Iterable[Node]) -> list[LateVariable]:
@@ -209,6 +211,7 @@ def substitute_nodes(graph: Graph, by: Mapping[Any, Dim]) -> tuple[Graph, dict[N
         late=late,
         held=held,
         guards=guards,
+        declared=tuple(new[n] for n in graph.declared),
     )
     return graph if made == graph else made, new
 

@@ -36,6 +36,10 @@ A held variable says what the next run has, and a state what it becomes:
     %2 = update %1 %0 {starts=(cursor, 0)} : f32[1024,64]
     next %2 "k"
 
+Leaves that a graph has whether or not anything reads them come first:
+
+    declared %0 %1
+
 What must be zero where a graph runs stands before its nodes, with what is said if it is not:
 
     guard n%4 "reshape: 4 must divide n."
@@ -114,6 +118,8 @@ class _Writer:
             is_next = first <= i < first + len(graph.updates)
             word, shown = ("next", graph.updates[i - first]) if is_next else ("output", name)
             yield f"{word} %{numbers[node]} {json.dumps(shown)}"
+        if graph.declared:
+            yield " ".join(["declared", *(f"%{numbers[node]}" for node in graph.declared)])
 
     def _body(self, attrs: Any, body: Graph, known: dict[Any, int]) -> Iterator[str]:
         key = _body_key(attrs, body)
@@ -255,6 +261,7 @@ _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
 _LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
 _HELD = re.compile(r"held (\w+) = (.+)")
 _NEXT = re.compile(rf"next %(\d+) ({_STRING})")
+_DECLARED = re.compile(r"declared((?: %\d+)+)")
 _GUARD = re.compile(rf"guard (.+?) ({_STRING})")
 _BODY = re.compile(r"body (\d+)(?: for (\w+) < (.+))?")
 _OUTPUT = re.compile(rf"output %(\d+)\s*({_STRING})?")
@@ -296,6 +303,7 @@ class _Parser:
         self.names: list[str] = []
         self.updates: list[str] = []
         self.held: list[Held] = []
+        self.declared: list[Node] = []
         self.bodies: dict[int, Graph] = {}
         self.steps: dict[str, Index] = {}
         self.number = 0
@@ -309,6 +317,7 @@ class _Parser:
             tuple(self.updates),
             tuple(self.held),
             tuple(self.guards),
+            tuple(self.declared),
         )
 
     def begin_body(self, found: re.Match[str], line: int) -> _Parser:
@@ -342,6 +351,8 @@ class _Parser:
             self.updates.append(json.loads(found[2]))
             self.names.append(next_name(self.updates[-1]))
             self.outputs.append(self.node(int(found[1])))
+        elif found := _DECLARED.fullmatch(line):
+            self.declared += [self.node(int(n)) for n in re.findall(r"\d+", found[1])]
         elif found := _GUARD.fullmatch(line):
             (amount,) = self.dims(found[1])
             self.guards.append((amount, json.loads(found[2])))
