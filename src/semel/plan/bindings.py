@@ -93,6 +93,10 @@ class Bindings:
         found = self._bound.get((False, name))
         return None if found is None else found.array
 
+    def moves(self, index: int) -> bool:
+        """Whether a buffer is an array now, and another one may be swapped in for that."""
+        return any(b.is_direct and b.io.index == index for b in self._bound.values())
+
     def add(self, io: PlanIO, array: Any, *, is_output: bool) -> None:
         """Bind a checked array."""
         buffer = self._buffers[io.index]
@@ -155,7 +159,6 @@ class Bindings:
             if lent is None:
                 return False
         state.is_moving = True
-        state.version += 1
         state.run.swap_base(binding.base, lent[1])
         binding.before, binding.lent = binding.lent, lent
         binding.array = binding.memory.array = array  # type: ignore[union-attr]  # it is direct

@@ -1,83 +1,167 @@
-"""`plan(**inputs)`: arrays in, arrays out.
+"""Runs with arrays: copied in, one run, and the outputs read, as one operation on the plan.
 
-    names and arrays  --Calls-->  copied in, run, outputs copied
+    names and arrays, Reader  --Calls.run-->    what the reader makes of the outputs
+    arrays in order, Reader   --Calls.slots-->  likewise, with less around it
 
-A call that is like the last one but for its numbers takes a short way: nothing is solved, checked
-or made but the copies.
+`plan(**inputs)` is one use of it. A run that is like the last one but for its numbers takes a short
+way: nothing is solved, checked or made but the copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
-from semel.ir.expr import variables
+from semel.errors import InputError
 from semel.plan.engine import Engine
-from semel.plan.errors import names_error
-from semel.runtime.buffer import Array, Buffer, as_array
+from semel.plan.errors import arity_error, as_value, names_error
+from semel.plan.readers import Copies, Reader
+from semel.runtime.buffer import Array, as_array
+
+R = TypeVar("R")
+
+#: What an array must be like to be copied where the last one was: memory, shape, dtype.
+_Slot = tuple[Array, tuple[int, ...], np.dtype[Any]]
+
+#: The short way cannot be taken. No reader returns this.
+_UNLIKE: Any = object()
+#: Readers that are remembered at a time; some are made for one run.
+_MOST_READERS = 8
 
 
 @dataclass(slots=True)
 class _FastCall:
-    """What the last `plan(**inputs)` looked like; good while the state's version is the same."""
+    """What the last run looked like; good while the state's version is the same.
+
+    `in_order` are the slots in the order of the inputs, if all were given.
+    """
 
     version: int
-    inputs: dict[str, tuple[Array, tuple[int, ...], np.dtype[Any]]]
-    outputs: list[Callable[[], Array]]
-    single: Callable[[], Array] | None
+    slots: dict[str, _Slot]
+    in_order: list[_Slot] | None
+    values: Mapping[str, int]
+    reads: dict[Reader[Any], Callable[[], Any]] = field(default_factory=dict)
 
-    def copies(self) -> Any:
-        """The outputs as fresh arrays: one, or a tuple."""
-        if self.single is not None:
-            return self.single()
-        return tuple([copy() for copy in self.outputs])
+    def prepare(self, reader: Reader[R], engine: Engine) -> Callable[[], R]:
+        """How the reader reads, from now on too."""
+        read = reader.prepare(engine)
+        if len(self.reads) >= _MOST_READERS:
+            self.reads.clear()
+        self.reads[reader] = read
+        return read
 
 
 class Calls:
-    """Calls of one plan."""
+    """Runs of one plan with arrays."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._hold, self._state = engine.hold, engine.state
         self._fast: _FastCall | None = None
+        self._copies = Copies()
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """One array, or a tuple in output order."""
-        result = self._hold.alone(self._again, inputs)
-        if result is None:
+        return self.run(inputs, self._copies)
+
+    def run(
+        self,
+        arrays: Mapping[str, Any],
+        reader: Reader[R],
+        values: Mapping[str, int] | None = None,
+        *,
+        sticky: bool = False,
+    ) -> R:
+        """Copy arrays in by name, run, and read; nothing is written before all is checked.
+
+        All inputs must be there but those that are bound to arrays, and, if it is `sticky`, those
+        that were written before. `values` are variables that no shape gives; without them, such
+        variables stay as they are.
+        """
+        result = self._hold.alone(self._again, arrays, reader, values)
+        if result is _UNLIKE:
             # Before the plan is held: an array may come from a buffer of this plan.
-            result = self._hold.alone(self._slowly, self._as_arrays(inputs))
-        return result
+            checked = self._as_arrays(arrays)
+            result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky)
+        return result  # type: ignore[no-any-return]  # what the reader returned
+
+    def slots(self, arrays: Sequence[Any], reader: Reader[R]) -> R:
+        """Like `run`, with the arrays in the order of the inputs that are not bound."""
+        engine = self._engine
+        with engine.lock:  # `Hold.alone`, in place to save the calls
+            hold = engine.hold
+            if hold.is_held:
+                raise hold.refusal()
+            try:
+                hold.is_held = True
+                result = self._again_in_order(arrays, reader)
+            finally:
+                hold.is_held = False
+        if result is _UNLIKE:
+            return self.run(self._named(arrays), reader)
+        return result  # type: ignore[no-any-return]  # what the reader returned
 
     def forget(self) -> None:
         """Nothing is as in the last call."""
         self._fast = None
 
-    def _again(self, inputs: Mapping[str, Any]) -> Any:
-        """Run if all is as in the last call but the numbers; None if something is not."""
+    # ------------------------------------------------------------ the short way
+
+    def _again(
+        self, arrays: Mapping[str, Any], reader: Reader[Any], values: Mapping[str, int] | None
+    ) -> Any:
+        """Run if all is as in the last call but the numbers."""
         fast = self._fast
         if fast is None or fast.version != self._state.version:
-            return None
-        slots = fast.inputs
-        if len(inputs) != len(slots):
-            return None
-        for name, value in inputs.items():
+            return _UNLIKE
+        slots = fast.slots
+        if len(arrays) != len(slots) or (values and values != fast.values):
+            return _UNLIKE
+        for name, array in arrays.items():
             slot = slots.get(name)
-            if slot is None or type(value) is not np.ndarray:
-                return None
+            if slot is None or type(array) is not np.ndarray:
+                return _UNLIKE
             _, shape, dtype = slot
-            if value.shape != shape or value.dtype != dtype:
-                return None
-        for name, value in inputs.items():
-            slots[name][0][...] = value
+            if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
+                return _UNLIKE
+        for name, array in arrays.items():
+            slots[name][0][...] = array
         self._engine.run()
-        return fast.copies()
+        read = fast.reads.get(reader)
+        return fast.prepare(reader, self._engine)() if read is None else read()
+
+    def _again_in_order(self, arrays: Sequence[Any], reader: Reader[Any]) -> Any:
+        fast, engine = self._fast, self._engine
+        if fast is None or fast.version != engine.state.version:
+            return _UNLIKE
+        slots = fast.in_order
+        if slots is None or len(arrays) != len(slots):
+            return _UNLIKE
+        ndarray = np.ndarray
+        for array, (_, shape, dtype) in zip(arrays, slots, strict=False):
+            if type(array) is not ndarray or array.shape != shape:
+                return _UNLIKE
+            if array.dtype is not dtype and array.dtype != dtype:
+                return _UNLIKE
+        for array, (view, _, _) in zip(arrays, slots, strict=False):
+            view[...] = array
+        engine.run()
+        read = fast.reads.get(reader)
+        return fast.prepare(reader, engine)() if read is None else read()
+
+    # ------------------------------------------------------------ any shapes
+
+    def _named(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        names = [n for n, keeper in self._state.inputs.items() if not keeper.is_bound]
+        if len(arrays) != len(names):
+            raise arity_error(len(arrays), names)
+        return dict(zip(names, arrays, strict=True))
 
     def _as_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        slots = self._engine.state.inputs
+        slots = self._state.inputs
         if not inputs.keys() <= slots.keys():
             raise names_error(set(inputs), set(slots))
         return {
@@ -85,76 +169,85 @@ class Calls:
             for name, value in inputs.items()
         }
 
-    def _slowly(self, arrays: Mapping[str, Array]) -> Any:
-        """Any shapes: check names, solve variables, grow if needed, then run and remember."""
-        self._engine.state.check_alive()
-        slots, bound = self._engine.state.inputs, self._engine.bindings.input_shapes()
-        if arrays.keys() != slots.keys() - bound.keys():
-            raise names_error(set(arrays), slots.keys() - bound.keys())
+    def _slowly(
+        self,
+        arrays: Mapping[str, Array],
+        reader: Reader[Any],
+        given: Mapping[str, int],
+        sticky: bool,
+    ) -> Any:
+        """Check names, solve variables, grow if needed, then run and remember."""
+        engine, slots = self._engine, self._state.inputs
+        self._state.check_alive()
         shapes = {name: array.shape for name, array in arrays.items()}
-        values = self._engine.state.solve({**shapes, **bound})
-        self._engine.ensure_capacity(values)
+        values = self._variables({**self._shapes_beside(arrays, sticky), **shapes}, given)
+        engine.ensure_capacity(values)
         self._commit_shapes(shapes, values)
         try:
             for name, array in arrays.items():
-                self._engine.parts.buffers[slots[name].index].put(array)
+                engine.parts.buffers[slots[name].index].put(array)
         except BaseException:  # a handler's: what is there is of another shape
             for name in arrays:
                 slots[name].forget()
             raise
-        self._engine.run()
-        if not self._engine.parts.device.is_host:
-            found = [buffer.peek(buffer.readable_shape()) for buffer in self._outputs()]
-            return found[0] if len(found) == 1 else tuple(found)
-        self._fast = self._remember(arrays)
-        return self._fast.copies()
+        engine.run()
+        if not engine.parts.device.is_host:
+            return reader.prepare(engine)()
+        fast = self._remember(arrays, given)
+        result = fast.prepare(reader, engine)()
+        self._fast = fast
+        return result
+
+    def _shapes_beside(self, arrays: Mapping[str, Array], sticky: bool) -> dict[str, Any]:
+        """The shapes of the inputs that are there without being given; raises if one is not."""
+        slots, beside = self._state.inputs, dict(self._engine.bindings.input_shapes())
+        if sticky:
+            written = {name: slot.recorded_shape() for name, slot in slots.items()}
+            left = slots.keys() - beside.keys() - arrays.keys()
+            beside |= {name: shape for name in left if (shape := written[name]) is not None}
+        if arrays.keys() != slots.keys() - beside.keys():
+            raise names_error(set(arrays), slots.keys() - beside.keys())
+        return beside
+
+    def _variables(
+        self, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int]
+    ) -> dict[str, int]:
+        """What the shapes say, and what is given besides."""
+        found = self._state.solve(shapes)
+        for name, value in ((name, as_value(name, value)) for name, value in given.items()):
+            if found.setdefault(name, value) != value:
+                raise InputError(
+                    "plan",
+                    f"{name} is given as {value}, the inputs say {name}={found[name]}.",
+                    variable=name,
+                    value=value,
+                )
+        return found
 
     def _commit_shapes(
         self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]
     ) -> None:
         """Take over written shapes and variables together, or neither."""
-        recorded = self._engine.state.run.recorded
+        recorded = self._state.run.recorded
         before = recorded.copy()
         try:
             for name, shape in shapes.items():
-                self._engine.state.inputs[name].record(shape)
+                self._state.inputs[name].record(shape)
             if values:
                 self._engine.bind(values)
-            if self._engine.state.run.is_dirty:
+            if self._state.run.is_dirty:
                 self._engine.commit()
         except BaseException:
             recorded[:] = before
-            self._engine.state.run.mark_dirty()  # the runner may have taken the values over
+            self._state.run.mark_dirty()  # the runner may have taken the values over
             raise
 
-    def _remember(self, arrays: Mapping[str, Array]) -> _FastCall:
-        slots, buffers = self._engine.state.inputs, self._engine.parts.buffers
+    def _remember(self, arrays: Mapping[str, Array], values: Mapping[str, int]) -> _FastCall:
+        slots, buffers = self._state.inputs, self._engine.parts.buffers
         views = {
             name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
             for name, a in arrays.items()
         }
-        for buffer in self._outputs():
-            buffer.readable_shape()  # refuses what this run did not write
-        outputs = [self.copier(i) for i in self._engine.parts.outputs]
-        single = outputs[0] if len(outputs) == 1 else None
-        return _FastCall(self._engine.state.version, views, outputs, single)
-
-    def copier(self, index: int) -> Callable[[], Array]:
-        """A way to copy an output after each run at the same variables."""
-        buffer = self._engine.parts.buffers[index]
-        if self._has_late_shape(index):
-            return lambda: buffer.array(buffer.readable_shape()).copy()
-        return buffer.array(buffer.shape).copy
-
-    def _has_late_shape(self, index: int) -> bool:
-        """Whether each run says anew how large an output is."""
-        late = {v.variable.name for v in self._engine.parts.late}
-        late.update(self._engine.state.held_values())
-        kinds = (io.type for io in self._engine.parts.output_io if io.index == index)
-        return bool(late) and any(
-            v.name in late for k in kinds for d in k.shape for v in variables(d)
-        )
-
-    def _outputs(self) -> list[Buffer]:
-        parts = self._engine.parts
-        return [parts.buffers[i] for i in parts.outputs]
+        is_all = all(name in views or slot.is_bound for name, slot in slots.items())
+        in_order = [views[name] for name in slots if name in views] if is_all else None
+        return _FastCall(self._state.version, views, in_order, dict(values))

@@ -7,7 +7,7 @@ The runner reports words: which variable, which check, which row. Here they beco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from semel.errors import (
@@ -184,3 +184,9 @@ def names_error(given: set[str], known: set[str]) -> InputError:
     unknown, missing = sorted(given - known), sorted(known - given)
     what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
     return InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")
+
+
+def arity_error(given: int, names: Sequence[str]) -> InputError:
+    """As many arrays as there are inputs must be given by position."""
+    known = f"{len(names)} arrays ({', '.join(names)})" if names else "no array"
+    return InputError("plan", f"takes {known} in this order, got {given}.")

@@ -46,6 +46,7 @@ from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
 from semel.plan.program import PlanIO, Program
+from semel.plan.readers import output_copier
 from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.profile import ProfileReport
@@ -448,7 +449,7 @@ class ExecutionPlan:
             )
             slots.append((view, self._engine.linked.bases[keeper.index] if is_lent else None))
             keeper.record(view.shape)
-        outputs = [self._calls.copier(i) for i in self._engine.parts.outputs]
+        outputs = [output_copier(self._engine, i) for i in self._engine.parts.outputs]
         return DirectCall(self, slots, outputs, self._engine.state.run)
 
     # ------------------------------------------------------------ params

@@ -1,0 +1,81 @@
+"""What is done with the outputs of a run, in the same operation on the plan.
+
+    Reader  --prepare(engine)-->  read()  -->  whatever the caller of a run gets
+
+A reader is asked once, after a good run, for the shortest way to read; that is then used after
+every run that is like this one but for its numbers (`semel.plan.calls`). Where an output lies after
+a run is for `output_view` to say: some lie elsewhere, or have another size, after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from semel.ir.expr import variables
+from semel.plan.engine import Engine
+from semel.runtime.buffer import Array
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Reader(Protocol[R_co]):
+    """A way to read outputs. It is remembered by itself: keep one, and let its hash be cheap."""
+
+    def prepare(self, engine: Engine) -> Callable[[], R_co]:
+        """How to read after each run at the same variables; raises if there is nothing to read.
+
+        Both this and what it returns are called in the middle of the operation that ran.
+        """
+
+
+class Copies:
+    """The outputs as fresh arrays: one, or a tuple in output order."""
+
+    def prepare(self, engine: Engine) -> Callable[[], Any]:
+        for index in engine.parts.outputs:
+            engine.parts.buffers[index].readable_shape()  # refuses what this run did not write
+        copies = [output_copier(engine, index) for index in engine.parts.outputs]
+        if len(copies) == 1:
+            return copies[0]
+        return lambda: tuple([copy() for copy in copies])
+
+
+def output_view(engine: Engine, index: int) -> Callable[[], Array]:
+    """A way to an output's memory after each run at the same variables; elsewhere a copy of it.
+
+    Raises if the last run did not write it.
+    """
+    buffer = engine.parts.buffers[index]
+    shape = buffer.readable_shape()
+    if _is_settled(engine, index):
+        view = buffer.array(shape)
+        return lambda: view
+    return lambda: buffer.peek(buffer.readable_shape())
+
+
+def output_copier(engine: Engine, index: int) -> Callable[[], Array]:
+    """A way to copy an output after each run at the same variables, also before there was one."""
+    buffer = engine.parts.buffers[index]
+    if _is_settled(engine, index):
+        return buffer.array(buffer.shape).copy
+    if engine.parts.device.is_host:
+        return lambda: buffer.array(buffer.readable_shape()).copy()
+    return lambda: buffer.peek(buffer.readable_shape())
+
+
+def _is_settled(engine: Engine, index: int) -> bool:
+    """Whether an output lies in the same bytes of the host after each run."""
+    return (
+        engine.parts.device.is_host
+        and not engine.bindings.moves(index)
+        and not _has_late_shape(engine, index)
+    )
+
+
+def _has_late_shape(engine: Engine, index: int) -> bool:
+    """Whether each run says anew how large an output is."""
+    late = {v.variable.name for v in engine.parts.late}
+    late.update(engine.state.held_values())
+    kinds = (io.type for io in engine.parts.output_io if io.index == index)
+    return bool(late) and any(v.name in late for k in kinds for d in k.shape for v in variables(d))
