@@ -133,7 +133,7 @@ def test_errors_inside_name_both_plans() -> None:
     b.add_buffer(0, Buffer(np.zeros(4, np.float32)))
     b.add_buffer(1, Buffer(np.array([1, 9])))
     b.add_buffer(2, Buffer.empty((2,), "float32"))
-    order = (0, 1) if inner.inputs == ("rows", "at") else (1, 0)
+    order = (0, 1) if tuple(inner.inputs) == ("rows", "at") else (1, 0)
     b.add_op(PreparedCustomFunction(7, "graph", inner, (*order, 2)))
     b.set_output_buffer(2)
     plan = b.build()

@@ -173,7 +173,7 @@ def test_values_that_share_no_bytes_give_the_same_bits(top: int | None) -> None:
 def test_variables_are_given_as_pairs_too() -> None:
     plan = symbolic_add()
     for name in ("x", "y"):
-        plan.buffers[plan.inputs.index(name)].copyin(np.ones(5, np.float32))
+        plan.buffers[plan.inputs[name].index].copyin(np.ones(5, np.float32))
     plan.execute_with_vars([("n", 5)])
     assert plan.variables == {"n": 5}
     report = plan.execute_with_vars_profiled([("n", 4), ("n", 5)])  # the last one counts
@@ -229,7 +229,8 @@ def test_iterations_may_be_an_integer_of_numpy() -> None:
 
 def test_a_plan_says_what_it_is() -> None:
     plan = (X * 2).prepare()
-    known = "ExecutionPlan(cpu; x: f32[n,4] -> output0: f32[n,4]; n={} in [1, 64]; 1 ops; "
+    line = "(x: float32[n, 4]) -> (output0: float32[n, 4])"
+    known = f"ExecutionPlan(cpu; {line}; n={{}} in [1, 64]; 1 ops; "
     assert repr(plan).startswith(known.format("?"))
     plan(x=ROWS)
     assert repr(plan) == known.format(5) + f"{plan.memory.peak_bytes:,} bytes)"
@@ -239,15 +240,15 @@ def test_a_plan_says_what_it_is() -> None:
 
 def test_a_plan_of_many_inputs_names_some() -> None:
     total = sum((Tensor.input(f"x{i}", (2,), "float32") for i in range(6)), Tensor(0.0))
-    assert "x3: f32[2], 2 more -> output0" in repr(total.prepare())
-    assert repr(semel.ExecutionPlanBuilder().build()).startswith("ExecutionPlan(cpu; nothing -> ")
+    assert "x3: float32[2], 2 more) -> (output0" in repr(total.prepare())
+    assert repr(semel.ExecutionPlanBuilder().build()).startswith("ExecutionPlan(cpu; () -> ()")
 
 
 def test_a_plan_built_by_hand_says_what_it_is() -> None:
     s = Sketch(16)
     s.op("double", "x", "y")
     plan: ExecutionPlan = s.build("y")
-    assert repr(plan) == "ExecutionPlan(cpu; nothing -> f32[16]; 1 ops; " + (
+    assert repr(plan) == "ExecutionPlan(cpu; () -> (output0: float32[16]); 1 ops; " + (
         f"{plan.memory.peak_bytes:,} bytes)"
     )
 

@@ -273,7 +273,7 @@ def test_work_follows_the_variables() -> None:
     plan = symbolic_add(4096)
     for count in (4096, 10, 0):
         for name in ("x", "y"):
-            plan.buffers[plan.inputs.index(name)].copyin(np.ones(count, np.float32))
+            plan.buffers[plan.inputs[name].index].copyin(np.ones(count, np.float32))
         (add,) = plan.execute_profiled({"n": count}, limits=False)
         assert (add.flops, add.bytes, add.tiles) == (count, 12 * count, -(-count // 1024))
         assert sum(span.tiles for span in add.spans) == add.tiles

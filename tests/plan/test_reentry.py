@@ -79,6 +79,9 @@ REFUSED: dict[str, Attempt] = {
 }
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.
 READ: dict[str, Attempt] = {
+    "arena_ptr": lambda p: p.arena_ptr,
+    "name": lambda p: p.name,
+    "outputs": lambda p: p.outputs,
     "ast_to_buffer_map": lambda p: p.ast_to_buffer_map,
     "growths": lambda p: p.growths,
     "program": lambda p: p.program,

@@ -120,7 +120,7 @@ def test_a_loaded_plan_gives_the_same_bits(path: Path) -> None:
     loaded = semel.load_plan(path)
     assert np.array_equal(run(loaded), run(small_plan()))
     np.testing.assert_allclose(run(loaded), expected(), rtol=1e-5)
-    assert loaded.inputs == ("x", "i")
+    assert tuple(loaded.inputs) == ("x", "i")
     assert loaded.compile_count == 0
 
 

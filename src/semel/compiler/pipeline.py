@@ -76,11 +76,13 @@ def prepare_graph(
     target: str | None = None,
     keep_params: bool = False,
     written: Mapping[Node, Node] | None = None,
+    name: str = "",
 ) -> ExecutionPlan:
     """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
 
     `target` is the name of what to compile for, which this machine must be able to run. `written`
     are the nodes that the caller knows, by those of the graph that stand for them, if these differ.
+    `name` is what the plan is called.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     With `keep_params` the data of params is held as it was given, too.
@@ -127,10 +129,13 @@ def prepare_graph(
         )
         program = for_nodes(program, ids) if ids else program
         remake = partial(_compile_for, fusion, device, keep_params)
-        program = replace(program, compile_for=GraphSource(graph, keep, remake))
+        program = replace(program, compile_for=GraphSource(graph, keep, remake), name=name)
         keep_program(request, program)
     else:
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
+        if program.name != name:
+            program = replace(program, name=name)
+            keep_program(request, program)  # in the place of the one that its plans do not hold
     plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
     return plan

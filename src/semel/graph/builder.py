@@ -129,6 +129,7 @@ class Graph:
                 keep={name: self._kept(value, became) for name, value in (keep or {}).items()},
                 bindings=None if bindings is None else as_values(bindings, {}),
                 written={made: node for node, made in became.items()},
+                name=self.name,
                 **options,
             )
 

@@ -42,7 +42,10 @@ def _writes(attrs: Any) -> tuple[int, ...]:
 
 def _check(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
     """As many buffers as inputs and outputs, of their dtypes, and large enough if that is known."""
-    wanted = _plan(attrs).signature
+    plan = _plan(attrs)
+    wanted = {f"input '{entry.name}'": entry.type for entry in plan.inputs.values()} | {
+        f"output {i}": entry.type for i, entry in enumerate(plan.outputs.values())
+    }
     if len(types) != len(wanted):
         raise PlanError(
             GRAPH, f"needs a buffer for each of {', '.join(wanted)}, got {len(types)} buffers."

@@ -31,7 +31,6 @@ from semel.ir.fields import (
     take_items,
     take_threads,
 )
-from semel.ir.types import TensorType
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
@@ -60,8 +59,8 @@ from semel.plan.rows import (
 )
 from semel.plan.states import PlanStates, copy_states
 from semel.plan.store import ProgramStore, fork_buffers
+from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
 from semel.plan.tree import as_it_is, map_rows, walk
-from semel.plan.weights import Param
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
@@ -88,14 +87,22 @@ class ExecutionPlan:
         self._hold = self._engine.hold
         self.compile_count = parts.program.compile_count
         self.memory_limit = None if store is None else store.options.memory_limit
+        named = {io.index for io in parts.input_io} | set(parts.outputs)
+        given = [] if store is not None else [parts.buffers[i].address for i in named]
+        self._lowest = min(given, default=0)
 
     def __repr__(self) -> str:
         if self._engine.state.is_released:
             return f"ExecutionPlan({self.device}, released)"
         values = self._engine.state.values_now()
-        return describe_plan(self._engine.parts, values, self.memory.peak_bytes)
+        return describe_plan(self._engine.parts, values, self.memory.peak_bytes, self.signature)
 
     # ------------------------------------------------------------ accessors
+
+    @property
+    def name(self) -> str:
+        """What its graph is called; empty for one that has no name."""
+        return self.program.name
 
     @property
     def device(self) -> str:
@@ -182,9 +189,39 @@ class ExecutionPlan:
         return {name: self._engine.parts.buffers[index] for name, index in self.program.kept}
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs."""
-        return tuple(io.name for io in self._engine.parts.input_io)
+    def inputs(self) -> Table:
+        """What goes in, by name and in the order of the graph, read by anything or not."""
+        return self._io_table("input", self._engine.parts.input_io)
+
+    @property
+    def outputs(self) -> Table:
+        """What comes out, by name and in order."""
+        parts = self._engine.parts
+        named = named_outputs(parts.output_io, parts.outputs, parts.buffers)
+        return self._io_table("output", named)
+
+    def _io_table(self, what: str, ios: Sequence[PlanIO]) -> Table:
+        engine = self._engine
+        with engine.lock:
+            base = None if engine.state.is_released else self.arena_ptr
+            return io_table(what, ios, engine.parts.buffers, engine.state.values_now(), base)
+
+    @property
+    def signature(self) -> Signature:
+        """What goes in and comes out: `encoder(ids: int64[n]) -> (hidden: float32[n, 384])`."""
+        return Signature(self.name, self.inputs, self.outputs)
+
+    @property
+    def arena_ptr(self) -> int:
+        """The address that the offsets of inputs and outputs count from.
+
+        It is that of one block with all inputs and outputs of a compiled plan; of one that was
+        built by hand, that of the lowest buffer among them. It changes only when memory grows
+        (`growths`); arrays that are bound lie where they lie, before it or behind it.
+        """
+        engine = self._engine
+        engine.state.check_alive()
+        return self._lowest if engine.store is None else engine.store.io.address
 
     @property
     def variables(self) -> dict[str, int | None]:
@@ -455,9 +492,9 @@ class ExecutionPlan:
     # ------------------------------------------------------------ params
 
     @property
-    def params(self) -> dict[str, Param]:
+    def params(self) -> Table:
         """The params by name: their types, and how often each was replaced (`version`)."""
-        return {param.name: param for param in self.program.params}
+        return param_table(self.program.params)
 
     def set_param(self, name: str, array: Any) -> None:
         """Replace a param by a copy of `array`, of its type, from the next execute on.
@@ -540,16 +577,6 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ inside another plan
 
-    @property
-    def signature(self) -> dict[str, TensorType]:
-        """What goes in and comes out, in order: "input 'x'" or "output 0", and its type."""
-        parts = self._engine.parts
-        declared = {io.index: io.type for io in parts.output_io}
-        outputs = (declared.get(i, parts.buffers[i].type) for i in parts.outputs)
-        return {f"input '{io.name}'": io.type for io in parts.input_io} | {
-            f"output {i}": kind for i, kind in enumerate(outputs)
-        }
-
     @alone
     def run_between(
         self,
@@ -609,7 +636,8 @@ class ExecutionPlan:
                 f"the graph has other data than the plan: {', '.join(replaced)} was replaced.",
                 hint="Prepare it with the new data, or save it for this machine alone.",
             )
-        programs = [program.compile_for(name) for name in dict.fromkeys(names)]
+        compile_for, name = program.compile_for, program.name
+        programs = [replace(compile_for(target), name=name) for target in dict.fromkeys(names)]
         device = self._engine.parts.device
         return tuple((program, device.device_code(program.target)) for program in programs)
 

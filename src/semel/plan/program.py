@@ -143,6 +143,7 @@ class Program:
     owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
     other data has a program that differs in these, and in the weights of those values.
     `compile_for` compiles what it was made from for another target, by its name, where known.
+    `name` is that of the graph, for people.
     """
 
     values: tuple[ProgramValue, ...]
@@ -165,6 +166,7 @@ class Program:
     params: tuple[Param, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     compile_for: Callable[[str], Program] | None = None
+    name: str = ""
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import StateError
 from semel.ir.fields import take, take_arrays, take_int
-from semel.ir.types import TensorType
+from semel.ir.types import DType, Shape, TensorType
 from semel.plan.program import ProgramState
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.hold import Hold, alone
@@ -31,6 +31,7 @@ class StateInfo:
     """A state as a plan has it: `how` a run updates it, and `why` so; how many rows are valid."""
 
     name: str
+    index: int
     type: TensorType
     nbytes: int
     how: str
@@ -39,6 +40,14 @@ class StateInfo:
     cursor: str | None
     rows: int | None
     is_valid: bool
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class PlanStates(Mapping[str, StateInfo]):
         kind = self._engine.parts.program.values[state.index].type
         return StateInfo(
             state.name,
+            number,
             kind,
             self._engine.parts.buffers[state.index].capacity_bytes,
             state.how,

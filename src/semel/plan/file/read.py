@@ -259,6 +259,7 @@ def read_program(
         log=tuple(as_text(line) for line in as_list(record["log"])),
         compile_count=compile_count,
         device=device,
+        name=as_text(record["name"]),
         after={
             as_int(i): _ints(positions)
             for i, positions in (as_list(e, 2) for e in as_list(record.get("after", [])))

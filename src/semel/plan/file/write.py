@@ -342,6 +342,7 @@ def _encode_program(
     to = _RowWriter(program, dim, blobs)
     offsets = {weight: places[i] for i, weight in enumerate(program.saved_weights)}
     record = {
+        "name": program.name,
         "device": program.device,
         "values": [
             {

@@ -15,6 +15,7 @@ from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, ProfiledOp
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.table import Signature, few
 from semel.plan.tree import Placed
 
 if TYPE_CHECKING:
@@ -123,28 +124,22 @@ def evaluate_or_none(value: Dim, values: Mapping[str, int]) -> int | None:
         return None
 
 
-def describe_plan(parts: PlanParts, values: Mapping[str, int], peak_bytes: int) -> str:
+def describe_plan(
+    parts: PlanParts, values: Mapping[str, int], peak_bytes: int, signature: Signature
+) -> str:
     """A plan in one line: what goes in and comes out, variables, operations, bytes."""
-    inputs = [f"{io.name}: {io.type}" for io in parts.input_io]
-    outputs = [f"{io.name}: {io.type}" for io in parts.output_io]
-    outputs = outputs or [str(parts.buffers[i].type) for i in parts.outputs]
     bounds = [
         f"{v.name}={values.get(v.name, '?')} in [{v.min}, {'...' if v.max is None else v.max}]"
         for v in (known.variable for known in parts.variables)
     ]
     facts = [
         parts.device.name,
-        f"{_few(inputs)} -> {_few(outputs)}",
-        *([_few(bounds)] if bounds else []),
+        signature.shortened(),
+        *([few(bounds)] if bounds else []),
         f"{len(parts.ops)} ops",
         f"{peak_bytes:,} bytes",
     ]
     return f"ExecutionPlan({'; '.join(facts)})"
-
-
-def _few(items: Sequence[str], most: int = 4) -> str:
-    more = [f"{len(items) - most} more"] if len(items) > most else []
-    return ", ".join([*items[:most], *more]) or "nothing"
 
 
 def describe_ops(
