@@ -219,7 +219,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 #: Of each record: the fields that a file holds, and those that belong to a process.
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
-        "values rows inputs outputs results kept guards variables log device after run_order "
+        "name values rows inputs outputs results kept guards variables log device after run_order "
         "alias_ids states params recipes",
         "stage_seconds compile_count max_capacity compile_for",
     ),
