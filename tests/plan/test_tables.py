@@ -200,3 +200,26 @@ def test_tables_are_shown_in_notebooks() -> None:
         "<th>offset</th><th>bytes</th></tr><tr><td>0</td><td>&lt;x&gt;</td><td>float32</td>"
         "<td>[2, 3]</td><td>64</td><td>24</td></tr></table>"
     )
+
+
+def test_a_plan_shows_its_tables() -> None:
+    g = Graph("<counter>")
+    step, total = g.input("step", (4,)), g.state("total", (4,))
+    g.output("sum", (total + step) * g.param("w", np.ones(4, np.float32)), feeds=None)
+    total.replace(total + step)
+    plan = g.prepare()
+    shown = plan._repr_html_()
+    assert "<code>&lt;counter&gt;(step: float32[4]) -&gt; (sum: float32[4])</code>" in shown
+    for caption in ("inputs", "outputs", "params", "states"):
+        assert f"<caption>{caption}</caption>" in shown
+    assert "<td>total</td><td>float32</td><td>[4]</td><td>16</td>" in shown
+    assert "<counter>" not in shown
+
+
+def test_a_graph_says_what_it_will_be() -> None:
+    g = encoder()
+    assert repr(g) == f"Graph({LINE}; 1 params; 0 states)"
+    shown = g._repr_html_()
+    assert "<tr><td>0</td><td>ids</td><td>int64</td><td>[batch, seq]</td></tr>" in shown
+    assert "<caption>states</caption>" not in shown
+    assert repr(Graph("empty")) == "Graph(empty() -> (); 0 params; 0 states)"

@@ -50,9 +50,14 @@ class Graph:
         self._variables: dict[str, Variable] = {}
 
     def __repr__(self) -> str:
-        parts = ("inputs", "params", "states", "outputs")
-        counts = ", ".join(f"{len(getattr(self, part))} {part}" for part in parts)
-        return f"Graph({self.name!r}, {counts})"
+        with importing:
+            from semel.graph.show import graph_line
+        return graph_line(self)
+
+    def _repr_html_(self) -> str:
+        with importing:
+            from semel.graph.show import graph_html
+        return graph_html(self)
 
     # ------------------------------------------------------------ what goes in
 

@@ -48,6 +48,7 @@ from semel.plan.program import PlanIO, Program
 from semel.plan.readers import output_copier
 from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.report.explain import Explanation, explain_plan
+from semel.plan.report.html import html_block
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import RunInfo, merge_runs
 from semel.plan.rows import (
@@ -96,6 +97,11 @@ class ExecutionPlan:
             return f"ExecutionPlan({self.device}, released)"
         values = self._engine.state.values_now()
         return describe_plan(self._engine.parts, values, self.memory.peak_bytes, self.signature)
+
+    def _repr_html_(self) -> str:
+        tables = (self.inputs, self.outputs, self.params, self.states)
+        shown = [table._repr_html_() for table in tables if table]
+        return html_block(str(self.signature), shown, repr(self))
 
     # ------------------------------------------------------------ accessors
 

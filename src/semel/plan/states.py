@@ -19,6 +19,7 @@ from semel.errors import StateError
 from semel.ir.fields import take, take_arrays, take_int
 from semel.ir.types import DType, Shape, TensorType
 from semel.plan.program import ProgramState
+from semel.plan.report.html import html_table
 from semel.runtime.buffer import Array, Buffer, as_array
 from semel.runtime.hold import Hold, alone
 
@@ -117,6 +118,10 @@ class PlanStates(Mapping[str, StateInfo]):
     def __repr__(self) -> str:
         shown = (f"{info.name}: {info.type} ({info.how})" for info in self.values())
         return f"PlanStates({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        head = ("", "name", "dtype", "shape", "bytes", "updated", "rows")
+        return html_table("states", head, [_cells(info) for info in self.values()])
 
     @property
     def cursors(self) -> dict[str, int]:
@@ -292,6 +297,13 @@ class PlanStates(Mapping[str, StateInfo]):
         numbers = {state.name: number for number, state in enumerate(self._all)}
         for state in states:
             self._engine.state.set_kept(numbers[state.name], to)
+
+
+def _cells(info: StateInfo) -> tuple[str, ...]:
+    rows = "" if info.rows is None else str(info.rows)
+    shape = f"[{', '.join(map(str, info.shape))}]"
+    how = info.how if info.is_valid else "invalid"
+    return str(info.index), info.name, info.dtype.name, shape, f"{info.nbytes:,}", how, rows
 
 
 # ---------------------------------------------------------------- memory

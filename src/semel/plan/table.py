@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from semel.errors import InputError, UserError
 from semel.ir.expr import evaluate
 from semel.ir.types import DType, Shape, TensorType
 from semel.plan.program import PlanIO
+from semel.plan.report.html import html_table
 from semel.plan.weights import Param
 from semel.runtime.buffer import Buffer
 
@@ -47,7 +47,12 @@ class Entry:
         return TensorType(self.shape, self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype.name}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.dtype.name}{show_shape(self.shape)}"
+
+
+def show_shape(shape: Shape) -> str:
+    """`[batch, 384]`."""
+    return f"[{', '.join(map(str, shape))}]"
 
 
 class Table(Mapping[str, Entry]):
@@ -203,27 +208,14 @@ _HEAD = ("", "name", "dtype", "shape", "offset", "bytes", "version")
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
-    shape = f"[{', '.join(map(str, entry.shape))}]"
     offset = "" if entry.offset is None else str(entry.offset)
     version = str(entry.version or "")
     return (
         str(entry.index),
         entry.name,
         entry.dtype.name,
-        shape,
+        show_shape(entry.shape),
         offset,
         f"{entry.nbytes:,}",
         version,
     )
-
-
-def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain table; columns that are empty throughout are left out."""
-    shown = [i for i, name in enumerate(head) if not name or any(row[i] for row in rows)]
-    lines = [_html_row("th", [head[i] for i in shown])]
-    lines += [_html_row("td", [row[i] for i in shown]) for row in rows]
-    return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
-
-
-def _html_row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
