@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compiler": COMPILE | RUN,
     "tensor": COMPILE | RUN | {"compiler"},
     "graph": COMPILE | RUN | {"compiler", "tensor"},
+    "session": BASE | RUN | {"graph"},
     "load": COMPILE | RUN | {"compiler", "tensor"},
     "models": COMPILE | RUN | {"compiler", "tensor"},
     "frontends": COMPILE | RUN | {"compiler", "tensor"},

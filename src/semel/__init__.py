@@ -181,6 +181,10 @@ if TYPE_CHECKING:
     )
     from semel.runtime.kernel import CachedKernel
     from semel.runtime.timeline import TimelineSignal
+    from semel.session.compiled import CompiledGraph
+    from semel.session.outputs import Outputs
+    from semel.session.protocol import ExecutableGraph
+    from semel.session.session import Session
 
 #: What a program that only makes tensors does without: imported when it is asked for. The
 #: imports above say the same to type checkers.
@@ -208,6 +212,10 @@ _LATER = {
     "unregister_custom_function": "semel.runtime.custom",
     "CachedKernel": "semel.runtime.kernel",
     "TimelineSignal": "semel.runtime.timeline",
+    "CompiledGraph": "semel.session.compiled",
+    "Outputs": "semel.session.outputs",
+    "ExecutableGraph": "semel.session.protocol",
+    "Session": "semel.session.session",
 }
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
@@ -217,10 +225,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "CachedKernel",
     "CodecError",
     "CompileError",
+    "CompiledGraph",
     "CustomFunctionError",
     "CycleError",
     "DType",
     "DeviceError",
+    "ExecutableGraph",
     "ExecutionPlan",
     "ExecutionPlanBuilder",
     "Explanation",
@@ -232,6 +242,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "KernelProfile",
     "OrderError",
     "OutOfMemoryError",
+    "Outputs",
     "PlanError",
     "PlanFileError",
     "PreparedBranch",
@@ -248,6 +259,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ReleasedError",
     "RuntimeVar",
     "SemelError",
+    "Session",
     "StaleError",
     "StateError",
     "Tensor",

@@ -74,17 +74,19 @@ class Calls:
         values: Mapping[str, int] | None = None,
         *,
         sticky: bool = False,
+        accept: Callable[[Mapping[str, Any]], Mapping[str, Array]] | None = None,
     ) -> R:
         """Copy arrays in by name, run, and read; nothing is written before all is checked.
 
         All inputs must be there but those that are bound to arrays, and, if it is `sticky`, those
         that were written before. `values` are variables that no shape gives; without them, such
-        variables stay as they are.
+        variables stay as they are. What is not like the last time goes through `accept` first,
+        which gives arrays of the inputs' dtypes or raises.
         """
         result = self._hold.alone(self._again, arrays, reader, values)
         if result is _UNLIKE:
             # Before the plan is held: an array may come from a buffer of this plan.
-            checked = self._as_arrays(arrays)
+            checked = self._as_arrays(arrays) if accept is None else accept(arrays)
             result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky)
         return result  # type: ignore[no-any-return]  # what the reader returned
 
@@ -127,10 +129,12 @@ class Calls:
             _, shape, dtype = slot
             if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 return _UNLIKE
+        read = fast.reads.get(reader)
+        if read is None:
+            reader.check(self._engine)
         for name, array in arrays.items():
             slots[name][0][...] = array
         self._engine.run()
-        read = fast.reads.get(reader)
         return fast.prepare(reader, self._engine)() if read is None else read()
 
     def _again_in_order(self, arrays: Sequence[Any], reader: Reader[Any]) -> Any:
@@ -146,10 +150,12 @@ class Calls:
                 return _UNLIKE
             if array.dtype is not dtype and array.dtype != dtype:
                 return _UNLIKE
+        read = fast.reads.get(reader)
+        if read is None:
+            reader.check(engine)
         for array, (view, _, _) in zip(arrays, slots, strict=False):
             view[...] = array
         engine.run()
-        read = fast.reads.get(reader)
         return fast.prepare(reader, engine)() if read is None else read()
 
     # ------------------------------------------------------------ any shapes
@@ -183,6 +189,7 @@ class Calls:
         values = self._variables({**self._shapes_beside(arrays, sticky), **shapes}, given)
         engine.ensure_capacity(values)
         self._commit_shapes(shapes, values)
+        reader.check(engine)
         try:
             for name, array in arrays.items():
                 engine.parts.buffers[slots[name].index].put(array)

@@ -57,6 +57,8 @@ class Engine:
         self.hold = self.state.hold
         self.lock = self.hold.lock
         self.growths = 0
+        named = {io.index for io in parts.input_io} | set(parts.outputs) if store is None else ()
+        self._lowest = min((parts.buffers[i].address for i in named), default=0)
         self._failures = 0  # runs that were begun and did not end well, as far as states know
         self.executable: Executable = link_program(parts.device, self._flatten())
         self.state.run = self.executable.state
@@ -296,6 +298,11 @@ class Engine:
             return flat
         self.linked = linked
         return linked.as_flat(parts, marks)
+
+    @property
+    def io_address(self) -> int:
+        """Where the block with all inputs and outputs begins; what offsets count from."""
+        return self._lowest if self.store is None else self.store.io.address
 
     def arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""

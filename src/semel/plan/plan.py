@@ -84,13 +84,11 @@ class ExecutionPlan:
 
     def __init__(self, parts: PlanParts, store: ProgramStore | None = None) -> None:
         self._engine = Engine(parts, store)
-        self._calls = Calls(self._engine)
+        #: Runs with arrays, for the package's own use: people call the plan, or a CompiledGraph.
+        self.calls = Calls(self._engine)
         self._hold = self._engine.hold
         self.compile_count = parts.program.compile_count
         self.memory_limit = None if store is None else store.options.memory_limit
-        named = {io.index for io in parts.input_io} | set(parts.outputs)
-        given = [] if store is not None else [parts.buffers[i].address for i in named]
-        self._lowest = min(given, default=0)
 
     def __repr__(self) -> str:
         if self._engine.state.is_released:
@@ -227,7 +225,7 @@ class ExecutionPlan:
         """
         engine = self._engine
         engine.state.check_alive()
-        return self._lowest if engine.store is None else engine.store.io.address
+        return engine.io_address
 
     @property
     def variables(self) -> dict[str, int | None]:
@@ -392,7 +390,7 @@ class ExecutionPlan:
 
         One array, or a tuple in output order.
         """
-        return self._calls(inputs)
+        return self.calls(inputs)
 
     # ------------------------------------------------------------ arrays without a copy
 
@@ -469,6 +467,16 @@ class ExecutionPlan:
             known = ", ".join(names) or "none"
             raise InputError("plan", f"has no input or output '{name}'; known: {known}.", name=name)
         self._engine.rebind(lambda: self._engine.unbind(name))
+
+    def without_value(self, names: Iterable[str], *, sticky: bool = False) -> list[str]:
+        """Which of these inputs no array is bound to; if `sticky`, and were never written."""
+        keepers = self._engine.state.inputs
+        return [
+            name
+            for name in names
+            if not keepers[name].is_bound
+            and not (sticky and keepers[name].recorded_shape() is not None)
+        ]
 
     @property
     def staged(self) -> list[str]:
@@ -743,7 +751,7 @@ class ExecutionPlan:
         """
         take_callback("release_all_buffers", f)
         self._engine.state.check_alive()
-        self._calls.forget()
+        self.calls.forget()
         self._engine.release()
         for ast_id in (*self._engine.parts.ast_to_buffer, *self._engine.parts.alias_ids):
             if f is not None:

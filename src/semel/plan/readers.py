@@ -10,7 +10,7 @@ a run is for `output_view` to say: some lie elsewhere, or have another size, aft
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from semel.ir.expr import variables
 from semel.plan.engine import Engine
@@ -19,17 +19,24 @@ from semel.runtime.buffer import Array
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Reader(Protocol[R_co]):
+class Reader(Generic[R_co]):
     """A way to read outputs. It is remembered by itself: keep one, and let its hash be cheap."""
+
+    def check(self, engine: Engine) -> None:
+        """Refuse a run, before it writes anything, whose outputs could not be read this way.
+
+        Variables and shapes are those that the run will have, but for what it finds out itself.
+        """
 
     def prepare(self, engine: Engine) -> Callable[[], R_co]:
         """How to read after each run at the same variables; raises if there is nothing to read.
 
         Both this and what it returns are called in the middle of the operation that ran.
         """
+        raise NotImplementedError
 
 
-class Copies:
+class Copies(Reader[Any]):
     """The outputs as fresh arrays: one, or a tuple in output order."""
 
     def prepare(self, engine: Engine) -> Callable[[], Any]:
@@ -48,7 +55,7 @@ def output_view(engine: Engine, index: int) -> Callable[[], Array]:
     """
     buffer = engine.parts.buffers[index]
     shape = buffer.readable_shape()
-    if _is_settled(engine, index):
+    if is_settled(engine, index):
         view = buffer.array(shape)
         return lambda: view
     return lambda: buffer.peek(buffer.readable_shape())
@@ -57,23 +64,23 @@ def output_view(engine: Engine, index: int) -> Callable[[], Array]:
 def output_copier(engine: Engine, index: int) -> Callable[[], Array]:
     """A way to copy an output after each run at the same variables, also before there was one."""
     buffer = engine.parts.buffers[index]
-    if _is_settled(engine, index):
+    if is_settled(engine, index):
         return buffer.array(buffer.shape).copy
     if engine.parts.device.is_host:
         return lambda: buffer.array(buffer.readable_shape()).copy()
     return lambda: buffer.peek(buffer.readable_shape())
 
 
-def _is_settled(engine: Engine, index: int) -> bool:
+def is_settled(engine: Engine, index: int) -> bool:
     """Whether an output lies in the same bytes of the host after each run."""
     return (
         engine.parts.device.is_host
         and not engine.bindings.moves(index)
-        and not _has_late_shape(engine, index)
+        and not has_late_shape(engine, index)
     )
 
 
-def _has_late_shape(engine: Engine, index: int) -> bool:
+def has_late_shape(engine: Engine, index: int) -> bool:
     """Whether each run says anew how large an output is."""
     late = {v.variable.name for v in engine.parts.late}
     late.update(engine.state.held_values())

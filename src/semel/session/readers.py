@@ -1,0 +1,220 @@
+"""The ways in which a compiled graph gives back what it computed.
+
+    Chosen (which outputs)  x  copies | written to arrays | borrowed | places | bytes  -->  Reader
+
+Each is a `plan.readers.Reader`: asked once for the shortest way, used after every run like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from semel.errors import InputError
+from semel.ir.types import DType
+from semel.plan.engine import Engine
+from semel.plan.readers import (
+    Reader,
+    has_late_shape,
+    is_settled,
+    output_copier,
+    output_view,
+)
+from semel.plan.table import Entry, Table
+from semel.runtime.buffer import Array, BorrowedArray, Buffer
+from semel.session.outputs import Outputs
+
+
+class Typed(NamedTuple):
+    """An output as bytes, little-endian and in row-major order."""
+
+    data: bytes
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+class Chosen:
+    """Outputs that are wanted: all, or those of a `fetch`, in the order asked for."""
+
+    def __init__(self, table: Table, fetch: Iterable[str] | None = None) -> None:
+        self.names = list(table) if fetch is None else _checked(table, fetch)
+        self.is_all = fetch is None
+        self.positions = [table[name].index for name in self.names]
+        self.make = Outputs.of(self.names)
+        self.copies = Copies(self)
+        self.borrowed = Borrowed(self)
+        self.slots = Slots(self)
+        self.bytes = Bytes(self)
+
+    def indices(self, engine: Engine) -> list[int]:
+        """The buffers of these outputs; raises if the last run did not write one."""
+        found = [engine.parts.outputs[position] for position in self.positions]
+        for index in found:
+            engine.parts.buffers[index].readable_shape()
+        return found
+
+
+def _checked(table: Table, fetch: Iterable[str]) -> list[str]:
+    if isinstance(fetch, str):
+        raise InputError("fetch", f"must be names of outputs, got the string {fetch!r}.")
+    names = list(fetch)
+    for name in names:
+        if name not in table:
+            known = ", ".join(table)
+            raise InputError("fetch", f"has no output {name!r}; known: {known}.", name=name)
+    if len(set(names)) < len(names):
+        raise InputError("fetch", f"must name each output once, got {', '.join(names)}.")
+    return names
+
+
+@dataclass(frozen=True, eq=False)
+class Copies(Reader[Outputs]):
+    """Fresh arrays."""
+
+    chosen: Chosen
+
+    def prepare(self, engine: Engine) -> Callable[[], Outputs]:
+        make = self.chosen.make
+        copies = [output_copier(engine, index) for index in self.chosen.indices(engine)]
+        if len(copies) == 1:
+            (only,) = copies
+            return lambda: make((only(),))
+        return lambda: make([copy() for copy in copies])
+
+
+@dataclass(frozen=True, eq=False)
+class Borrowed(Reader[Outputs]):
+    """Views of the outputs where they lie, which raise when they are stale."""
+
+    chosen: Chosen
+
+    def prepare(self, engine: Engine) -> Callable[[], Outputs]:
+        make = self.chosen.make
+        buffers = [engine.parts.buffers[index] for index in self.chosen.indices(engine)]
+        return lambda: make([BorrowedArray(buffer) for buffer in buffers])
+
+
+@dataclass(frozen=True, eq=False)
+class Slots(Reader[tuple[tuple[int, int], ...]]):
+    """Where the outputs lie: (bytes behind `arena_ptr`, bytes)."""
+
+    chosen: Chosen
+
+    def prepare(self, engine: Engine) -> Callable[[], tuple[tuple[int, int], ...]]:
+        found = self.chosen.indices(engine)
+        buffers = [engine.parts.buffers[index] for index in found]
+
+        def read() -> tuple[tuple[int, int], ...]:
+            base = engine.io_address
+            return tuple((buffer.address - base, _nbytes(buffer)) for buffer in buffers)
+
+        if all(is_settled(engine, index) for index in found):
+            places = read()
+            return lambda: places
+        return read
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return prod(buffer.readable_shape()) * buffer.dtype.size_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Bytes(Reader[Outputs]):
+    """The outputs as bytes."""
+
+    chosen: Chosen
+
+    def prepare(self, engine: Engine) -> Callable[[], Outputs]:
+        make = self.chosen.make
+        found = self.chosen.indices(engine)
+        views = [output_view(engine, index) for index in found]
+        dtypes = [engine.parts.buffers[index].dtype for index in found]
+
+        def read() -> Outputs:
+            arrays = [view() for view in views]
+            return make(
+                [Typed(a.tobytes(), d, a.shape) for a, d in zip(arrays, dtypes, strict=True)]
+            )
+
+        return read
+
+
+class Into(Reader[Outputs]):
+    """Arrays of the caller, by name or in order; checked before the run, written after it."""
+
+    def __init__(self, chosen: Chosen, table: Table, out: Any) -> None:
+        self.chosen = chosen
+        self.arrays = _targets(chosen, table, out)
+
+    def check(self, engine: Engine) -> None:
+        outputs = [engine.parts.outputs[position] for position in self.chosen.positions]
+        self._check(engine, [i for i in outputs if not has_late_shape(engine, i)])
+
+    def _check(self, engine: Engine, indices: Sequence[int]) -> None:
+        numbered = zip(self.chosen.positions, self.chosen.names, self.arrays, strict=True)
+        for position, name, array in numbered:
+            index = engine.parts.outputs[position]
+            shape = engine.parts.buffers[index].shape
+            if array is not None and index in indices and array.shape != shape:
+                raise InputError(
+                    f"out '{name}'", f"must have shape {shape}, got {array.shape}.", name=name
+                )
+
+    def prepare(self, engine: Engine) -> Callable[[], Outputs]:
+        arrays, found = self.arrays, self.chosen.indices(engine)
+        self._check(engine, found)
+        views = [output_view(engine, index) for index in found]
+
+        def read() -> Outputs:
+            result = []
+            for view, array in zip(views, arrays, strict=True):
+                if array is None:
+                    result.append(view().copy())
+                else:
+                    array[...] = view()
+                    result.append(array)
+            return self.chosen.make(result)
+
+        return read
+
+
+def _targets(chosen: Chosen, table: Table, out: Any) -> list[Array | None]:
+    """The array of each output, or none; dtypes fit, and shapes where they are fixed."""
+    if isinstance(out, np.ndarray):
+        out = [out]
+    if isinstance(out, Mapping):
+        for name in out:
+            if name not in chosen.names:
+                known = ", ".join(chosen.names)
+                raise InputError("out", f"has no output {name!r}; known: {known}.", name=name)
+        arrays = [out.get(name) for name in chosen.names]
+    elif isinstance(out, Sequence) and not isinstance(out, (str, bytes)):
+        if len(out) != len(chosen.names):
+            raise InputError("out", f"must have {len(chosen.names)} arrays, got {len(out)}.")
+        arrays = list(out)
+    else:
+        raise InputError("out", f"must be arrays by name or in order, got {type(out).__name__}.")
+    return [
+        None if array is None else _target(table[name], array)
+        for name, array in zip(chosen.names, arrays, strict=True)
+    ]
+
+
+def _target(entry: Entry, array: Any) -> Array:
+    where = f"out '{entry.name}'"
+    if not isinstance(array, np.ndarray):
+        raise InputError(where, f"must be a NumPy array, got {type(array).__name__}.")
+    if not array.flags.writeable:
+        raise InputError(where, "must be writeable.")
+    if array.dtype != entry.dtype.numpy:
+        raise InputError(where, f"dtype must be {entry.dtype}, got {array.dtype}.")
+    fits = len(array.shape) == len(entry.shape) and all(
+        a == b for a, b in zip(array.shape, entry.shape, strict=True) if isinstance(b, int)
+    )
+    if not fits:
+        raise InputError(where, f"must have shape {entry.shape}, got {array.shape}.")
+    return array

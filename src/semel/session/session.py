@@ -1,0 +1,48 @@
+"""Where graphs are compiled: one device, and what is common to all that runs there.
+
+Session("cpu").compile(graph)  -->  CompiledGraph
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.errors import GraphError
+from semel.graph.builder import Dims, Graph
+from semel.runtime.device import check_device
+from semel.runtime.free import HOST_DEVICE
+from semel.session.compiled import CompiledGraph, Options
+
+
+class Session:
+    """A device that graphs are compiled for."""
+
+    def __init__(self, device: str = HOST_DEVICE) -> None:
+        self.device = check_device("Session", device)
+
+    def __repr__(self) -> str:
+        return f"Session({self.device!r})"
+
+    def compile(
+        self,
+        graph: Graph,
+        *,
+        dims: Dims | None = None,
+        casting: str = "exact",
+        sticky: bool = False,
+        depth: int = 4,
+        **options: Any,
+    ) -> CompiledGraph:
+        """Compile a graph once; what comes back runs as often as you like.
+
+        `dims` are bounds of the variables that strings in shapes stand for. With
+        `casting="same_kind"`, arrays of another dtype of the same kind are converted. With
+        `sticky`, an input that a run is not given is what it was in the run before. `depth` is
+        how many asynchronous runs may be under way. The other options are those of
+        `semel.prepare`.
+        """
+        if not isinstance(graph, Graph):
+            raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
+        chosen = Options(casting=casting, sticky=sticky, depth=depth)
+        plan = graph.prepare(dims=dims, device=self.device, **options)
+        return CompiledGraph(plan, chosen)
