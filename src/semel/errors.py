@@ -11,6 +11,7 @@
           CycleError          its dependencies form a cycle
           OrderError          an order was asked for that breaks a dependency or a hazard
           BusyError           a plan was used from inside its own run
+          ParamError          a param that was declared without data must be set before a run
           StaleError          the contents are gone: never computed, failed, or overwritten
           ReleasedError       its memory was given back
           TimedOutError       something was waited for that did not come in time
@@ -110,6 +111,13 @@ class OrderError(PlanError):
 
 class BusyError(PlanError):
     """A plan was run or changed from inside its own run."""
+
+
+class ParamError(PlanError):
+    """A param has no data yet.
+
+    Fields: `params`, the names of all that must be set.
+    """
 
 
 class StaleError(PlanError):

@@ -225,7 +225,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     # Ids of nodes mean something in plans built by hand only.
     ProgramValue: ("name type place weight first last node_ids", ""),
-    Param: ("name type version raw is_kept", "id"),
+    Param: ("name type version raw is_kept is_missing", "id"),
     Recipe: ("value sources formula sizes", ""),
     Formula: ("rows types num_sources", ""),
     CachedKernel: ("signature entry_point code text form target", "address owner"),
@@ -239,7 +239,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     Storage: ("size_bytes is_own data device", "id"),
     ProgramState: ("name index other axis cursor is_append why", ""),
     PlanVariable: ("variable initial capacity next", "limit"),  # which a rebind says
-    PlanIO: ("name index type", ""),
+    PlanIO: ("name index type default", ""),
     RuntimeVar: ("name min_val max_val", ""),
     PreparedKernel: (
         "id ast kernel device buffer_indices output_indices vals fixedvars dependencies "

@@ -22,11 +22,13 @@ from semel.plan.program import Program
 
 #: Stands in front of names that no caller's input can have.
 _MARK = "\0"
+#: Where leaves have data.
+_DATA = {"constant": "storage", "param": "storage", "input": "default", "state": "init"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A constant or param without its data."""
+    """A leaf without its data."""
 
     op: str
     make: Callable[[Storage], Any]
@@ -43,9 +45,9 @@ class GraphSource:
     def __init__(
         self, graph: Graph, keep: Mapping[str, Node], compile_for: Callable[[Graph, str], Program]
     ) -> None:
-        self._weights: dict[str, _Weight] = {}
+        self._weights: dict[Node, _Weight] = {}
         self._graph: Graph | None = None
-        leaves = {n.attrs.storage for n in graph.nodes if n.op.name in ("constant", "param")}
+        leaves = {data for node in graph.nodes if (data := _data(node)) is not None}
         # Nodes that go by name would hold all below them; data in the body of a loop is no leaf.
         if not keep and set(graph_form(graph).storages) == leaves:
             self._compile_for = compile_for
@@ -56,29 +58,33 @@ class GraphSource:
         if self._graph is None:
             raise PlanError(
                 "save",
-                "a plan with `keep`, with first values of states, or with constants in the body "
-                "of a loop, must be saved for the machine it was prepared for.",
+                "a plan with `keep`, or with constants in the body of a loop, must be saved for "
+                "the machine it was prepared for.",
             )
         graph = rewrite(self._graph, self._fill) if self._weights else self._graph
         return self._compile_for(graph, target)
 
     def _hollow(self, node: Node) -> Node | None:
-        if node.op.name not in ("constant", "param"):
+        storage = _data(node)
+        if storage is None:
             return None
-        name = f"{_MARK}{len(self._weights)}"
-        kind = type(node.attrs)
-        rest = {f.name: getattr(node.attrs, f.name) for f in fields(node.attrs)}
-        storage = rest.pop("storage")
-        self._weights[name] = _Weight(
+        kind, where = type(node.attrs), _DATA[node.op.name]
+        rest = {f.name: getattr(node.attrs, f.name) for f in fields(kind) if f.name != where}
+        if where == "storage":  # nothing without its data: an input keeps its place
+            attrs: Any = InputAttrs(f"{_MARK}{len(self._weights)}", node.type)
+            hollow = make_node("input", (), attrs)
+        else:
+            hollow = make_node(node.op.name, (), kind(**rest))
+        self._weights[hollow] = _Weight(
             node.op.name,
-            lambda data: kind(storage=data, **rest),
+            lambda data: kind(**{where: data}, **rest),
             weakref.ref(storage),
-            getattr(node.attrs, "name", "") or f"a constant {node.type}",
+            rest.get("name") or f"a constant {node.type}",
         )
-        return make_node("input", (), InputAttrs(name, node.type))
+        return hollow
 
     def _fill(self, node: Node) -> Node | None:
-        weight = self._weights.get(node.attrs.name) if node.op.name == "input" else None
+        weight = self._weights.get(node)
         if weight is None:
             return None
         storage = weight.storage()
@@ -89,3 +95,9 @@ class GraphSource:
                 hint="Hold the tensors that the plan was made from until it is saved.",
             )
         return make_node(weight.op, (), weight.make(storage))
+
+
+def _data(node: Node) -> Storage | None:
+    """What a leaf was given."""
+    found: Storage | None = getattr(node.attrs, _DATA.get(node.op.name, ""), None)
+    return found

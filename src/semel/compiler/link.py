@@ -97,7 +97,7 @@ def link_program(
             for i, value in enumerate(order)
         ),
         rows=rows,
-        inputs=tuple(PlanIO(n.attrs.name, number[n], n.type) for n in asked.inputs),
+        inputs=tuple(_input(n, number[n]) for n in asked.inputs),
         outputs=outputs,
         results=tuple(io.index for io in outputs),
         kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
@@ -111,6 +111,12 @@ def link_program(
         params=placed.params,
         recipes=placed.recipes,
     )
+
+
+def _input(leaf: Node, index: int) -> PlanIO:
+    default = leaf.attrs.default
+    data = None if default is None else weight_store.of_storage(default)
+    return PlanIO(leaf.attrs.name, index, leaf.type, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +139,8 @@ class _Weights:
             for node, value in number.items()
             if isinstance(node, Node) and self.place(node) == "param"
         )
-        read = {recipe.sources[0] for recipe in self.recipes if recipe.formula is None}
-        self.params = tuple(_param(n, given.keep_params, i in read) for n, i in self._param.items())
+        params = tuple(_param(node, given.keep_params) for node in self._param)
+        self.params = without_spare_data(params, self.recipes)
 
     def place(self, leaf: Node) -> str | None:
         """Where a leaf lies, if it is a weight."""
@@ -160,11 +166,10 @@ class _Weights:
         return weight_store.of_storage(leaf.attrs.storage) if known is None else known
 
 
-def _param(node: Node, is_kept: bool, is_read: bool) -> Param:
+def _param(node: Node, is_kept: bool) -> Param:
     storage = node.attrs.storage
-    raw = weight_store.of_storage(storage)
-    param = Param(node.attrs.name, node.type, 0, storage.id, raw, is_kept)
-    return param if is_read else without_spare_data(param)
+    raw = None if storage.is_missing else weight_store.of_storage(storage)
+    return Param(node.attrs.name, node.type, 0, storage.id, raw, is_kept, storage.is_missing)
 
 
 def check_params(graph: Graph) -> None:

@@ -60,21 +60,25 @@ class Made:
 def make_weights(
     graph: Graph, here: FormulaCompiler, there: FormulaCompiler | None = None
 ) -> dict[Node, Made]:
-    """All stored leaves of a graph, in bodies too, made `here`.
+    """All stored leaves of a graph, in bodies too, made `here`; those of missing params are absent.
 
     Recipes that a program carries are for the machine that runs it, if that is another one.
     """
     leaves = list(dict.fromkeys(leaves_of(graph, "stored")))
     lifted = [lift_sizes(leaf.attrs.value) for leaf in leaves]
-    jobs = []
-    for each in lifted:
-        weights = tuple(weight_store.of_storage(node.attrs.storage) for node in each.sources)
-        ids = tuple(node.attrs.storage.id for node in each.sources)
-        jobs.append(Job(_find_formula(each.graph, here), each.sizes, weights, ids))
+    jobs: dict[Node, Job] = {}
+    for leaf, each in zip(leaves, lifted, strict=True):
+        storages = [node.attrs.storage for node in each.sources]
+        if not any(storage.is_missing for storage in storages):
+            weights = tuple(weight_store.of_storage(storage) for storage in storages)
+            ids = tuple(storage.id for storage in storages)
+            jobs[leaf] = Job(_find_formula(each.graph, here), each.sizes, weights, ids)
+    weight_of = dict(zip(jobs, derive(list(jobs.values())), strict=True))
     made: dict[Node, Made] = {}
-    for leaf, each, job, weight in zip(leaves, lifted, jobs, derive(jobs), strict=True):
-        is_carried = there is not None and reads_params(leaf)
-        formula = _find_formula(each.graph, there) if there and is_carried else job.formula
+    for leaf, each in zip(leaves, lifted, strict=True):
+        compiler = there if there is not None and reads_params(leaf) else here
+        formula = _find_formula(each.graph, compiler)
+        weight = weight_of.get(leaf) or Weight.absent(leaf.type)
         made[leaf] = Made(weight, formula, each.sizes, each.sources)
     return made
 

@@ -106,7 +106,7 @@ def _fixed_type(node: Node, values: Mapping[str, int]) -> TensorType:
 
 
 def _array(node: Node, kind: TensorType, pattern: Array) -> Array:
-    if node.op.name in ("constant", "param"):
+    if node.op.name in ("constant", "param") and not node.attrs.storage.is_missing:
         array: Array = node.attrs.storage.array
         return array
     shape = tuple(evaluate(d, {}) for d in kind.shape)

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import GraphError
+import numpy as np
+
+from semel.errors import GraphError, InputError
 from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
 from semel.ir.expr import Variable
@@ -23,9 +25,10 @@ from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
 from semel.ir.late import substitute_nodes, with_counts
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import importing
-from semel.ops.attrs import StateAttrs
+from semel.ops.attrs import InputAttrs, ParamAttrs, StateAttrs
+from semel.runtime.buffer import as_array as exact_array
 from semel.tensor.body import check_closed
-from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift
+from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift, wrap
 from semel.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -61,16 +64,38 @@ class Graph:
 
     # ------------------------------------------------------------ what goes in
 
-    def input(self, name: str, shape: Any, dtype: DTypeLike = "float32") -> Tensor:
-        """A tensor that every run is given; a dim that is a string is a variable."""
+    def input(
+        self, name: str, shape: Any, dtype: DTypeLike = "float32", *, default: Any = None
+    ) -> Tensor:
+        """A tensor that every run is given; a dim that is a string is a variable.
+
+        A run that is not given it takes the `default`, a copy of which goes with the plan.
+        """
         self._check_free(name, "input")
-        self.inputs[name] = made = Tensor.input(name, self._shape(shape), dtype)
+        kind = TensorType(as_shape(self._shape(shape), "input"), as_dtype(dtype, "input"))
+        data = None if default is None else _default(name, kind, default)
+        self.inputs[name] = made = wrap(make_node("input", (), InputAttrs(name, kind, data)))
         return made
 
-    def param(self, name: str, data: Any, dtype: DTypeLike | None = None) -> Tensor:
-        """Data that may be replaced later, by name."""
+    def param(
+        self, name: str, data: Any = None, dtype: DTypeLike | None = None, *, shape: Any = None
+    ) -> Tensor:
+        """Data that may be replaced later, by name.
+
+        With a `shape` in the place of data it must be set before the first run.
+        """
         self._check_free(name, "param")
-        self.params[name] = made = Tensor.param(name, data, dtype)
+        if (data is None) == (shape is None):
+            raise GraphError(
+                "param", f"'{name}' must have either data, or a shape for data that is set later."
+            )
+        if data is not None:
+            made = Tensor.param(name, data, dtype)
+        else:
+            kind = TensorType(_numbers(name, shape), as_dtype(dtype or "float32", "param"))
+            storage = Storage.missing(kind.shape, kind.dtype.numpy)  # type: ignore[arg-type]
+            made = wrap(make_node("param", (), ParamAttrs(name, storage, kind)))
+        self.params[name] = made
         return made
 
     def constant(self, data: Any, dtype: DTypeLike | None = None) -> Tensor:
@@ -262,6 +287,22 @@ class Graph:
                     f"graph '{self.name}'",
                     f"{what} '{foreign[0]}' must be declared in it: it is of another graph.",
                 )
+
+
+def _default(name: str, kind: TensorType, given: Any) -> Storage:
+    """A copy of what an input is if nobody gives it; whether its shape fits is the op's to say."""
+    try:
+        array = exact_array(given, kind.dtype, f"input '{name}'")
+    except InputError as error:
+        raise GraphError("input", f"the default must be {kind}: {error}") from error
+    return Storage(np.array(array, order="C"))
+
+
+def _numbers(name: str, shape: Any) -> tuple[int, ...]:
+    found = as_shape(shape, "param")
+    if not all(isinstance(dim, int) for dim in found):
+        raise GraphError("param", f"the shape of '{name}' must be numbers, got {found}.")
+    return tuple(dim for dim in found if isinstance(dim, int))
 
 
 def _checked_name(name: Any, what: str) -> str:

@@ -53,14 +53,26 @@ _interned: WeakValueDictionary[Any, Node] = WeakValueDictionary()
 
 
 class Storage:
-    """The bytes of a constant: a sealed NumPy array, C-contiguous, identity by object."""
+    """The bytes of a constant: a sealed NumPy array, C-contiguous, identity by object.
 
-    __slots__ = ("__weakref__", "array", "id")
+    That of a param whose data is yet to be set has a shape and a dtype, and zeros that take no
+    memory and mean nothing: it `is_missing`.
+    """
+
+    __slots__ = ("__weakref__", "array", "id", "is_missing")
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array = np.asarray(array, order="C")  # keeps a 0-d array 0-d
         self.array.flags.writeable = False
         self.id = next(_ids)
+        self.is_missing = False
+
+    @classmethod
+    def missing(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Storage:
+        """The place of data that somebody sets before the first run."""
+        made = cls(np.zeros((), dtype))
+        made.array, made.is_missing = np.broadcast_to(made.array, shape), True
+        return made
 
     def __repr__(self) -> str:
         return f"storage{self.id}"

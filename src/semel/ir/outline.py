@@ -198,6 +198,7 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
     match name:
         case "constant" | "param":
             name, kind, rest = "data", "data", attrs.type
+            is_known = not attrs.storage.is_missing
         case "slice" if is_fixed:
             kind, rest = "starts", (attrs.sizes, attrs.steps)
         case "pad" if is_fixed:

@@ -154,18 +154,14 @@ def _format_node(
     words = [f"%{numbers[node]} = {node.op.name}"]
     words += [f"%{numbers[n]}" for n in node.inputs]
     match node.op.name:
-        case "input":
-            words.append(json.dumps(node.attrs.name))
         case "scalar":
             words.append(repr(node.attrs.value))
         case "constant":
             words.append(_format_storage(node.attrs.storage, storages))
-        case "param":
-            words += [json.dumps(node.attrs.name), _format_storage(node.attrs.storage, storages)]
-        case "state":
+        case "input" | "param" | "state":
             words.append(json.dumps(node.attrs.name))
-            if node.attrs.init is not None:
-                words.append(_format_storage(node.attrs.init, storages))
+            data = _data(node)
+            words += [] if data is None else [_format_storage(data, storages)]
         case _ if node.attrs is not None:
             words += _format_attrs(node.attrs, bodies)
     return f"{' '.join(words)} : {format_type(node.type)}{_format_data(node)}"
@@ -173,12 +169,21 @@ def _format_node(
 
 def _format_data(node: Node) -> str:
     """The values of a leaf that has some."""
+    data = _data(node)
+    return "" if data is None else _format_values(data)
+
+
+def _data(node: Node) -> Storage | None:
+    """What a leaf was given: a constant's data, a param's if it has some, a first value."""
+    attrs, found = node.attrs, None
     match node.op.name:
         case "constant" | "param":
-            return _format_values(node.attrs.storage)
-        case "state" if node.attrs.init is not None:
-            return _format_values(node.attrs.init)
-    return ""
+            found = attrs.storage
+        case "input":
+            found = attrs.default
+        case "state":
+            found = attrs.init
+    return None if found is None or found.is_missing else found
 
 
 def _format_storage(storage: Storage, storages: dict[Storage, int]) -> str:
@@ -390,15 +395,16 @@ class _Parser:
             return None
         name = json.loads(found["name"]) if found["name"] else ""
         match found["op"]:
-            case "input":
-                return kind(name, declared)
             case "scalar":
                 return kind(_number(found["scalar"] or ""), declared.dtype)
             case "constant":
                 return kind(self.storage(found, declared), declared)
+            case "param" if found["storage"] is None:
+                shape = tuple(int(evaluate(d, {})) for d in declared.shape)
+                return kind(name, Storage.missing(shape, declared.dtype.numpy), declared)
             case "param":
                 return kind(name, self.storage(found, declared), declared)
-            case "state":
+            case "input" | "state":
                 has_value = found["storage"] is not None
                 return kind(name, declared, self.storage(found, declared) if has_value else None)
             case _:

@@ -26,10 +26,11 @@ from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType
 
 @dataclass(frozen=True, slots=True)
 class InputAttrs:
-    """A tensor the caller passes at every run, known by `name`."""
+    """A tensor the caller passes at every run, known by `name`; if it does not, the `default`."""
 
     name: str
     type: TensorType
+    default: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import GraphError, InternalError
+from semel.errors import GraphError, InternalError, ParamError
+from semel.ir.expr import Variable
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import TensorType
@@ -40,7 +41,27 @@ def _infer_input(attrs: InputAttrs) -> TensorType:
     if not attrs.name:
         raise GraphError("input", f"needs a name, got {attrs.name!r} for {attrs.type}.")
     check_dims("input", attrs.type.shape)
+    if attrs.default is not None:
+        _check_default(attrs.name, attrs.type, attrs.default.array)
     return attrs.type
+
+
+def _check_default(name: str, kind: TensorType, array: Array) -> None:
+    """A default is of the input's type, for some values of the variables."""
+    found = f"{array.dtype} of shape {array.shape}"
+    if array.dtype != kind.dtype.numpy or array.ndim != kind.rank:
+        raise GraphError("input", f"the default of '{name}' must be {kind}, got {found}.")
+    values: dict[str, int] = {}
+    for dim, size in zip(kind.shape, array.shape, strict=True):
+        is_good = dim == size if isinstance(dim, int) else True
+        if isinstance(dim, Variable):
+            is_inside = dim.min <= size and (dim.max is None or size <= dim.max)
+            is_good = is_inside and values.setdefault(dim.name, size) == size
+        if not is_good:
+            raise GraphError(
+                "input",
+                f"the default of '{name}' must fit {kind}, got {found}: {dim} is not {size}.",
+            )
 
 
 def _infer_stored(attrs: ConstantAttrs | ParamAttrs) -> TensorType:
@@ -77,6 +98,8 @@ def _reference_input(node: Node, arrays: tuple[Array, ...], env: Mapping[str, in
 
 
 def _reference_stored(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
+    if node.attrs.storage.is_missing:
+        raise ParamError("evaluate", f"param '{node.attrs.name}' has no data yet.")
     array: Array = node.attrs.storage.array
     return array
 

@@ -62,10 +62,17 @@ class Calls:
         self._hold, self._state = engine.hold, engine.state
         self._fast: _FastCall | None = None
         self._copies = Copies()
+        self._defaults = engine.parts.program.defaults
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """One array, or a tuple in output order."""
+        """One array, or a tuple in output order. An input that is not given is its default."""
+        if self._defaults:
+            inputs = {**self._unbound_defaults(), **inputs}
         return self.run(inputs, self._copies)
+
+    def _unbound_defaults(self) -> dict[str, Array]:
+        slots = self._state.inputs
+        return {name: array for name, array in self._defaults.items() if not slots[name].is_bound}
 
     def run(
         self,

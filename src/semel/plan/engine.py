@@ -52,7 +52,8 @@ class Engine:
         #: What the plan does. Another one with the same rows may explain them better.
         self.program: Program = parts.program
         self.index = {v.variable.name: i for i, v in enumerate(parts.variables) if v.next is None}
-        self.state = PlanState(parts.variables, parts.input_io, parts.late, len(parts.states))
+        num_kept = len(parts.states) + bool(parts.program.params)
+        self.state = PlanState(parts.variables, parts.input_io, parts.late, num_kept)
         self.state.request_capacity = weakref.WeakMethod(self.ensure_capacity)
         self.hold = self.state.hold
         self.lock = self.hold.lock
@@ -63,6 +64,7 @@ class Engine:
         self.executable: Executable = link_program(parts.device, self._flatten())
         self.state.run = self.executable.state
         self.state.keep_all()
+        self._note_params()
         adopt_buffers(parts, self.state, self.writers)
         self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
         self.plain_enter = self._poisoned if "poison" in settings().debug else self.executable.call
@@ -321,9 +323,16 @@ class Engine:
             self.parts = replace(self.parts, program=program)
             if self.store is not None:
                 self.store.program = program
+            self._note_params()
             self.state.is_moving = False
         finally:
             self.check_moved()
+
+    def _note_params(self) -> None:
+        """Runs are refused natively as long as a param is missing, like those on invalid states."""
+        if self.parts.program.params:
+            is_missing = bool(self.parts.program.missing_params)
+            self.state.set_kept(len(self.parts.states), not is_missing)
 
     def place(self, index: int, memory: Memory) -> None:
         """Let a buffer that has a base lie where this memory begins, from the next run on."""

@@ -14,6 +14,7 @@ from semel.errors import (
     CustomFunctionError,
     InputError,
     InternalError,
+    ParamError,
     PlanError,
     SemelError,
     StateError,
@@ -85,8 +86,10 @@ def guard_error(parts: PlanParts, state: PlanState) -> SemelError:
 
 
 def written_error(parts: PlanParts, state: PlanState) -> PlanError | InputError:
-    """An input was not written for the pending values, or a state is invalid."""
+    """An input was not written for the pending values, a state is invalid, a param is missing."""
     i, dim = state.run.input_check
+    if i >= len(parts.input_io) + len(parts.states):
+        return missing_error(parts.program.missing_params)
     if i >= len(parts.input_io):
         return invalid_error(parts.states[i - len(parts.input_io)].name)
     io = parts.input_io[i]
@@ -101,6 +104,16 @@ def written_error(parts: PlanParts, state: PlanState) -> PlanError | InputError:
         f"must be written as {wanted} for these variables, it was written as {written}.",
         hint="Call copyin() with the new shape, or bind the variables it was written for.",
         shape=written,
+    )
+
+
+def missing_error(names: tuple[str, ...]) -> ParamError:
+    """A run wants params that nobody has set."""
+    return ParamError(
+        "plan",
+        f"params must be set before the first run; missing: {', '.join(names)}.",
+        hint="Use set_param(name, array), or set_params({...}) for several.",
+        params=names,
     )
 
 

@@ -89,6 +89,8 @@ class LinkedRows:
                 *(TableInput(io.name, io.type.shape) for io in parts.input_io),
                 # Of a state only whether it is valid, which is told like what was written.
                 *(TableInput(state.name, ()) for state in parts.states),
+                # And whether all params are there.
+                *([TableInput("params", ())] if parts.program.params else []),
             ),
             rows=tuple(self.rows),
             steps=tuple(self.table_steps),

@@ -3,14 +3,15 @@
     Program x {name: array}  --with_params-->  Program, and the weights that differ
 
 Everything is checked, and every affected weight is made, before anything changes. Recipes run
-again for exactly the values that read a given param. One that reads other params too needs their
+again for exactly the values that read a given param, and wait as long as they read one that was
+declared without data and is yet to be set. One that reads other params too needs their
 data: it is there if rows read it as it is, if its file is mapped, or if the plan was prepared with
 `keep_params=True`; otherwise those params must be set together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from semel.errors import InputError
 from semel.ir.graph import Storage, aligned_empty
 from semel.plan.derive import Job, derive
 from semel.plan.program import Program
-from semel.plan.weights import Param, Recipe, Weight, weight_store
+from semel.plan.weights import Param, Recipe, Weight, needed_params, weight_store
 from semel.runtime.buffer import as_array
 from semel.runtime.interop import is_immutable, is_mapped
 
@@ -35,7 +36,12 @@ def with_params(
             known = ", ".join(number) or "none"
             raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
     arrays = {number[name]: _checked(program.params[number[name]], a) for name, a in given.items()}
-    affected = [r for r in program.recipes if not arrays.keys().isdisjoint(r.params)]
+    missing = {i for i, p in enumerate(program.params) if p.is_missing} - arrays.keys()
+    affected = [
+        recipe
+        for recipe in program.recipes
+        if not arrays.keys().isdisjoint(recipe.params) and missing.isdisjoint(recipe.params)
+    ]
     for recipe in affected:
         _check_sources(program.params, recipe, arrays.keys())
     storages = {i: Storage(_owned(array)) for i, array in arrays.items()}
@@ -48,15 +54,19 @@ def with_params(
     values = list(program.values)
     for index, weight in made.items():
         values[index] = replace(values[index], weight=weight)
-    read_as_it_is = {r.sources[0] for r in program.recipes if r.formula is None}
-    params = tuple(
-        param if i in read_as_it_is else without_spare_data(param) for i, param in enumerate(params)
-    )
+    params = without_spare_data(params, program.recipes)
     return replace(program, values=tuple(values), params=params), made
 
 
-def without_spare_data(param: Param) -> Param:
-    """The param, and its data only if that was asked for or costs no memory."""
+def without_spare_data(params: tuple[Param, ...], recipes: Iterable[Recipe]) -> tuple[Param, ...]:
+    """The params, with data only where something needs it, it was asked for or costs no memory."""
+    needed = needed_params(params, recipes)
+    return tuple(
+        param if i in needed else _without_spare_data(param) for i, param in enumerate(params)
+    )
+
+
+def _without_spare_data(param: Param) -> Param:
     if param.raw is None or param.is_kept or is_mapped(param.raw.array):
         return param
     return replace(param, raw=None)
@@ -83,7 +93,7 @@ def _data(params: tuple[Param, ...], source: int | Weight) -> Weight:
 
 
 def _replaced(param: Param, id: int, weight: Weight) -> Param:
-    return replace(param, version=param.version + 1, id=id, raw=weight)
+    return replace(param, version=param.version + 1, id=id, raw=weight, is_missing=False)
 
 
 def _check_sources(params: tuple[Param, ...], recipe: Recipe, given: Any) -> None:

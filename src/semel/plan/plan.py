@@ -510,6 +510,10 @@ class ExecutionPlan:
         """The params by name: their types, and how often each was replaced (`version`)."""
         return param_table(self.program.params)
 
+    def missing_params(self) -> tuple[str, ...]:
+        """The params that were declared without data and must be set before the first run."""
+        return self._engine.parts.program.missing_params
+
     def set_param(self, name: str, array: Any) -> None:
         """Replace a param by a copy of `array`, of its type, from the next execute on.
 

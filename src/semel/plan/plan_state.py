@@ -33,7 +33,7 @@ class PlanState:
         variables: Sequence[PlanVariable],
         inputs: Sequence[PlanIO],
         late: Sequence[PlanVariable] = (),
-        num_states: int = 0,
+        num_kept: int = 0,
     ) -> None:
         self.hold = Hold()
         self.version = 0
@@ -56,7 +56,8 @@ class PlanState:
         for io in inputs:
             self.inputs[io.name] = InputKeeper(self, io, first)
             first += 1 + io.type.rank
-        self._first_kept, self._num_states = first, num_states
+        #: Words behind those of the inputs: one for each state, then one for all params.
+        self._first_kept, self._num_kept = first, num_kept
 
     def current_values(self) -> dict[str, int]:
         """The variables by name: bound ones, and those that the last good run found out."""
@@ -92,17 +93,17 @@ class PlanState:
         self.run.mark_dirty()
 
     def is_kept(self, number: int) -> bool:
-        """Whether a state is valid; the runner asks that at each bind."""
+        """Whether a state is valid, or all params are there; the runner asks that at each bind."""
         return bool(self.run.recorded[self._first_kept + number] == 1)
 
     def set_kept(self, number: int, is_kept: bool) -> None:
-        """A state is valid from now on, or not."""
+        """A state is valid from now on, or not; or all params are there."""
         self.run.recorded[self._first_kept + number] = 1 if is_kept else -1
         self.run.mark_dirty()
 
     def keep_all(self) -> None:
         """All states hold their first values."""
-        self.run.recorded[self._first_kept : self._first_kept + self._num_states] = 1
+        self.run.recorded[self._first_kept : self._first_kept + self._num_kept] = 1
 
     # ------------------------------------------------------------ values and shapes
 

@@ -24,7 +24,7 @@ from semel.ir.types import Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
-from semel.plan.weights import Formula, Param, Recipe, Weight, check_recipes
+from semel.plan.weights import Formula, Param, Recipe, Weight, check_recipes, needed_params
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
@@ -56,11 +56,15 @@ class ProgramValue:
 
 @dataclass(frozen=True, slots=True)
 class PlanIO:
-    """A named input or output: which value, and its symbolic type."""
+    """A named input or output: which value, and its symbolic type.
+
+    An input may have a `default`, for runs that are not given it.
+    """
 
     name: str
     index: int
     type: TensorType
+    default: Weight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,8 @@ class Program:
         """The distinct weights: those that rows read, and those that recipes may need again."""
         read = (value.weight for value in self.values)
         sources = (s for recipe in self.recipes for s in recipe.sources)
-        found = (*read, *(param.raw for param in self.params), *sources)
+        defaults = (io.default for io in self.inputs)
+        found = (*read, *(param.raw for param in self.params), *sources, *defaults)
         return tuple(dict.fromkeys(each for each in found if isinstance(each, Weight)))
 
     @property
@@ -227,9 +232,21 @@ class Program:
 
     @property
     def saved_weights(self) -> tuple[Weight, ...]:
-        """Those of a file: params that only their own file still holds are not among them."""
-        lent = {p.raw for p in self.params if not p.is_kept} - {v.weight for v in self.values}
-        return tuple(weight for weight in self.weights if weight not in lent)
+        """Those of a file: not what only the file of its params still holds, or what is absent."""
+        needed = needed_params(self.params, self.recipes)
+        spare = (p.raw for i, p in enumerate(self.params) if not p.is_kept and i not in needed)
+        lent = set(spare) - {value.weight for value in self.values}
+        return tuple(w for w in self.weights if w not in lent and not w.is_absent)
+
+    @property
+    def missing_params(self) -> tuple[str, ...]:
+        """The names of the params that must be set before a run."""
+        return tuple(param.name for param in self.params if param.is_missing)
+
+    @property
+    def defaults(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What inputs are, by name, in runs that are not given them."""
+        return {io.name: io.default.array for io in self.inputs if io.default is not None}
 
 
 def check_program(program: Program) -> None:

@@ -38,17 +38,30 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Weight:
-    """A sealed array, and where it lies on the devices that read it. Identity is the object's."""
+    """A sealed array, and where it lies on the devices that read it. Identity is the object's.
 
-    __slots__ = ("__weakref__", "_memory", "array")
+    One that `is_absent` follows from params that are yet to be set: it has a type and a place, and
+    no run reads it.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "array", "is_absent")
 
     def __init__(self, array: Array, memory: HostMemory | None = None) -> None:
         """`memory` are the array's bytes, if somebody has them as memory of the host."""
+        self.is_absent = False
         self.array = array
         self.array.flags.writeable = False
         self._memory: dict[str, Memory] = {}
         if memory is not None:
             self._memory[_HOST] = memory
+
+    @classmethod
+    def absent(cls, kind: TensorType) -> Weight:
+        """The place of a weight that cannot be made yet; it takes no memory that anyone touches."""
+        shape = tuple(int(dim) for dim in kind.shape)  # type: ignore[arg-type]
+        made = cls(np.broadcast_to(np.zeros((), kind.dtype.numpy), shape))
+        made.is_absent = True
+        return made
 
     def __repr__(self) -> str:
         return f"Weight({self.array.dtype}{list(self.array.shape)})"
@@ -68,6 +81,8 @@ class Weight:
 
     def _placed(self, device: Device) -> Memory:
         array = self.array
+        if self.is_absent:
+            return device.allocate(array.nbytes, mapped=True)
         is_large = array.nbytes >= ALIGNMENT_BYTES
         if device.is_host and is_large and array.flags.c_contiguous and array.flags.aligned:
             return HostMemory.over(array.reshape(-1).view(np.uint8))
@@ -135,6 +150,7 @@ class Param:
 
     `id` names the data. The data itself is `raw`, as long as something needs it: rows that read it
     as it is, or recipes of several sources that were asked for (`is_kept`) or whose file is mapped.
+    One that `is_missing` was declared without data, and nobody has set it yet.
     """
 
     name: str
@@ -143,6 +159,17 @@ class Param:
     id: Hashable = field(default_factory=object, repr=False)
     raw: Weight | None = field(default=None, repr=False)
     is_kept: bool = field(default=False, repr=False)
+    is_missing: bool = False
+
+
+def needed_params(params: Sequence[Param], recipes: Iterable[Recipe]) -> set[int]:
+    """The params whose data must be held: rows read it, or a recipe waits for another param."""
+    missing = {i for i, param in enumerate(params) if param.is_missing}
+    needed: set[int] = set()
+    for recipe in recipes:
+        if recipe.formula is None or not missing.isdisjoint(recipe.params):
+            needed.update(recipe.params)
+    return needed
 
 
 def check_recipes(program: Program) -> None:
@@ -155,6 +182,11 @@ def check_recipes(program: Program) -> None:
     for recipe in program.recipes:
         value = values[recipe.value]
         _check_recipe(value.name, value.type, program.params, recipe)
+        is_missing = any(program.params[i].is_missing for i in recipe.params)
+        if value.weight is None or value.weight.is_absent != is_missing:
+            raise PlanError(
+                value.name, "must have data unless a param that it is made of has none."
+            )
 
 
 def _check_recipe(name: str, kind: TensorType, params: Sequence[Param], recipe: Recipe) -> None:
@@ -219,7 +251,11 @@ class WeightStore:
     def of_storage(self, storage: Storage) -> Weight:
         """The data of a constant or a param as it is."""
         found = self.find(storage.id)
-        return found or self.add(storage.id, Weight(storage.array))
+        if found is None:
+            made = Weight(storage.array)
+            made.is_absent = storage.is_missing
+            found = self.add(storage.id, made)
+        return found
 
 
 weight_store = WeightStore()

@@ -220,7 +220,7 @@ def given_value(x: Tensor) -> Storage | None:
     """The elements a leaf was made with: those of params too, which may be replaced."""
     if x._node.op.name == "param":
         storage: Storage = x._node.attrs.storage
-        return storage
+        return None if storage.is_missing else storage
     return known_value(x)
 
 

@@ -171,7 +171,8 @@ def _eager() -> Callable[[Outline, Settings], Array]:
 def _compile_and_run(x: Tensor, where: str) -> Array:
     """For what has no outline: it is a plan, or an error."""
     graph, _ = with_counts(Graph((x._node,)))
-    leaves = (*graph.inputs, *graph.states)
+    params = (n for n in graph.nodes if n.op.name == "param" and n.attrs.storage.is_missing)
+    leaves = (*graph.inputs, *graph.states, *params)
     missing = [f"{n.op.name} '{n.attrs.name}': {n.type}" for n in leaves]
     bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
     missing += [f"variable '{v.name}'" for v in bound]

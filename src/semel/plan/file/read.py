@@ -244,8 +244,8 @@ def read_program(
     return Program(
         values=values,
         rows=decode_rows(record["rows"], _RowReader(file, device, kernels, make_plan)),
-        inputs=_read_io(record["inputs"], len(values), dim),
-        outputs=_read_io(record["outputs"], len(values), dim),
+        inputs=_read_io(record["inputs"], len(values), dim, weights),
+        outputs=_read_io(record["outputs"], len(values), dim, weights),
         results=tuple(as_index(i, len(values), "value") for i in as_list(record["results"])),
         kept=tuple(
             (as_text(name), as_index(index, len(values), "value"))
@@ -315,6 +315,8 @@ def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:
     weight = weights.read(record["offset"], kind)
     ids = _ints(record.get("ids", []))
     place = as_text(record["place"])
+    if weight is None and place == "param":
+        weight = Weight.absent(kind)  # if it may be is checked with its recipe
     return ProgramValue(as_text(record["name"]), kind, place, weight, first, last, ids)
 
 
@@ -326,6 +328,7 @@ def _read_param(record: Any, dim: DimReader, weights: _Weights) -> Param:
         as_int(record["version"]),
         raw=weights.read(record["offset"], kind),
         is_kept=bool(record["kept"]),
+        is_missing=bool(record["missing"]),
     )
 
 
@@ -369,13 +372,20 @@ def constant_bytes(file: PlanFile, offset: int, size: int) -> Bytes:
     return file.constants[offset:end]
 
 
-def _read_io(entries: Any, count: int, dim: DimReader) -> tuple[PlanIO, ...]:
+def _read_io(entries: Any, count: int, dim: DimReader, weights: _Weights) -> tuple[PlanIO, ...]:
     found: dict[str, PlanIO] = {}
-    for name, index, kind in (as_list(entry, 3) for entry in as_list(entries)):
-        io = PlanIO(as_text(name), as_index(index, count, "value"), decode_type(kind, dim))
+    for name, index, encoded, *given in map(as_list, as_list(entries)):
+        kind = decode_type(encoded, dim)
+        default = _read_default(kind, given, weights) if given else None
+        io = PlanIO(as_text(name), as_index(index, count, "value"), kind, default)
         if found.setdefault(io.name, io) is not io:
             raise GraphError("decode", f"names must be distinct, got '{io.name}' twice.")
     return tuple(found.values())
+
+
+def _read_default(kind: TensorType, given: list[Any], weights: _Weights) -> Weight | None:
+    place, sizes = as_list(given, 2)
+    return weights.read(as_int(place), TensorType(tuple(map(_size, as_list(sizes))), kind.dtype))
 
 
 def _read_state(entry: Any) -> ProgramState:

@@ -350,14 +350,14 @@ def _encode_program(
                 "place": value.place,
                 "type": encode_type(value.type, dim),
                 "life": [value.first, value.last],
-                "offset": None if value.weight is None else offsets[value.weight],
+                "offset": None if value.weight is None else offsets.get(value.weight),
                 **({"ids": list(value.node_ids)} if with_ids and value.node_ids else {}),
             }
             for value in program.values
         ],
         "rows": [row.encode(to) for row in program.rows],
-        "inputs": [_encode_io(io, dim) for io in program.inputs],
-        "outputs": [_encode_io(io, dim) for io in program.outputs],
+        "inputs": [_encode_io(io, dim, offsets) for io in program.inputs],
+        "outputs": [_encode_io(io, dim, offsets) for io in program.outputs],
         "results": list(program.results),
         "kept": [list(io) for io in program.kept],
         "guards": [[dim(expr), message] for expr, message in program.guards],
@@ -399,6 +399,7 @@ def _encode_params(
                 "type": encode_type(param.type, dim),
                 "version": param.version,
                 "kept": param.is_kept,
+                "missing": param.is_missing,
                 "offset": None if param.raw is None else offsets.get(param.raw),
             }
             for param in program.params
@@ -423,8 +424,11 @@ def _encode_params(
     }
 
 
-def _encode_io(io: PlanIO, dim: DimWriter) -> list[Any]:
-    return [io.name, io.index, encode_type(io.type, dim)]
+def _encode_io(io: PlanIO, dim: DimWriter, offsets: Mapping[Weight, int]) -> list[Any]:
+    if io.default is None:
+        return [io.name, io.index, encode_type(io.type, dim)]
+    place = [offsets[io.default], list(io.default.array.shape)]
+    return [io.name, io.index, encode_type(io.type, dim), *place]
 
 
 def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[str, Any]:
