@@ -58,7 +58,7 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
-from semel.plan.states import PlanStates, copy_states
+from semel.plan.states import PlanStates, follow_states
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
 from semel.plan.tree import as_it_is, map_rows, walk
@@ -537,14 +537,15 @@ class ExecutionPlan:
         """A plan of its own over the same kernels and constants, which may run at the same time.
 
         It starts with copies of the inputs and of its states, and with the same variables; its
-        outputs are void until it runs. In a plan built by hand, buffers that are neither written
-        nor declared as inputs count as constants and are shared.
+        outputs are void until it runs. What neither side writes of large states exists once. In a
+        plan built by hand, buffers that are neither written nor declared as inputs count as
+        constants and are shared.
         """
         given = take_threads("clone", threads)
         self._engine.state.check_alive()
         wanted = self._engine.parts.threads if given is None else given
         made = (
-            self._again(wanted, self._engine.store.again())
+            self._again(wanted, self._engine.store.fork())
             if self._engine.store
             else self._fork(wanted)
         )
@@ -589,7 +590,7 @@ class ExecutionPlan:
                 self._engine.parts.buffers[keeper.index].put(array)
                 self._engine.state.inputs[name].record(shape)
         self._engine.set_values(values)
-        copy_states(source._engine, self._engine)
+        follow_states(source._engine, self._engine)
         self._engine.state.run.set_marks(dict(enumerate(source._engine.state.run.marks)))
         self.compile_count = source.compile_count
 

@@ -52,6 +52,19 @@ class StateInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StateMemory:
+    """What the states of a plan take. Room is reserved, and taken page by page as rows are written.
+
+    `own_bytes` are the plan's alone; `shared_bytes` it has in common with its clones, which share
+    what none of them has written since.
+    """
+
+    reserved_bytes: int
+    own_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """States as they were at one moment: their valid elements, and the cursors.
 
@@ -127,6 +140,15 @@ class PlanStates(Mapping[str, StateInfo]):
     def cursors(self) -> dict[str, int]:
         """Where the next run appends, by the names of the cursors."""
         return self._engine.state.held_values()
+
+    @property
+    def memory(self) -> StateMemory:
+        """What all states together take now."""
+        store = self._engine.store
+        if store is None:  # a plan built by hand has none
+            return StateMemory(0, 0, 0)
+        memory = store.states
+        return StateMemory(memory.size_bytes, memory.own_bytes, memory.shared_bytes)
 
     # ------------------------------------------------------------ contents
 
@@ -343,13 +365,24 @@ def put_first_value(engine: Engine, state: ProgramState) -> None:
         buffer.memory.fill(0, buffer.offset, buffer.offset + buffer.capacity_bytes)
 
 
-def copy_states(source: Engine, to: Engine) -> None:
-    """Let a plan of the same program go on from where another one is."""
+def follow_states(source: Engine, to: Engine) -> None:
+    """Let a plan whose memory is a fork of another one's go on from where that is."""
     for number, state in enumerate(source.parts.states):
-        buffer = current_buffer(source, state)
-        current_buffer(to, state).put(buffer.peek(_shape(buffer.type)))
+        if state.other is not None and current_buffer(source, state) is not _first(source, state):
+            _exchange(to, state.index, state.other)
         to.state.set_kept(number, is_valid(source, number))
     to.state.set_held(source.state.held_values())
+
+
+def _first(engine: Engine, state: ProgramState) -> Buffer:
+    return engine.parts.buffers[state.index]
+
+
+def _exchange(engine: Engine, one: int, other: int) -> None:
+    """Let two buffers change places, as a run that succeeds does."""
+    bases, buffers = engine.linked.bases, engine.parts.buffers
+    engine.state.run.set_base(bases[one], buffers[other].address)
+    engine.state.run.set_base(bases[other], buffers[one].address)
 
 
 def _shape(kind: TensorType) -> tuple[int, ...]:

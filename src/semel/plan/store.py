@@ -155,26 +155,40 @@ class ProgramStore:
     """The memory of one plan of a compiled program, and a buffer for each of its values."""
 
     def __init__(
-        self, program: Program, capacities: Mapping[str, int], options: StoreOptions
+        self,
+        program: Program,
+        capacities: Mapping[str, int],
+        options: StoreOptions,
+        states: Memory | None = None,
     ) -> None:
         self.program, self.options = program, options
         self._device = find_device(program.device)
         self.capacities = dict(capacities)
         layout = self._layout(capacities)
         layout.check_limit(options.memory_limit)
-        self.states = self._device.allocate(layout.state_bytes, mapped=layout.state_bytes > 0)
+        #: Never moves. Pages cost nothing before a run writes there: room is a reservation.
+        self.states = states or self._device.allocate(
+            layout.state_bytes, mapped=layout.state_bytes > 0
+        )
         self._allocate(layout)
         self.buffers = tuple(
             Buffer.window(*self._where(i), value.type, program.device)
             for i, value in enumerate(program.values)
         )
-        for i, value in enumerate(program.values):
+        if states is None:
+            self._put_first_values(layout)
+
+    def _put_first_values(self, layout: Layout) -> None:
+        for i, value in enumerate(self.program.values):
             if value.place == "state" and value.weight is not None:
                 self.states.copy_in(layout.offsets[i], value.weight.array)
 
-    def again(self) -> ProgramStore:
-        """As much memory for another plan."""
-        return ProgramStore(self.program, self.capacities, self.options)
+    def fork(self) -> ProgramStore:
+        """As much memory for another plan; what states hold is there too, and shared if it can be.
+
+        Nobody writes to states meanwhile.
+        """
+        return ProgramStore(self.program, self.capacities, self.options, self.states.fork())
 
     def _layout(self, capacities: Mapping[str, int]) -> Layout:
         _check_capacities(self.program, capacities)

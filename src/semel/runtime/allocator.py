@@ -5,8 +5,9 @@
 Every block starts on a cache line, is zeroed, is never smaller than a line and has a
 line of slack after its end, so that a vector load that starts inside stays inside. Large
 blocks are anonymous mappings: pages cost nothing until they are touched, and `discard` gives
-them back while the address stays valid. `counters()` says what is held: a block counts until
-it is released or dropped.
+them back while the address stays valid. `fork` makes a block that shares the pages which neither
+side writes (`semel.runtime.pages`). `counters()` says what is held: a block counts until it is
+released or dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import itertools
 import mmap
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
 from semel.runtime.memory import Bytes
+from semel.runtime.pages import BLOCK_BYTES, PAGE_BYTES, Pages, Unshareable, written_bytes
 from semel.runtime.words import address_of
 
 ALIGNMENT_BYTES = 64
@@ -83,14 +85,22 @@ class HostMemory:
 
     is_host = True
 
-    __slots__ = ("__weakref__", "_counted_bytes", "_holders", "_map", "bytes", "id", "size_bytes")
+    __slots__ = (
+        "__weakref__",
+        "_counted_bytes",
+        "_holders",
+        "_map",
+        "_pages",
+        "bytes",
+        "id",
+        "size_bytes",
+    )
+
+    _map: mmap.mmap | None  #: if it is a mapping of its own
+    _pages: Pages | None  #: once it was forked
 
     def __init__(self, size_bytes: int, *, mapped: bool = False) -> None:
-        self.id = next(_ids)
-        self.size_bytes = size_bytes
-        self._counted_bytes = 0
-        self._holders: dict[int, weakref.ref[Any]] = {}
-        self._map: mmap.mmap | None = None
+        self._begin(size_bytes)
         whole = max(size_bytes, ALIGNMENT_BYTES) + SLACK_BYTES
         check_free(whole)
         try:
@@ -108,6 +118,12 @@ class HostMemory:
         self._counted_bytes = whole
         _ledger.add(whole)
 
+    def _begin(self, size_bytes: int) -> None:
+        """A block that has no bytes yet."""
+        self.id, self.size_bytes, self._counted_bytes = next(_ids), size_bytes, 0
+        self._holders: dict[int, weakref.ref[Any]] = {}
+        self._map = self._pages = None
+
     @staticmethod
     def over(array: Bytes) -> HostMemory:
         """Bytes that somebody else made: part of a mapped file, a caller's array.
@@ -116,8 +132,7 @@ class HostMemory:
         address that suits the elements will do.
         """
         memory = HostMemory.__new__(HostMemory)
-        memory.id, memory.size_bytes, memory._map = next(_ids), array.size, None
-        memory._counted_bytes, memory._holders = 0, {}
+        memory._begin(array.size)
         memory.bytes = array
         return memory
 
@@ -142,7 +157,15 @@ class HostMemory:
         return self.view(offset, size_bytes)
 
     def fill(self, byte: int, start: int = 0, end: int | None = None) -> None:
-        self.bytes[start:end] = byte
+        """Let every byte in [start, end) be `byte`; whole pages of zeros take no memory."""
+        last = self.bytes.size if end is None else end
+        if byte == 0 and self._map is not None:
+            first, behind = self._whole_pages(start, last)
+            if first < behind:
+                self.discard(first, behind)
+                self.bytes[start:first] = 0
+                start = behind
+        self.bytes[start:last] = byte
 
     def seal(self) -> None:
         self.bytes.flags.writeable = False
@@ -151,6 +174,40 @@ class HostMemory:
         made = allocate(self.size_bytes)
         made.bytes[: self.size_bytes] = self.bytes[: self.size_bytes]
         return made
+
+    def fork(self) -> HostMemory:
+        """Like `duplicate`, but pages that neither side writes exist once.
+
+        That pays from a few pages on; where the system does not allow it, what is not zero is
+        copied. The address stays what it is.
+        """
+        if self._map is None or self.size_bytes < BLOCK_BYTES:
+            return self.duplicate()
+        try:
+            made = self._again()
+            self._forked().fork(made._forked())
+        except Unshareable:
+            made = self._again()
+            _copy_filled(self.bytes, made.bytes)
+        return made
+
+    def _again(self) -> Self:
+        return type(self)(self.size_bytes, mapped=True)
+
+    def _forked(self) -> Pages:
+        if self._pages is None:
+            assert self._map is not None  # asked of mapped blocks only
+            self._pages = Pages(self._map, self.bytes)
+        return self._pages
+
+    @property
+    def own_bytes(self) -> int:
+        found = written_bytes(self.address, self.bytes.size) if self._map is not None else None
+        return self.bytes.size if found is None else found
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0 if self._pages is None else self._pages.shared_bytes
 
     def pin(self) -> object:
         return self.bytes
@@ -174,16 +231,26 @@ class HostMemory:
 
         Only blocks that are mappings of their own can do that.
         """
-        if self._map is not None:
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-            last = len(self._map) if end is None else end // mmap.PAGESIZE * mmap.PAGESIZE
-            if first < last:
-                self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if self._map is None:
+            return
+        first, last = self._whole_pages(start, len(self._map) if end is None else end)
+        if first >= last:
+            return
+        if self._pages is None:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        else:
+            self._pages.clear(first, last)
+
+    def _whole_pages(self, start: int, end: int) -> tuple[int, int]:
+        """The part of [start, end) that can be given back."""
+        grain = PAGE_BYTES if self._pages is None else BLOCK_BYTES
+        is_last = end >= self.bytes.size
+        return -(-start // grain) * grain, end if is_last else end // grain * grain
 
     def release(self) -> None:
         """Drop the block; its pages go back once no array views them."""
         self.bytes = np.empty(0, np.uint8)
-        self._map = None
+        self._map = self._pages = None
         self._uncount()
 
     def _uncount(self) -> None:
@@ -205,8 +272,7 @@ class LentMemory(HostMemory):
     __slots__ = ("array",)
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.id, self.size_bytes, self._map = next(_ids), array.nbytes, None
-        self._counted_bytes, self._holders = 0, {}
+        self._begin(array.nbytes)
         self.array = array
 
     @property
@@ -216,6 +282,14 @@ class LentMemory(HostMemory):
     @bytes.setter
     def bytes(self, value: Bytes) -> None:
         self.array = value
+
+
+def _copy_filled(source: Bytes, to: Bytes) -> None:
+    """Copy what is not zero into zeros."""
+    for start in range(0, source.size, BLOCK_BYTES):
+        block = source[start : start + BLOCK_BYTES]
+        if block.any():
+            to[start : start + BLOCK_BYTES] = block
 
 
 def allocate(size_bytes: int, *, mapped: bool = False) -> HostMemory:

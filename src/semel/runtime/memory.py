@@ -60,6 +60,17 @@ class Memory(Protocol):
     def duplicate(self) -> Memory:
         """Another block of this size on the same device, with the same contents."""
 
+    def fork(self) -> Memory:
+        """The same, where the two may share what neither of them writes."""
+
+    @property
+    def own_bytes(self) -> int:
+        """What it takes by itself now: less than its size where pages come as they are written."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """What it takes together with the blocks that it was forked from, or to."""
+
     def pin(self) -> object:
         """While the result is held, the bytes stay where they are, whoever releases the block."""
 

@@ -22,12 +22,12 @@ import mmap
 import os
 import sys
 from collections import deque
-from functools import cache
 from typing import Any
 
 from semel.errors import DeviceError
 from semel.locks import make_lock
 from semel.runtime.freed import when_freed
+from semel.runtime.libc import FAILED, MAP_FIXED, libc
 
 SLAB_BYTES = 2 << 20
 
@@ -35,9 +35,7 @@ _PAGE = mmap.PAGESIZE
 _PROT_NONE = 0
 _WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
-_MAP_FIXED = 0x10  # the same on every architecture that we have; `mmap` does not name it
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_FAILED = ctypes.c_void_p(-1).value
 _HINT = "Drop plans that are not needed, or raise the limit vm.max_map_count."
 
 
@@ -202,34 +200,23 @@ class _Slab:
         self._free = runs
 
     def unmap(self) -> None:
-        _libc().munmap(self.base, self.size)
+        libc().munmap(self.base, self.size)
 
 
 # ---------------------------------------------------------------------- system calls
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    libc.mmap.restype = pointer
-    libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_long]
-    libc.mprotect.argtypes = [pointer, size, number]
-    libc.munmap.argtypes = [pointer, size]
-    return libc
-
-
 def _map(address: int, nbytes: int) -> int:
     """Pages that nobody can touch: at `address`, in place of what is there, or anywhere if 0."""
-    flags = _RESERVED | (_MAP_FIXED if address else 0)
-    found = _libc().mmap(address or None, nbytes, _PROT_NONE, flags, -1, 0)
-    if found == _FAILED:
+    flags = _RESERVED | (MAP_FIXED if address else 0)
+    found = libc().mmap(address or None, nbytes, _PROT_NONE, flags, -1, 0)
+    if found == FAILED:
         raise _refused("mmap", nbytes)
     return int(found)
 
 
 def _protect(address: int, nbytes: int, how: int) -> None:
-    if _libc().mprotect(address, nbytes, how) != 0:
+    if libc().mprotect(address, nbytes, how) != 0:
         raise _refused("mprotect", nbytes)
 
 
