@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError, InputError
+from semel.graph.random import first_counter, run_key
 from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
 from semel.ir.expr import Variable
@@ -112,6 +113,13 @@ class Graph:
         leaf = make_node("state", (), StateAttrs(name, kind, first))
         self.states[name] = made = State.of(self, leaf)
         return made
+
+    def random_key(self, name: str, seed: int = 0) -> Tensor:
+        """A key for random ops, another one in each run; the same seed gives the same keys.
+
+        It comes from a state of that name, which goes on when a run succeeds.
+        """
+        return run_key(self.state(name, (2,), "uint32", init=first_counter(seed)))
 
     def cursor(self, name: str, capacity: int) -> Cursor:
         """A cursor of that name, for states that do not grow in step with the others."""

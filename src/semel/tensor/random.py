@@ -64,11 +64,11 @@ class KeySequence:
         """The two words of the next key."""
         with self._lock:
             state = self._seed + next(self._counter) * 0x9E3779B97F4A7C15
-        mixed = _mix(state & 0xFFFFFFFFFFFFFFFF)
+        mixed = mix(state & 0xFFFFFFFFFFFFFFFF)
         return mixed & 0xFFFFFFFF, mixed >> 32
 
 
-def _mix(state: int) -> int:
+def mix(state: int) -> int:
     """A bijection on 64 bits that sends neighbours far apart (the finaliser of SplitMix64)."""
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     state = (state ^ (state >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
