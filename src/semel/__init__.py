@@ -12,6 +12,7 @@ from semel.config import set_num_threads
 from semel.errors import (
     BusyError,
     CacheError,
+    CancelledError,
     CodecError,
     CompileError,
     CustomFunctionError,
@@ -224,6 +225,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "BusyError",
     "CacheError",
     "CachedKernel",
+    "CancelledError",
     "CodecError",
     "CompileError",
     "CompiledGraph",

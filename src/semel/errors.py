@@ -15,6 +15,7 @@
           StaleError          the contents are gone: never computed, failed, or overwritten
           ReleasedError       its memory was given back
           TimedOutError       something was waited for that did not come in time
+          CancelledError      a run was ended by `cancel()`
           CustomFunctionError a custom function raised, or is called wrongly
           PlanFileError       a plan file is damaged, too new, or made for another machine
         CodecError            encoded bytes are damaged, or do not fit
@@ -134,6 +135,10 @@ class ReleasedError(PlanError):
 
 class TimedOutError(PlanError):
     """What was waited for did not come in time; the message names it, and where it stands."""
+
+
+class CancelledError(PlanError):
+    """Somebody called `cancel()`. Fields: `step`, before which the run ended, and `num_steps`."""
 
 
 class CustomFunctionError(PlanError):

@@ -101,6 +101,25 @@ def test_a_reader_may_return_nothing() -> None:
     assert plan._engine.state.run.generation == before + 3
 
 
+def test_a_reader_that_refuses_leaves_inputs_and_variables_as_they_were() -> None:
+    plan = pair()
+    is_good = [True]
+
+    class Picky(Copies):
+        def check(self, engine: Engine) -> None:
+            if not is_good[0]:
+                raise InputError("reader", "cannot read that.")
+
+    calls_of(plan).run({"x": X, "y": X}, Picky())
+    is_good[0] = False
+    for size in (8, 3):
+        with pytest.raises(InputError, match="cannot read that"):
+            calls_of(plan).run({"x": X[:size] + 1, "y": X[:size]}, Picky())
+        plan.execute()
+        np.testing.assert_array_equal(plan.output_buffers[0].numpy(), X + X)
+        assert plan.variables == {"n": 8}
+
+
 # ---------------------------------------------------------------- variables
 
 

@@ -64,6 +64,7 @@ REFUSED: dict[str, Attempt] = {
     "clone": lambda p: p.clone(),
     "direct_call": lambda p: p.direct_call(["x"]),
     "execute": lambda p: p.execute(),
+    "execute_limited": lambda p: p.execute_limited(timeout=9),
     "execute_profiled": lambda p: p.execute_profiled(limits=False),
     "execute_with_vars": lambda p: p.execute_with_vars(n=2),
     "execute_with_vars_profiled": lambda p: p.execute_with_vars_profiled(n=2),
@@ -94,6 +95,7 @@ READ: dict[str, Attempt] = {
     "kept": lambda p: p.kept,
     "kernels": lambda p: p.kernels,
     "memory": lambda p: p.memory,
+    "missing_params": lambda p: p.missing_params(),
     "num_outputs": lambda p: p.num_outputs,
     "op_dependencies": lambda p: p.op_dependencies,
     "op_levels": lambda p: p.op_levels,
@@ -115,6 +117,7 @@ READ: dict[str, Attempt] = {
     "target": lambda p: p.target,
     "threads": lambda p: p.threads,
     "variables": lambda p: p.variables,
+    "without_value": lambda p: p.without_value(["x"]),
 }
 
 BUFFER_REFUSED: dict[str, Callable[[Buffer], Any]] = {
@@ -147,7 +150,8 @@ def _members(kind: type) -> set[str]:
 
 
 def test_every_member_of_a_plan_is_in_a_table() -> None:
-    assert _members(ExecutionPlan) | {"__call__"} == {*REFUSED, *READ}
+    ends = {"cancel"}  # what is under way: tests/plan/test_limits.py
+    assert _members(ExecutionPlan) | {"__call__"} == {*REFUSED, *READ, *ends}
 
 
 def test_every_member_of_a_buffer_is_in_a_table() -> None:

@@ -10,7 +10,8 @@ only while nothing is published, so that whoever moves the word owns a chunk of 
 is now, however late it comes. If nobody comes, the caller does everything: nothing here can
 deadlock. Control steps decide where the walk goes on: a loop's two ends, a branch, a jump, and
 a rebind, which takes sizes from memory. Only the end of a loop goes back, and it looks at the
-clock: every loop can be interrupted.
+clock: every loop can be interrupted. Before each step one word says whether somebody wants the run
+to come back, or to look at the clock every time, since it has a limit.
 
 Invariants: a worker touches a plan's memory only between accepting a lane (mailbox = lane | 1)
 and clearing that lane's TAKEN; a run ends after every lane is back. Every wait spins for a
@@ -56,6 +57,8 @@ def emit_runner(arch: str) -> str:
         "@NO_CLAIM": str(abi.NO_CLAIM),
         "@ONLY_MOVED": str(abi.ONLY_MOVED),
         "@STOP": str(abi.STOP),
+        "@HAS_LIMIT": str(abi.HAS_LIMIT),
+        "@COME_BACK": str(abi.COME_BACK),
         "@MASK_BYTES": str(abi.MASK_WORDS * abi.WORD_BYTES),
         "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }

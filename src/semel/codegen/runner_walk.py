@@ -134,15 +134,32 @@ entry:
   %num_steps = word %h.Header.NUM_STEPS
   %lane = pointer %h.Header.LANES
   %deadline = word %h.Header.DEADLINE
+  %asking = at %h.Header.ASKED
   br label %head
 head:
   %i = phi i64 [ %start, %entry ], [ %to, %next ]
   %left = icmp slt i64 %i, %num_steps
   br i1 %left, label %step, label %finished
 step:
+  %asked = atomic %asking monotonic
+  %i1 = add i64 %i, 1
+  %is_asked = icmp ne i64 %asked, 0
+  br i1 %is_asked, label %limited, label %begin
+limited:
+  %is_wanted = icmp eq i64 %asked, @COME_BACK
+  br i1 %is_wanted, label %stopped, label %look
+look:
+  %until = word %h.Header.UNTIL
+  %time = call i64 @ticks()
+  %overtime = sub i64 %time, %until
+  %is_over = icmp sgt i64 %overtime, 0
+  br i1 %is_over, label %stopped, label %begin
+stopped:
+  set %h.Header.PARKED = %i1
+  ret i64 @Code.AGAIN
+begin:
   %word = shl i64 %i, 3
   %st = getelementptr i64, ptr %steps, i64 %word
-  %i1 = add i64 %i, 1
   %shared = word %st.Step.SHARED
   %is_shared = icmp ne i64 %shared, 0
   br i1 %is_shared, label %large, label %small
@@ -339,6 +356,12 @@ fresh:
 taken:
   ret i64 @Code.BUSY
 mine:
+  ; What somebody wanted of an earlier run is over with it.
+  %limit = word %h.Header.UNTIL
+  %has_limit = icmp ne i64 %limit, 0
+  %asked = select i1 %has_limit, i64 @HAS_LIMIT, i64 0
+  %asking = at %h.Header.ASKED
+  atomic %asking = %asked monotonic
   %dirty = word %h.Header.DIRTY
   %is_dirty = icmp ne i64 %dirty, 0
   br i1 %is_dirty, label %bind, label %ready

@@ -28,6 +28,8 @@ WORKER_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
 ONLY_MOVED = 2  #: the dirty word if bases moved and nothing else changed
+HAS_LIMIT = 1  #: the asked word of a run that looks at the clock before each step
+COME_BACK = 2  #: ... and of one that comes back before the next
 NO_CLAIM = -1  #: the claim word while no step is published
 STOP = -1  #: in a mailbox: the worker ends
 MASK_WORDS = 16  #: CPUs that a worker's affinity can name, in words
@@ -130,6 +132,8 @@ class Header(IntEnum):
     NUM_HELD = 69
     FLIPS = 70  # pairs of bases that change places
     NUM_FLIPS = 71
+    ASKED = 72  # 0, HAS_LIMIT, or COME_BACK, which others write: what holds before the next step
+    UNTIL = 73  # the tick from which on a run comes back before its next step; 0: no limit
 
 
 class Row(IntEnum):

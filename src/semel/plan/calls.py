@@ -18,6 +18,7 @@ import numpy as np
 from semel.errors import InputError
 from semel.plan.engine import Engine
 from semel.plan.errors import arity_error, as_value, names_error
+from semel.plan.limits import RunLimits
 from semel.plan.readers import Copies, Reader
 from semel.runtime.buffer import Array, as_array
 
@@ -79,6 +80,7 @@ class Calls:
         arrays: Mapping[str, Any],
         reader: Reader[R],
         values: Mapping[str, int] | None = None,
+        limits: RunLimits | None = None,
         *,
         sticky: bool = False,
         accept: Callable[[Mapping[str, Any]], Mapping[str, Array]] | None = None,
@@ -90,15 +92,18 @@ class Calls:
         variables stay as they are. What is not like the last time goes through `accept` first,
         which gives arrays of the inputs' dtypes or raises.
         """
-        result = self._hold.alone(self._again, arrays, reader, values)
+        run = self._engine.run if limits is None else limits.begin(self._engine)
+        result = self._hold.alone(self._again, arrays, reader, values, run)
         if result is _UNLIKE:
             # Before the plan is held: an array may come from a buffer of this plan.
             checked = self._as_arrays(arrays) if accept is None else accept(arrays)
-            result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky)
+            result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky, run)
         return result  # type: ignore[no-any-return]  # what the reader returned
 
-    def slots(self, arrays: Sequence[Any], reader: Reader[R]) -> R:
+    def slots(self, arrays: Sequence[Any], reader: Reader[R], limits: RunLimits | None = None) -> R:
         """Like `run`, with the arrays in the order of the inputs that are not bound."""
+        if limits is not None:
+            return self.run(self._named(arrays), reader, None, limits)
         engine = self._engine
         with engine.lock:  # `Hold.alone`, in place to save the calls
             hold = engine.hold
@@ -120,7 +125,11 @@ class Calls:
     # ------------------------------------------------------------ the short way
 
     def _again(
-        self, arrays: Mapping[str, Any], reader: Reader[Any], values: Mapping[str, int] | None
+        self,
+        arrays: Mapping[str, Any],
+        reader: Reader[Any],
+        values: Mapping[str, int] | None,
+        run: Callable[[], None],
     ) -> Any:
         """Run if all is as in the last call but the numbers."""
         fast = self._fast
@@ -141,7 +150,7 @@ class Calls:
             reader.check(self._engine)
         for name, array in arrays.items():
             slots[name][0][...] = array
-        self._engine.run()
+        run()
         return fast.prepare(reader, self._engine)() if read is None else read()
 
     def _again_in_order(self, arrays: Sequence[Any], reader: Reader[Any]) -> Any:
@@ -188,6 +197,7 @@ class Calls:
         reader: Reader[Any],
         given: Mapping[str, int],
         sticky: bool,
+        run: Callable[[], None],
     ) -> Any:
         """Check names, solve variables, grow if needed, then run and remember."""
         engine, slots = self._engine, self._state.inputs
@@ -195,8 +205,7 @@ class Calls:
         shapes = {name: array.shape for name, array in arrays.items()}
         values = self._variables({**self._shapes_beside(arrays, sticky), **shapes}, given)
         engine.ensure_capacity(values)
-        self._commit_shapes(shapes, values)
-        reader.check(engine)
+        self._commit_shapes(shapes, values, reader)
         try:
             for name, array in arrays.items():
                 engine.parts.buffers[slots[name].index].put(array)
@@ -204,7 +213,7 @@ class Calls:
             for name in arrays:
                 slots[name].forget()
             raise
-        engine.run()
+        run()
         if not engine.parts.device.is_host:
             return reader.prepare(engine)()
         fast = self._remember(arrays, given)
@@ -239,10 +248,13 @@ class Calls:
         return found
 
     def _commit_shapes(
-        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, int],
+        reader: Reader[Any],
     ) -> None:
         """Take over written shapes and variables together, or neither."""
-        recorded = self._state.run.recorded
+        recorded, known = self._state.run.recorded, self._state.bound_values()
         before = recorded.copy()
         try:
             for name, shape in shapes.items():
@@ -251,9 +263,12 @@ class Calls:
                 self._engine.bind(values)
             if self._state.run.is_dirty:
                 self._engine.commit()
+            reader.check(self._engine)
         except BaseException:
             recorded[:] = before
-            self._state.run.mark_dirty()  # the runner may have taken the values over
+            # The runner may have taken the values over.
+            mine = values.keys() & self._engine.index.keys()
+            self._engine.set_values({name: known[name] for name in mine if name in known})
             raise
 
     def _remember(self, arrays: Mapping[str, Array], values: Mapping[str, int]) -> _FastCall:

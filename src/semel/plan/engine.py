@@ -24,13 +24,15 @@ from semel.plan.adopt import adopt_buffers
 from semel.plan.bindings import Bindings
 from semel.plan.errors import as_value
 from semel.plan.lanes import is_laned
+from semel.plan.limits import TimeLimit
 from semel.plan.link import link_rows
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.plan_state import PlanState
 from semel.plan.program import WEIGHTS, PlanIO, Program
 from semel.plan.release import passing_ranges
 from semel.plan.report.told import tell_growth
-from semel.plan.resolve import INTERRUPTED, resolve_code
+from semel.plan.resolve import INTERRUPTED, check_limits, resolve_code
+from semel.plan.rows import PreparedWait
 from semel.plan.split import link_lanes
 from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
@@ -60,6 +62,8 @@ class Engine:
         self.growths = 0
         named = {io.index for io in parts.input_io} | set(parts.outputs) if store is None else ()
         self._lowest = min((parts.buffers[i].address for i in named), default=0)
+        #: Of the run that is under way, if its time is limited.
+        self.limit: TimeLimit | None = None
         self._failures = 0  # runs that were begun and did not end well, as far as states know
         self.executable: Executable = link_program(parts.device, self._flatten())
         self.state.run = self.executable.state
@@ -99,6 +103,23 @@ class Engine:
             self.abandon()
             raise
 
+    def run_within(self, limit: TimeLimit) -> None:
+        """One run that is given up at the first step for which there is no time left."""
+        try:
+            self.limit = limit
+            self.executable.limit(limit.left())
+            self.run()
+        finally:
+            self.limit = None
+            self.executable.limit(None)
+
+    def cancel(self) -> None:
+        """Let a run that is under way end before its next step; from any thread."""
+        self.executable.ask_back()
+        for row in self.parts.ops:
+            if isinstance(row, PreparedWait):
+                row.signal.nudge()
+
     def run_with(self, values: Mapping[str, int]) -> None:
         """Bind variables, and run."""
         try:
@@ -130,6 +151,7 @@ class Engine:
         """Act on what the executable returned until it says OK, or raise."""
         while code:
             resolve_code(self, code)
+            check_limits(self)
             code = enter()
 
     def abandon(self) -> None:

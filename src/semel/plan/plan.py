@@ -40,6 +40,7 @@ from semel.plan.errors import (
     find_io,
 )
 from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
+from semel.plan.limits import RunLimits
 from semel.plan.link import levels
 from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
@@ -319,6 +320,24 @@ class ExecutionPlan:
                 raise
             finally:
                 hold.is_held = False
+
+    def execute_limited(self, *, timeout: float | None = None) -> None:
+        """Run like `execute()`, for `timeout` seconds at most, counted from this call.
+
+        A run that takes longer ends before its next step with a `TimedOutError`, as one does that
+        fails: its outputs are void, and so are states that it was updating in place. It is late by
+        the step that it is in at most: kernels and custom functions are not interrupted.
+        """
+        self._hold.alone(RunLimits(timeout).begin(self._engine))
+
+    def cancel(self) -> None:
+        """End the run that is under way before its next step: it raises a `CancelledError`.
+
+        To be called from another thread or a signal handler, or by a custom function. A run that is
+        at its last step is over as usual; if nothing runs, nothing happens. A plan that runs
+        inside of this one, like any custom function, is not interrupted.
+        """
+        self._engine.cancel()
 
     def execute_with_vars(self, values: Values | None = None, /, **named: int) -> None:
         """Bind variables and run. Checks everything first; values stay for later runs.

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from semel.errors import CustomFunctionError, InternalError, SemelError
+from semel.errors import (
+    CancelledError,
+    CustomFunctionError,
+    InternalError,
+    SemelError,
+    TimedOutError,
+)
 from semel.ir.abi import Code
 from semel.ir.expr import evaluate
 from semel.plan.errors import (
@@ -44,6 +50,30 @@ def resolve_code(engine: Engine, code: int) -> None:
     if refuse is None:
         raise InternalError("runner", f"returned code {code}.")
     refuse(engine)
+
+
+def check_limits(engine: Engine) -> None:
+    """Refuse to go on with a run that came back if somebody cancelled it, or its time is over."""
+    run = engine.state.run
+    if run.is_asked_back:
+        step, num_steps = run.progress
+        raise CancelledError(
+            "plan",
+            f"the run was cancelled before step {step} of {num_steps}.",
+            step=step,
+            num_steps=num_steps,
+        )
+    limit = engine.limit
+    if limit is not None:
+        left = limit.left()
+        if left <= 0:
+            step, num_steps = run.progress
+            raise TimedOutError(
+                "plan",
+                f"a run must be over within {limit.seconds} s, this one had come to step {step} "
+                f"of {num_steps}.",
+            )
+        engine.executable.limit(left)
 
 
 def _on_busy(engine: Engine) -> None:
@@ -102,7 +132,9 @@ def _on_host_call(engine: Engine) -> None:
         case PreparedSignal():
             op.signal.reach(evaluate(op.value, {**engine.state.bound_values(), **values}))
         case PreparedWait():
-            op.signal.wait(evaluate(op.value, {**engine.state.bound_values(), **values}))
+            value = evaluate(op.value, {**engine.state.bound_values(), **values})
+            left = None if engine.limit is None else engine.limit.left()
+            op.signal.wait(value, left, unless=lambda: engine.state.run.is_asked_back)
         case _:
             raise InternalError("runner", "came back for a row that is no host call.")
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from semel.config import settings
-from semel.errors import PlanError
+from semel.errors import PlanError, TimedOutError
 from semel.ir.abi import Code
 from semel.ir.expr import evaluate
 from semel.runtime.device import Device, find_device
@@ -100,6 +100,7 @@ class LanedExecutable:
         self._asking: deque[_Part] = deque()
         self._parked: Joint | None = None
         self._came_from = self._main
+        self._until: float | None = None  # when the caller comes back at the latest
         self._has_jitter = "jitter" in settings().debug
         self._take(program)
 
@@ -127,7 +128,7 @@ class LanedExecutable:
         if (self._is_running or self._parked is not None) and not main.state.is_busy:
             self.rest()  # of an earlier run, which could not even be given up in peace
         while True:
-            if self._has_news():
+            if self._has_news() or self._is_late():
                 return self._tell()
             if self._parked is None:
                 code = main.enter()
@@ -135,22 +136,28 @@ class LanedExecutable:
                 if self._parked is None:
                     self._came_from = main
                     return code
-            elif self._meet(main, self._parked, self._has_news):
+            elif self._meet_others(self._parked):
                 self._parked = None
                 main.executable.go_on(Code.HOST_CALL)
 
     def _has_news(self) -> bool:
-        """Whether another lane wants something of the caller."""
-        return self._failure is not None or bool(self._asking)
+        """Whether another lane, or anybody, wants something of the caller."""
+        return self._failure is not None or bool(self._asking) or self._main.state.is_asked_back
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
 
     def _tell(self) -> int:
-        if self._failure is None:
-            self._came_from = self._asking[0]
-            return Code.HOST_CALL
-        self._came_from, what = self._failure
-        if isinstance(what, BaseException):
-            raise what
-        return what
+        if self._failure is not None:
+            self._came_from, what = self._failure
+            if isinstance(what, BaseException):
+                raise what
+            return what
+        if self._main.state.is_asked_back or self._is_late():
+            self._came_from = self._main
+            return Code.AGAIN
+        self._came_from = self._asking[0]
+        return Code.HOST_CALL
 
     def came_back(self) -> tuple[RunState, int]:
         part = self._came_from
@@ -168,9 +175,31 @@ class LanedExecutable:
     def bind(self) -> int:
         return self._main.executable.bind()
 
+    def ask_back(self) -> None:
+        self._main.executable.ask_back()
+        self._nudge()
+
+    def limit(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._main.executable.limit(seconds)
+
     # ------------------------------------------------------------ joints
 
-    def _meet(self, part: _Part, joint: Joint, unless: Callable[[], object]) -> bool:
+    def _meet_others(self, joint: Joint) -> bool:
+        """Like `_meet`, of the caller; False if there are news for it, or it is late."""
+        left = None if self._until is None else self._until - time.monotonic()
+        try:
+            return self._meet(self._main, joint, self._has_news, left)
+        except TimedOutError:
+            return False
+
+    def _meet(
+        self,
+        part: _Part,
+        joint: Joint,
+        unless: Callable[[], object],
+        timeout: float | None = None,
+    ) -> bool:
         """Wait at a joint, or let others go on; False if `unless()` held before."""
         if self._has_jitter:
             time.sleep(random.random() * _JITTER_S)
@@ -179,13 +208,13 @@ class LanedExecutable:
             return True
         if joint.kind is JointKind.END:
             self._is_running = not all(
-                one.finished.wait(self._run, unless=unless) for one in self._others
+                one.finished.wait(self._run, timeout, unless=unless) for one in self._others
             )
             return not self._is_running
         first = self._run * self._stride if joint.is_counted else 0
         value = first + part.value(joint)
         if joint.kind is JointKind.WAIT:
-            return joint.signal.wait(value, unless=unless)
+            return joint.signal.wait(value, timeout, unless=unless)
         joint.signal.reach(value)
         return True
 
@@ -243,6 +272,8 @@ class LanedExecutable:
 
     def _stop(self) -> None:
         self._is_stopped = True
+        for part in self._others:
+            part.executable.ask_back()
         self._nudge()
 
     def _nudge(self) -> None:

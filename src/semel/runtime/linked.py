@@ -147,6 +147,18 @@ class Executable(Protocol):
     def go_on(self, code: int) -> None:
         """Let the next call go on behind the row that this code came back at."""
 
+    def ask_back(self) -> None:
+        """Let a run that is under way come back with AGAIN before its next step. From any thread.
+
+        The run stays asked, and does nothing more, until it is given up.
+        """
+
+    def limit(self, seconds: float | None) -> None:
+        """Let runs come back with AGAIN before the first step after so long; None: no more.
+
+        They go on coming back before each step then.
+        """
+
     def rest(self) -> None:
         """After a run that was given up: whatever of it is still under way is over."""
 

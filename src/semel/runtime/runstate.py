@@ -19,7 +19,7 @@ from semel.runtime.words import Words
 # Plain ints index faster than members of an enum.
 _DIRTY, _VALID, _MOVED = int(Header.DIRTY), int(Header.VALID), int(Header.MOVED)
 _HAS_MOVED, _BASE_WORDS = int(Base.HAS_MOVED), int(abi.BASE_WORDS)
-_ONLY_MOVED = int(abi.ONLY_MOVED)
+_ONLY_MOVED, _ASKED = int(abi.ONLY_MOVED), int(Header.ASKED)
 
 
 class RunState:
@@ -142,6 +142,30 @@ class RunState:
     def attempts(self) -> int:
         """Runs that were begun."""
         return int(self._words[Header.ATTEMPTS])
+
+    def ask_back(self) -> None:
+        """Let a run that is under way come back with AGAIN before its next step; or do nothing.
+
+        From any thread: a run that begins forgets what was wanted of the one before.
+        """
+        if self._words[Header.BUSY]:
+            self._words[Header.ASKED] = abi.COME_BACK
+
+    @property
+    def is_asked_back(self) -> bool:
+        """Whether that was asked of a run that is not over."""
+        words = self._words
+        return bool(words[_ASKED] == abi.COME_BACK and words[Header.BUSY])
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The step before which a run came back, and how many steps there are."""
+        words = self._words
+        return max(int(words[Header.PARKED]) - 1, 0), int(words[Header.NUM_STEPS])
+
+    def set_limit(self, tick: int) -> None:
+        """Let runs come back before the first step after this tick; 0: no more."""
+        self._words[Header.UNTIL] = tick
 
     def reset(self) -> None:
         """Forget a run that was abandoned: the next call begins anew, the outputs are void."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel.config import settings
 from semel.ir.abi import Code, Header
+from semel.ir.fields import NO_LIMIT
 from semel.runtime.allocator import HostMemory, align, allocate
 from semel.runtime.events import EventLog
 from semel.runtime.freed import when_freed
@@ -92,6 +93,14 @@ class CpuExecutable:
         words[Header.POOL] = pool.address
         words[Header.POOL_READY] = 1
         self._has_pool = True
+
+    def ask_back(self) -> None:
+        self.state.ask_back()
+
+    def limit(self, seconds: float | None) -> None:
+        device = self._device
+        ticks = 0 if seconds is None else device.ticks() + int(seconds * 1e6 * device.ticks_per_us)
+        self.state.set_limit(min(ticks, NO_LIMIT))
 
     def rest(self) -> None:
         """Nothing: a run goes on only inside `call`."""
