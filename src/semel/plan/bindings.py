@@ -167,6 +167,31 @@ class Bindings:
         state.is_moving = False
         return True
 
+    def exchange(self, pairs: Sequence[tuple[str, str]]) -> bool:
+        """Let an input and an output change arrays, for each pair; False if one cannot.
+
+        The arrays must be the plan's own to use: nobody else's lie where these do.
+        """
+        found: list[Any] = [
+            (self._bound.get((False, read)), self._bound.get((True, written)))
+            for read, written in pairs
+        ]
+        ready = [pair for pair in found if _can_exchange(*pair)]
+        if len(ready) < len(pairs) or self._state.is_released:
+            return False
+        self._state.is_moving = True
+        for read, written in ready:
+            read.array, written.array = written.array, read.array
+            read.lent, written.lent = written.lent, read.lent
+            for moved in (read, written):
+                moved.before = None
+                moved.memory.array = moved.array
+                self._state.run.swap_base(moved.base, moved.lent[1])
+        for other in self._bound.values():
+            other.fences = None
+        self._state.is_moving = False
+        return True
+
     def _forget_fences(self, moved: Binding) -> None:
         """What an output must not touch is elsewhere now, and for others where an output is."""
         for other in self._bound.values():
@@ -283,6 +308,13 @@ def _lend(binding: Binding, fences: Sequence[tuple[int, int]], array: Any) -> Le
         if address < high and low < end:
             return None
     return array, address
+
+
+def _can_exchange(read: Any, written: Any) -> bool:
+    """Whether two bindings are of arrays that the plan uses where they lie, and alike."""
+    if read is None or written is None or not (read.is_direct and written.is_direct):
+        return False
+    return bool(read.shape == written.shape and read.dtype == written.dtype)
 
 
 def _range(array: Array) -> tuple[int, int]:

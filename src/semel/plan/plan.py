@@ -110,6 +110,11 @@ class ExecutionPlan:
         return self.program.name
 
     @property
+    def lock(self) -> Any:
+        """To be held around several operations that belong together; a thread may take it again."""
+        return self._hold.lock
+
+    @property
     def device(self) -> str:
         return self._engine.parts.device.name
 
@@ -486,6 +491,18 @@ class ExecutionPlan:
             known = ", ".join(names) or "none"
             raise InputError("plan", f"has no input or output '{name}'; known: {known}.", name=name)
         self._engine.rebind(lambda: self._engine.unbind(name))
+
+    @alone
+    def exchange(self, pairs: Sequence[tuple[str, str]]) -> bool:
+        """Let the arrays bound to an input and to an output change places, for each pair.
+
+        False if an array is copied at each run, or unlike the other: then nothing has changed.
+        For the package's own use: these arrays are nobody else's.
+        """
+        try:
+            return self._engine.bindings.exchange(pairs)
+        finally:
+            self._engine.check_moved()
 
     def without_value(self, names: Iterable[str], *, sticky: bool = False) -> list[str]:
         """Which of these inputs no array is bound to; if `sticky`, and were never written."""

@@ -157,6 +157,10 @@ class Lane:
         """Do `work()` after all that was submitted before; waits where the lane is full."""
         return self._queue.submit(work)
 
+    def last(self) -> Ticket[Any] | None:
+        """The ticket after which all that was submitted is over; None if it is."""
+        return self._queue.last()
+
     def sync(self, timeout: float | None = None) -> None:
         """Wait until all that was submitted so far is over; the lane does it, not this thread."""
         last = self._queue.last()

@@ -11,8 +11,9 @@ Operations on the plan that belong together hold its lock, which a thread may ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.errors import InputError
@@ -21,7 +22,10 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
 from semel.plan.states import PlanStates, Snapshot
 from semel.plan.table import Signature, Table
+from semel.runtime.buffer import Array
+from semel.session.handles import HandleInfo, Handles
 from semel.session.outputs import Outputs
+from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Chosen, Into
 from semel.session.values import (
     CASTINGS,
@@ -34,6 +38,7 @@ from semel.session.values import (
 )
 
 R = TypeVar("R")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,10 @@ class CompiledGraph:
     def __init__(self, plan: ExecutionPlan, options: Options | None = None) -> None:
         self.plan = plan
         self.options = options or Options()
-        self._calls, self._table = plan.calls, plan.inputs
+        self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._is_sticky = self.options.sticky
-        #: Whether inputs go as they are to the plan, all of them and nothing else.
-        self._is_plain = not self._is_sticky and self.options.casting == "exact"
+        self._handles = Handles(plan, plan.program.defaults)
+        self._pipeline: Pipeline | None = None
         self._chosen: dict[tuple[str, ...] | None, Chosen] = {None: Chosen(plan.outputs)}
         self._all = self._chosen[None]
 
@@ -132,7 +137,7 @@ class CompiledGraph:
         The lowest overhead. The bytes are good until the next run; inputs that have a handle or
         a default may be None.
         """
-        if self._is_plain:
+        if self._is_plain():
             return self._calls.slots(inputs, self._all.slots)
         found = {n: v for n, v in by_position(self._table, inputs).items() if v is not None}
         return self._go(found, self._all.slots, self._all)
@@ -160,53 +165,231 @@ class CompiledGraph:
             found = self._chosen[key] = Chosen(self.outputs, fetch)
         return found
 
-    def _go(self, inputs: Mapping[str, Any], reader: Reader[R], chosen: Chosen) -> R:
-        """The one way to run: what every entry point comes to."""
-        return self._calls.run(inputs, reader, sticky=self._is_sticky, accept=self._accept)
+    def _is_plain(self) -> bool:
+        """Whether inputs go as they are to the plan, all of them and nothing else."""
+        options = self.options
+        is_strict = options.casting == "exact" and not options.sticky
+        return is_strict and self._pipeline is None and not self._handles
 
-    def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arrays of the inputs' dtypes; what is not given must be there for another reason."""
-        for name in inputs:
-            if name not in self._table:
-                raise unknown_input(self._table, name)
+    def _go(
+        self,
+        inputs: Mapping[str, Any],
+        reader: Reader[R],
+        chosen: Chosen,
+        once: Mapping[str, str] = NOTHING,
+    ) -> R:
+        """The one way to run: what every entry point comes to, after what is pending.
+
+        `once` are feeds of handles for this run alone.
+        """
+        self._settle()
+        return self._go_now(inputs, reader, chosen, once)
+
+    def _go_now(
+        self,
+        inputs: Mapping[str, Any],
+        reader: Reader[R],
+        chosen: Chosen,
+        once: Mapping[str, str] = NOTHING,
+    ) -> R:
+        if not self._handles:
+            return self._calls.run(inputs, reader, sticky=self._is_sticky, accept=self._accept)
+        with self._lock:
+            instead = {name: v for name, v in inputs.items() if self._handles.has_value(name)}
+            others = {name: v for name, v in inputs.items() if name not in instead}
+            with self._handles.around(self._as_arrays(instead), once):
+                return self._calls.run(others, reader, sticky=self._is_sticky, accept=self._accept)
+
+    def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Arrays of all inputs that a run must be given, of their dtypes."""
+        arrays = self._as_arrays(inputs)
         missing = [name for name in self._table if name not in inputs]
         if missing and (needed := self.plan.without_value(missing, sticky=self._is_sticky)):
             raise missing_inputs(self._table, needed)
+        return arrays
+
+    def _as_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Arrays of these inputs' dtypes."""
+        for name in inputs:
+            if name not in self._table:
+                raise unknown_input(self._table, name)
         casting = self.options.casting
         return {name: as_input(self._table[name], v, casting) for name, v in inputs.items()}
+
+    # ------------------------------------------------------------ asynchronous runs
+
+    def commit_no_wait(
+        self, *args: Any, fetch: Iterable[str] | None = None, **named: Any
+    ) -> RunTicket[Outputs]:
+        """Begin a run and return at once: see `semel.session.pipeline`.
+
+        Inputs are checked and copied before it returns. It waits where `depth` runs are not over.
+        """
+        chosen = self._wanted(fetch)
+        inputs = self._accept(given(self._table, args, named))
+        return self._lane().submit(
+            inputs, lambda staged: self._go_now(staged, chosen.copies, chosen)
+        )
+
+    def sync_pending(self) -> None:
+        """Wait for all runs that were begun; the first error that nobody saw is raised."""
+        if self._pipeline is not None:
+            self._pipeline.sync()
+
+    def run_pipelined(self, input_sets: Iterable[Any]) -> list[Outputs]:
+        """As many runs as there are sets of inputs, under way one after the other.
+
+        A set is a mapping, or arrays in order. All that they gave is returned, in order.
+        """
+        return list(self.stream(input_sets))
+
+    def stream(self, input_sets: Iterable[Any]) -> Iterator[Outputs]:
+        """Like `run_pipelined`, with each run's outputs as soon as they are there."""
+
+        def begin(inputs: Any) -> RunTicket[Outputs]:
+            is_in_order = isinstance(inputs, (tuple, list))
+            return self.commit_no_wait(*inputs) if is_in_order else self.commit_no_wait(inputs)
+
+        return self._lane().stream(begin, input_sets, self.options.depth)
+
+    def _lane(self) -> Pipeline:
+        with self._lock:
+            if self._pipeline is None:
+                self._pipeline = Pipeline(self.plan.name or "graph", self.options.depth)
+            return self._pipeline
+
+    def _settle(self) -> None:
+        """Wait for what was begun before."""
+        if self._pipeline is not None:
+            self._pipeline.settle()
+
+    # ------------------------------------------------------------ handles
+
+    def bind_handle(self, name: str, data: Any) -> bool:
+        """Give a state, or an input, a value that stays; runs may still be given another.
+
+        True, or an error: of an unknown name, another dtype or shape.
+        """
+        self.bind_handles({name: data})
+        return True
+
+    def bind_handles(self, values: Mapping[str, Any]) -> None:
+        """Several at once: states that share a cursor are given equally many rows together."""
+        self._settle()
+        with self._lock:
+            states = {name: data for name, data in values.items() if name in self.plan.states}
+            inputs = {name: data for name, data in values.items() if name not in states}
+            for name in inputs:
+                if name not in self._table:
+                    raise self._no_handle(name)
+            if states:
+                self.plan.states.write(states)
+            for name, data in inputs.items():
+                self._handles.bind(name, data)
+
+    def read_handle(self, name: str, rows: Any = None) -> Array:
+        """A copy of what a state, or the handle of an input, holds now; only these rows of it."""
+        self._settle()
+        with self._lock:
+            if name in self.plan.states:
+                found = self.plan.states.read(name)
+                return found if rows is None else found[rows]
+            if name not in self._table:
+                raise self._no_handle(name)
+            return self._handles.read(name, rows)
+
+    def unbind(self, name: str) -> None:
+        """Forget the handle of an input, and what feeds it."""
+        self._settle()
+        with self._lock:
+            self._handles.unbind(name)
+
+    def handles(self) -> dict[str, HandleInfo]:
+        """All states, and all inputs that have a value of their own."""
+        states = {
+            info.name: HandleInfo(info.name, "state", info.type, info.nbytes)
+            for info in self.plan.states.values()
+        }
+        return {**states, **self._handles.infos()}
+
+    def set_gpu_handle_feed(self, handle: str, output_index: int) -> bool:
+        """Let an output be the value of an input's handle after each run; nothing is copied.
+
+        Dtype and shape must be the same, which is checked here. True, or an error.
+        """
+        self._settle()
+        with self._lock:
+            self._handles.feed(handle, self._output_name(output_index))
+        return True
+
+    def run_feed_gpu_handle(
+        self, inputs: Mapping[str, Any], handle: str, output_index: int
+    ) -> Array:
+        """Run with such a feed for this run alone; a copy of that output, and of no other."""
+        output = self._output_name(output_index)
+        self._handles.check_feed(handle, output)
+        chosen = self._wanted((output,))
+        (result,) = self._go(inputs, chosen.copies, chosen, {handle: output})
+        return result  # type: ignore[no-any-return]  # an array
+
+    def has_gpu_handle(self, name: str) -> bool:
+        """Whether there is a state of that name, or an input with a value of its own."""
+        return name in self.plan.states or name in self._handles
+
+    # On the CPU the device's memory is the host's: the same members under both names.
+    bind_gpu_handle, read_gpu_handle = bind_handle, read_handle
+
+    def _output_name(self, index: int) -> str:
+        return self.outputs[take_int("feed", "output_index", index)].name
+
+    def _no_handle(self, name: str) -> InputError:
+        states, inputs = ", ".join(self.plan.states) or "none", ", ".join(self._table) or "none"
+        return InputError(
+            "handle", f"must be of a state ({states}) or an input ({inputs}), got {name!r}."
+        )
 
     # ------------------------------------------------------------ params
 
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param by a copy of `data`, from the next run on."""
+        self._settle()
         self.plan.set_param(name, data)
 
     def set_params(self, arrays: Mapping[str, Any]) -> None:
         """Replace several params at once, all or none."""
+        self._settle()
         self.plan.set_params(arrays)
 
     # ------------------------------------------------------------ states
 
     def truncate(self, rows: int, cursor: str | None = None) -> None:
         """Let only the first `rows` of what was appended be valid."""
+        self._settle()
         self.plan.states.truncate(rows, cursor)
 
     def reset(self, name: str | None = None) -> None:
         """Go back to the first values."""
+        self._settle()
         self.plan.states.reset(name)
 
     def snapshot(self) -> Snapshot:
         """What all states hold now."""
+        self._settle()
         return self.plan.states.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot."""
+        self._settle()
         self.plan.states.restore(snapshot)
 
     # ------------------------------------------------------------ another one
 
     def clone(self) -> CompiledGraph:
         """One of its own over the same code and weights, which goes on from here."""
-        return CompiledGraph(self.plan.clone(), self.options)
+        self._settle()
+        with self._lock:
+            made = CompiledGraph(self.plan.clone(), self.options)
+            made._handles = self._handles.copy_to(made.plan)
+            return made
 
     clone_box = fork = clone

@@ -43,6 +43,11 @@ class Outputs(tuple[Any, ...]):
         """The output of that name, or `default`."""
         return self[name] if name in self.positions else default
 
+    def only(self, names: Iterable[str]) -> Outputs:
+        """Those outputs, in that order."""
+        chosen = [names] if isinstance(names, str) else list(names)
+        return Outputs.of(chosen)([self[name] for name in chosen])
+
     def keys(self) -> Iterable[str]:
         """The names, in order."""
         return self.positions.keys()

@@ -1,0 +1,219 @@
+"""Handles: values that stay, feeds that copy nothing, and which value a run takes."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from semel import Graph, InputError, Session, StateError
+from semel.session.compiled import CompiledGraph
+
+F = np.float32
+
+
+def _step() -> CompiledGraph:
+    """y = h * w + x, z = h - x."""
+    g = Graph("step")
+    h, x = g.input("h", (3,)), g.input("x", (3,))
+    w = g.input("w", (3,), default=np.full(3, 2, F))
+    g.output("y", h * w + x)
+    g.output("z", h - x)
+    return Session().compile(g)
+
+
+X, H = np.array([1, 2, 3], F), np.array([10, 20, 30], F)
+
+
+def test_what_a_run_is_given_comes_before_the_handle_and_the_default() -> None:
+    c = _step()
+    with pytest.raises(InputError, match=r"must be given h: float32\[3\]"):
+        c.run(x=X)
+    assert c.bind_handle("h", H) is True
+    np.testing.assert_array_equal(c.run(x=X)["y"], H * 2 + X)
+    np.testing.assert_array_equal(c.run(x=X, h=X)["y"], X * 2 + X)
+    np.testing.assert_array_equal(c.run(x=X, w=X)["y"], H * X + X)
+    np.testing.assert_array_equal(c.run({"x": X})["y"], H * 2 + X)
+    c.bind_handle("w", X)
+    np.testing.assert_array_equal(c.run(x=X)["y"], H * X + X)
+    c.unbind("w")
+    np.testing.assert_array_equal(c.run(x=X)["y"], H * 2 + X)
+    c.unbind("h")
+    with pytest.raises(InputError, match="must be given h"):
+        c.run(x=X)
+
+
+def test_a_handle_is_a_copy_and_can_be_read() -> None:
+    c, mine = _step(), H.copy()
+    c.bind_gpu_handle("h", mine)
+    mine[:] = 0
+    np.testing.assert_array_equal(c.read_gpu_handle("h"), H)
+    c.read_handle("h")[:] = 0
+    np.testing.assert_array_equal(c.run(x=X)["z"], H - X)
+    assert c.has_gpu_handle("h")
+    assert not c.has_gpu_handle("x")
+    assert list(c.handles()) == ["h"]
+    assert c.handles()["h"].feed is None
+
+
+@pytest.mark.parametrize("how", ["run", "raw", "slots", "typed", "committed", "pipelined"])
+def test_a_feed_fires_on_every_entry_point(how: str) -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    assert c.set_gpu_handle_feed("h", 0) is True
+    wanted = H
+    for k in range(4):
+        x = X + k
+        wanted = wanted * 2 + x
+        if how == "run":
+            np.testing.assert_array_equal(c.run(x=x)["y"], wanted)
+        elif how == "raw":
+            np.testing.assert_array_equal(c.run_raw(x=x)["y"], wanted)
+        elif how == "slots":
+            c.run_slots([None, x])
+        elif how == "typed":
+            found = c.run_typed({"x": (x.tobytes(), "float32")})["y"]
+            np.testing.assert_array_equal(np.frombuffer(found.data, F), wanted)
+        elif how == "committed":
+            np.testing.assert_array_equal(c.commit_no_wait(x=x).result()["y"], wanted)
+        else:
+            np.testing.assert_array_equal(c.run_pipelined([{"x": x}])[0]["y"], wanted)
+        np.testing.assert_array_equal(c.read_handle("h"), wanted)
+
+
+def test_a_feed_copies_nothing() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    places = {c.run_slots([None, X])[0] for _ in range(6)}
+    assert len(places) == 2
+    assert c.plan.staged == []
+
+
+def test_a_fed_handle_that_is_given_is_fed_after_it() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    c.run(x=X)
+    np.testing.assert_array_equal(c.run(x=X, h=X)["y"], X * 2 + X)
+    np.testing.assert_array_equal(c.read_handle("h"), X * 3)
+    np.testing.assert_array_equal(c.run(x=X)["y"], X * 7)
+
+
+def test_a_refused_run_and_a_failed_one_leave_the_handle() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    c.run(x=X)
+    with pytest.raises(InputError, match="dtype"):
+        c.run(x=X.astype(np.float64))
+    np.testing.assert_array_equal(c.read_handle("h"), H * 2 + X)
+    np.testing.assert_array_equal(c.run(x=X)["y"], (H * 2 + X) * 2 + X)
+
+
+def test_one_output_feeds_two_handles() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.bind_handle("w", X)
+    c.set_gpu_handle_feed("h", 0)
+    c.set_gpu_handle_feed("w", 0)
+    h, w = H, X
+    for _ in range(4):
+        y = h * w + X
+        np.testing.assert_array_equal(c.run(x=X)["y"], y)
+        h = w = y
+        np.testing.assert_array_equal(c.read_handle("h"), y)
+        np.testing.assert_array_equal(c.read_handle("w"), y)
+
+
+def test_a_feed_for_one_run() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    found = c.run_feed_gpu_handle({"x": X}, "h", 1)
+    np.testing.assert_array_equal(found, H - X)
+    np.testing.assert_array_equal(c.read_handle("h"), H - X)
+    assert c.handles()["h"].feed is None
+    c.run(x=X)
+    np.testing.assert_array_equal(c.read_handle("h"), H - X)
+
+
+def test_feeds_are_judged_when_they_are_registered() -> None:
+    g = Graph("odd")
+    a, b = g.input("a", (3,)), g.input("b", (2,))
+    g.output("double", b * 2)
+    g.output("sum", a + b.sum())
+    c = Session().compile(g)
+    with pytest.raises(InputError, match="must be of a handle that is bound"):
+        c.set_gpu_handle_feed("a", 1)
+    c.bind_handle("a", X)
+    with pytest.raises(InputError, match=r"output 'double' must be f32\[3\].*f32\[2\]"):
+        c.set_gpu_handle_feed("a", 0)
+    with pytest.raises(InputError, match="no output 2"):
+        c.set_gpu_handle_feed("a", 2)
+    for name, data, match in (
+        ("a", X[:2], "shape"),
+        ("a", X.astype(np.int32), "dtype must be float32"),
+        ("c", X, "got 'c'"),
+    ):
+        with pytest.raises(InputError, match=match):
+            c.bind_handle(name, data)
+    np.testing.assert_array_equal(c.read_handle("a"), X)
+
+
+def test_handles_of_any_size() -> None:
+    g = Graph("grow")
+    h = g.input("h", ("n", 2))
+    g.output("y", h + 1)
+    c = Session().compile(g, dims={"n": (1, 8)})
+    c.bind_handle("h", np.zeros((3, 2), F))
+    c.set_gpu_handle_feed("h", 0)
+    c.run()
+    assert c.run()["y"].tolist() == [[2, 2]] * 3
+    assert c.run(h=np.zeros((5, 2), F))["y"].shape == (5, 2)
+    assert c.run()["y"].tolist() == [[2, 2]] * 5
+    c.bind_handle("h", np.zeros((1, 2), F))
+    assert c.run()["y"].tolist() == [[1, 1]]
+    assert c.run()["y"].tolist() == [[2, 2]]
+
+
+def test_states_are_handles() -> None:
+    g = Graph("counter")
+    delta, total = g.input("delta", (4,)), g.state("total", (4,))
+    g.output("sum", total + delta, feeds=total)
+    c = Session().compile(g)
+    for _ in range(5):
+        c.run({"delta": np.ones(4, F)})
+    assert c.read_handle("total").tolist() == [5] * 4
+    c.bind_handle("total", np.zeros(4, F))
+    assert c.run({"delta": np.ones(4, F)})["sum"].tolist() == [1] * 4
+    assert c.handles()["total"].kind == "state"
+    with pytest.raises(StateError, match="total"):
+        c.bind_handle("total", np.zeros(5, F))
+
+
+def test_a_clone_has_handles_of_its_own() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    c.run(x=X)
+    other = c.clone()
+    c.run(x=X)
+    np.testing.assert_array_equal(other.read_handle("h"), H * 2 + X)
+    np.testing.assert_array_equal(other.run(x=X)["y"], (H * 2 + X) * 2 + X)
+    np.testing.assert_array_equal(other.read_handle("h"), c.read_handle("h"))
+
+
+def test_feeds_from_several_threads_lose_no_run() -> None:
+    g = Graph("count")
+    h = g.input("h", (1,))
+    g.output("y", h + 1)
+    c = Session().compile(g)
+    c.bind_handle("h", np.zeros(1, F))
+    c.set_gpu_handle_feed("h", 0)
+    threads = [threading.Thread(target=lambda: [c.run() for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert c.read_handle("h") == 200
