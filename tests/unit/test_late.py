@@ -109,6 +109,26 @@ def test_its_limit_is_what_is_masked() -> None:
     assert isinstance(size, LateVariable) and size.limit == inner.shape[0]
 
 
+def test_a_mask_is_two_nodes_until_it_is_compiled() -> None:
+    mask = x() > 0
+    picked, where = x()[mask].node, mask.nonzero()[0].node
+    assert picked.op.name == "select" and where.op.name == "positions"
+    assert picked.inputs[2] is where.inputs[1] and where.inputs[1].inputs == (mask.node,)
+    graph, became = with_counts(Graph((picked, where)))
+    assert not any(n.op.made_of for n in graph.nodes)
+    assert became[picked].op.name == "gather" and became[where].op.name == "compact"
+    assert became[picked].inputs[1] is became[where]
+    assert became[picked].origins == picked.origins
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_mask_inside_a_branch_that_is_decided(is_on: bool) -> None:
+    a = x()
+    sums = (lambda: a[a > 0].sum() * 1), (lambda: a[a < 0].sum() * 1)
+    found = semel.cond(Tensor(is_on), *sums)
+    assert found.prepare()(x=DATA) == (DATA[DATA > 0] if is_on else DATA[DATA < 0]).sum()
+
+
 @pytest.mark.parametrize("tile", [3, 4096])
 def test_the_reference_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     monkeypatch.setattr(late, "TILE", tile)

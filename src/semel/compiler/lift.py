@@ -24,9 +24,9 @@ from typing import Any
 
 from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
-from semel.ir.graph import Graph, Node, make_node
+from semel.ir.graph import Graph, Node, make_again, make_node
 from semel.ir.late import substitute_attrs
-from semel.ir.outline import REPEATING, Outline
+from semel.ir.outline import Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
 from semel.plan.program import Program
@@ -57,7 +57,7 @@ def free_scalars(outline: Outline) -> frozenset[int]:
     is_free = [True] * len(outline.nodes)
     for place in reversed(range(len(outline.nodes))):
         op = outline.nodes[place].op
-        may_be = is_free[place] if op.name in REPEATING else op.is_exact
+        may_be = is_free[place] if op.repeats else op.is_exact
         for operand in outline.wires[place]:
             is_free[operand] &= may_be
     return frozenset(
@@ -133,7 +133,7 @@ def _lifted(
         )
         rooms = (bounds[k][1] for k in range(slot, slot + len(before)))
         attrs = PadAttrs(before, tuple(room - b for room, b in zip(rooms, before, strict=True)))
-    return make_node(name, inputs, attrs)
+    return make_again(node, inputs, attrs)
 
 
 # ---------------------------------------------------------------- lines

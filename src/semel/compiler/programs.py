@@ -60,7 +60,8 @@ def make_request(
     options = settings()
     form = graph_form(graph, keep)
     if ids:
-        form = replace(form, ids=tuple(ids[i] for i in form.ids))
+        # What a composite is made of stands for no node of the caller's.
+        form = replace(form, ids=tuple(ids.get(i, i) for i in form.ids))
     if options.dump is not None or (tuning is not None and tuning.race):
         return Request(None, form)
     data = tuple(storage.id for storage in form.storages)

@@ -713,11 +713,15 @@ def _divisors(value: Dim) -> tuple[Dim, ...]:
 
 def variables(value: Dim) -> tuple[Variable, ...]:
     """The variables of an expression, sorted by name."""
+    if isinstance(value, Variable):
+        return (value,)
     return tuple(sorted((a for a in atoms(value) if isinstance(a, Variable)), key=lambda v: v.name))
 
 
 def substitute(value: Dim, replace: Mapping[Any, Dim]) -> Dim:
     """The expression with atoms replaced; re-simplified."""
+    if isinstance(value, Variable):
+        return replace.get(value, value)
     if isinstance(value, int) or not any(atom in replace for atom in atoms(value)):
         return value
     result: Dim = 0
@@ -750,6 +754,8 @@ def evaluate(value: Dim, values: Mapping[Any, int]) -> int:
     """The number, with `values` giving one for each atom (or for its name)."""
     if isinstance(value, int):
         return value
+    if isinstance(value, Variable):
+        return _evaluate_atom(value, values)
     total = 0
     for monomial, coefficient in _terms(value).items():
         term = coefficient

@@ -21,7 +21,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -40,16 +39,17 @@ from semel.ir.expr import (
     upper_bound,
     variables,
 )
-from semel.ir.opdef import OpDef, find_op
+from semel.ir.opdef import OPS, OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
+from semel.ir.weak import WeakTable
 from semel.locks import computed_once, make_lock
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ids = itertools.count(1)
 _lock = make_lock()
-_interned: WeakValueDictionary[Any, Node] = WeakValueDictionary()
+_interned: WeakTable[Node] = WeakTable()
 
 
 class Storage:
@@ -93,9 +93,10 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
 class Rule:
     """What follows from an op, its attrs and the types of its operands; nodes share it.
 
-    There is one at a time for the same op, attrs and types. `feature` is what the outline of a
-    graph says of such a node, once one was taken; `variables` are those in its type and attrs, and
-    `late` the late ones in its attrs.
+    There is one at a time for the same op, attrs and types; of leaves, which differ in their data
+    or their names, for the same op and type. `feature` is what the outline of a graph says of such
+    a node, once one was taken; `variables` are those in its type and attrs, and `late` the late
+    ones in its attrs.
     """
 
     __slots__ = ("__weakref__", "feature", "late", "type", "variables")
@@ -105,7 +106,7 @@ class Rule:
         self.feature: Any = None
         in_attrs = {v for dim in attr_dims(attrs) for v in variables(dim)}
         self.late = _in_order(v for v in in_attrs if isinstance(v, LateVariable))
-        in_type = {v for dim in type_.shape if not isinstance(dim, int) for v in variables(dim)}
+        in_type = {v for dim in type_.shape if type(dim) is not int for v in variables(dim)}
         self.variables: frozenset[Variable] = frozenset(in_attrs | in_type)
 
 
@@ -113,8 +114,8 @@ class Node:
     """One op applied to nodes. Make one with `make_node`."""
 
     __slots__ = (
-        "__weakref__", "attrs", "counts", "id", "inputs", "made_by", "op", "origins", "rule",
-        "type",
+        "__weakref__", "attrs", "counts", "id", "inputs", "is_number", "made_by", "op", "origins",
+        "rule", "type",
     )  # fmt: skip
 
     op: OpDef
@@ -126,6 +127,7 @@ class Node:
     made_by: str
     rule: Rule
     counts: tuple[Node, ...]  #: keeps alive what tells the late variables in its attrs
+    is_number: bool  #: a scalar, or one number repeated
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op.name} : {self.type}"
@@ -143,13 +145,12 @@ def make_node(
 
     `origin` is where it is written and `made_by` the function that is called there, for people.
     """
-    record = find_op(op)
+    record = OPS.get(op) or find_op(op)
     inputs = tuple(inputs)
-    rule: Rule | None = None
-    key: Any = (op, attrs, inputs)
-    if record.kind in _KINDS_WITH_RULES:
-        rule = _find_rule(record, attrs, inputs)
-        key = (rule, inputs)  # says the same, and takes no time to hash
+    rule = _find_rule(record, attrs, inputs)
+    key: Any = (rule, inputs)  # says the same, and takes no time to hash
+    if record.kind == "leaf" or record.has_bodies:
+        key = (record, attrs, inputs)
     scope = _innermost_scope() if _open_scopes and record.kind != "leaf" else None
     if scope is not None:
         found = scope.nodes.get(key)
@@ -157,11 +158,11 @@ def make_node(
         with _lock:
             found = _interned.get(key)
     if found is None:
-        rule = rule or Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
         node = Node()
         node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
         node.id, node.origins, node.made_by, node.rule = next(_ids), (), made_by, rule
-        node.counts = tuple(n for v in rule.late if (n := _counts.get(v))) if rule.late else ()
+        node.counts = tuple([n for v in rule.late if (n := _counts.get(v))]) if rule.late else ()
+        node.is_number = record.repeats and (not inputs or inputs[0].is_number)
         if scope is not None:
             found = scope.add(key, node)
         else:
@@ -169,9 +170,20 @@ def make_node(
                 found = _interned.setdefault(key, node)
     if origin or made_by:  # called now: operators by nobody
         found.made_by = made_by
-    if origin and origin not in found.origins and len(found.origins) < 8:
-        found.origins = (*found.origins, origin)
+        origins = found.origins
+        if origin and origin not in origins and len(origins) < 8:
+            found.origins = (*origins, origin)
     return found
+
+
+def make_again(node: Node, inputs: Sequence[Node], attrs: Any) -> Node:
+    """The node over these operands and with these attrs; a composite as what it is made of.
+
+    Every graph that is compiled has been made again: by `ir.late`, which names its late variables,
+    or as the body of a loop or a branch.
+    """
+    made = make_node(node.op.name, inputs, attrs)
+    return made if made.op.made_of is None else made.op.made_of(made)
 
 
 class Scope:
@@ -208,13 +220,15 @@ class Scope:
         _change_open_scopes(-1)
 
 
-@contextmanager
-def no_scope() -> Iterator[None]:
+class no_scope:  # noqa: N801 - reads as what it does
     """Make nodes that all have in common, whatever is being traced."""
-    _scopes().append(None)
-    try:
-        yield
-    finally:
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _scopes().append(None)
+
+    def __exit__(self, *_: object) -> None:
         _scopes().pop()
 
 
@@ -236,6 +250,11 @@ def _scopes() -> list[Scope | None]:
     return found
 
 
+def is_tracing() -> bool:
+    """Whether nodes that are made now are those of a body."""
+    return _open_scopes > 0 and _innermost_scope() is not None
+
+
 def is_from_outside(node: Node) -> bool:
     """Whether a body is being traced, and the node was made before that began."""
     scope = _innermost_scope() if _open_scopes else None
@@ -248,27 +267,48 @@ def _innermost_scope() -> Scope | None:
 
 
 MAX_RULES = 4096  #: kept without a node; then they are let go, all at once
-#: The others have data in their attrs, or are rare.
-_KINDS_WITH_RULES = frozenset({"elementwise", "movement", "reduce", "contract"})
-_rules: WeakValueDictionary[Any, Rule] = WeakValueDictionary()
-_latest_rules: dict[Any, Rule] = {}
+_rules: WeakTable[Rule] = WeakTable()
+#: By the operands' types as objects, which stand beside the rule so that none is another later.
+_latest_rules: dict[Any, tuple[Rule, list[TensorType]]] = {}
 
 
 def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
     """The one rule of `record(inputs, attrs)`."""
-    key = (record.name, attrs, *[n.type for n in inputs])
-    found = _latest_rules.get(key)
+    if record.kind == "leaf":
+        return _leaf_rule(record, record.infer(attrs))
+    if record.has_bodies:  # whose attrs hold nodes, and with them data
+        return Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
+    types = [n.type for n in inputs]
+    latest = (record, attrs, *map(id, types))
+    known = _latest_rules.get(latest)
+    if known is not None:
+        return known[0]
+    key = (record, attrs, *types)
+    with _lock:
+        found = _rules.get(key)
     if found is None:
+        made = Rule(record.infer(attrs, *types), attrs)
         with _lock:
-            found = _rules.get(key)
-        if found is None:
-            made = Rule(record.infer(attrs, *key[2:]), attrs)
-            with _lock:
-                found = _rules.setdefault(key, made)
-        if len(_latest_rules) >= MAX_RULES:
-            _latest_rules.clear()
-        _latest_rules[key] = found
+            found = _rules.setdefault(key, made)
+    if len(_latest_rules) >= MAX_RULES:
+        _latest_rules.clear()
+    _latest_rules[latest] = (found, types)
     return found
+
+
+def _leaf_rule(record: OpDef, kind: TensorType) -> Rule:
+    """The one rule of leaves of a type."""
+    key = (record, kind)
+    with _lock:
+        found = _leaf_rules.get(key)
+        if found is None:
+            if len(_leaf_rules) >= MAX_RULES:
+                _leaf_rules.clear()
+            found = _leaf_rules[key] = _rules.setdefault(key, Rule(kind, None))
+    return found
+
+
+_leaf_rules: dict[Any, Rule] = {}
 
 
 def attr_dims(attrs: Any) -> Iterator[Dim]:
@@ -348,7 +388,8 @@ def count_of(variable: LateVariable) -> Node | None:
 
 def _in_order(late: Iterable[LateVariable]) -> tuple[LateVariable, ...]:
     """Late variables in the order in which they were made."""
-    return tuple(sorted(late, key=lambda v: (len(v.name), v.name)))
+    late = tuple(late)
+    return late if len(late) < 2 else tuple(sorted(late, key=lambda v: (len(v.name), v.name)))
 
 
 def topological(outputs: Iterable[Node]) -> tuple[Node, ...]:

@@ -36,7 +36,7 @@ from semel.ir.graph import (
     attr_dims,
     count_of,
     let_counts_go,
-    make_node,
+    make_again,
     stands_for,
     topological,
 )
@@ -156,9 +156,10 @@ def substitute_attrs(attrs: Any, by: Mapping[Any, Dim]) -> Any:
 def _renamed(node: Node, inputs: Sequence[Node], by: Mapping[Any, Dim]) -> Node:
     """The node over these operands, with atoms of its dims replaced; itself if nothing changes."""
     attrs = substitute_attrs(node.attrs, by)
-    if attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+    is_same = attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    if is_same and node.op.made_of is None:
         return node
-    made = make_node(node.op.name, inputs, attrs)
+    made = make_again(node, inputs, attrs)
     stands_for(made, node)
     return made
 

@@ -82,6 +82,7 @@ class OpDef:
       contract      matmul
       update        new elements of a state, stored where the old ones lie
       opaque        a kernel of its own: sort, scan, scatter; for a loop, several
+      composite     several ops in one, as people write them: `made_of` says which
     `attrs` is the class of its attributes, None for an op that has none.
     `cost` is the rough number of machine operations per result element.
     `require(attrs, *types)` gives what must hold of dims, as `ops.shapes` says; None: nothing.
@@ -103,6 +104,8 @@ class OpDef:
       is_exact       a number that the compiler knows and one that it does not give the same bits
       converts       it is the operand's number in another dtype
       may_fail       a run may end there
+      repeats        one number, if its operand is, if it has one
+      made_of(node)  the same node written with other ops; None: it is none that is written so
       has_bodies     it runs graphs that its attributes hold, and may have several results
       reads(node)    the operands that a kernel of its own reads from memory, by number; None: all
       kernel_name    what a kernel is called that computes it; "": as whoever wrote it called it
@@ -128,6 +131,8 @@ class OpDef:
     is_exact: bool = False
     converts: bool = False
     may_fail: bool = False
+    repeats: bool = False
+    made_of: Callable[[Any], Any] | None = None
     has_bodies: bool = False
     reads: Callable[[Any], Iterable[int]] | None = None
     kernel_name: str = ""

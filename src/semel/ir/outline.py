@@ -14,14 +14,15 @@ Late variables stand in it under names by place, and what tells them before what
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 from semel.ir.expr import Dim, LateVariable, atoms, substitute
 from semel.ir.form import plain_attrs
 from semel.ir.graph import Array, Node, attr_dims, count_of, let_counts_go
 from semel.ir.late import substitute_attrs
+from semel.ir.weak import WeakTable
 from semel.locks import make_lock
 
 
@@ -73,7 +74,7 @@ def take_outline(output: Node) -> Outline | None:
         if node in place:
             stack.pop()
             continue
-        missing = [n for n in node.inputs if n not in place and not is_number(n)]
+        missing = [n for n in node.inputs if n not in place and not n.is_number]
         sizes = _late_variables(node)
         if sizes:
             counts = [count_of(variable) for variable in sizes]
@@ -81,14 +82,15 @@ def take_outline(output: Node) -> Outline | None:
                 return None
             missing += [n for n in counts if n is not None and n not in place]
         if missing:
-            stack += reversed(missing)
+            missing.reverse()
+            stack += missing
             continue
         stack.pop()
         if sizes:
             _name_by_place(found, sizes, [place[n] for n in counts if n is not None])
         wires = [place[n] if n in place else _repeat(found, key, n) for n in node.inputs]
-        place[node] = _add(found, key, node, wires)
-        if place[node] < 0:
+        at = place[node] = _add(found, key, node, wires)
+        if at < 0:
             return None
     if found.late:
         key += found.counts
@@ -97,32 +99,33 @@ def take_outline(output: Node) -> Outline | None:
     return found
 
 
-def _late_variables(node: Node) -> list[LateVariable]:
+def _late_variables(node: Node) -> Sequence[LateVariable]:
     """Those in the attributes of a node, and of the repeated numbers that it reads."""
-    found = list(node.rule.late)
+    found: Sequence[LateVariable] = node.rule.late
     for operand in node.inputs:
         each = operand
-        while each.op.name in REPEATING:
-            found += each.rule.late
+        while each.is_number:
+            if each.rule.late:
+                found = [*found, *each.rule.late]
+            if not each.inputs:
+                break
             each = each.inputs[0]
     return found
 
 
-def _name_by_place(found: Outline, sizes: list[LateVariable], counts: list[int]) -> None:
+def _name_by_place(found: Outline, sizes: Sequence[LateVariable], counts: list[int]) -> None:
     """Give late variables the names that they have in every graph of this outline."""
     for variable, count in zip(sizes, counts, strict=True):
         if variable not in found.late:
             limit = substitute(variable.limit, found.late)
-            name = f"late{len(found.late)}"
-            found.late[variable] = LateVariable(name, variable.min, variable.max, limit)
+            number = len(found.late)
+            found.late[variable] = _late(number, variable.min, variable.max, limit)
             found.counts.append(count)
 
 
-def is_number(node: Node) -> bool:
-    """Whether a node is a scalar, or one number repeated."""
-    while node.op.name in REPEATING:
-        node = node.inputs[0]
-    return node.op.name == "scalar"
+@lru_cache(maxsize=256)  # one object for all graphs of an outline: it knows its hash
+def _late(number: int, low: int, high: int | None, limit: Dim) -> LateVariable:
+    return LateVariable(f"late{number}", low, high, limit)
 
 
 def _repeat(found: Outline, key: list[Hashable], node: Node) -> int:
@@ -130,46 +133,49 @@ def _repeat(found: Outline, key: list[Hashable], node: Node) -> int:
     chain = [node]
     while chain[-1].inputs:
         chain.append(chain[-1].inputs[0])
-    wires: list[int] = []
+    at = -1
     for each in reversed(chain):
-        wires = [_add(found, key, each, wires)]
-    return wires[0]
+        at = _add(found, key, each, [at] if each.inputs else [])
+    return at
 
 
 def _add(found: Outline, key: list[Hashable], node: Node, wires: list[int]) -> int:
     """Add a node; its place, or -1 if it, or an operand, cannot be part of an outline."""
-    if node.rule.late:
-        feature = _make_feature(node, substitute_attrs(node.attrs, found.late))
-    else:
-        feature = node.rule.feature or _feature(node)
+    rule = node.rule
+    feature: Feature | None = _late_feature(node, found.late) if rule.late else rule.feature
+    if feature is None:
+        feature = _feature(node)
     if not feature.is_known or -1 in wires:
         return -1
-    place = len(found.nodes)
-    found.nodes.append(node)
+    nodes = found.nodes
+    place = len(nodes)
+    nodes.append(node)
     found.wires.append(wires)
     key.append(feature)
     key += wires
-    match feature.kind:
-        case "":
-            pass
-        case "data":
-            found.slots[place] = len(found.data)
-            found.data.append(node.attrs.storage.array)
-        case "scalar":
-            found.slots[place] = len(found.numbers)
-            found.numbers.append(node.attrs.key)
-            found.values.append(node.attrs.value)
-        case kind:
-            starts = node.attrs.before if kind == "before" else node.attrs.starts
-            found.slots[place] = len(found.numbers)
-            found.numbers += starts
-            found.values += starts
+    if feature.kind:
+        _add_data(found, feature.kind, place, node)
     return place
 
 
-#: Every result element is an operand element: what repeats a number is that number.
-REPEATING = frozenset({"reshape", "expand", "permute"})
-_features: WeakValueDictionary[Hashable, Feature] = WeakValueDictionary()
+def _add_data(found: Outline, kind: str, place: int, node: Node) -> None:
+    """List what a node has beside its feature."""
+    if kind == "data":
+        found.slots[place] = len(found.data)
+        found.data.append(node.attrs.storage.array)
+        return
+    found.slots[place] = len(found.numbers)
+    if kind == "scalar":
+        found.numbers.append(node.attrs.key)
+        found.values.append(node.attrs.value)
+        return
+    starts = node.attrs.before if kind == "before" else node.attrs.starts
+    found.numbers += starts
+    found.values += starts
+
+
+_PLAIN = frozenset({LateVariable, int, bool, str})  #: types of attributes
+_features: WeakTable[Feature] = WeakTable()
 _scalars: dict[Hashable, Feature] = {}  #: by dtype: they are made anew all the time
 _lock = make_lock()
 
@@ -184,6 +190,17 @@ def _feature(node: Node) -> Feature:
     node.rule.feature = _make_feature(node, node.attrs)
     found: Feature = node.rule.feature
     return found
+
+
+def _late_feature(node: Node, late: Mapping[LateVariable, LateVariable]) -> Feature:
+    """The feature of a node with late variables, under the names that they have by place."""
+    attrs = node.attrs
+    fields = [getattr(attrs, name) for name in attrs.__dataclass_fields__]
+    if not all(type(value) in _PLAIN for value in fields):
+        return _make_feature(node, substitute_attrs(attrs, late))
+    # Sizes and numbers alone, as masks have them: these are found without attributes of their own.
+    rest = tuple([late.get(v, v) if type(v) is LateVariable else v for v in fields])
+    return _find_feature((node.op.name, rest, len(node.inputs), True), "")
 
 
 def _make_feature(node: Node, attrs: Any) -> Feature:
@@ -207,11 +224,13 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
         case "loop" | "cond":
             rest, storages = plain_attrs(attrs)
             is_known = is_known and not storages
-        case "input" | "state":
+        case "input" | "state" | "stored":
             is_known = False
-    key = (name, rest, len(node.inputs), is_known)
+    return _find_feature((name, rest, len(node.inputs), is_known), kind)
+
+
+def _find_feature(key: tuple[str, Hashable, int, bool], kind: str) -> Feature:
+    """The one feature of this key, which has said whether it is known."""
     with _lock:
         found = _features.get(key)
-        if found is None:
-            found = _features[key] = Feature(kind, is_known)
-    return found
+        return found or _features.setdefault(key, Feature(kind, key[3]))

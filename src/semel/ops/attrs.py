@@ -277,6 +277,21 @@ class CompactAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class PositionsAttrs:
+    """The size of the result, which a run finds out."""
+
+    size: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class SelectAttrs:
+    """The same, and the axis that takes the place of those that a mask speaks of."""
+
+    size: Dim
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRowsAttrs:
     """How many groups there are, and how many positions a line of the result holds."""
 

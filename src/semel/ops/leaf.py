@@ -147,6 +147,7 @@ for _each in (
         _reference_scalar,
         cost=0,
         element=_element_scalar,
+        repeats=True,
     ),
 ):
     register(_each)

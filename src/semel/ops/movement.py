@@ -426,6 +426,7 @@ for _each in (
         reference=_reference_reshape,
         require=_require_reshape,
         index=_index_reshape,
+        repeats=True,
     ),
     _view(
         "permute",
@@ -433,6 +434,7 @@ for _each in (
         infer=_infer_permute,
         reference=_reference_permute,
         index=_index_permute,
+        repeats=True,
     ),
     _view(
         "expand",
@@ -441,6 +443,7 @@ for _each in (
         reference=_reference_expand,
         require=_require_expand,
         index=_index_expand,
+        repeats=True,
     ),
     _view(
         "slice",

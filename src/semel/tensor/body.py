@@ -24,6 +24,7 @@ from semel.ir.graph import (
     attr_bodies,
     attr_dims,
     late_variable,
+    make_again,
     make_node,
     no_scope,
     stands_for,
@@ -130,7 +131,7 @@ class _Again:
 
 def _copy(node: Node, inputs: Sequence[Node], late: Mapping[Any, Dim]) -> Node:
     attrs = substitute_attrs(node.attrs, late) if node.rule.late else node.attrs
-    made = make_node(node.op.name, inputs, attrs)
+    made = make_again(node, inputs, attrs)
     stands_for(made, node)
     return made
 

@@ -13,7 +13,8 @@ so none of them can import the class, and `tensor_class` is where they find it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
+from math import copysign
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -92,6 +93,12 @@ def constant(array: Array) -> Tensor:
 
 def scalar(value: Any, dtype: DType) -> Tensor:
     """A 0-d tensor; an integer that `dtype` cannot hold is an error, as in NumPy."""
+    return wrap(_scalar_node(value, dtype, not value and copysign(1, value) < 0))
+
+
+@lru_cache(maxsize=256, typed=True)  # graphs are written again with the same numbers
+def _scalar_node(value: Any, dtype: DType, is_minus_zero: bool) -> Node:
+    """The node of a number; zeros are equal whatever their sign, so that it stands beside them."""
     integer = isinstance(value, (int, np.integer)) and dtype.is_integer
     if integer and not dtype.lowest <= int(value) <= dtype.highest:
         raise GraphError(
@@ -104,7 +111,7 @@ def scalar(value: Any, dtype: DType) -> Tensor:
             "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
         )
     # No origin, which takes time to find: that of the op that uses the number says it all.
-    return wrap(make_node("scalar", (), ScalarAttrs(value, dtype)))
+    return make_node("scalar", (), ScalarAttrs(value, dtype))
 
 
 def dim_value(dim: Dim, dtype: DType = INT64) -> Tensor:

@@ -19,7 +19,7 @@ from semel.ir.expr import Dim, product
 from semel.ir.types import INT64, Shape
 from semel.ops.attrs import CheckIndexAttrs, GatherAttrs, IotaAttrs
 from semel.ops.elementwise import check_indices, index_check
-from semel.ops.late import positions
+from semel.ops.late import positions, select
 from semel.tensor.elementwise import choose
 from semel.tensor.handle import (
     DTypeLike,
@@ -34,9 +34,9 @@ from semel.tensor.handle import (
     whole_number,
     wrap,
 )
-from semel.tensor.key import Cut, Key, MaskAxis, parse_key, result_axes
+from semel.tensor.key import Cut, Key, MaskAxis, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import broadcast, broadcast_shapes, of_shape, slice_axes
-from semel.tensor.origin import user_origin
+from semel.tensor.origin import call_origin, user_origin
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """x[key]."""
+    if is_computed_mask(key) and key.ndim and key.shape == x.shape[: key.ndim]:
+        return selected(x, key, 0)  # as what follows would say, of the most frequent case
     parsed = parse_key(key, x.shape, "getitem")
     cut = cut_out(x, parsed.cuts).reshape(parsed.cut_shape())
     return _pick(cut, parsed) if parsed.picks else cut
@@ -58,6 +60,9 @@ def cut_out(x: Tensor, cuts: Sequence[Cut]) -> Tensor:
 def _pick(x: Tensor, key: Key) -> Tensor:
     """Select by the key's index arrays; x is the cut tensor."""
     places = [place for place, _ in key.picks]
+    if key.only_mask is not None:
+        shape = tuple(x.shape[place] for place in places)
+        return selected(x, of_shape(key.only_mask, shape, "getitem", "mask"), places[0])
     indices = merged_index(x, key, "getitem")
     if len(places) == 1:
         return apply("gather", x, indices, attrs=GatherAttrs(places[0]))
@@ -92,6 +97,12 @@ def _index(x: Tensor, item: Any, size: Dim, where: str) -> Tensor:
     mask = item.mask
     shape = (*mask.shape[: item.axis], size, *mask.shape[item.axis + 1 :])
     return true_indices(of_shape(mask, shape, where, "mask"))[item.axis]
+
+
+def selected(x: Tensor, mask: Tensor, axis: int) -> Tensor:
+    """The elements where a mask of the axes from `axis` on is true, along one axis there."""
+    line, function = call_origin()
+    return wrap(select(x._node, mask._node, axis, origin=line, made_by=function))
 
 
 def true_positions(x: Tensor) -> Tensor:

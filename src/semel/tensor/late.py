@@ -15,7 +15,7 @@ from semel.errors import GraphError
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import GatherAttrs, ScatterAttrs
 from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, scalar
-from semel.tensor.indexing import iota, true_indices, true_positions
+from semel.tensor.indexing import iota, selected, true_indices, true_positions
 from semel.tensor.movement import broadcast, concat, stack
 from semel.tensor.order import order_of
 
@@ -46,7 +46,7 @@ def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
     if lifted.dtype != BOOL:
         raise GraphError("masked_select", f"the mask must be bool, got {lifted.type}.")
     x, m = broadcast([given, lifted], "masked_select")
-    return _at_rows(x.flatten(), true_positions(m.flatten()))
+    return selected(x, m, 0) if x.ndim else selected(x.flatten(), m.flatten(), 0)
 
 
 def _at_rows(x: Tensor, index: Tensor) -> Tensor:

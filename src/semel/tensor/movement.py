@@ -16,7 +16,7 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, floordiv, maximum, mod, product, upper_bound
-from semel.ir.graph import Node, make_node
+from semel.ir.graph import Node, is_tracing, make_node
 from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
     ConcatAttrs,
@@ -405,8 +405,31 @@ def _roll(x: Tensor, shift: int, axis: int) -> Tensor:
     return concat([tail, head], axis)
 
 
+MAX_FILLED = 256  #: kept for the next use; then they are let go, all at once
+_filled_before: dict[tuple[Node, Shape], Node] = {}
+
+
 def _filled(number: Node, shape: Shape) -> Node:
-    """A tensor of one repeated number, without an origin: that of the op that uses it will do."""
+    """A tensor of one repeated number, without an origin: that of the op that uses it will do.
+
+    The latest are kept: a graph is written again with the same numbers, if with other data. Not
+    while a body is traced, whose nodes are its own, nor with sizes that somebody must keep alive.
+    """
+    if is_tracing():
+        return _make_filled(number, shape)
+    found = _filled_before.get((number, shape))
+    if found is None:
+        found = _make_filled(number, shape)
+        if all(type(dim) is int for dim in shape):
+            if len(_filled_before) >= MAX_FILLED:
+                _filled_before.clear()
+            _filled_before[number, shape] = found
+    elif found.origins:
+        found.origins = ()  # of what became this number in another graph
+    return found
+
+
+def _make_filled(number: Node, shape: Shape) -> Node:
     ones = (1,) * len(shape)
     if ones:
         number = make_node("reshape", (number,), ReshapeAttrs(ones))

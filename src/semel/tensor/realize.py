@@ -207,23 +207,24 @@ def tolist(x: Tensor) -> Any:
 
 def item(x: Tensor) -> Any:
     """The only element as a Python number."""
-    value = _only(x, "item", f"needs exactly one element, got {x.type}.")
+    value = _only(x, "item", "needs exactly one element")
     return float(value) if x.dtype.is_float else value.item()
 
 
 def truth(x: Tensor) -> bool:
     """Whether the only element is true."""
-    refusal = f"the truth of a tensor needs exactly one element, got {x.type}."
+    refusal = "the truth of a tensor needs exactly one element"
     return bool(_only(x, "bool", refusal, "Use .any() or .all()."))
 
 
 def _only(x: Tensor, where: str, refusal: str, hint: str = "") -> Array:
     """The one element there is; how many there are may be known only once it is computed."""
-    if not _is_late(x.size) and x.size != 1:
-        raise GraphError(where, refusal, hint=hint)
+    size = x.size
+    if size != 1 and not _is_late(size):
+        raise GraphError(where, f"{refusal}, got {x.type}.", hint=hint)
     array = value_of(x, where)
     if array.size != 1:
-        raise GraphError(where, f"{refusal[:-1]} with {array.size}.", hint=hint)
+        raise GraphError(where, f"{refusal}, got {x.type} with {array.size}.", hint=hint)
     return array.reshape(())
 
 
