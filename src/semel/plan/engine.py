@@ -23,6 +23,7 @@ from semel.ir.fields import NO_LIMIT
 from semel.plan.adopt import adopt_buffers
 from semel.plan.bindings import Bindings
 from semel.plan.errors import as_value
+from semel.plan.kept import spoil_states
 from semel.plan.lanes import is_laned
 from semel.plan.limits import TimeLimit
 from semel.plan.link import link_rows
@@ -34,7 +35,6 @@ from semel.plan.report.told import tell_growth
 from semel.plan.resolve import INTERRUPTED, check_limits, resolve_code
 from semel.plan.rows import PreparedWait
 from semel.plan.split import link_lanes
-from semel.plan.states import spoil_states
 from semel.plan.store import ProgramStore
 from semel.plan.weights import Weight
 from semel.plan.writers import find_writers

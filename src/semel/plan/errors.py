@@ -23,13 +23,13 @@ from semel.errors import (
 from semel.ir import abi
 from semel.ir.expr import Variable, evaluate, substitute, variables
 from semel.ir.fields import take_value
+from semel.plan.kept import invalid_error
 from semel.plan.parts import PlanParts
 from semel.plan.plan_state import PlanState
 from semel.plan.program import PlanIO
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.plan.scope import RowScope
-from semel.plan.states import invalid_error
 
 
 def variable_error(variable: Variable, value: int) -> VariableError:

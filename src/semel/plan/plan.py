@@ -40,6 +40,7 @@ from semel.plan.errors import (
     find_io,
 )
 from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
+from semel.plan.kept import follow_states
 from semel.plan.limits import RunLimits
 from semel.plan.link import levels
 from semel.plan.params import with_params
@@ -59,7 +60,7 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
-from semel.plan.states import PlanStates, follow_states
+from semel.plan.states import PlanStates
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
 from semel.plan.tree import as_it_is, map_rows, walk

@@ -15,12 +15,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from semel.errors import StateError
 from semel.ir.fields import take, take_arrays, take_int
 from semel.ir.types import DType, Shape, TensorType
+from semel.plan.kept import (
+    invalid_error,
+    is_valid,
+    peek_rows,
+    put_first_value,
+    put_rows,
+    shape_of,
+    whole_of,
+)
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
-from semel.runtime.buffer import Array, Buffer, as_array
+from semel.runtime.buffer import Array, as_array
 from semel.runtime.hold import Hold, alone
 
 if TYPE_CHECKING:
@@ -100,11 +111,10 @@ class PlanStates(Mapping[str, StateInfo]):
     def __getitem__(self, name: str) -> StateInfo:
         number = self._number(name)
         state = self._all[number]
-        kind = self._engine.parts.program.values[state.index].type
         return StateInfo(
             state.name,
             number,
-            kind,
+            self._kind(state),
             self._engine.parts.buffers[state.index].capacity_bytes,
             state.how,
             state.why,
@@ -153,10 +163,39 @@ class PlanStates(Mapping[str, StateInfo]):
     # ------------------------------------------------------------ contents
 
     @alone
-    def read(self, name: str) -> Array:
-        """A copy of the valid rows; of a state without a cursor, of all of it."""
+    def read(self, name: str, rows: int | slice | None = None) -> Array:
+        """A copy of the valid rows; of a state without a cursor, of all of it.
+
+        `rows` are those of the valid ones to copy: a slice, or the number of one, without its axis
+        then. They are counted along the axis that is appended to, or along the first.
+        """
         self._check_valid(name)
-        return self._valid_part(self._find(name)).copy()
+        state = self._find(name)
+        if rows is None:
+            return self._valid_part(state).copy()
+        axis, along = state.axis or 0, self._chosen(state, rows)
+        first, last = (min(along), max(along)) if along else (0, -1)
+        part = peek_rows(self._engine, state, first, last + 1)
+        picked = 0 if not isinstance(rows, slice) else slice(None, None, along.step)
+        return np.array(part[(*[slice(None)] * axis, picked)], order="C")
+
+    def _chosen(self, state: ProgramState, rows: Any) -> range:
+        """The numbers of the rows that are asked for."""
+        where, shape = f"state '{state.name}'", self._shape(state)
+        if not shape:
+            raise StateError(where, "has no rows: it is one number.")
+        valid = range(shape[0] if state.axis is None else self._rows(state) or 0)
+        if isinstance(rows, slice):
+            try:
+                return valid[rows]
+            except (TypeError, ValueError) as error:
+                raise StateError(where, f"rows must be a slice of ints: {error}.") from None
+        number = take_int("states.read", "rows", rows)
+        if not -len(valid) <= number < len(valid):
+            raise StateError(
+                where, f"row must lie in [{-len(valid)}, {len(valid)}), of the valid, got {number}."
+            )
+        return valid[number:][:1]
 
     @alone
     def write(self, arrays: Mapping[str, Any]) -> None:
@@ -169,6 +208,7 @@ class PlanStates(Mapping[str, StateInfo]):
         given = take_arrays("states.write", arrays)
         checked = {name: self._checked(self._find(name), array) for name, array in given.items()}
         cursors = self._cursors_of(checked)
+        self._check_room(cursors)
         self._store(checked, cursors)
 
     @alone
@@ -176,6 +216,7 @@ class PlanStates(Mapping[str, StateInfo]):
         """Go back to the first value: of one state and those that share its cursor, or of all."""
         self._engine.state.check_alive()
         chosen = self._all if name is None else self._beside(self._find(name))
+        self._set_valid(chosen, to=False)  # until all of it is there
         for state in chosen:
             put_first_value(self._engine, state)
         held = {s.cursor for s in chosen if s.cursor is not None}
@@ -205,8 +246,7 @@ class PlanStates(Mapping[str, StateInfo]):
     @alone
     def snapshot(self) -> Snapshot:
         """What all states hold now."""
-        for state in self._all:
-            self._check_valid(state.name)
+        self._check_all_valid()
         arrays = {state.name: self._valid_part(state).copy() for state in self._all}
         return Snapshot(arrays, self._engine.state.held_values())
 
@@ -233,7 +273,75 @@ class PlanStates(Mapping[str, StateInfo]):
                     raise StateError(
                         "restore", f"'{name}' must have the cursor's rows, got {found}."
                     )
+        self._check_room(snapshot.cursors)
         self._store(checked, snapshot.cursors)
+
+    # ------------------------------------------------------------ from plan to plan
+
+    def copy_rows_from(self, other: PlanStates, rows: int | None = None) -> None:
+        """Go on from where another plan is, or from its first `rows`; that one stays as it is.
+
+        Its states must have the names and types of these, but for the room for rows: a sequence
+        that has outgrown one plan goes on in a larger one. Nothing changes if an error is raised.
+        """
+        if not isinstance(other, PlanStates):
+            raise StateError(
+                "copy_rows_from",
+                f"must be given the states of another plan, got {type(other).__name__}.",
+            )
+        if other._hold is self._hold:
+            raise StateError("copy_rows_from", "the other plan is this one.", hint="truncate()")
+        # In one order, whoever copies where: two that copy from each other must not wait for ever.
+        first, second = sorted((self._hold, other._hold), key=id)
+        first.alone(second.alone, self._copy_rows, other, rows)
+
+    def _copy_rows(self, other: PlanStates, rows: int | None) -> None:
+        self._engine.state.check_alive()
+        other._check_all_valid()
+        if set(self) != set(other):
+            raise StateError(
+                "copy_rows_from",
+                f"both plans must have the same states, got {', '.join(sorted(self)) or 'none'} "
+                f"and {', '.join(sorted(other)) or 'none'}.",
+            )
+        cursors: dict[str, int] = {}
+        for state in self._all:
+            count = self._rows_of(other, state, rows)
+            if state.cursor is not None and cursors.setdefault(state.cursor, count) != count:
+                raise StateError(
+                    f"state '{state.name}'",
+                    f"must have the {cursors[state.cursor]} rows of those beside it, got {count}.",
+                )
+        if rows is not None and not cursors:
+            raise StateError("copy_rows_from", "rows are of states that are appended to: none is.")
+        self._check_room(cursors)
+        parts = {
+            state.name: whole_of(other._engine, other._find(state.name))
+            if state.cursor is None
+            else peek_rows(other._engine, other._find(state.name), 0, cursors[state.cursor])
+            for state in self._all
+        }
+        self._store(parts, cursors)
+
+    def _rows_of(self, other: PlanStates, state: ProgramState, rows: int | None) -> int:
+        """How many rows of the other plan's state are to be copied, if the two are alike."""
+        theirs = other._find(state.name)
+        kinds = [self._kind(state), other._kind(theirs)]
+        shapes = [list(kind.shape) for kind in kinds]
+        for shape, each in zip(shapes, (state, theirs), strict=True):
+            if each.axis is not None:
+                shape[each.axis] = -1
+        if shapes[0] != shapes[1] or kinds[0].dtype != kinds[1].dtype:
+            raise StateError(
+                f"state '{state.name}'",
+                f"must be the same in both plans but for the room for rows, got {kinds[0]} "
+                f"and {kinds[1]}.",
+            )
+        valid = other._rows(theirs) or 0
+        count = valid if rows is None else take_int("copy_rows_from", "rows", rows)
+        if theirs.cursor is not None and not 0 <= count <= valid:
+            raise StateError("copy_rows_from", f"rows must lie in [0, {valid}], got {count}.")
+        return count
 
     # ------------------------------------------------------------ inside
 
@@ -258,18 +366,36 @@ class PlanStates(Mapping[str, StateInfo]):
         if not is_valid(self._engine, self._number(name)):
             raise invalid_error(name)
 
+    def _check_all_valid(self) -> None:
+        self._engine.state.check_alive()
+        for state in self._all:
+            self._check_valid(state.name)
+
+    def _kind(self, state: ProgramState) -> TensorType:
+        return self._engine.parts.program.values[state.index].type
+
+    def _shape(self, state: ProgramState) -> tuple[int, ...]:
+        return shape_of(self._kind(state))
+
     def _valid_part(self, state: ProgramState) -> Array:
         """The valid elements where they lie, or a copy of them."""
-        buffer = current_buffer(self._engine, state)
-        array = buffer.peek(_shape(buffer.type))
         if state.axis is None:
-            return array
-        return array[(*[slice(None)] * state.axis, slice(0, self._rows(state)))]
+            return whole_of(self._engine, state)
+        return peek_rows(self._engine, state, 0, self._rows(state) or 0)
+
+    def _check_room(self, cursors: Mapping[str, int]) -> None:
+        """Rows must fit where the cursors may go."""
+        for variable in self._engine.parts.variables:
+            name, most = variable.variable.name, variable.variable.max
+            if most is not None and not 0 <= cursors.get(name, 0) <= most:
+                raise StateError(
+                    f"cursor '{name}'", f"has room for {most} rows, got {cursors[name]}."
+                )
 
     def _checked(self, state: ProgramState, given: Any) -> Array:
-        where, kind = f"state '{state.name}'", self._engine.parts.program.values[state.index].type
+        where, kind = f"state '{state.name}'", self._kind(state)
         array = as_array(given, kind.dtype, where)
-        wanted = list(_shape(kind))
+        wanted = list(shape_of(kind))
         if state.axis is not None and array.ndim == len(wanted):
             wanted[state.axis] = min(array.shape[state.axis], wanted[state.axis])
         if array.shape != tuple(wanted):
@@ -326,89 +452,3 @@ def _cells(info: StateInfo) -> tuple[str, ...]:
     shape = f"[{', '.join(map(str, info.shape))}]"
     how = info.how if info.is_valid else "invalid"
     return str(info.index), info.name, info.dtype.name, shape, f"{info.nbytes:,}", how, rows
-
-
-# ---------------------------------------------------------------- memory
-
-
-def current_buffer(engine: Engine, state: ProgramState) -> Buffer:
-    """The buffer that holds the value which the next run reads."""
-    buffers = engine.parts.buffers
-    if state.other is None:
-        return buffers[state.index]
-    base = engine.state.run.base(engine.linked.bases[state.index])
-    return buffers[state.index if base == buffers[state.index].address else state.other]
-
-
-def put_rows(engine: Engine, state: ProgramState, array: Array) -> None:
-    """Write the first rows of a state, or all of it."""
-    buffer = current_buffer(engine, state)
-    shape = _shape(buffer.type)
-    if array.shape == shape:
-        buffer.put(array)
-        return
-    whole = buffer.peek(shape)
-    if not buffer.memory.is_host:
-        whole = whole.copy()
-    whole[tuple(slice(0, size) for size in array.shape)] = array
-    if not buffer.memory.is_host:
-        buffer.put(whole)
-
-
-def put_first_value(engine: Engine, state: ProgramState) -> None:
-    """What a state holds before the first run."""
-    first = engine.parts.program.values[state.index].weight
-    buffer = current_buffer(engine, state)
-    if first is not None:
-        buffer.put(first.array)
-    else:
-        buffer.memory.fill(0, buffer.offset, buffer.offset + buffer.capacity_bytes)
-
-
-def follow_states(source: Engine, to: Engine) -> None:
-    """Let a plan whose memory is a fork of another one's go on from where that is."""
-    for number, state in enumerate(source.parts.states):
-        if state.other is not None and current_buffer(source, state) is not _first(source, state):
-            _exchange(to, state.index, state.other)
-        to.state.set_kept(number, is_valid(source, number))
-    to.state.set_held(source.state.held_values())
-
-
-def _first(engine: Engine, state: ProgramState) -> Buffer:
-    return engine.parts.buffers[state.index]
-
-
-def _exchange(engine: Engine, one: int, other: int) -> None:
-    """Let two buffers change places, as a run that succeeds does."""
-    bases, buffers = engine.linked.bases, engine.parts.buffers
-    engine.state.run.set_base(bases[one], buffers[other].address)
-    engine.state.run.set_base(bases[other], buffers[one].address)
-
-
-def _shape(kind: TensorType) -> tuple[int, ...]:
-    return tuple(d for d in kind.shape if isinstance(d, int))
-
-
-# ---------------------------------------------------------------- validity
-
-
-def is_valid(engine: Engine, number: int) -> bool:
-    """Whether a state holds what a run, or a caller, has left there whole."""
-    return engine.state.is_kept(number)
-
-
-def spoil_states(engine: Engine) -> None:
-    """After a run that failed: what it was updating in place is invalid."""
-    for number, state in enumerate(engine.parts.states):
-        if state.how == "in place" and not state.is_append:
-            engine.state.set_kept(number, False)
-
-
-def invalid_error(name: str) -> StateError:
-    """A state cannot be used."""
-    return StateError(
-        f"state '{name}'",
-        "is invalid: a run that updated it in place did not end well.",
-        hint="plan.states.reset(), restore(snapshot), write() or truncate(rows) make it valid.",
-        state=name,
-    )
