@@ -30,7 +30,14 @@ from semel.plan.file.format import FORMAT, PAGE_BYTES, PageChecksum, Prefix
 from semel.plan.file.write import PlanImage, Storage
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
-from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, ProgramValue
+from semel.plan.program import (
+    NodeNote,
+    PlanIO,
+    PlanVariable,
+    Program,
+    ProgramState,
+    ProgramValue,
+)
 from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
@@ -219,8 +226,8 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 #: Of each record: the fields that a file holds, and those that belong to a process.
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
-        "name values rows inputs outputs results kept guards variables log device after run_order "
-        "alias_ids states params recipes",
+        "name nodes values rows inputs outputs results kept guards variables log device after "
+        "run_order alias_ids states params recipes",
         "stage_seconds compile_count max_capacity compile_for",
     ),
     # Ids of nodes mean something in plans built by hand only.
@@ -246,7 +253,8 @@ FIELDS: dict[type, tuple[str, str]] = {
         "runtime_vars notes lane",
         "buffer_ptrs buffer_ids",
     ),
-    KernelNotes: ("check_origins nodes reason choice name", ""),
+    KernelNotes: ("check_origins nodes reason choice name template", ""),
+    NodeNote: ("node became ops origin", ""),
     PreparedCopy: ("id buffer_indices dependencies device lane", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies device lane", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies device lane", ""),

@@ -22,6 +22,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, Variable, is_nonnegative, substitute, variables
 from semel.ir.graph import Graph, Node
 from semel.ir.types import TensorType
+from semel.lower import template_name
 from semel.lower.lowered import (
     Argument,
     Arm,
@@ -410,6 +411,7 @@ class _Rows:
                 reason=lowered.group.reason.why.sentence,
                 choice=lowered.choice,
                 name=kernel_name(lowered.group),
+                template=template_name(lowered.group),
             ),
         )
 

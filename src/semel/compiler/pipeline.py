@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.compiler.artefacts import compile_kernels
+from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
@@ -38,6 +39,7 @@ from semel.errors import GraphError, UserError
 from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
+from semel.ir.lineage import Change, recorded
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
@@ -182,7 +184,7 @@ def compile_graph(
     check_params(graph)
     fuse = options.fusion if fusion is None else fusion
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
-    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params)
+    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params, True)
     program = _compile(asked, stage, tuning)
     _tell_compiled(graph, program, stage.seconds)
     return program
@@ -199,6 +201,7 @@ class _Asked:
     verify: bool = False
     keep: Mapping[str, Node] = field(default_factory=dict)
     keep_params: bool = False
+    is_explained: bool = False
 
 
 def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
@@ -206,17 +209,20 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     target, keep = asked.target, asked.keep
     compiler = find_backend(asked.device).compiler(target)
     stage.dump("input", asked.graph, format_graph)
-    guarded = replace(with_guards(asked.graph), declared=())  # what nobody reads is not run
-    graph = stage("graph", lambda: run_passes(guarded, verify=asked.verify))
+    changes: list[Change] = []
     panel = panel_width(target)
-    words = stage("words", lambda: pack_words(graph_to_run(graph), target))
-    graph = stage("pack", lambda: pack_weights(words, panel))
+    with recorded(changes):
+        guarded = replace(with_guards(asked.graph), declared=())  # what nobody reads is not run
+        graph = stage("graph", lambda: run_passes(guarded, verify=asked.verify))
+        words = stage("words", lambda: pack_words(graph_to_run(graph), target))
+        graph = stage("pack", lambda: pack_weights(words, panel))
     stage.dump("graph", graph, format_graph)
     weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))
-    schedule = stage(
-        "schedule",
-        lambda: build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep),
-    )
+    with recorded(changes):
+        schedule = stage(
+            "schedule",
+            lambda: build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep),
+        )
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target))
@@ -232,7 +238,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     is_here = not lacking(asked.device, target)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
     given = WeightsGiven(weights, asked.keep_params)
-    return stage(
+    program = stage(
         "program",
         lambda: link_program(
             asked.graph,
@@ -245,6 +251,10 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
             given,
         ),
     )
+    if not asked.is_explained:
+        return program
+    nodes = describe_nodes(asked.graph, changes, schedule, kernels, program)
+    return replace(program, nodes=nodes)
 
 
 def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:

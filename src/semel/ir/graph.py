@@ -39,6 +39,7 @@ from semel.ir.expr import (
     upper_bound,
     variables,
 )
+from semel.ir.lineage import note, recorded
 from semel.ir.opdef import OPS, OpDef, find_op
 from semel.ir.target import CACHE_LINE_BYTES
 from semel.ir.types import TensorType
@@ -584,18 +585,20 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     """Apply `rule` to every node, operands first; None keeps the node (with new operands)."""
     new: dict[Node, Node] = {}  # of those that became another one: most stay what they are
     known = set(graph.nodes)
-    for node in graph.nodes:
-        candidate = node
-        if new and not new.keys().isdisjoint(node.inputs):
-            inputs = tuple([new.get(n, n) for n in node.inputs])
-            candidate = make_node(node.op.name, inputs, node.attrs)
-            stands_for(candidate, node, known)
-        replaced = rule(candidate)
-        if replaced is not None and replaced is not candidate:
-            stands_for(replaced, node, known)
-            candidate = replaced
-        if candidate is not node:
-            new[node] = candidate
+    with recorded(None):
+        for node in graph.nodes:
+            candidate = node
+            if new and not new.keys().isdisjoint(node.inputs):
+                inputs = tuple([new.get(n, n) for n in node.inputs])
+                candidate = make_node(node.op.name, inputs, node.attrs)
+                stands_for(candidate, node, known)
+            replaced = rule(candidate)
+            if replaced is not None and replaced is not candidate:
+                stands_for(replaced, node, known)
+                candidate = replaced
+            if candidate is not node:
+                new[node] = candidate
+    note(new)
     outputs = graph.outputs
     if not new.keys().isdisjoint(graph.declared):
         declared = tuple(new.get(n, n) for n in graph.declared)

@@ -91,6 +91,15 @@ def _rule(group: Group, choice: Choice) -> Callable[[Group, Target], Lowered]:
     return _RULES[group.kind]
 
 
+def template_name(group: Group) -> str:
+    """What kind of kernel a group becomes."""
+    if is_empty(group):
+        return "nothing"
+    if group.contract is not None and group.contract.op.name in _CONTRACTIONS:
+        return group.contract.op.name
+    return group.kind
+
+
 def _lower_nothing(group: Group, target: Target) -> Lowered:
     """A kernel of no tiles: nothing is stored, whatever the variables are."""
     buffers = make_buffers(group.outputs, list(dict.fromkeys(group.reads)))

@@ -408,6 +408,7 @@ class ExecutionPlan:
                 self.memory,
                 self._engine.state.values_now(),
                 self.compile_count,
+                self.signature.shortened(),
             )
 
     def __call__(self, /, **inputs: Any) -> Any:

@@ -94,6 +94,22 @@ class ProgramState:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNote:
+    """What became of a node of the graph as it was written, for people.
+
+    `became` is: the leaf it is (input, param, constant, ...) or is equal to; "kernel", computed by
+    the rows at `ops`; "view", an index in these; a loop or a branch ("cond"), which they run;
+    "part" of what they compute, in another form; "folded" when the graph was compiled; "weights",
+    computed from params before any run; or "unused".
+    """
+
+    node: str
+    became: str
+    ops: tuple[int, ...] = ()
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PlanVariable:
     """A variable of the plan; `capacity` is what its buffers hold if it has no maximum.
 
@@ -147,7 +163,7 @@ class Program:
     owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
     other data has a program that differs in these, and in the weights of those values.
     `compile_for` compiles what it was made from for another target, by its name, where known.
-    `name` is that of the graph, for people.
+    `name` is that of the graph, for people, and `nodes` say what became of it.
     """
 
     values: tuple[ProgramValue, ...]
@@ -171,6 +187,7 @@ class Program:
     recipes: tuple[Recipe, ...] = ()
     compile_for: Callable[[str], Program] | None = None
     name: str = ""
+    nodes: tuple[NodeNote, ...] = ()
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:

@@ -122,8 +122,9 @@ class KernelNotes:
     """What the compiler tells people about a kernel call.
 
     The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
-    result is not computed inside the kernel that wants it, the `choice` of how it is cut, and the
-    `name` of what it computes, which other calls of the kernel may give other names.
+    result is not computed inside the kernel that wants it, the `choice` of how it is cut, the
+    `name` of what it computes, which other calls of the kernel may give other names, and the
+    `template` that it was made by.
     """
 
     check_origins: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class KernelNotes:
     reason: str = ""
     choice: str = ""
     name: str = ""
+    template: str = ""
 
 
 class Row:

@@ -162,6 +162,7 @@ class PreparedKernel(Row):
             "reason": self.notes.reason,
             "choice": self.notes.choice,
             "name": self.notes.name,
+            "template": self.notes.template,
         }
         return record | {key: value for key, value in optional.items() if value}
 
@@ -181,6 +182,7 @@ class PreparedKernel(Row):
                 as_text(record.get("reason", "")),
                 as_text(record.get("choice", "")),
                 as_text(record.get("name", "")),
+                as_text(record.get("template", "")),
             ),
             **{**common, "device": common["device"] or source.device},
         )

@@ -23,6 +23,7 @@ from itertools import pairwise
 
 from semel.ir.expr import is_nonnegative
 from semel.ir.graph import Graph, Node, make_node, stands_for
+from semel.ir.lineage import note
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import is_whole, stored_at
@@ -169,5 +170,6 @@ def resolve_conflict(
         is_same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         new[node] = node if is_same else make_node(node.op.name, inputs, node.attrs)
         stands_for(new[node], node)
+    note(new)
     kept = {new[node]: cause for node, cause in forced.items()}
     return graph.with_outputs([new[n] for n in graph.outputs]), {**kept, copy: why.OLD_COPIED}

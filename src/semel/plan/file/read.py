@@ -34,6 +34,7 @@ from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Pref
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
     GIVEN,
+    NodeNote,
     PlanIO,
     PlanVariable,
     Program,
@@ -260,6 +261,7 @@ def read_program(
         compile_count=compile_count,
         device=device,
         name=as_text(record["name"]),
+        nodes=tuple(_read_note(entry) for entry in as_list(record.get("nodes", []))),
         after={
             as_int(i): _ints(positions)
             for i, positions in (as_list(e, 2) for e in as_list(record.get("after", [])))
@@ -386,6 +388,11 @@ def _read_io(entries: Any, count: int, dim: DimReader, weights: _Weights) -> tup
 def _read_default(kind: TensorType, given: list[Any], weights: _Weights) -> Weight | None:
     place, sizes = as_list(given, 2)
     return weights.read(as_int(place), TensorType(tuple(map(_size, as_list(sizes))), kind.dtype))
+
+
+def _read_note(entry: Any) -> NodeNote:
+    node, became, ops, origin = as_list(entry, 4)
+    return NodeNote(as_text(node), as_text(became), _ints(ops), as_text(origin))
 
 
 def _read_state(entry: Any) -> ProgramState:

@@ -367,6 +367,8 @@ def _encode_program(
         ],
         "log": list(program.log),
     }
+    if program.nodes:
+        record["nodes"] = [[n.node, n.became, list(n.ops), n.origin] for n in program.nodes]
     if program.states:
         record["states"] = [list(astuple(state)) for state in program.states]
     if program.params:

@@ -9,6 +9,7 @@ count in order of execution (`LinkedRows.order`), views included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
@@ -146,7 +147,7 @@ def describe_ops(
     parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
 ) -> list[ProfiledOp]:
     """Every operation in order of execution, with its work in all iterations at these variables."""
-    row_of = {i: row for row, i in reversed(list(enumerate(linked.row_ops)))}
+    row_of = row_numbers(linked)
     step_of = step_numbers(linked)
     found: list[ProfiledOp] = []
     for i in linked.order:
@@ -172,6 +173,28 @@ def describe_ops(
                 origins=origins_of(op),
             )
         )
+    return found
+
+
+def row_numbers(linked: LinkedRows) -> dict[int, int]:
+    """The first row of each operation that has one."""
+    return {i: row for row, i in reversed(list(enumerate(linked.row_ops)))}
+
+
+def moved_bytes(
+    parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
+) -> dict[int, int | None]:
+    """For each operation what it reads and writes in all iterations; None if that is not known."""
+    row_of = row_numbers(linked)
+    found: dict[int, int | None] = {}
+    for i in linked.order:
+        once: int | None = 0
+        if i in row_of:
+            once = evaluate_or_none(linked.rows[row_of[i]].bytes, values)
+        trips = [evaluate_or_none(loop.trip, values) for loop in parts.placed[i].loops]
+        known = [max(trip, 0) for trip in trips if trip is not None]
+        is_known = once is not None and len(known) == len(trips)
+        found[i] = prod(known, start=once or 0) if is_known else None
     return found
 
 

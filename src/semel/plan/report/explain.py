@@ -22,6 +22,7 @@ from semel.plan.report.describe import (
     evaluate_or_none,
     kind_of,
     loop_times,
+    moved_bytes,
     origins_of,
     step_numbers,
     written_positions,
@@ -35,7 +36,7 @@ from semel.runtime.allocator import align
 if TYPE_CHECKING:
     from semel.plan.link import LinkedRows
     from semel.plan.parts import PlanMemory, PlanParts
-    from semel.plan.program import ProgramState
+    from semel.plan.program import NodeNote, ProgramState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class ExplainedOp:
     `waits` names what it must wait for in the step before; `choice` says how its kernel is
     cut and whether that is the default or was measured to be faster; `times` how often it
     runs, if that is a loop. `inside` are the ops that it is a part of, outermost first. It runs
-    on a `lane` of a `device`; what it waits for may be on another.
+    on a `lane` of a `device`; what it waits for may be on another. `template` is the kind of its
+    kernel. `moved_bytes` are what a run reads and writes there, all times together, at the
+    current variables; None where one is not bound.
     """
 
     op: int
@@ -67,6 +70,8 @@ class ExplainedOp:
     inside: tuple[int, ...] = ()
     device: str = ""
     lane: str = COMPUTE
+    template: str = ""
+    moved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,10 @@ class ExplainedVariable:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMemory:
-    """Bytes held. `live_bytes` is the most that is alive at once: no arena can be smaller."""
+    """Bytes held. `live_bytes` is the most that is alive at once, at the row at `live_at`.
+
+    No arena can be smaller.
+    """
 
     weights_bytes: int
     arena_bytes: int
@@ -151,7 +159,12 @@ class ExplainedState:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All of it; `str()` for people, `json()` for scripts."""
+    """All of it; `str()` for people, `json()` for scripts.
+
+    `nodes` say what became of each node of the graph, as it was written. `compile_count` is how
+    often the compiler ran for this plan, once if the program was not found again; `recompiles`
+    what it did beyond that: nothing, whatever is bound, grown or replaced.
+    """
 
     device: str
     threads: int
@@ -166,6 +179,16 @@ class Explanation:
     log: tuple[str, ...] = ()
     states: tuple[ExplainedState, ...] = ()
     target: str = ""
+    nodes: tuple[NodeNote, ...] = ()
+    recompiles: int = 0
+    signature: str = ""
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """What all ops of a run read and write; None where a variable is not bound."""
+        amounts = [op.moved_bytes for op in self.ops]
+        known = [amount for amount in amounts if amount is not None]
+        return sum(known) if len(known) == len(amounts) else None
 
     def json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, numbers and text."""
@@ -181,6 +204,7 @@ def explain_plan(
     memory: PlanMemory,
     values: Mapping[str, int],
     compile_count: int,
+    signature: str = "",
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
     kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
@@ -192,7 +216,7 @@ def explain_plan(
         num_steps=len(linked.shown_steps()),
         num_kernels=len(kernels),
         num_distinct_kernels=len(set(kernels)),
-        ops=_ops(parts, linked),
+        ops=_ops(parts, linked, values),
         buffers=buffers,
         variables=tuple(
             _variable(v.variable, parts, values) for v in (*parts.variables, *parts.late)
@@ -201,6 +225,9 @@ def explain_plan(
         log=parts.program.log,
         states=tuple(_state(state, parts) for state in parts.states),
         target=parts.program.target.name if parts.program.target else "",
+        nodes=parts.program.nodes,
+        recompiles=max(compile_count - 1, 0),
+        signature=signature,
     )
 
 
@@ -213,10 +240,12 @@ def _state(state: ProgramState, parts: PlanParts) -> ExplainedState:
 # ---------------------------------------------------------------- operations
 
 
-def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
+def _ops(
+    parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
+) -> tuple[ExplainedOp, ...]:
     step_of, steps = step_numbers(linked), linked.shown_steps()
     names = buffer_names(parts)
-    times = loop_times(parts)
+    times, moved = loop_times(parts), moved_bytes(parts, linked, values)
     found: list[ExplainedOp] = []
     for i in linked.order:
         op, step = parts.ops[i], step_of.get(i, -1)
@@ -248,6 +277,8 @@ def _ops(parts: PlanParts, linked: LinkedRows) -> tuple[ExplainedOp, ...]:
                 inside=tuple(around.position for around in parts.placed[i].around),
                 device=device,
                 lane=lane,
+                template=notes.template,
+                moved_bytes=moved[i],
             )
         )
     return tuple(found)

@@ -38,6 +38,7 @@ def format_explanation(it: Explanation) -> str:
             *_memory(it),
             *_states(it),
             *_variables(it),
+            *_nodes(it),
         ]
     )
 
@@ -54,8 +55,12 @@ def _head(it: Explanation) -> Iterator[str]:
         f"plan on {it.device}, {threads}: {len(it.ops)} ops, {it.num_kernels} kernel calls of "
         f"{it.num_distinct_kernels} distinct kernels, in {it.num_steps} steps"
     )
+    if it.signature:
+        yield it.signature
     if it.target:
         yield f"code for {it.target}"
+    moved = "" if it.moved_bytes is None else f"; a run moves {it.moved_bytes} bytes"
+    yield f"compiled {it.compile_count}, recompiles {it.recompiles}{moved}"
 
 
 def _ops(it: Explanation) -> Iterator[str]:
@@ -74,7 +79,8 @@ def _ops(it: Explanation) -> Iterator[str]:
 def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[str]:
     tiles = f"  tiles {op.tiles}" if op.tiles else ""
     times = f"  times {op.times}" if op.times else ""
-    name = op.name if op.name == op.kind else f"{op.name} ({op.kind})"
+    kind = f"{op.kind}, {op.template}" if op.template else op.kind
+    name = op.name if op.name == kind else f"{op.name} ({kind})"
     lane = f"  on {op.device}/{op.lane}" if is_elsewhere else ""
     yield f"op {op.op}  {name}{tiles}{times}{lane}"
     if op.nodes:
@@ -88,6 +94,8 @@ def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[s
         yield f"  reads {', '.join(names[b] for b in op.reads)}"
     if op.writes:
         yield f"  writes {', '.join(names[b] for b in op.writes)}"
+    if op.moved_bytes:
+        yield f"  moves {op.moved_bytes} bytes"
     if op.waits:
         yield f"  waits: {'; '.join(op.waits)}"
     if op.origins:
@@ -127,7 +135,8 @@ def _memory(it: Explanation) -> Iterator[str]:
     if m.naive_bytes:
         yield (
             f"  the arena's values take {m.naive_bytes} bytes without sharing; "
-            f"at most {m.live_bytes} are alive at once, at position {m.live_at}"
+            f"at most {m.live_bytes} are alive at once, at position {m.live_at}, "
+            f"and the arena has {m.arena_bytes}"
         )
 
 
@@ -146,6 +155,30 @@ _UPDATED = {
     "in place": "updated in place",
     "double-buffered": "updated in a second buffer",
     "read only": "never updated",
+}
+
+
+def _nodes(it: Explanation) -> Iterator[str]:
+    """Every node of the graph as it was written, with what it became."""
+    if it.nodes:
+        yield ""
+        yield "nodes, as they were written"
+    names = {op.op: op.name for op in it.ops}
+    for node in it.nodes:
+        where = ", ".join(f"op {op} {names[op]}" for op in node.ops if op in names)
+        yield f"  {node.node}: {_BECAME.get(node.became, node.became)}{where and f' {where}'}"
+
+
+#: What a node became, in words, with the ops behind it.
+_BECAME = {
+    "kernel": "computed by",
+    "view": "an index in",
+    "part": "part of",
+    "loop": "the loop",
+    "cond": "the branch",
+    "folded": "computed when it was compiled",
+    "weights": "computed from params, before any run",
+    "unused": "read by nothing",
 }
 
 
