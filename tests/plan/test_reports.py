@@ -59,7 +59,7 @@ def test_what_is_found_in_a_graph_is_part_of_that() -> None:
 
 def _loop(x: Tensor) -> Tensor:
     def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
-        return [(states[0] + x[step]).cumsum(0)], []
+        return [states[0] + x[step]], []
 
     (last,), _ = Tensor.loop(N, [Tensor(np.zeros(4, np.float32))], body)
     return last
@@ -134,4 +134,4 @@ def test_a_plan_built_by_hand_has_no_nodes() -> None:
     plan = s.build("y")
     explained = plan.explain()
     assert explained.nodes == () and "as they were written" not in str(explained)
-    assert [op.moved_bytes for op in explained.ops] == [plan.kernels[0].signature.bytes]
+    assert [op.moved_bytes for op in explained.ops] == [12 * 16]  # as its kernel says
