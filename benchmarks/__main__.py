@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.decode import decode_lines
 from benchmarks.driver import RowResult, installed_peers, measure
 from benchmarks.peers import NAMES
 from benchmarks.plan import measure_plan, plan_lines
@@ -29,6 +30,7 @@ _GROUPS = (
     "gemm",
     "conv",
     "models",
+    "decode",
     "plan",
     "startup",
     "prepare",
@@ -41,10 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     if arguments.target is not None:  # here, and in the processes that are started
         os.environ["SEMEL_TARGET"] = arguments.target
+    group = "decode_quick" if arguments.quick else arguments.group
     rows = [
         row
         for row in ROWS.values()
-        if arguments.group in ("all", row.group)
+        if (row.group == group or (group == "all" and not row.group.endswith("_quick")))
         and (not arguments.rows or row.name in arguments.rows)
     ]
     peers = installed_peers(arguments.peers)
@@ -62,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results:
         print(table(results))
         print(limits_line(results))
+    if arguments.group == "decode":
+        print(align(decode_lines(results)))
     if plan:
         print(align(plan_lines(plan)))
     if startup:
@@ -87,7 +92,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", type=_names(NAMES), default=list(NAMES), metavar="PEER,..", help=", ".join(NAMES)
     )
+    parser.add_argument("--quick", action="store_true", help="decode: a small model")
     arguments = parser.parse_args(argv)
+    if arguments.quick and arguments.group != "decode":
+        parser.error(f"--quick is of the group decode, got {arguments.group}")
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
     return arguments

@@ -64,8 +64,9 @@ def _judge(result: RowResult, known: Mapping[tuple[str, int], RowResult]) -> Ver
             bounds.append(times[best] * amount)
         elif kind == "share" and row.bound in result.limits and key in ("", str(result.threads)):
             bounds.append(row.traffic / (result.limits[row.bound] * amount))
-        elif kind == "row" and other and not other.timings["semel"].error:
-            bounds.append(_time(other.timings["semel"], row.statistic) + amount)
+        elif kind in ("row", "times") and other and not other.timings["semel"].error:
+            found = _time(other.timings["semel"], row.statistic)
+            bounds.append(found + amount if kind == "row" else found * amount)
     rate = result.limits.get(row.bound)
     return Verdict(
         row.name,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from benchmarks.decode import DECODE_ROWS
 from benchmarks.models import MODEL_ROWS
 from benchmarks.row import Array, Bar, Inputs, Row, make_inputs
 
@@ -236,5 +237,6 @@ ROWS: Mapping[str, Row] = {
             statistic="p10",
         ),
         *MODEL_ROWS,
+        *DECODE_ROWS,
     )
 }

@@ -54,6 +54,7 @@ class _Worker:
         self._peer.setup(threads)
         self.version: str = self._peer.VERSION
         self._run: Callable[[], Any] | None = None
+        self._ready: Callable[[], Any] = _nothing
         self._batch = 1
 
     def load(self, name: str) -> dict[str, Any]:
@@ -62,7 +63,9 @@ class _Worker:
             return {"absent": True}
         row = ROWS[name]
         inputs = make_inputs(row)
-        run, result = self._peer.BUILD[name](inputs)
+        run, result, *before = self._peer.BUILD[name](inputs)
+        ready = before[0] if before else _nothing
+        ready()
         run()
         found, wanted = np.asarray(result(), np.float64), row.reference(inputs)
         if found.shape != wanted.shape:
@@ -70,8 +73,8 @@ class _Worker:
         error = float(np.max(np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)))
         if not error <= row.tolerance:
             return {"error": f"result must be within {row.tolerance} of the reference, got {error}"}
-        self._run = run
-        self._batch = max(1, int(_SAMPLE_S / _best_of(run, 5)))
+        self._run, self._ready = run, ready
+        self._batch = 1 if before else max(1, int(_SAMPLE_S / _best_of(run, 5)))
         gc.collect()
         gc.freeze()
         return {"max_error": error}
@@ -79,10 +82,11 @@ class _Worker:
     def run(self, seconds: float) -> dict[str, Any]:
         """Seconds per call, one sample per batch, for about `seconds`."""
         assert self._run is not None
-        run, batch, samples = self._run, self._batch, []
+        run, ready, batch, samples = self._run, self._ready, self._batch, []
         now = time.perf_counter
         end = now() + seconds
         while len(samples) < _LEAST_SAMPLES or now() < end:
+            ready()
             start = now()
             for _ in repeat(None, batch):
                 run()
@@ -91,42 +95,63 @@ class _Worker:
 
     def unload(self, _: str) -> dict[str, Any]:
         """Let go of the row and its memory."""
-        self._run = None
+        self._run, self._ready = None, _nothing
         gc.unfreeze()
         gc.collect()
         return {}
 
 
 class _Limits:
-    """The machine itself as a peer: what it reaches in the same rotation."""
+    """The machine itself as a peer: what it reaches in the same rotation.
+
+    A row that is bound by reading is held against a loop over as many bytes as it reads, sample
+    by sample like any peer; others against the best of a few loops.
+    """
 
     version = ""
 
     def __init__(self, threads: int) -> None:
-        from semel.devices.cpu.limits import measure_limits
+        from semel.devices.cpu.limits import ReadLoop, measure_limits
 
-        # The function remembers its first answer; a state of the machine is wanted each time.
-        self._measure = partial(measure_limits.__wrapped__, threads)
+        self._measure = partial(measure_limits, threads)
+        # It remembers its first answer; a state of the machine is wanted each time.
+        self._measure_again = partial(measure_limits.__wrapped__, threads)
+        self._make_loop = partial(ReadLoop, threads)
+        self._loop: ReadLoop | None = None
         self._nbytes = 0
 
     def load(self, name: str) -> dict[str, Any]:
-        """Hold the row against loops over as many bytes as it touches itself."""
+        """Get memory like the row's."""
         row = ROWS[name]
-        self._nbytes = 0 if row.bound == "fma" else row.traffic
+        self._nbytes = row.traffic if row.bound == "copy" else 0
+        self._loop = self._make_loop(row.traffic) if row.bound == "read" else None
         return {}
 
-    def run(self, _: float) -> dict[str, Any]:
-        """One measurement of arithmetic, reading and copying."""
-        limits = self._measure(self._nbytes)
-        return {
+    def run(self, seconds: float) -> dict[str, Any]:
+        """One measurement of arithmetic, reading and copying, or samples of reading."""
+        limits = self._measure() if self._loop else self._measure_again(self._nbytes)
+        rates = {
             "fma": limits.flops_per_s,
             "read": limits.read_bytes_per_s,
             "copy": limits.copy_bytes_per_s,
         }
+        return {"rates": rates, "reads": self._reads(seconds)}
+
+    def _reads(self, seconds: float) -> list[float]:
+        """Bytes per second of turns of the read loop, for about `seconds`."""
+        loop, rates, end = self._loop, [], time.perf_counter() + seconds
+        while loop is not None and (len(rates) < _LEAST_SAMPLES or time.perf_counter() < end):
+            rates.append(loop.nbytes / loop.seconds())
+        return rates
 
     def unload(self, _: str) -> dict[str, Any]:
-        """Nothing is held."""
+        """Let go of the memory."""
+        self._loop = None
         return {}
+
+
+def _nothing() -> None:
+    """What puts a row back between samples that stays as it is."""
 
 
 def _best_of(run: Callable[[], Any], times: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 _FLOAT = 1
-_DTYPES = {"float32": _FLOAT, "int64": 7}  # TensorProto.DataType
+_DTYPES = {"float32": _FLOAT, "int32": 6, "int64": 7}  # TensorProto.DataType
 _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7  # AttributeProto.AttributeType
 
 
@@ -28,31 +28,38 @@ class OnnxNode:
     inputs: tuple[str, ...]
     output: str
     attributes: Mapping[str, int | float | Sequence[int]] = field(default_factory=dict)
+    #: Outputs beside the first; whose op it is, if not ONNX's own.
+    others: tuple[str, ...] = ()
+    domain: str = ""
 
 
 def model(
     nodes: Sequence[OnnxNode],
     inputs: Mapping[str, Sequence[int]],
-    output: tuple[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
     constants: Mapping[str, np.ndarray[Any, Any]],
     opset: int = 20,
-    integers: Sequence[str] = (),
+    dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A model with one float32 output, as the bytes of its file; `integers` are int64 inputs."""
+    """A model as the bytes of its file; what `dtypes` does not name is float32."""
+    known = dtypes or {}
     graph = b"".join(_bytes(1, _node(node)) for node in nodes)
     graph += _bytes(2, b"row")
     graph += b"".join(_bytes(5, _tensor(name, array)) for name, array in constants.items())
     graph += b"".join(
-        _bytes(11, _value(name, shape, "int64" if name in integers else "float32"))
-        for name, shape in inputs.items()
+        _bytes(field, _value(name, shape, known.get(name, "float32")))
+        for field, values in ((11, inputs), (12, outputs))
+        for name, shape in values.items()
     )
-    graph += _bytes(12, _value(*output))
-    return _int(1, 9) + _bytes(7, graph) + _bytes(8, _bytes(1, b"") + _int(2, opset))
+    opsets = {"": opset, **{node.domain: 1 for node in nodes if node.domain}}
+    domains = (_bytes(1, name.encode()) + _int(2, number) for name, number in opsets.items())
+    return _int(1, 9) + _bytes(7, graph) + b"".join(_bytes(8, domain) for domain in domains)
 
 
 def _node(node: OnnxNode) -> bytes:
     data = b"".join(_bytes(1, name.encode()) for name in node.inputs)
-    data += _bytes(2, node.output.encode()) + _bytes(4, node.op.encode())
+    data += b"".join(_bytes(2, name.encode()) for name in (node.output, *node.others))
+    data += _bytes(4, node.op.encode()) + _bytes(7, node.domain.encode())
     return data + b"".join(_bytes(5, _attribute(*item)) for item in node.attributes.items())
 
 

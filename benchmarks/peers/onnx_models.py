@@ -59,9 +59,9 @@ class OnnxGraph:
     def bytes(self) -> bytes:
         """The file; the last node's output is the graph's."""
         shapes = {name: array.shape for name, array in self.inputs.items()}
-        integers = [name for name, array in self.inputs.items() if array.dtype == np.int64]
-        output = (self.nodes[-1].output, self.shape)
-        return model(self.nodes, shapes, output, self.constants, integers=integers)
+        dtypes = {name: array.dtype.name for name, array in self.inputs.items()}
+        outputs = {self.nodes[-1].output: self.shape}
+        return model(self.nodes, shapes, outputs, self.constants, dtypes=dtypes)
 
 
 def gemm_graph(arrays: Inputs, size: tuple[int, int, int], gelu: bool) -> OnnxGraph:

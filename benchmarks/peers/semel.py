@@ -6,8 +6,12 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+from examples.decoder import drawn, gpt2
+
 import semel
 from benchmarks.checkpoints import bench_minilm_weights
+from benchmarks.decode import DECODES, PROMPT, TOKEN
 from benchmarks.models import (
     CONVS,
     GEMMS,
@@ -30,6 +34,7 @@ from semel.plan.plan import ExecutionPlan
 
 VERSION = semel.__version__
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
+Triple = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
 
 
 def setup(threads: int) -> None:
@@ -148,6 +153,34 @@ def _decoder(arrays: Inputs) -> Pair:
     return plan.execute, plan.output_buffers[0].numpy
 
 
+def _decode(name: str) -> Callable[[Inputs], Triple]:
+    """The token in, the next token out; the logits are there for who wants them."""
+    step = DECODES[name]
+
+    def build(arrays: Inputs) -> Triple:
+        graph = gpt2(drawn(), **step.size)
+        plan = graph.prepare(dims={"t": (1, PROMPT)})
+        ids, (chosen, logits) = plan.buffer(graph.inputs["ids"]), plan.output_buffers
+        assert ids is not None
+        plan.states.write(
+            {
+                f"h.{layer}.{part}": entry
+                for part in ("keys", "values")
+                for layer, entry in enumerate(arrays[part])
+            }
+        )
+        plan(ids=arrays["token"])
+
+        def run() -> int:
+            ids.copyin(np.array([TOKEN]))
+            plan.execute()
+            return chosen.numpy().item()
+
+        return run, logits.numpy, lambda: plan.states.truncate(step.past)
+
+    return build
+
+
 def _new_number(function: Callable[[Tensor, int], Any]) -> Callable[[Inputs], Pair]:
     """A row that computes `function(x, i)` with another i each time, without a plan."""
 
@@ -198,6 +231,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **dict.fromkeys(SENTENCES, _minilm),
     "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
     "decoder": _decoder,
+    **{name: _decode(name) for name in DECODES},
     "tiny_add": _row(lambda x, y: x + y),
     "call_add": _call_add,
     "chain": _chain,

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
 from benchmarks.checkpoints import bench_minilm_weights
+from benchmarks.decode import DECODES, ROOMY, decode_weights
 from benchmarks.models import (
     CONVS,
     GEMMS,
@@ -177,6 +178,50 @@ def _decoder(arrays: Inputs) -> Pair:
     return _timed(run)
 
 
+def _decode(name: str) -> Callable[[Inputs], Pair]:
+    """Static caches: a step writes its row, and attends to a slice that ends there."""
+    step = DECODES[name]
+    layers, wide, heads = (step.size[key] for key in ("layers", "wide", "heads"))
+
+    def build(arrays: Inputs) -> Pair:
+        # As torch's own layers have them: a row for each output.
+        w = {
+            key: torch.from_numpy(array.T.copy() if ".c_" in key else array)
+            for key, array in decode_weights(name).items()
+        }
+        token, past = torch.from_numpy(arrays["token"]), step.past
+        keys, values = (
+            torch.zeros(layers, 1, heads, step.size["room"], step.depth) for _ in range(2)
+        )
+        for held, part in ((keys, "keys"), (values, "values")):
+            held[:, 0, :, :past] = torch.from_numpy(arrays[part])
+
+        def linear(x: Any, name: str) -> Any:
+            return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+        def norm(x: Any, name: str) -> Any:
+            return F.layer_norm(x, (wide,), w[f"{name}.weight"], w[f"{name}.bias"])
+
+        def logits() -> Any:
+            x = F.embedding(token, w["wte.weight"]) + w["wpe.weight"][past]
+            for layer in range(layers):
+                h = f"h.{layer}"
+                joined = linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn")
+                q, k, v = joined.view(3, 1, heads, 1, step.depth).unbind(0)
+                for held, new in ((keys, k), (values, v)):
+                    held[layer, :, :, past : past + 1] = new
+                seen = (held[layer, :, :, : past + 1] for held in (keys, values))
+                mixed = F.scaled_dot_product_attention(q, *seen)
+                x = x + linear(mixed.reshape(1, wide), f"{h}.attn.c_proj")
+                inner = F.gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc"), approximate="tanh")
+                x = x + linear(inner, f"{h}.mlp.c_proj")
+            return F.linear(norm(x, "ln_f"), w["wte.weight"])[0]
+
+        return (lambda: logits().argmax().item()), (lambda: logits().numpy())
+
+    return build
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
@@ -184,4 +229,5 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **dict.fromkeys(SENTENCES, _minilm),
     "resnet50": _resnet,
     "decoder": _decoder,
+    **{name: _decode(name) for name in DECODES if name not in ROOMY},
 }

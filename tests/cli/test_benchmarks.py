@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from benchmarks import __main__ as program
 from benchmarks import compare
-from benchmarks.driver import RowResult, Timing, measure
+from benchmarks.driver import RowResult, Timing, installed_peers, measure
 from benchmarks.prepare import Start, judge_start, prepare_lines
 from benchmarks.report import FORMAT, document, judge, table
 from benchmarks.rows import ROWS, make_inputs
@@ -91,6 +92,32 @@ def test_peers_are_measured_side_by_side_and_checked() -> None:
     assert versions["numpy"] == np.__version__
 
 
+@pytest.mark.slow
+def test_decoders_of_all_runtimes_that_are_here_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    peers = installed_peers(("semel", "onnxruntime", "openvino", "torch"))
+    argv = ["decode", "--quick", "--threads", "2", "--rounds", "1", "--peers", ",".join(peers)]
+    assert program.main(argv) == 0
+    said = capsys.readouterr().out
+    assert "failed" not in said
+    for peer in peers:
+        assert re.search(rf"quick_40 +2 +{peer} +[\d.]+ ", said)
+    assert re.search(r"quick_40_of_512 +2 +semel ", said)
+
+
+def test_more_room_may_not_cost_more() -> None:
+    step = result("quick_40", semel=100)
+    fast, slow = (judge([step, result("quick_40_of_512", semel=us)])[1] for us in (104, 130))
+    assert (fast.met, slow.met) == ("yes", "no")
+
+
+def test_a_step_is_held_against_peers_and_against_reading() -> None:
+    nbytes = ROWS["quick_40"].traffic
+    floor = nbytes / 1e10 * 1e6
+    assert judge([result("quick_40", semel=floor / 0.95, torch=floor * 2)])[0].met == "yes"
+    assert judge([result("quick_40", semel=floor * 2, torch=floor * 3)])[0].met == "no"
+    assert judge([result("quick_40", semel=floor / 0.95, torch=floor * 0.8)])[0].met == "no"
+
+
 def write(path: Path, *results: RowResult) -> Path:
     path.write_text(json.dumps(document(results, {}, {})))
     return path
@@ -142,6 +169,7 @@ def test_the_document_says_where_it_was_measured() -> None:
         ["--rows", "fly"],
         ["--peers", "abacus"],
         ["--target", "x86-64-v9"],
+        ["gemm", "--quick"],
     ],
 )
 def test_wrong_arguments_are_refused(argv: list[str]) -> None:

@@ -146,3 +146,41 @@ def decoder_step(
         gate, up = (w[f"{name}.mlp.{part}_proj.weight"] @ y for part in ("gate", "up"))
         x = x + w[f"{name}.mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
     return np.asarray(w["lm_head.weight"] @ norm(x, "model.norm"))
+
+
+def gpt2_step(
+    token: int, keys: np.ndarray, values: np.ndarray, w: dict[str, Any], heads: int
+) -> np.ndarray:
+    """The logits behind one token, with the caches [layers, heads, past, depth] of those before."""
+    return gpt2_step_with_caches(token, keys, values, w, heads)[0]
+
+
+def gpt2_step_with_caches(
+    token: int, keys: np.ndarray, values: np.ndarray, w: dict[str, Any], heads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The logits, and the token's own keys and values [layers, heads, depth]."""
+    layers, _, past, depth = keys.shape
+    new: list[np.ndarray] = []
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return np.asarray(x @ w[f"{name}.weight"] + w[f"{name}.bias"])
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        d = x - x.mean()
+        scaled = d / np.sqrt((d**2).mean() + 1e-5)
+        return np.asarray(scaled * w[f"{name}.weight"] + w[f"{name}.bias"])
+
+    x = w["wte.weight"][token] + w["wpe.weight"][past]
+    for layer in range(layers):
+        h = f"h.{layer}"
+        new.append(linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn").reshape(3, heads, depth))
+        q, k, v = new[-1]
+        all_keys = np.concatenate([keys[layer], k[:, None]], 1)
+        all_values = np.concatenate([values[layer], v[:, None]], 1)
+        weights = softmax((all_keys @ q[:, :, None])[..., 0] / math.sqrt(depth))
+        x = x + linear((weights[:, None] @ all_values).reshape(-1), f"{h}.attn.c_proj")
+        y = linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")
+        y = 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+        x = x + linear(y, f"{h}.mlp.c_proj")
+    _, new_keys, new_values = np.stack(new, 1)
+    return np.asarray(w["wte.weight"] @ norm(x, "ln_f")), new_keys, new_values

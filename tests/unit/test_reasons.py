@@ -49,6 +49,24 @@ def test_what_one_group_takes_and_another_refuses_has_a_reason() -> None:
     assert stored.reason.why in (reasons.OPERAND, reasons.many_kernels(2))
 
 
+def test_a_contraction_stores_what_several_read_in_another_shape() -> None:
+    """Were the other shape stored, what follows the contraction would be a kernel of its own."""
+    x, w, b = Tensor.input("x", (8, 64)), Tensor.input("w", (64, 96)), Tensor.input("b", (96,))
+    first, second, third = (x @ w + b).reshape(8, 3, 4, 8).unbind(1)
+    schedule = _schedule(first.exp(), second.sum(-1), third.sin())
+    (stored,) = [group for group in schedule.groups if group.contract is not None]
+    assert stored.root.op.name == "add"
+    assert len(schedule.groups) == 4
+    assert stored.reason.why is reasons.FOLLOWS_CONTRACTION
+
+
+def test_what_one_of_several_readers_can_store_in_another_shape_it_does() -> None:
+    x, y = Tensor.input("x", (8, 64)), Tensor.input("y", (8, 64))
+    turned = (x * y).reshape(4, 128)
+    schedule = _schedule(turned.sum(-1), turned.exp())
+    assert len(schedule.groups) == 2
+
+
 def test_who_joins_another_says_whom() -> None:
     x = Tensor.input("x", (64, 64))
     schedule = _schedule(x.sin(), x.cos())

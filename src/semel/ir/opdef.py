@@ -97,6 +97,7 @@ class OpDef:
 
     What else stages ask:
       is_view        every element is an operand's, at an index that arithmetic tells
+      keeps_order    the operand's elements in their order: in memory both are the same
       gathers        the index is read from memory, once for "rows" or for all "elements"
       slides         neighbouring elements are overlapping runs of the operand
       parts(node)    the axis along which the operands stand one after another, and their starts
@@ -124,6 +125,7 @@ class OpDef:
     combiner: Callable[[Any], Combiner] | None = None
     contraction: Contraction | None = None
     is_view: bool = False
+    keeps_order: bool = False
     gathers: str = ""
     slides: bool = False
     parts: Callable[[Any], tuple[int, Indices]] | None = None

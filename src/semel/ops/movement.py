@@ -427,6 +427,7 @@ for _each in (
         require=_require_reshape,
         index=_index_reshape,
         repeats=True,
+        keeps_order=True,
     ),
     _view(
         "permute",

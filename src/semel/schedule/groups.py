@@ -512,7 +512,18 @@ class _Scheduler:
                 return refusal
         cheap = self.weight[node] < DEAR and self._loads(node) <= 1
         cheap = cheap or all(self._is_widened_weight(node, g) for g in wanted.by)
+        cheap = cheap or self._is_stored_below(node)
         return None if cheap else why.many_kernels(len(wanted.by))
+
+    def _is_stored_below(self, node: Node) -> bool:
+        """Whether a contraction stores what the node only gives another shape.
+
+        A kernel of its own would keep what follows the contraction from its registers.
+        """
+        if not node.op.keeps_order:
+            return False
+        operand = node.inputs[0]
+        return operand.op.kind == "contract" or operand in self.epilogues
 
     def _loads(self, node: Node) -> int:
         """How many tensors computing the node reads, up to 2."""

@@ -47,39 +47,76 @@ class Limits:
 def measure_limits(threads: int, nbytes: int = 0) -> Limits:
     """Measure now, once per process and arguments; over `nbytes` of memory if that is given."""
     target = host_target()
-    code = load_object(compile_ir(_kernels(target), target))
-    nbytes = nbytes or min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES)
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    advise_huge_pages(memory)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    # Whole turns of the loop per thread; the halves of a share are source and destination.
-    unit = 2 * _STREAMS * target.vector_bytes
-    share = nbytes // threads // unit * unit
-    half = share // 2
-
-    def seconds(name: str, *arguments: Callable[[int], int]) -> float:
-        kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(code.symbols[name])
-        return min(
-            _run(threads, lambda i: kernel(*(argument(i) for argument in arguments)))
-            for _ in range(_REPEATS)
-        )
-
-    # Touching the pages first: unwritten memory all reads from one shared page of zeros.
-    _run(threads, lambda i: ctypes.memset(base + i * share, 0, share))
-    lanes = target.lanes(32)
-    flops = 2 * lanes * _CHAINS * _FMA_TURNS * threads
-    sink = (ctypes.c_float * 64 * threads)()
-    flop_s = seconds("fma_chains", lambda i: ctypes.addressof(sink[i]), lambda i: _FMA_TURNS)
-    read_s = seconds(
-        "read_sum", lambda i: base + i * share, lambda i: share, lambda i: ctypes.addressof(sink[i])
+    loops = _Loops(threads, nbytes or min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES))
+    flops = 2 * target.lanes(32) * _CHAINS * _FMA_TURNS * threads
+    flop_s, read_s, plain_s, streaming_s = (
+        min(once() for _ in range(_REPEATS))
+        for once in (loops.arithmetic, loops.read, loops.copy, loops.stream)
     )
-    copies = [
-        seconds(name, lambda i: base + i * share, lambda i: base + i * share + half, lambda i: half)
-        for name in ("copy_plain", "copy_streaming")
-    ]
     return Limits(
-        threads, flops / flop_s, share * threads / read_s, 2 * half * threads / min(copies)
+        threads,
+        flops / flop_s,
+        loops.read_bytes / read_s,
+        loops.read_bytes / min(plain_s, streaming_s),
     )
+
+
+class ReadLoop:
+    """A sum over so many bytes of memory by so many threads, as often as it is asked for."""
+
+    def __init__(self, threads: int, nbytes: int) -> None:
+        self._loops = _Loops(threads, nbytes)
+        self.nbytes = self._loops.read_bytes
+
+    def seconds(self) -> float:
+        """How long one turn takes now."""
+        return self._loops.read()
+
+
+class _Loops:
+    """The kernels, and memory that they walk; every method is one run, in seconds."""
+
+    def __init__(self, threads: int, nbytes: int) -> None:
+        target = host_target()
+        self._threads = threads
+        self._code = load_object(compile_ir(_kernels(target), target))
+        self._memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        advise_huge_pages(self._memory)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # Whole turns of the loop per thread; the halves of a share are source and destination.
+        unit = 2 * _STREAMS * target.vector_bytes
+        self._share = nbytes // threads // unit * unit
+        self.read_bytes = self._share * threads
+        self._sink = (ctypes.c_float * 64 * threads)()
+        # Touching the pages first: unwritten memory all reads from one shared page of zeros.
+        _run(threads, lambda i: ctypes.memset(self._part(i), 0, self._share))
+
+    def arithmetic(self) -> float:
+        return self._seconds("fma_chains", self._result, lambda _: _FMA_TURNS)
+
+    def read(self) -> float:
+        return self._seconds("read_sum", self._part, lambda _: self._share, self._result)
+
+    def copy(self) -> float:
+        return self._copied("copy_plain")
+
+    def stream(self) -> float:
+        return self._copied("copy_streaming")
+
+    def _copied(self, name: str) -> float:
+        half = self._share // 2
+        return self._seconds(name, self._part, lambda i: self._part(i) + half, lambda _: half)
+
+    def _part(self, thread: int) -> int:
+        return self._base + thread * self._share
+
+    def _result(self, thread: int) -> int:
+        return ctypes.addressof(self._sink[thread])
+
+    def _seconds(self, name: str, *arguments: Callable[[int], int]) -> float:
+        words = [ctypes.c_int64] * len(arguments)
+        kernel = ctypes.CFUNCTYPE(None, *words)(self._code.symbols[name])
+        return _run(self._threads, lambda i: kernel(*(argument(i) for argument in arguments)))
 
 
 def _run(threads: int, work: Callable[[int], object]) -> float:
