@@ -164,21 +164,26 @@ class Engine:
     def _forget_run(self) -> None:
         if self.state.is_released:
             return
-        run = self.state.run
+        run, before = self.state.run, None
         if run.is_busy:
+            before = None if self._is_laned else run.progress[0]  # other lanes may be further
             run.reset()
         if run.is_dirty:
             run.forget_pending()
             self.state.version += 1
         if self.parts.states:
-            self._note_failures()
+            self._note_failures(before)
 
-    def _note_failures(self) -> None:
-        """A run that was begun and did not end well has spoilt what it was updating in place."""
+    def _note_failures(self, before: int | None = None) -> None:
+        """A run that was begun and did not end well has spoilt what it was updating in place.
+
+        If it is known to have come back `before` a step, and was given up: only what it had
+        reached by then.
+        """
         run = self.state.run
         if run.attempts - run.generation != self._failures:
             self._failures = run.attempts - run.generation
-            spoil_states(self)
+            spoil_states(self, before)
 
     def _poisoned(self) -> int:
         """The entry of SEMEL_DEBUG=poison: stale memory is NaN, so that reading it shows."""
@@ -317,7 +322,8 @@ class Engine:
         # A compiled plan writes what it declares: nothing needs to be kept of that.
         self.writers = find_writers(parts) if self.store is None else None
         marks = () if self.writers is None else self.writers.marks
-        if is_laned(parts.rows, parts.program.device):
+        self._is_laned = is_laned(parts.rows, parts.program.device)
+        if self._is_laned:
             self.linked, flat = link_lanes(parts, linked, marks)
             return flat
         self.linked = linked

@@ -7,6 +7,7 @@ For `semel.plan.states`, which is what people see, and for the engine.
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -107,11 +108,30 @@ def is_valid(engine: Engine, number: int) -> bool:
     return engine.state.is_kept(number)
 
 
-def spoil_states(engine: Engine) -> None:
-    """After a run that failed: what it was updating in place is invalid."""
+def spoil_states(engine: Engine, before: int | None = None) -> None:
+    """After a run that failed: what it was updating in place is invalid.
+
+    One that was given up `before` a step has not touched what later steps update.
+    """
     for number, state in enumerate(engine.parts.states):
-        if state.how == "in place" and not state.is_append:
+        is_spoilt = state.how == "in place" and not state.is_append
+        if is_spoilt and (before is None or _first_update(engine, state) < before):
             engine.state.set_kept(number, False)
+
+
+def _first_update(engine: Engine, state: ProgramState) -> int:
+    """The first step that writes to a state; updates are never inside of loops or branches."""
+    parts, place = engine.parts, engine.parts.buffers[state.index].byte_range
+    for number, step in enumerate(engine.linked.steps):
+        uses = (use for i in chain.from_iterable(step) for use in parts.ops[i].uses(parts.scope))
+        if any("w" in use.access and _meet(parts.buffers[use.index], place) for use in uses):
+            return number
+    return len(engine.linked.steps)
+
+
+def _meet(buffer: Buffer, place: tuple[int, int, int]) -> bool:
+    storage, start, end = buffer.byte_range
+    return storage == place[0] and start < place[2] and place[1] < end
 
 
 def invalid_error(name: str) -> StateError:
