@@ -183,6 +183,12 @@ if TYPE_CHECKING:
     )
     from semel.runtime.kernel import CachedKernel
     from semel.runtime.timeline import TimelineSignal
+    from semel.session.buckets import (
+        BucketedCompileCache,
+        pad_rows,
+        power_of_two_ladder,
+        slice_rows,
+    )
     from semel.session.compiled import CompiledGraph
     from semel.session.outputs import Outputs
     from semel.session.protocol import ExecutableGraph
@@ -214,6 +220,10 @@ _LATER = {
     "unregister_custom_function": "semel.runtime.custom",
     "CachedKernel": "semel.runtime.kernel",
     "TimelineSignal": "semel.runtime.timeline",
+    "BucketedCompileCache": "semel.session.buckets",
+    "pad_rows": "semel.session.buckets",
+    "power_of_two_ladder": "semel.session.buckets",
+    "slice_rows": "semel.session.buckets",
     "CompiledGraph": "semel.session.compiled",
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
@@ -221,6 +231,7 @@ _LATER = {
 }
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
+    "BucketedCompileCache",
     "Buffer",
     "BusyError",
     "CacheError",
@@ -358,7 +369,9 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ones_like",
     "outer",
     "pad",
+    "pad_rows",
     "permute",
+    "power_of_two_ladder",
     "prepare",
     "prod",
     "rand",
@@ -379,6 +392,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "silu",
     "sin",
     "sinh",
+    "slice_rows",
     "softmax",
     "sort",
     "split",

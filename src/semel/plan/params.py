@@ -35,7 +35,10 @@ def with_params(
         if name not in number:
             known = ", ".join(number) or "none"
             raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
-    arrays = {number[name]: _checked(program.params[number[name]], a) for name, a in given.items()}
+    # Data that plans share comes as a Storage, which nobody writes to.
+    shared = {number[name]: data for name, data in given.items() if isinstance(data, Storage)}
+    plain = {n: data.array if isinstance(data, Storage) else data for n, data in given.items()}
+    arrays = {number[name]: _checked(program.params[number[name]], a) for name, a in plain.items()}
     missing = {i for i, p in enumerate(program.params) if p.is_missing} - arrays.keys()
     affected = [
         recipe
@@ -44,7 +47,7 @@ def with_params(
     ]
     for recipe in affected:
         _check_sources(program.params, recipe, arrays.keys())
-    storages = {i: Storage(_owned(array)) for i, array in arrays.items()}
+    storages = {i: shared.get(i) or Storage(_owned(array)) for i, array in arrays.items()}
     fresh = {i: weight_store.of_storage(storage) for i, storage in storages.items()}
     params = tuple(
         _replaced(param, storages[i].id, fresh[i]) if i in fresh else param

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
 from semel.ir.fields import take, take_int
+from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
 from semel.plan.states import PlanStates, Snapshot
@@ -26,7 +27,7 @@ from semel.runtime.buffer import Array
 from semel.session.handles import HandleInfo, Handles
 from semel.session.outputs import Outputs
 from semel.session.pipeline import Pipeline, RunTicket
-from semel.session.readers import Chosen, Into
+from semel.session.readers import Into, Wanted
 from semel.session.values import (
     CASTINGS,
     as_input,
@@ -58,6 +59,15 @@ class Options:
             raise InputError("compile", f"depth must be at least 1, got {self.depth}.")
 
 
+class Request(NamedTuple, Generic[R]):
+    """What is asked of one run; `feeds` of handles are for this run alone."""
+
+    reader: Reader[R]
+    wanted: Wanted
+    timeout: float | None = None
+    feeds: Mapping[str, str] = NOTHING
+
+
 class CompiledGraph:
     """A graph that is compiled: see `ExecutableGraph` for what each member promises."""
 
@@ -65,11 +75,10 @@ class CompiledGraph:
         self.plan = plan
         self.options = options or Options()
         self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
-        self._is_sticky = self.options.sticky
         self._handles = Handles(plan, plan.program.defaults)
         self._pipeline: Pipeline | None = None
-        self._chosen: dict[tuple[str, ...] | None, Chosen] = {None: Chosen(plan.outputs)}
-        self._all = self._chosen[None]
+        self._known: dict[tuple[str, ...] | None, Wanted] = {None: Wanted(plan.outputs)}
+        self._all = self._known[None]
 
     def __repr__(self) -> str:
         return f"CompiledGraph({self.signature}, {self.plan.device})"
@@ -109,27 +118,36 @@ class CompiledGraph:
     # ------------------------------------------------------------ runs
 
     def run(
-        self, *args: Any, out: Any = None, fetch: Iterable[str] | None = None, **named: Any
+        self,
+        *args: Any,
+        out: Any = None,
+        fetch: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **named: Any,
     ) -> Outputs:
         """Run with these inputs; copies of the outputs, by name and by order.
 
         Inputs are given by position, by name, or as one mapping. With `out`, outputs are written
         to those arrays, which are returned. With `fetch`, only these outputs are computed and
-        returned, in that order.
+        returned, in that order. A run that takes longer than `timeout` seconds ends at a step with
+        a `TimedOutError`.
         """
-        chosen = self._wanted(fetch)
-        if out is not None:
-            return self._go(
-                given(self._table, args, named), Into(chosen, self.outputs, out), chosen
-            )
-        return self._go(given(self._table, args, named), chosen.copies, chosen)
+        wanted = self._wanted(fetch)
+        reader = wanted.copies if out is None else Into(wanted, self.outputs, out)
+        return self._go(given(self._table, args, named), Request(reader, wanted, timeout))
 
     __call__ = run
 
-    def run_raw(self, *args: Any, fetch: Iterable[str] | None = None, **named: Any) -> Outputs:
+    def run_raw(
+        self,
+        *args: Any,
+        fetch: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **named: Any,
+    ) -> Outputs:
         """Run; views of the outputs where they lie, which raise once another run has begun."""
-        chosen = self._wanted(fetch)
-        return self._go(given(self._table, args, named), chosen.borrowed, chosen)
+        wanted = self._wanted(fetch)
+        return self._go(given(self._table, args, named), Request(wanted.borrowed, wanted, timeout))
 
     def run_slots(self, inputs: Sequence[Any] = ()) -> tuple[tuple[int, int], ...]:
         """Run with the inputs in order; where each output lies: (bytes behind `arena_ptr`, bytes).
@@ -137,32 +155,44 @@ class CompiledGraph:
         The lowest overhead. The bytes are good until the next run; inputs that have a handle or
         a default may be None.
         """
+        everything = self._all
         if self._is_plain():
-            return self._calls.slots(inputs, self._all.slots)
+            return self._calls.slots(inputs, everything.slots)
         found = {n: v for n, v in by_position(self._table, inputs).items() if v is not None}
-        return self._go(found, self._all.slots, self._all)
+        return self._go(found, Request(everything.slots, everything))
 
     def run_typed(
-        self, inputs: Mapping[str, Any], *, fetch: Iterable[str] | None = None
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        fetch: Iterable[str] | None = None,
+        timeout: float | None = None,
     ) -> Outputs:
         """Run on bytes: inputs are `(bytes, dtype)`, with a shape if it does not follow.
 
         Outputs come back as `(data, dtype, shape)`, bit for bit.
         """
-        chosen = self._wanted(fetch)
+        wanted = self._wanted(fetch)
         arrays = {
             name: from_bytes(self._table[name], value, self.options.casting)
             for name, value in given(self._table, (inputs,), {}).items()
         }
-        return self._go(arrays, chosen.bytes, chosen)
+        return self._go(arrays, Request(wanted.bytes, wanted, timeout))
 
-    def _wanted(self, fetch: Iterable[str] | None) -> Chosen:
+    def cancel(self) -> None:
+        """End the run that is under way before its next step, with a `CancelledError`.
+
+        To be called from another thread. If nothing runs, nothing happens.
+        """
+        self.plan.cancel()
+
+    def _wanted(self, fetch: Iterable[str] | None) -> Wanted:
         if fetch is None:
             return self._all
         key = (fetch,) if isinstance(fetch, str) else tuple(fetch)
-        found = self._chosen.get(key)
+        found = self._known.get(key)
         if found is None:
-            found = self._chosen[key] = Chosen(self.outputs, fetch)
+            found = self._known[key] = Wanted(self.outputs, fetch)
         return found
 
     def _is_plain(self) -> bool:
@@ -171,40 +201,39 @@ class CompiledGraph:
         is_strict = options.casting == "exact" and not options.sticky
         return is_strict and self._pipeline is None and not self._handles
 
-    def _go(
-        self,
-        inputs: Mapping[str, Any],
-        reader: Reader[R],
-        chosen: Chosen,
-        once: Mapping[str, str] = NOTHING,
-    ) -> R:
-        """The one way to run: what every entry point comes to, after what is pending.
+    def _go(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
+        """The one way to run: what every entry point comes to, after what is pending."""
+        if self._pipeline is not None:
+            self._pipeline.settle()
+        return self._go_now(inputs, request)
 
-        `once` are feeds of handles for this run alone.
-        """
-        self._settle()
-        return self._go_now(inputs, reader, chosen, once)
-
-    def _go_now(
-        self,
-        inputs: Mapping[str, Any],
-        reader: Reader[R],
-        chosen: Chosen,
-        once: Mapping[str, str] = NOTHING,
-    ) -> R:
+    def _go_now(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
         if not self._handles:
-            return self._calls.run(inputs, reader, sticky=self._is_sticky, accept=self._accept)
+            return self._call(inputs, request)
         with self._lock:
             instead = {name: v for name, v in inputs.items() if self._handles.has_value(name)}
             others = {name: v for name, v in inputs.items() if name not in instead}
-            with self._handles.around(self._as_arrays(instead), once):
-                return self._calls.run(others, reader, sticky=self._is_sticky, accept=self._accept)
+            with self._handles.around(self._as_arrays(instead), request.feeds):
+                return self._call(others, request)
+
+    def _call(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
+        return self._calls.run(
+            inputs,
+            request.reader,
+            None,
+            self._limits(request),
+            sticky=self.options.sticky,
+            accept=self._accept,
+        )
+
+    def _limits(self, request: Request[Any]) -> RunLimits | None:
+        return None if request.timeout is None else RunLimits(timeout=request.timeout)
 
     def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of all inputs that a run must be given, of their dtypes."""
         arrays = self._as_arrays(inputs)
         missing = [name for name in self._table if name not in inputs]
-        if missing and (needed := self.plan.without_value(missing, sticky=self._is_sticky)):
+        if missing and (needed := self.plan.without_value(missing, sticky=self.options.sticky)):
             raise missing_inputs(self._table, needed)
         return arrays
 
@@ -219,17 +248,20 @@ class CompiledGraph:
     # ------------------------------------------------------------ asynchronous runs
 
     def commit_no_wait(
-        self, *args: Any, fetch: Iterable[str] | None = None, **named: Any
+        self,
+        *args: Any,
+        fetch: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **named: Any,
     ) -> RunTicket[Outputs]:
         """Begin a run and return at once: see `semel.session.pipeline`.
 
         Inputs are checked and copied before it returns. It waits where `depth` runs are not over.
         """
-        chosen = self._wanted(fetch)
-        inputs = self._accept(given(self._table, args, named))
-        return self._lane().submit(
-            inputs, lambda staged: self._go_now(staged, chosen.copies, chosen)
-        )
+        wanted = self._wanted(fetch)
+        request = Request(wanted.copies, wanted, timeout)
+        arrays = self._accept(given(self._table, args, named))
+        return self._lane().submit(arrays, lambda staged: self._go_now(staged, request))
 
     def sync_pending(self) -> None:
         """Wait for all runs that were begun; the first error that nobody saw is raised."""
@@ -292,8 +324,7 @@ class CompiledGraph:
         self._settle()
         with self._lock:
             if name in self.plan.states:
-                found = self.plan.states.read(name)
-                return found if rows is None else found[rows]
+                return self.plan.states.read(name, rows)
             if name not in self._table:
                 raise self._no_handle(name)
             return self._handles.read(name, rows)
@@ -328,8 +359,8 @@ class CompiledGraph:
         """Run with such a feed for this run alone; a copy of that output, and of no other."""
         output = self._output_name(output_index)
         self._handles.check_feed(handle, output)
-        chosen = self._wanted((output,))
-        (result,) = self._go(inputs, chosen.copies, chosen, {handle: output})
+        wanted = self._wanted((output,))
+        (result,) = self._go(inputs, Request(wanted.copies, wanted, feeds={handle: output}))
         return result  # type: ignore[no-any-return]  # an array
 
     def has_gpu_handle(self, name: str) -> bool:
@@ -381,6 +412,12 @@ class CompiledGraph:
         """Go on from a snapshot."""
         self._settle()
         self.plan.states.restore(snapshot)
+
+    def copy_state_from(self, other: CompiledGraph, rows: int | None = None) -> None:
+        """Go on from the states of another graph, whose room may differ: their first `rows`."""
+        other._settle()
+        self._settle()
+        self.plan.states.copy_rows_from(other.plan.states, rows)
 
     # ------------------------------------------------------------ another one
 

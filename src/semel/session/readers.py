@@ -1,6 +1,6 @@
 """The ways in which a compiled graph gives back what it computed.
 
-    Chosen (which outputs)  x  copies | written to arrays | borrowed | places | bytes  -->  Reader
+    Wanted (which outputs)  x  copies | written to arrays | borrowed | places | bytes  -->  Reader
 
 Each is a `plan.readers.Reader`: asked once for the shortest way, used after every run like it.
 """
@@ -37,7 +37,7 @@ class Typed(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Chosen:
+class Wanted:
     """Outputs that are wanted: all, or those of a `fetch`, in the order asked for."""
 
     def __init__(self, table: Table, fetch: Iterable[str] | None = None) -> None:
@@ -75,11 +75,11 @@ def _checked(table: Table, fetch: Iterable[str]) -> list[str]:
 class Copies(Reader[Outputs]):
     """Fresh arrays."""
 
-    chosen: Chosen
+    wanted: Wanted
 
     def prepare(self, engine: Engine) -> Callable[[], Outputs]:
-        make = self.chosen.make
-        copies = [output_copier(engine, index) for index in self.chosen.indices(engine)]
+        make = self.wanted.make
+        copies = [output_copier(engine, index) for index in self.wanted.indices(engine)]
         if len(copies) == 1:
             (only,) = copies
             return lambda: make((only(),))
@@ -90,11 +90,11 @@ class Copies(Reader[Outputs]):
 class Borrowed(Reader[Outputs]):
     """Views of the outputs where they lie, which raise when they are stale."""
 
-    chosen: Chosen
+    wanted: Wanted
 
     def prepare(self, engine: Engine) -> Callable[[], Outputs]:
-        make = self.chosen.make
-        buffers = [engine.parts.buffers[index] for index in self.chosen.indices(engine)]
+        make = self.wanted.make
+        buffers = [engine.parts.buffers[index] for index in self.wanted.indices(engine)]
         return lambda: make([BorrowedArray(buffer) for buffer in buffers])
 
 
@@ -102,10 +102,10 @@ class Borrowed(Reader[Outputs]):
 class Slots(Reader[tuple[tuple[int, int], ...]]):
     """Where the outputs lie: (bytes behind `arena_ptr`, bytes)."""
 
-    chosen: Chosen
+    wanted: Wanted
 
     def prepare(self, engine: Engine) -> Callable[[], tuple[tuple[int, int], ...]]:
-        found = self.chosen.indices(engine)
+        found = self.wanted.indices(engine)
         buffers = [engine.parts.buffers[index] for index in found]
 
         def read() -> tuple[tuple[int, int], ...]:
@@ -126,11 +126,11 @@ def _nbytes(buffer: Buffer) -> int:
 class Bytes(Reader[Outputs]):
     """The outputs as bytes."""
 
-    chosen: Chosen
+    wanted: Wanted
 
     def prepare(self, engine: Engine) -> Callable[[], Outputs]:
-        make = self.chosen.make
-        found = self.chosen.indices(engine)
+        make = self.wanted.make
+        found = self.wanted.indices(engine)
         views = [output_view(engine, index) for index in found]
         dtypes = [engine.parts.buffers[index].dtype for index in found]
 
@@ -146,16 +146,16 @@ class Bytes(Reader[Outputs]):
 class Into(Reader[Outputs]):
     """Arrays of the caller, by name or in order; checked before the run, written after it."""
 
-    def __init__(self, chosen: Chosen, table: Table, out: Any) -> None:
-        self.chosen = chosen
-        self.arrays = _targets(chosen, table, out)
+    def __init__(self, wanted: Wanted, table: Table, out: Any) -> None:
+        self.wanted = wanted
+        self.arrays = _targets(wanted, table, out)
 
     def check(self, engine: Engine) -> None:
-        outputs = [engine.parts.outputs[position] for position in self.chosen.positions]
+        outputs = [engine.parts.outputs[position] for position in self.wanted.positions]
         self._check(engine, [i for i in outputs if not has_late_shape(engine, i)])
 
     def _check(self, engine: Engine, indices: Sequence[int]) -> None:
-        numbered = zip(self.chosen.positions, self.chosen.names, self.arrays, strict=True)
+        numbered = zip(self.wanted.positions, self.wanted.names, self.arrays, strict=True)
         for position, name, array in numbered:
             index = engine.parts.outputs[position]
             shape = engine.parts.buffers[index].shape
@@ -165,7 +165,7 @@ class Into(Reader[Outputs]):
                 )
 
     def prepare(self, engine: Engine) -> Callable[[], Outputs]:
-        arrays, found = self.arrays, self.chosen.indices(engine)
+        arrays, found = self.arrays, self.wanted.indices(engine)
         self._check(engine, found)
         views = [output_view(engine, index) for index in found]
 
@@ -177,30 +177,30 @@ class Into(Reader[Outputs]):
                 else:
                     array[...] = view()
                     result.append(array)
-            return self.chosen.make(result)
+            return self.wanted.make(result)
 
         return read
 
 
-def _targets(chosen: Chosen, table: Table, out: Any) -> list[Array | None]:
+def _targets(wanted: Wanted, table: Table, out: Any) -> list[Array | None]:
     """The array of each output, or none; dtypes fit, and shapes where they are fixed."""
     if isinstance(out, np.ndarray):
         out = [out]
     if isinstance(out, Mapping):
         for name in out:
-            if name not in chosen.names:
-                known = ", ".join(chosen.names)
+            if name not in wanted.names:
+                known = ", ".join(wanted.names)
                 raise InputError("out", f"has no output {name!r}; known: {known}.", name=name)
-        arrays = [out.get(name) for name in chosen.names]
+        arrays = [out.get(name) for name in wanted.names]
     elif isinstance(out, Sequence) and not isinstance(out, (str, bytes)):
-        if len(out) != len(chosen.names):
-            raise InputError("out", f"must have {len(chosen.names)} arrays, got {len(out)}.")
+        if len(out) != len(wanted.names):
+            raise InputError("out", f"must have {len(wanted.names)} arrays, got {len(out)}.")
         arrays = list(out)
     else:
         raise InputError("out", f"must be arrays by name or in order, got {type(out).__name__}.")
     return [
         None if array is None else _target(table[name], array)
-        for name, array in zip(chosen.names, arrays, strict=True)
+        for name, array in zip(wanted.names, arrays, strict=True)
     ]
 
 
