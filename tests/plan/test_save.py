@@ -244,7 +244,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     CheckInfo: ("op what size unsigned", "origin"),  # the origin is an op's, not the kernel's
     PlanImage: ("program buffers storages values shapes marks", ""),
     Storage: ("size_bytes is_own data device", "id"),
-    ProgramState: ("name index other axis cursor is_append why", ""),
+    ProgramState: ("name index other axis cursor is_append why rows", ""),
     PlanVariable: ("variable initial capacity next", "limit"),  # which a rebind says
     PlanIO: ("name index type default", ""),
     RuntimeVar: ("name min_val max_val", ""),

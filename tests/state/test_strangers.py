@@ -15,7 +15,7 @@ from semel import Graph
 from semel.plan.plan import ExecutionPlan
 
 # Places in the record of a state.
-NAME, INDEX, OTHER, AXIS, CURSOR, IS_APPEND, WHY = range(7)
+NAME, INDEX, OTHER, AXIS, CURSOR, IS_APPEND, WHY, ROWS = range(8)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,10 @@ def put(record: list[Any], number: int, place: int, value: Any) -> None:
         (states(lambda s: put(s, 0, AXIS, 7)), "must stay inside axis 7"),
         (states(lambda s: put(s, 1, IS_APPEND, True)), "appended behind a cursor, it has none"),
         (states(lambda s: s.pop()), "must be that of a state"),
-        (states(lambda s: s[0].pop()), "must find a list of 7"),
+        (states(lambda s: s[0].pop()), "must find a list of 8"),
+        (states(lambda s: put(s, 0, ROWS, [0, "s", "", 0])), "must be those of sequences that are"),
+        (states(lambda s: put(s, 0, ROWS, [1, "none", "", 0])), "must be those of sequences that"),
+        (states(lambda s: put(s, 0, ROWS, [1, "s"])), "must find a list of 4"),
         (variables(lambda v, r: put([v], 0, 1, None)), "must have a first value"),
         (variables(lambda v, r: put([v], 0, 1, 99)), "must be within bounds, got 99"),
         (variables(lambda v, r: put([v], 0, 3, [9999])), "dim must lie in"),

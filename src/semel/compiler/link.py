@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -36,9 +36,17 @@ from semel.lower.lowered import (
 )
 from semel.lower.states import state_homes
 from semel.ops.attrs import step_name
+from semel.ops.state import has_places
 from semel.ops.stored import reads_params
 from semel.plan.params import without_spare_data
-from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, ProgramValue
+from semel.plan.program import (
+    PlanIO,
+    PlanVariable,
+    Program,
+    ProgramState,
+    ProgramValue,
+    StateRows,
+)
 from semel.plan.row import KernelNotes, RuntimeVar
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp, PreparedRebind
 from semel.plan.tree import num_rows, walk
@@ -215,7 +223,9 @@ def _states(
             continue
         updates = rule.versions[1:]
         axis, cursor = find_cursor(updates, held)
-        starts = () if axis is None else tuple(u.attrs.starts[axis] for u in updates)
+        placed = [update.attrs for update in updates if has_places(update)]
+        begin = [u.attrs.starts[axis] for u in updates if axis is not None and not has_places(u)]
+        is_behind = cursor is not None and all(is_nonnegative(s - cursor) for s in begin)
         found.append(
             ProgramState(
                 leaf.attrs.name,
@@ -223,8 +233,9 @@ def _states(
                 number[OtherHalf(leaf)] if rule.is_double else None,
                 axis,
                 None if cursor is None else cursor.name,
-                cursor is not None and all(is_nonnegative(s - cursor) for s in starts),
+                is_behind or len(placed) == len(updates),
                 rule.why.sentence,
+                StateRows(*astuple(placed[0])) if placed else None,
             )
         )
     return tuple(found)
@@ -235,7 +246,7 @@ def find_cursor(
 ) -> tuple[int | None, Variable | None]:
     """The axis along which updates begin at a held variable, and which."""
     for update in updates:
-        for axis, start in enumerate(update.attrs.starts):
+        for axis, start in enumerate(() if has_places(update) else update.attrs.starts):
             if isinstance(start, Variable) and start in held:
                 return axis, start
     return None, None

@@ -19,14 +19,17 @@ import numpy as np
 
 from semel.errors import GraphError, InputError
 from semel.graph.random import first_counter, run_key
+from semel.graph.sequences import Sequences
 from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
 from semel.ir.expr import Variable
+from semel.ir.fields import take_int
 from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
 from semel.ir.late import substitute_nodes, with_counts
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import importing
 from semel.ops.attrs import InputAttrs, ParamAttrs, StateAttrs
+from semel.ops.state import is_whole
 from semel.runtime.buffer import as_array as exact_array
 from semel.tensor.body import check_closed
 from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift, wrap
@@ -52,6 +55,7 @@ class Graph:
         #: Along which axis rows are appended, by the state's name.
         self.axes: dict[str, int] = {}
         self._variables: dict[str, Variable] = {}
+        self._sequences: dict[str, Sequences] = {}
 
     def __repr__(self) -> str:
         with importing:
@@ -104,14 +108,44 @@ class Graph:
         return Tensor(data, dtype)
 
     def state(
-        self, name: str, shape: Any, dtype: DTypeLike = "float32", *, init: Any = None
+        self,
+        name: str,
+        shape: Any,
+        dtype: DTypeLike = "float32",
+        *,
+        init: Any = None,
+        exchanged: bool = False,
     ) -> State:
-        """A tensor that is kept between runs, of its largest shape; zeros at first, or `init`."""
+        """A tensor that is kept between runs, of its largest shape; zeros at first, or `init`.
+
+        One that is replaced may be `exchanged`: its next value is always made in a second buffer,
+        so that a run that fails leaves the old one as it was.
+        """
         self._check_free(name, "state")
         kind = TensorType(as_shape(shape, "state"), as_dtype(dtype, "state"))
         first = None if init is None else Storage(as_array(init, kind.dtype))
-        leaf = make_node("state", (), StateAttrs(name, kind, first))
+        leaf = make_node("state", (), StateAttrs(name, kind, first, exchanged))
         self.states[name] = made = State.of(self, leaf)
+        return made
+
+    def sequences(
+        self, name: str, count: int, capacity: int, *, counts: TensorLike | None = None
+    ) -> Sequences:
+        """Sequences with lengths of their own, for `append(x, sequences=...)`.
+
+        The lengths are a state of that name. In each run every one of them grows by all rows that
+        are appended or, of sequence b, by the last `counts[b]` of them.
+        """
+        most = take_int("sequences", "capacity", capacity)
+        lengths = self.state(
+            name, (take_int("sequences", "count", count),), "int64", exchanged=True
+        )
+        try:
+            made = Sequences(lengths, most, counts)
+        except GraphError:
+            del self.states[name]
+            raise
+        self._sequences[name] = made
         return made
 
     def random_key(self, name: str, seed: int = 0) -> Tensor:
@@ -119,7 +153,7 @@ class Graph:
 
         It comes from a state of that name, which goes on when a run succeeds.
         """
-        return run_key(self.state(name, (2,), "uint32", init=first_counter(seed)))
+        return run_key(self.state(name, (2,), "uint32", init=first_counter(seed), exchanged=True))
 
     def cursor(self, name: str, capacity: int) -> Cursor:
         """A cursor of that name, for states that do not grow in step with the others."""
@@ -225,11 +259,17 @@ class Graph:
         """The axis along which rows are appended."""
         return self.axes[state.name]
 
+    def check_owns(self, sequences: Sequences) -> None:
+        """Refuse sequences of another graph."""
+        if self._sequences.get(sequences.name) is not sequences:
+            raise GraphError(
+                f"graph '{self.name}'", f"sequences must be made in it, got {sequences!r}."
+            )
+
     def is_replaced(self, state: State) -> bool:
         """Whether the next value of a state is all new."""
         update = state.latest
-        whole = update.op.name == "update" and update.inputs[1].type == update.type
-        return whole and all(start == 0 for start in update.attrs.starts)
+        return update.op.kind == "update" and is_whole(update)
 
     # ------------------------------------------------------------ names and dims
 

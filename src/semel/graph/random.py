@@ -4,8 +4,8 @@
 
 The counter goes on by an odd number, so that no run of the next 2**64 has the key of another one.
 What a run draws with is not the counter but 64 bits drawn with it: splitting or drawing with this
-key never meets the keys of other runs. The words of the next counter read each other's old values,
-so that they are made in a second buffer, and a run that fails leaves the old ones as they were.
+key never meets the keys of other runs. The counter is exchanged, so that a run that fails leaves it
+as it was.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
+from semel.graph.sequences import check_sequences
 from semel.ir.expr import Dim, Variable
 from semel.ir.graph import Node, is_from_outside, make_node
 from semel.ir.types import as_shape
@@ -26,6 +27,7 @@ from semel.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from semel.graph.builder import Graph
+    from semel.graph.sequences import Sequences
 
 
 class Cursor:
@@ -101,15 +103,27 @@ class State(Tensor):
 
     # ------------------------------------------------------------ what becomes of it
 
-    def append(self, rows: TensorLike, axis: int = 0, *, cursor: Cursor | None = None) -> Tensor:
+    def append(
+        self,
+        rows: TensorLike,
+        axis: int | None = None,
+        *,
+        cursor: Cursor | None = None,
+        sequences: Sequences | None = None,
+    ) -> Tensor:
         """Put rows behind the valid ones; all that are valid then, the new ones included.
 
-        The rows are like the state but for their number along `axis`. Without a `cursor`, states
-        of one graph with as much room along their axes share one.
+        The rows are like the state but for their number along `axis`, the first one unless said
+        otherwise. Without a `cursor`, states of one graph with as much room along their axes share
+        one. Those of several `sequences`, which stand along the first axis, each go behind those of
+        their sequence, along axis 1 unless said otherwise; then all of the state is returned, of
+        which `sequences.lengths` says how much is valid.
         """
-        new = lift(rows)
-        along = normalize_axis(axis, self.ndim, "append")
+        new, first = lift(rows), 0 if sequences is None else 1
+        along = normalize_axis(first if axis is None else axis, self.ndim, "append")
         self._check_rows(new, along)
+        if sequences is not None:
+            return self._append_to(sequences, new, along, cursor)
         at = self._cursor_for(along, cursor)
         before = at.appended.get(self.name, 0)
         starts = [0] * self.ndim
@@ -122,6 +136,20 @@ class State(Tensor):
         sizes = (*self.shape[:along], end, *self.shape[along + 1 :])
         attrs = SliceAttrs(tuple(starts), sizes, (1,) * self.ndim)
         return wrap(make_node("slice", (updated,), attrs, origin=user_origin()))
+
+    def _append_to(self, given: Sequences, new: Tensor, axis: int, cursor: Cursor | None) -> Tensor:
+        sequences = check_sequences(given, f"state '{self.name}'")
+        if cursor is not None or self.cursor is not None or self._latest is not self._node:
+            raise GraphError(
+                f"state '{self.name}'",
+                "rows of sequences are appended once in a run, without a cursor.",
+            )
+        self._check_outside_of_bodies()
+        self._graph.check_owns(sequences)
+        sequences.check_fits(self, axis)
+        # New rows may be those of the state itself, which are read before any is stored.
+        self._latest = sequences.update(self._latest, new, axis)
+        return wrap(self._latest)
 
     def valid(self) -> Tensor:
         """The rows that were valid before this run; nothing if none were ever appended."""
@@ -149,12 +177,19 @@ class State(Tensor):
 
     # ------------------------------------------------------------ inside
 
-    def _update(self, new: Tensor, starts: tuple[Dim, ...]) -> Node:
+    def _check_outside_of_bodies(self) -> None:
         if is_from_outside(self._node):
             raise GraphError(
                 f"state '{self.name}'",
                 "must not be updated inside the body of a loop or a branch: a run does it once.",
                 hint="Compute the new elements there, and update the state with the result.",
+            )
+
+    def _update(self, new: Tensor, starts: tuple[Dim, ...]) -> Node:
+        self._check_outside_of_bodies()
+        if self._latest.op.name == "update_rows":
+            raise GraphError(
+                f"state '{self.name}'", "has rows of sequences, appended once in a run."
             )
         is_whole = all(s == 0 for s in starts) and new.shape == self.shape
         if self._latest is not self._node and (is_whole or self._graph.is_replaced(self)):

@@ -490,7 +490,7 @@ class Graph:
         if len(self.versions) != len(self.updates):
             raise GraphError("graph", f"a state has one next value, got {self.updates}.")
         for node in self.nodes if self.states else ():
-            if node.op.name == "update" and node not in known:
+            if node.op.kind == "update" and node not in known:
                 raise GraphError(
                     "graph",
                     f"{node!r} must be part of the next value of a state.",
@@ -514,7 +514,7 @@ class Graph:
         found: dict[str, tuple[Node, ...]] = {}
         for name, node in zip(self.updates, self.outputs[len(self.late) :], strict=False):
             chain = [node]
-            while chain[-1].op.name == "update":
+            while chain[-1].op.kind == "update":
                 chain.append(chain[-1].inputs[0])
             found[name] = tuple(reversed(chain))
         return found

@@ -12,11 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.errors import IndexRangeError
+from semel.errors import IndexRangeError, StateError, UserError
 from semel.ir.expr import Dim, Variable
 from semel.ir.types import DType
 
 ABI_VERSION = 1
+
+
+#: What a check is about that a state is too small for: the number of rows of a sequence.
+ROOM = "rows of a sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,9 @@ class CheckInfo:
     """What a failed check means: the op, what the value is, and the size it indexes.
 
     An "index" may count from the end, as in Python: [-size, size) is legal. Anything else
-    must lie in [0, size). Of an `unsigned` value the reported word has no sign. `origin` is
-    the source line of one caller: kernels that differ in it alone are equal.
+    must lie in [0, size). A ROOM is how much of a state is taken. Of an `unsigned` value the
+    reported word has no sign. `origin` is the source line of one caller: kernels that differ in it
+    alone are equal.
     """
 
     op: str
@@ -36,8 +41,16 @@ class CheckInfo:
 
     def refusal(
         self, size: int, word: int, origin: str, when: str = "", **fields: Any
-    ) -> IndexRangeError:
+    ) -> UserError:
         """The error for a value that was found, with the size as it is now."""
+        if self.what == ROOM:
+            return StateError(
+                self.op,
+                f"rows must fit into {size - 1} of a sequence, one would have {word}{when}.",
+                hint="plan.states.sequences(name).truncate() or release() make room.",
+                rows=word,
+                capacity=size - 1,
+            )
         low = -size if self.what == "index" and not self.unsigned else 0
         value = word % (1 << 64) if self.unsigned else word
         place = f" ({origin})" if origin else ""

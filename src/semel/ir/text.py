@@ -162,6 +162,7 @@ def _format_node(
             words.append(json.dumps(node.attrs.name))
             data = _data(node)
             words += [] if data is None else [_format_storage(data, storages)]
+            words += ["{is_exchanged=True}"] if getattr(node.attrs, "is_exchanged", False) else []
         case _ if node.attrs is not None:
             words += _format_attrs(node.attrs, bodies)
     return f"{' '.join(words)} : {format_type(node.type)}{_format_data(node)}"
@@ -404,9 +405,11 @@ class _Parser:
                 return kind(name, Storage.missing(shape, declared.dtype.numpy), declared)
             case "param":
                 return kind(name, self.storage(found, declared), declared)
-            case "input" | "state":
+            case "input" | "state" as op:
                 has_value = found["storage"] is not None
-                return kind(name, declared, self.storage(found, declared) if has_value else None)
+                data = self.storage(found, declared) if has_value else None
+                more = [bool(found["attrs"])] if op == "state" else []
+                return kind(name, declared, data, *more)
             case _:
                 return self.fields(kind, found["attrs"] or "")
 

@@ -226,6 +226,23 @@ def _scatter(node: Node, buffers: dict[Node, Buffer], names: Names, target: Targ
     return Index("tile", 1), [], body
 
 
+def _update_rows(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
+    """A tile is a row, stored where its place says if that is inside."""
+    _, new, places = node.inputs
+    axis, shape = node.attrs.axis, new.type.shape
+    room, width = node.type.shape[axis], product(shape[axis + 1 :])
+    tile = Index("tile", product(shape[: axis + 1]))
+    row, entry = tile % shape[axis], tile // product(shape[1 : axis + 1])
+    place = ir.load(buffers[places], row if places.type.rank == 1 else entry * shape[axis] + row)
+    chosen, column = Index(names("g"), room), names.index("c", width)
+    to = ((tile // shape[axis]) * room + chosen) * width + column
+    store: Statement = ir.Store(buffers[node], to, ir.load(buffers[new], tile * width + column))
+    if isinstance(column, Index):
+        store = ir.Loop(column, 0, width, (store,), target.vector_bits // 32)
+    inside = (place >= ir.const(INT64, 0)) & (place < ir.index(room))
+    return tile, [], (ir.If(inside, (ir.Bind(chosen, place), store)),)
+
+
 def _accumulate(mode: str, old: Value, new: Value) -> Value:
     return ir.op(mode, old, new)
 
@@ -234,6 +251,7 @@ _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] =
     "scan": _scan,
     "argsort": _argsort,
     "scatter": _scatter,
+    "update_rows": _update_rows,
     "group_rows": list_rows,
     "compact": lower_compact,
 }

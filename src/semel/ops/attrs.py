@@ -64,6 +64,8 @@ class StateAttrs:
     name: str
     type: TensorType
     init: Storage | None = None
+    #: Whether the next value is always made in a second buffer: a run that fails leaves the old.
+    is_exchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,20 @@ class UpdateAttrs:
     """Where the new elements begin along each axis of the state."""
 
     starts: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRowsAttrs:
+    """Rows of a state along `axis`, each at a place of its own, behind those that are valid.
+
+    How many are is what the state `lengths` says of each sequence. If rows are found through a
+    table of blocks, that is the state `table`, and a block has `block_rows`.
+    """
+
+    axis: int
+    lengths: str
+    table: str = ""
+    block_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """The next value of a state: some of its elements replaced.
 
-    update  state (or an update of it), new elements, where they begin --> the state with them
+    update       state (or an update of it), new elements, where they begin --> the state with them
+    update_rows  state (or an update of it), new rows, the place of each --> the state with them
 
+Places of rows are numbers in memory, one for each row, or one for each row of each entry of the
+first axis; they are distinct. A row whose place lies outside, as -1 does, is not stored.
 Its result is the state itself with other contents: who makes it stores the new elements and
 nothing else, and who reads it reads the state's memory. What order that needs, and when it takes
 a second buffer, is decided by `semel.schedule.states`.
@@ -12,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from semel.errors import GraphError
 from semel.ir.expr import Dim, evaluate
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
-from semel.ir.types import Shape, TensorType
+from semel.ir.types import INT64, Shape, TensorType
 from semel.kernel.values import Value
-from semel.ops.attrs import UpdateAttrs
+from semel.ops.attrs import UpdateAttrs, UpdateRowsAttrs
 from semel.ops.elements import Elements
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.numerics import Array
-from semel.ops.shapes import Requirement, at_most, check, check_count
+from semel.ops.shapes import Requirement, at_most, check, check_count, equal
 
 
 def _require(attrs: UpdateAttrs, old: TensorType, new: TensorType) -> Iterator[Requirement]:
@@ -72,13 +77,71 @@ register(
 )
 
 
+# ---------------------------------------------------------------- rows with places
+
+
+def _require_rows(
+    attrs: UpdateRowsAttrs, old: TensorType, new: TensorType, places: TensorType
+) -> Iterator[Requirement]:
+    for axis, (have, room) in enumerate(zip(new.shape, old.shape, strict=True)):
+        if axis != attrs.axis:
+            yield equal(have, room, f"rows must be like {old} but along {attrs.axis}, got {new}.")
+    wanted = (new.shape[0], new.shape[attrs.axis])[-places.rank :]
+    for have, size in zip(places.shape, wanted, strict=True):
+        yield equal(have, size, f"needs a place for each row of {new}, got {places}.")
+
+
+def _infer_rows(attrs: UpdateRowsAttrs, *types: TensorType) -> TensorType:
+    check_count("update_rows", types, 3)
+    old, new, places = types
+    if new.dtype != old.dtype or new.rank != old.rank or not 0 <= attrs.axis < old.rank:
+        raise GraphError("update_rows", f"rows of {old} must have its dtype and rank, got {new}.")
+    is_known = places.rank == 1 or (places.rank == 2 and attrs.axis > 0)
+    if places.dtype != INT64 or not is_known:
+        raise GraphError("update_rows", f"needs int64 places of the rows of {new}, got {places}.")
+    check("update_rows", attrs, *types)
+    return old
+
+
+def _reference_rows(node: Node, arrays: tuple[Array, ...], env: Mapping[Any, int]) -> Array:
+    old, new, places = arrays
+    axis, result = node.attrs.axis, old.copy()
+    to, given = np.moveaxis(result, axis, 0), np.moveaxis(new, axis, 0)
+    for at, place in np.ndenumerate(places):
+        if 0 <= place < len(to):
+            to[(place, *at[:-1])] = given[(at[-1], *at[:-1])]
+    return result
+
+
+register(
+    OpDef(
+        "update_rows",
+        "update",
+        UpdateRowsAttrs,
+        _infer_rows,
+        _reference_rows,
+        cost=1,
+        require=_require_rows,
+        reads=lambda node: (1, 2),
+        kernel_name="append",
+    )
+)
+
+
 # ---------------------------------------------------------------- what is stored
 
 
 def is_whole(update: Node) -> bool:
     """Whether an update replaces all elements."""
+    if has_places(update):
+        return False
     is_first = all(start == 0 for start in update.attrs.starts)
     return is_first and update.inputs[1].type.shape == update.type.shape
+
+
+def has_places(update: Node) -> bool:
+    """Whether only a run knows where an update stores its rows; a kernel of its own does it."""
+    return update.op.name == "update_rows"
 
 
 def stored_shape(node: Node) -> Shape:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable, is_positive, substitute, upper_bound, variables
+from semel.ir.expr import Dim, Variable, is_positive, mod, substitute, upper_bound, variables
 from semel.ir.target import Target
-from semel.ir.types import Shape, TensorType
+from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
@@ -68,6 +68,19 @@ class PlanIO:
 
 
 @dataclass(frozen=True, slots=True)
+class StateRows:
+    """Rows of several sequences along `axis` of a state; `lengths` is the state that counts them.
+
+    Those of a pool of blocks are found through the state `table`, in blocks of `block_rows`.
+    """
+
+    axis: int
+    lengths: str
+    table: str = ""
+    block_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramState:
     """A tensor that is kept between runs, known by `name`: value `index`, of its largest shape.
 
@@ -75,6 +88,7 @@ class ProgramState:
     succeeds lets the two change places. If rows are appended along `axis`, those before `cursor`,
     a held variable, are valid. `is_append`: a run writes behind the cursor only, so that one that
     fails leaves all that is valid as it was. `why` says, for people, why it is updated in this way.
+    `rows` are those of several sequences, if it has such.
     """
 
     name: str
@@ -84,6 +98,7 @@ class ProgramState:
     cursor: str | None = None
     is_append: bool = False
     why: str = ""
+    rows: StateRows | None = None
 
     @property
     def how(self) -> str:
@@ -313,6 +328,10 @@ def _check_states(program: Program) -> None:
         _check_cursor(where, state, shape, held)
     if len({state.name for state in program.states}) != len(program.states):
         raise PlanError("program", "each state needs a name of its own.")
+    types = {state.name: program.values[state.index].type for state in program.states}
+    for state in program.states:
+        if state.rows is not None:
+            _check_rows(f"state '{state.name}'", state.rows, types[state.name].shape, types)
     for i, value in enumerate(program.values):
         if value.place == "state" and i not in seen:
             raise PlanError(value.name, "a value that is kept must be that of a state.")
@@ -324,7 +343,7 @@ def _check_cursor(
     if (state.axis is None) != (state.cursor is None):
         raise PlanError(where, "a cursor needs an axis, and an axis a cursor.")
     if state.axis is None or state.cursor is None:
-        if state.is_append:
+        if state.is_append and state.rows is None:
             raise PlanError(where, "rows are appended behind a cursor, it has none.")
         return
     cursor = held.get(state.cursor)
@@ -334,6 +353,22 @@ def _check_cursor(
     low, most = cursor.variable.min, cursor.variable.max
     if room is None or most is None or low < 0 or is_positive(most - room):
         raise PlanError(where, f"'{state.cursor}' must stay inside axis {state.axis} of {shape}.")
+
+
+def _check_rows(where: str, rows: StateRows, shape: Shape, types: Mapping[str, TensorType]) -> None:
+    """The lengths of sequences are a state too, and so is the table of their blocks."""
+    lengths, table = types.get(rows.lengths), types.get(rows.table)
+    is_good = lengths is not None and lengths.dtype == INT64 and lengths.rank == 1
+    is_good = is_good and 0 <= rows.axis < len(shape)
+    count = lengths.shape[0] if lengths is not None and is_good else None
+    if rows.table:
+        is_good = is_good and table is not None and table.dtype == INT32 and table.rank == 2
+        is_good = is_good and table is not None and table.shape[0] == count
+        is_good = is_good and rows.block_rows > 0 and mod(shape[rows.axis], rows.block_rows) == 0
+    else:
+        is_good = is_good and rows.axis > 0 and shape[0] == count
+    if not is_good:
+        raise PlanError(where, f"its rows must be those of sequences that are states, got {rows}.")
 
 
 def _check_written(program: Program, row: PreparedKernel) -> None:

@@ -31,6 +31,7 @@ from semel.plan.kept import (
 )
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
+from semel.plan.sequences import PlanSequences, check_lengths, lengths_of
 from semel.runtime.buffer import Array, as_array
 from semel.runtime.hold import Hold, alone
 
@@ -160,6 +161,10 @@ class PlanStates(Mapping[str, StateInfo]):
         memory = store.states
         return StateMemory(memory.size_bytes, memory.own_bytes, memory.shared_bytes)
 
+    def sequences(self, name: str) -> PlanSequences:
+        """The sequences of that name: their lengths, and what they hold."""
+        return PlanSequences(self._engine, name)
+
     # ------------------------------------------------------------ contents
 
     @alone
@@ -213,7 +218,7 @@ class PlanStates(Mapping[str, StateInfo]):
 
     @alone
     def reset(self, name: str | None = None) -> None:
-        """Go back to the first value: of one state and those that share its cursor, or of all."""
+        """Go back to the first value: of all, or of one and those that share its rows' count."""
         self._engine.state.check_alive()
         chosen = self._all if name is None else self._beside(self._find(name))
         self._set_valid(chosen, to=False)  # until all of it is there
@@ -400,6 +405,7 @@ class PlanStates(Mapping[str, StateInfo]):
             wanted[state.axis] = min(array.shape[state.axis], wanted[state.axis])
         if array.shape != tuple(wanted):
             raise StateError(where, f"must be {kind}, or fewer rows of it, got {array.shape}.")
+        check_lengths(self._engine, state, array)
         return array
 
     def _cursors_of(self, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -423,7 +429,10 @@ class PlanStates(Mapping[str, StateInfo]):
         return found
 
     def _beside(self, state: ProgramState) -> list[ProgramState]:
-        """The state, and those that share its cursor."""
+        """The state, and those that share its cursor or its sequences."""
+        lengths = lengths_of(state, self._all)
+        if lengths is not None:
+            return [s for s in self._all if lengths_of(s, self._all) == lengths]
         shares = [s for s in self._all if s.cursor == state.cursor]
         return shares if state.cursor is not None else [state]
 

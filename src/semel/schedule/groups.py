@@ -46,7 +46,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, flat_index, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
-from semel.ops.state import stored_shape
+from semel.ops.state import has_places, stored_shape
 from semel.schedule import reasons as why
 from semel.schedule.group import (
     DEAR,
@@ -578,6 +578,7 @@ class _Scheduler:
             self._counter += 1
             loops.append(0 if dim == 1 else Index(f"i{self._counter}", dim))
         kind = root.op.kind if root.op.kind in ("opaque", "contract") else "loops"
+        kind = "opaque" if root.op.kind == "update" and has_places(root) else kind
         cause = self.wanted[root].why
         assert cause is not None, f"{root!r} starts a kernel for no reason"
         group = Group(root, kind, tuple(loops), Reason(root, cause))
@@ -612,7 +613,7 @@ class _Scheduler:
                 self._want_scores(node, group, at)
             elif node.op.kind == "contract":
                 self._want_contracted(node, group, at)
-            elif node.op.kind == "opaque":
+            elif group.kind == "opaque":
                 self._want_from_memory(node, group)
             elif node.op.kind == "update":
                 self._want(node.inputs[1], group, at)  # the old elements stay where they are

@@ -55,6 +55,7 @@ ONE_NUMBER = Why("one_number", "each computes one number")
 UPDATES_STATE = Why("update", "it is the next value of a state")
 APPENDED = Why("behind_cursor", "new rows lie behind all that anybody reads of the old value")
 READ_BEFORE = Why("read_before", "whoever reads the old value does so before it is overwritten")
+OLD_IF_FAILED = Why("old_if_failed", "a run that fails must leave the old value as it was")
 READ_ELSEWHERE = Why(
     "read_elsewhere", "the kernel that makes the next value reads other elements of the old one"
 )

@@ -26,7 +26,7 @@ from semel.ir.graph import Graph, Node, make_node, stands_for
 from semel.ir.lineage import note
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.index_maps import Indices, flat_index
-from semel.ops.state import is_whole, stored_at
+from semel.ops.state import has_places, is_whole, stored_at
 from semel.schedule import reasons as why
 from semel.schedule.group import Group, StateRule
 from semel.schedule.reasons import Why
@@ -106,6 +106,8 @@ def _why_not_in_place(
     reaches: Reaches,
 ) -> Why | None:
     """None if the next value may overwrite the old one, element by element."""
+    if leaf.attrs.is_exchanged:
+        return why.OLD_IF_FAILED
     if not _reads_where_it_writes(update, group, readers.get(group, [])):
         return why.READ_ELSEWHERE
     if any(reader is not group and reaches(reader, group) for reader in readers):
@@ -138,6 +140,8 @@ def _is_apart(version: Node, update: Node, reader: Group) -> bool:
 
 def _is_beside(view: Node, update: Node) -> bool:
     if view.op.name != "slice" or any(step < 1 for step in view.attrs.steps):
+        return False
+    if has_places(update):
         return False
     attrs, new = view.attrs, update.inputs[1].type.shape
     for start, size, step, first, count in zip(

@@ -40,6 +40,7 @@ from semel.plan.program import (
     Program,
     ProgramState,
     ProgramValue,
+    StateRows,
 )
 from semel.plan.row import RowReader
 from semel.plan.rows import GRAPH, PreparedKernel, decode_rows
@@ -396,7 +397,7 @@ def _read_note(entry: Any) -> NodeNote:
 
 
 def _read_state(entry: Any) -> ProgramState:
-    name, index, other, axis, cursor, is_append, why = as_list(entry, 7)
+    name, index, other, axis, cursor, is_append, why, rows = as_list(entry, 8)
     return ProgramState(
         as_text(name),
         as_int(index),
@@ -405,7 +406,13 @@ def _read_state(entry: Any) -> ProgramState:
         None if cursor is None else as_text(cursor),
         is_append is True,
         as_text(why),
+        None if rows is None else _read_rows(rows),
     )
+
+
+def _read_rows(entry: Any) -> StateRows:
+    axis, lengths, table, block_rows = as_list(entry, 4)
+    return StateRows(as_int(axis), as_text(lengths), as_text(table), as_int(block_rows))
 
 
 def _read_variable(entry: Any, dim: DimReader) -> PlanVariable:
