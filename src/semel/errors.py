@@ -115,9 +115,10 @@ class BusyError(PlanError):
 
 
 class ParamError(PlanError):
-    """A param has no data yet.
+    """A param has no data yet, or params are loaded that do not fit.
 
-    Fields: `params`, the names of all that must be set.
+    Fields: `params`, the names of all that must be set; of a load, names that are `missing` or
+    `unexpected`, and what is `wrong` with others, by name.
     """
 
 

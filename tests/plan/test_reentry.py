@@ -76,6 +76,8 @@ REFUSED: dict[str, Attempt] = {
     "run_between": lambda p: p.run_between({}, lambda name, shape: B, lambda i, array: None),
     "set_param": lambda p: p.set_param("w", B),
     "set_params": lambda p: p.set_params({"w": B}),
+    "set_param_typed": lambda p: p.set_param_typed("w", B.tobytes(), "float32"),
+    "load_params": lambda p: p.load_params({"w": B}),
     "unbind": lambda p: p.unbind(),
 }
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.

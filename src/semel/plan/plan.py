@@ -29,6 +29,7 @@ from semel.ir.fields import (
     take_callback,
     take_int,
     take_items,
+    take_switch,
     take_threads,
 )
 from semel.plan.bindings import check_array
@@ -43,6 +44,7 @@ from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
 from semel.plan.kept import follow_states
 from semel.plan.limits import RunLimits
 from semel.plan.link import levels
+from semel.plan.param_files import choose_params, param_of_bytes, read_source
 from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
@@ -65,6 +67,7 @@ from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer
+from semel.runtime.casting import check_casting
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
@@ -563,9 +566,41 @@ class ExecutionPlan:
     @alone
     def set_params(self, arrays: Mapping[str, Any]) -> None:
         """Replace several params at once, by name."""
+        self._take_params(take_arrays("set_params", arrays))
+
+    @alone
+    def set_param_typed(self, name: str, data: Any, dtype: Any, *, casting: str = "exact") -> None:
+        """Replace a param by bytes: as many as an array of its shape and this dtype has.
+
+        The dtype is the param's own; with `casting="same_kind"`, another one is converted.
+        """
+        entry = self.params[take("set_param_typed", "name", str, name)]
+        check_casting("set_param_typed", casting)
+        self._take_params({name: param_of_bytes(entry, data, dtype, casting)})
+
+    def load_params(
+        self,
+        source: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        strict: bool = True,
+        casting: str = "exact",
+    ) -> None:
+        """Replace params by the arrays of a mapping or of a .safetensors file, all or none.
+
+        If `strict`, these must be all params and nothing else; otherwise what is not there stays
+        as it is, and what is no param is left out. Of a file, large arrays are mapped where they
+        are read as they are stored. ParamError says all that is wrong.
+        """
+        check_casting("load_params", casting)
+        is_strict = take_switch("load_params", "strict", strict)
+        self._hold.alone(self._load_params, read_source(source), bool(is_strict), casting)
+
+    def _load_params(self, given: Mapping[str, Any], strict: bool, casting: str) -> None:
+        self._take_params(choose_params(self.params, given, strict, casting))
+
+    def _take_params(self, given: Mapping[str, Any]) -> None:
         engine = self._engine
         engine.state.check_alive()
-        given = take_arrays("set_params", arrays)
         engine.take_weights(*with_params(engine.parts.program, given, engine.parts.threads))
 
     # ------------------------------------------------------------ clones

@@ -11,6 +11,7 @@ Operations on the plan that belong together hold its lock, which a thread may ta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,12 +25,12 @@ from semel.plan.readers import Reader
 from semel.plan.states import PlanStates, Snapshot
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
+from semel.runtime.casting import check_casting
 from semel.session.handles import HandleInfo, Handles
 from semel.session.outputs import Outputs
 from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Into, Wanted
 from semel.session.values import (
-    CASTINGS,
     as_input,
     by_position,
     from_bytes,
@@ -51,9 +52,7 @@ class Options:
     depth: int = 4
 
     def __post_init__(self) -> None:
-        if self.casting not in CASTINGS:
-            choices = " or ".join(map(repr, CASTINGS))
-            raise InputError("compile", f"casting must be {choices}, got {self.casting!r}.")
+        check_casting("compile", self.casting)
         take("compile", "sticky", bool, self.sticky)
         if take_int("compile", "depth", self.depth) < 1:
             raise InputError("compile", f"depth must be at least 1, got {self.depth}.")
@@ -390,6 +389,25 @@ class CompiledGraph:
         """Replace several params at once, all or none."""
         self._settle()
         self.plan.set_params(arrays)
+
+    def set_param_typed(self, name: str, data: Any, dtype: Any) -> None:
+        """Replace a param by these bytes of that dtype, which must be as many as it takes."""
+        self._settle()
+        self.plan.set_param_typed(name, data, dtype, casting=self.options.casting)
+
+    def load_params(
+        self, source: Mapping[str, Any] | str | os.PathLike[str], *, strict: bool = True
+    ) -> None:
+        """Replace params by the arrays of a mapping or of a .safetensors file, all or none.
+
+        If `strict`, these must be all params and nothing else.
+        """
+        self._settle()
+        self.plan.load_params(source, strict=strict, casting=self.options.casting)
+
+    def missing_params(self) -> tuple[str, ...]:
+        """The params that were declared without data and must be set before the first run."""
+        return self.plan.missing_params()
 
     # ------------------------------------------------------------ states
 

@@ -12,16 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from semel.errors import InputError
 from semel.ir.types import DType, as_dtype
 from semel.plan.table import Entry, Table
-from semel.runtime.buffer import Array, as_array
-from semel.runtime.interop import read_array
-
-#: How an array of another dtype is treated: refused, or converted within its kind.
-CASTINGS = ("exact", "same_kind")
+from semel.runtime.buffer import Array
+from semel.runtime.casting import array_of_bytes, cast, cast_value, flat_bytes
 
 
 def given(table: Table, args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,25 +62,7 @@ def missing_inputs(table: Table, names: Iterable[str]) -> InputError:
 
 def as_input(entry: Entry, value: Any, casting: str) -> Array:
     """One value as an array of an input's dtype; numbers and lists become what they must."""
-    where = f"input '{entry.name}'"
-    is_array = hasattr(value, "__array__") or hasattr(value, "__dlpack__")
-    if casting == "exact" or not is_array:
-        return as_array(value, entry.dtype, where)
-    return cast(read_array(value, lambda text: InputError(where, text)), entry.dtype, where)
-
-
-def cast(array: Array, dtype: DType, where: str) -> Array:
-    """The array in another dtype of the same kind, or of a wider one, as NumPy judges."""
-    if array.dtype == dtype.numpy:
-        return array
-    if not _is_same_kind(as_dtype(array.dtype, where), dtype):
-        raise InputError(where, f"must be castable to {dtype} within its kind, got {array.dtype}.")
-    return array.astype(dtype.numpy)
-
-
-def _is_same_kind(given: DType, wanted: DType) -> bool:
-    order = {"b": 0, "u": 1, "i": 2, "f": 3}
-    return order[given.kind] <= order[wanted.kind]
+    return cast_value(value, entry.dtype, f"input '{entry.name}'", casting)
 
 
 # ---------------------------------------------------------------- bytes
@@ -99,20 +76,9 @@ def from_bytes(entry: Entry, value: Any, casting: str) -> Array:
             where, f"must be (bytes, dtype) or (bytes, dtype, shape), got {value!r:.60}."
         )
     data, dtype = value[0], as_dtype(value[1], where)
-    try:
-        flat = np.frombuffer(data, np.uint8)
-    except (TypeError, ValueError, BufferError) as error:
-        raise InputError(where, f"must be contiguous bytes: {error}.") from None
-    shape = tuple(value[2]) if len(value) == 3 else _shape_of(entry, flat.size, dtype, where)
-    wanted = prod(shape) * dtype.size_bytes
-    if flat.size != wanted:
-        raise InputError(
-            where, f"must have {wanted} bytes as {dtype}{list(shape)}, got {flat.size}."
-        )
-    array = np.ndarray(shape, dtype.numpy, np.ascontiguousarray(flat).data)
-    if casting == "exact" and dtype != entry.dtype:
-        raise InputError(where, f"dtype must be {entry.dtype}, got {dtype}.")
-    return cast(array, entry.dtype, where)
+    size = flat_bytes(data, where).size
+    shape = tuple(value[2]) if len(value) == 3 else _shape_of(entry, size, dtype, where)
+    return cast(array_of_bytes(data, dtype, shape, where), entry.dtype, where, casting)
 
 
 def _shape_of(entry: Entry, num_bytes: int, dtype: DType, where: str) -> tuple[int, ...]:
