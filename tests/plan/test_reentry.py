@@ -497,7 +497,7 @@ def _interrupted_at(at: int, action: Callable[[], Any]) -> bool:
     return False
 
 
-_MOVING = ("rebind", "bind_input", "unbind", "attach", "detach", "swap", "swap_base", "set_base")
+_MOVING = ("rebind", "bind_input", "unbind", "attach", "detach", "swap", "set_base")
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -34,6 +34,15 @@ from semel.runtime.allocator import LentMemory
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.interop import check_unmasked
 from semel.runtime.memory import Memory
+from semel.runtime.runstate import (
+    ADDRESS,
+    DIRTY,
+    HAS_MOVED,
+    MOVED,
+    ONLY_MOVED,
+    VALID,
+    BaseWords,
+)
 from semel.runtime.words import address_of
 
 
@@ -46,10 +55,12 @@ class Binding:
     is_output: bool
     own: tuple[Memory, int, int]
     is_direct: bool = False
-    #: Of a direct one: its bytes as memory, the base that lies there, the array before it, and
-    #: what another array in its place must not touch; none if that has to be found out again.
+    #: Of a direct one: its bytes as memory, the base that lies there and its words, the array
+    #: before it, and what another array in its place must not touch; none if that must be found out
+    #: again, and then there is no array before it.
     memory: LentMemory | None = None
     base: int = -1
+    words: BaseWords | None = None
     shape: tuple[int, ...] = ()
     dtype: Any = None
     lent: Lent | None = None
@@ -74,6 +85,9 @@ class Bindings:
         self._buffers, self._written, self._state = buffers, written, state
         self._late = tuple(late)
         self._bound: dict[tuple[bool, str], Binding] = {}
+        #: The same by name: of inputs, and of outputs.
+        self.inputs: dict[str, Binding] = {}
+        self.outputs: dict[str, Binding] = {}
         self._has_outputs = False
         self._checked_version = -1
 
@@ -90,7 +104,7 @@ class Bindings:
 
     def input_array(self, name: str) -> Array | None:
         """The array bound to an input, if one is."""
-        found = self._bound.get((False, name))
+        found = self.inputs.get(name)
         return None if found is None else found.array
 
     def moves(self, index: int) -> bool:
@@ -102,11 +116,14 @@ class Bindings:
         buffer = self._buffers[io.index]
         self._bound.pop((is_output, io.name), None)
         own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
-        self._bound[is_output, io.name] = Binding(io, array, is_output, own)
+        made = self._bound[is_output, io.name] = Binding(io, array, is_output, own)
+        (self.outputs if is_output else self.inputs)[io.name] = made
 
     def remove(self, name: str | None) -> list[Binding]:
         """Forget the arrays of that name, or all; what was bound."""
         keys = [key for key in self._bound if name in (None, key[1])]
+        for is_output, gone in keys:
+            (self.outputs if is_output else self.inputs).pop(gone)
         return [self._bound.pop(key) for key in keys]
 
     # ------------------------------------------------------------ placing
@@ -117,20 +134,22 @@ class Bindings:
             if binding.is_direct:
                 self._state.is_moving = True
                 self._buffers[binding.io.index].move(*binding.own)
-                binding.is_direct, binding.fences = False, None
+                binding.is_direct = False
+                binding.fences = binding.before = None
 
     def attach(self, bases: Mapping[int, int]) -> None:
         """Decide about every array, move the buffers, and their bases with them."""
         for binding in self._bound.values():
             buffer = self._buffers[binding.io.index]
             binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
-            binding.fences = None
+            binding.fences = binding.before = None
         self._has_outputs = any(b.is_output for b in self._bound.values())
         own = [_own_range(buffer) for buffer in self._buffers] if self._bound else []
         direct = [b for b in self._bound.values() if self._can_be_direct(b, own)]
         for binding in direct:
             array = binding.array
             binding.memory, binding.base = LentMemory(array), bases[binding.io.index]
+            binding.words = self._state.run.base_words(binding.base)
             binding.lent, binding.before = (array, address_of(array)), None
             binding.shape, binding.dtype = array.shape, array.dtype
             binding.fences = self._fences(binding, own)
@@ -147,21 +166,26 @@ class Bindings:
 
     # ------------------------------------------------------------ swapping
 
-    def swap(self, key: tuple[bool, str], array: Any) -> bool:
+    def swap(self, binding: Binding, array: Any) -> bool:
         """Put the array in the place of a direct one, if it can be there as that was."""
-        binding = self._bound.get(key)
         state = self._state
-        if binding is None or binding.fences is None or state.is_released:
+        if state.is_released:
             return False
         lent = binding.before
         if lent is None or lent[0] is not array or array.shape != binding.shape:
-            lent = _lend(binding, binding.fences, array)
+            lent = _lend(binding, array)
             if lent is None:
                 return False
         state.is_moving = True
-        state.run.swap_base(binding.base, lent[1])
+        words, base = binding.words  # type: ignore[misc]  # it is direct
+        words[VALID] = 0  # as `RunState.swap_base` says, in place to save the call
+        words[MOVED] = 1
+        if not words[DIRTY]:
+            words[DIRTY] = ONLY_MOVED
+        base[HAS_MOVED] = 1
+        base[ADDRESS] = lent[1]
         binding.before, binding.lent = binding.lent, lent
-        binding.array = binding.memory.array = array  # type: ignore[union-attr]  # it is direct
+        binding.array = binding.memory.array = array  # type: ignore[union-attr]
         if self._has_outputs:
             self._forget_fences(binding)
         state.is_moving = False
@@ -188,7 +212,7 @@ class Bindings:
                 moved.memory.array = moved.array
                 self._state.run.swap_base(moved.base, moved.lent[1])
         for other in self._bound.values():
-            other.fences = None
+            other.fences = other.before = None
         self._state.is_moving = False
         return True
 
@@ -196,7 +220,7 @@ class Bindings:
         """What an output must not touch is elsewhere now, and for others where an output is."""
         for other in self._bound.values():
             if other is not moved and (moved.is_output or other.is_output):
-                other.fences = None
+                other.fences = other.before = None
 
     def _fences(self, binding: Binding, own: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The bytes that another array in this place must not touch."""
@@ -292,9 +316,10 @@ def check_array(io: PlanIO, array: Any, *, is_output: bool) -> Array:
     return array
 
 
-def _lend(binding: Binding, fences: Sequence[tuple[int, int]], array: Any) -> Lent | None:
+def _lend(binding: Binding, array: Any) -> Lent | None:
     """The array in the place of another of the same shape; None if all must be decided again."""
-    if type(array) is not np.ndarray or array.shape != binding.shape:
+    fences = binding.fences
+    if fences is None or type(array) is not np.ndarray or array.shape != binding.shape:
         return None
     if array.dtype is not binding.dtype and array.dtype != binding.dtype:
         return None

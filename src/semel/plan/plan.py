@@ -429,14 +429,16 @@ class ExecutionPlan:
         If the array overlaps what the plan writes, it is copied in before each run instead. Another
         array of the same shape in the place of one costs next to nothing; the plan holds both.
         """
-        engine = self._engine  # what follows is `_swap`, in place: two arrays that take turns
+        engine = self._engine  # like `Hold.alone`, in place: two arrays that take turns
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
                 raise hold.refusal()
             try:
                 hold.is_held = True
-                if engine.bindings.swap((False, name), array):
+                bindings = engine.bindings
+                binding = bindings.inputs.get(name)
+                if binding is not None and bindings.swap(binding, array):
                     return
             finally:
                 hold.is_held = False
@@ -449,23 +451,22 @@ class ExecutionPlan:
 
         If the array overlaps anything that the plan uses, it is copied out after each run.
         """
-        if not self._swap((True, name), array):
-            self._bind_output(name, array)
-
-    def _swap(self, key: tuple[bool, str], array: Array) -> bool:
-        """Like `Hold.alone`, in place to save the calls."""
-        engine = self._engine
+        engine = self._engine  # as in `bind_input`
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
                 raise hold.refusal()
             try:
                 hold.is_held = True
-                return engine.bindings.swap(key, array)
+                bindings = engine.bindings
+                binding = bindings.outputs.get(name)
+                if binding is not None and bindings.swap(binding, array):
+                    return
             finally:
                 hold.is_held = False
                 if engine.state.is_moving:
                     engine.check_moved()
+        self._bind_output(name, array)
 
     @alone
     def _bind_input(self, name: str, array: Array) -> None:

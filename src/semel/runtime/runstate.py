@@ -9,6 +9,7 @@ and what it leaves there is read without one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from semel.ir import abi
 from semel.ir.abi import Base, Header
@@ -17,9 +18,12 @@ from semel.runtime.optable import OpTable
 from semel.runtime.words import Words
 
 # Plain ints index faster than members of an enum.
-_DIRTY, _VALID, _MOVED = int(Header.DIRTY), int(Header.VALID), int(Header.MOVED)
-_HAS_MOVED, _BASE_WORDS = int(Base.HAS_MOVED), int(abi.BASE_WORDS)
-_ONLY_MOVED, _ASKED = int(abi.ONLY_MOVED), int(Header.ASKED)
+DIRTY, VALID, MOVED = int(Header.DIRTY), int(Header.VALID), int(Header.MOVED)
+HAS_MOVED, ADDRESS, ONLY_MOVED = int(Base.HAS_MOVED), int(Base.ADDRESS), int(abi.ONLY_MOVED)
+_ASKED, _BASE_WORDS = int(Header.ASKED), int(abi.BASE_WORDS)
+
+#: The words of the header, and those of one base.
+BaseWords: TypeAlias = "tuple[memoryview[int], memoryview[int]]"
 
 
 class RunState:
@@ -32,7 +36,7 @@ class RunState:
         self.pending, self.current = table.pending_words, table.current_words
         self._set_base, self._bases = table.set_base, table.base_words
         #: One word: whoever sets a pending value sets it to 1, and the next run binds.
-        self.dirty = table.words[_DIRTY : _DIRTY + 1]
+        self.dirty = table.words[DIRTY : DIRTY + 1]
 
     # ------------------------------------------------------------ variables
 
@@ -102,20 +106,25 @@ class RunState:
         """Where memory that may move lies at the next run."""
         return self._table.base(number)
 
+    def base_words(self, number: int) -> BaseWords:
+        """What to store to, like `swap_base` does, to move a base that is moved all the time."""
+        at = number * _BASE_WORDS
+        return self._words, self._bases[at : at + _BASE_WORDS]
+
     def swap_base(self, number: int, address: int) -> None:
         """Like `set_base`, whether it moves or not, and the outputs are of no run."""
-        words, bases, at = self._words, self._bases, number * _BASE_WORDS
-        words[_VALID] = 0
-        words[_MOVED] = 1
-        if not words[_DIRTY]:
-            words[_DIRTY] = _ONLY_MOVED
-        bases[at + _HAS_MOVED] = 1
-        bases[at] = address  # last, as in `OpTable.set_base`
+        words, base = self.base_words(number)
+        words[VALID] = 0
+        words[MOVED] = 1
+        if not words[DIRTY]:
+            words[DIRTY] = ONLY_MOVED
+        base[HAS_MOVED] = 1
+        base[ADDRESS] = address  # last, as in `OpTable.set_base`
 
     @property
     def has_moved(self) -> bool:
         """Whether memory lies elsewhere than it did in the last run."""
-        return bool(self._words[_MOVED])
+        return bool(self._words[MOVED])
 
     # ------------------------------------------------------------ runs
 
