@@ -198,7 +198,8 @@ class CompiledGraph:
         """Whether inputs go as they are to the plan, all of them and nothing else."""
         options = self.options
         is_strict = options.casting == "exact" and not options.sticky
-        return is_strict and self._pipeline is None and not self._handles
+        is_idle = self._pipeline is None or self._pipeline.is_idle
+        return is_strict and is_idle and not self._handles
 
     def _go(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
         """The one way to run: what every entry point comes to, after what is pending."""

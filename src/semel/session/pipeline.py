@@ -76,9 +76,9 @@ class Pipeline:
         self._unseen: list[BaseException] = []
 
     @property
-    def num_pending(self) -> int:
-        """Runs that are not over."""
-        return self._lane.num_pending
+    def is_idle(self) -> bool:
+        """Whether no run is under way."""
+        return self._lane.is_idle
 
     def submit(
         self, arrays: Mapping[str, Array], work: Callable[[Mapping[str, Array]], R]
@@ -116,6 +116,8 @@ class Pipeline:
 
     def settle(self) -> None:
         """Wait until all that was begun so far is over; errors stay with their tickets."""
+        if self._lane.is_idle:
+            return
         last = self._lane.last()
         if last is not None:
             last.exception()
