@@ -246,7 +246,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     Storage: ("size_bytes is_own data device", "id"),
     ProgramState: ("name index other axis cursor is_append why rows", ""),
     PlanVariable: ("variable initial capacity next", "limit"),  # which a rebind says
-    PlanIO: ("name index type default", ""),
+    PlanIO: ("name index type default part", ""),
     RuntimeVar: ("name min_val max_val", ""),
     PreparedKernel: (
         "id ast kernel device buffer_indices output_indices vals fixedvars dependencies "

@@ -303,6 +303,8 @@ CHOOSING = CondAttrs(Graph((make_node("neg", (_ONE,)),)), Graph((_ONE,)), 0)
 CASES: list[tuple[str, list[Array], Any, Any]] = [
     ("update", [array(INT32, 1, 2, 3, 4), array(INT32, 8, 9)], UpdateAttrs((1,)),
      np.array([1, 8, 9, 4], np.int32)),
+    ("update", [np.zeros((2, 3), np.int32), array(INT32, 1, 2, 3, 4)], UpdateAttrs((0, 1), (2, 2)),
+     np.array([[0, 1, 2], [0, 3, 4]], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 0),
      np.array([3, 3], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 1),
@@ -450,7 +452,7 @@ def test_bfloat16_moves_and_compares_as_float32(op: str, operands: list[Array], 
 
 
 def test_every_op_has_a_case() -> None:
-    own = {"input", "constant", "param", "stored", "state", "scalar"}
+    own = {"input", "constant", "param", "stored", "state", "frame", "scalar"}
     own |= {"not", "where", "cast", "bitcast"}
     own |= {"iota", "random_bits", "check_index"}
     own |= {"compact", "count_true", "positions", "select"}  # in test_late

@@ -21,7 +21,7 @@ from semel.compiler.recipes import Made, leaves_of
 from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, Variable, is_nonnegative, substitute, variables
 from semel.ir.graph import Graph, Node
-from semel.ir.types import TensorType
+from semel.ir.types import Shape, TensorType
 from semel.lower import template_name
 from semel.lower.lowered import (
     Argument,
@@ -36,7 +36,7 @@ from semel.lower.lowered import (
 )
 from semel.lower.states import state_homes
 from semel.ops.attrs import step_name
-from semel.ops.state import has_places
+from semel.ops.state import fills_frame, has_places, written_shape
 from semel.ops.stored import reads_params
 from semel.plan.params import without_spare_data
 from semel.plan.program import (
@@ -88,7 +88,7 @@ def link_program(
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _results(asked, graph)
     outputs = tuple(
-        PlanIO(name, number[n], _plain(n.type, known))
+        PlanIO(name, number[n], _plain(n.type, known), part=_written_part(n))
         for name, n in graph.results
         if name not in keep
     )
@@ -125,7 +125,7 @@ def link_program(
 def _input(leaf: Node, index: int) -> PlanIO:
     default = leaf.attrs.default
     data = None if default is None else weight_store.of_storage(default)
-    return PlanIO(leaf.attrs.name, index, leaf.type, data)
+    return PlanIO(leaf.attrs.name, index, leaf.type, data, leaf.attrs.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,26 @@ def check_params(graph: Graph) -> None:
 
 
 def _variables(graph: Graph, guards: tuple[tuple[Dim, str], ...]) -> tuple[PlanVariable, ...]:
-    """Those that a plan must be given, and those that go on by themselves, from 0."""
+    """Those that a plan must be given, and those that go on by themselves, from 0.
+
+    Where only the part of an input that is read says how large something is, that is all of it,
+    until somebody says otherwise.
+    """
+    first: dict[Variable, int | None] = {
+        v: v.max for n in graph.inputs for size in n.attrs.part for v in variables(size)
+    }
+    for told in (v for n in graph.inputs for size in n.type.shape for v in variables(size)):
+        first.pop(told, None)
     following = {held.variable: held.next for held in graph.held}
+    first |= dict.fromkeys(following, 0)
     return tuple(
-        PlanVariable(v, 0 if v in following else None, next=following.get(v))
-        for v in all_variables(graph, guards)
+        PlanVariable(v, first.get(v), next=following.get(v)) for v in all_variables(graph, guards)
     )
+
+
+def _written_part(node: Node) -> Shape:
+    """How much of an output a run writes, if not all of it."""
+    return written_shape(node) if fills_frame(node) else ()
 
 
 def _with_next(variable: PlanVariable, known: Names) -> PlanVariable:

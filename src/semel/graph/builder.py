@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError, InputError
+from semel.graph.extent import find_extent, with_extent
 from semel.graph.random import first_counter, run_key
 from semel.graph.sequences import Sequences
 from semel.graph.state import Cursor, State
@@ -181,6 +182,7 @@ class Graph:
         self,
         *,
         dims: Dims | None = None,
+        extent: str | bool | None = None,
         keep: Mapping[str, Tensor] | None = None,
         bindings: Values | None = None,
         **options: Any,
@@ -188,14 +190,16 @@ class Graph:
         """Compile it: a plan with the states in their first values, and cursors at 0.
 
         `dims` are bounds of the variables that strings in shapes stand for; one without grows as it
-        must. The other options are those of `semel.prepare`.
+        must. `extent` names one of them, or is True if there is one only: then inputs and outputs
+        with that dim have their largest shape, and `plan.set_extent` says how many rows of it a
+        run takes. The other options are those of `semel.prepare`.
         """
         with importing:  # only now is a compiler wanted
             from semel.compiler.pipeline import prepare_graph
             from semel.plan.errors import as_values
 
         with no_scope():
-            graph, became = self._built(dims)
+            graph, became = self._built(dims, extent)
             return prepare_graph(
                 graph,
                 keep={name: self._kept(value, became) for name, value in (keep or {}).items()},
@@ -205,11 +209,13 @@ class Graph:
                 **options,
             )
 
-    def build(self, dims: Dims | None = None) -> ir.Graph:
+    def build(self, dims: Dims | None = None, extent: str | bool | None = None) -> ir.Graph:
         """The graph as the compiler takes it."""
-        return self._built(dims)[0]
+        return self._built(dims, extent)[0]
 
-    def _built(self, dims: Dims | None) -> tuple[ir.Graph, dict[ir.Node, ir.Node]]:
+    def _built(
+        self, dims: Dims | None, extent: str | bool | None = None
+    ) -> tuple[ir.Graph, dict[ir.Node, ir.Node]]:
         """The graph, and what each node became."""
         if not self.outputs:
             raise GraphError(f"graph '{self.name}'", "needs at least one output.")
@@ -233,7 +239,11 @@ class Graph:
         # Before dims change: what tells a late size is known by the dims it was made with.
         told, first = with_counts(graph)
         built, new = substitute_nodes(told, self._bounds(dims or {}))
-        return built, {node: new[first.get(node, node)] for node in first or graph.nodes}
+        became = {node: new[first.get(node, node)] for node in first or graph.nodes}
+        if extent is None or extent is False:
+            return built, became
+        built, new = with_extent(built, find_extent(built, extent))
+        return built, {node: new[made] for node, made in became.items()}
 
     def _kept(self, value: Tensor, became: Mapping[ir.Node, ir.Node]) -> ir.Node:
         if value.node not in became:

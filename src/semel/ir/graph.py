@@ -481,19 +481,20 @@ class Graph:
                 )
 
     def _check_states(self) -> None:
-        """A state has one next value, and every update is part of one."""
-        known: set[Node] = set()
+        """A state has one next value, and every update is part of one, or an output."""
+        stored = [node for node in self.values if node.op.name == "update"]
+        known = {node for node in stored if node.inputs[0].op.name == "frame"}
         for name, (leaf, *updates) in self.versions.items():
             if leaf.op.name != "state" or leaf.attrs.name != name or not updates:
                 raise GraphError("graph", f"the next value of '{name}' must be an update of it.")
             known.update(updates)
         if len(self.versions) != len(self.updates):
             raise GraphError("graph", f"a state has one next value, got {self.updates}.")
-        for node in self.nodes if self.states else ():
+        for node in self.nodes if known or self.states else ():
             if node.op.kind == "update" and node not in known:
                 raise GraphError(
                     "graph",
-                    f"{node!r} must be part of the next value of a state.",
+                    f"{node!r} must be part of the next value of a state, or an output.",
                     hint="Prepare the graph that the state was made in.",
                 )
 

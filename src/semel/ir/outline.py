@@ -224,7 +224,7 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
         case "loop" | "cond":
             rest, storages = plain_attrs(attrs)
             is_known = is_known and not storages
-        case "input" | "state" | "stored":
+        case "input" | "state" | "frame" | "stored":
             is_known = False
     return _find_feature((name, rest, len(node.inputs), is_known), kind)
 

@@ -158,14 +158,21 @@ def _format_node(
             words.append(repr(node.attrs.value))
         case "constant":
             words.append(_format_storage(node.attrs.storage, storages))
-        case "input" | "param" | "state":
+        case "input" | "param" | "state" | "frame":
             words.append(json.dumps(node.attrs.name))
             data = _data(node)
             words += [] if data is None else [_format_storage(data, storages)]
-            words += ["{is_exchanged=True}"] if getattr(node.attrs, "is_exchanged", False) else []
+            words += _format_marks(node.attrs)
         case _ if node.attrs is not None:
             words += _format_attrs(node.attrs, bodies)
     return f"{' '.join(words)} : {format_type(node.type)}{_format_data(node)}"
+
+
+def _format_marks(attrs: Any) -> list[str]:
+    """What some leaves say besides: the part of an input that is read, how a state is updated."""
+    marks = {name: getattr(attrs, name, None) for name in ("part", "is_exchanged")}
+    shown = [f"{name}={_format_value(value)}" for name, value in marks.items() if value]
+    return [f"{{{', '.join(shown)}}}"] if shown else []
 
 
 def _format_data(node: Node) -> str:
@@ -262,6 +269,8 @@ def _format_atom(atom: Variable | Index | Fn) -> str:
 
 # ---------------------------------------------------------------- parse
 
+#: What leaves that may have data call it.
+_GIVEN = {"input": "default", "state": "init"}
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VARIABLE = re.compile(r"variable (\w+) in \[(\d+), (\d+|inf)\]")
 _LATE = re.compile(r"late (\w+) in \[(\d+), (\d+|inf)\] of (.+)")
@@ -405,11 +414,13 @@ class _Parser:
                 return kind(name, Storage.missing(shape, declared.dtype.numpy), declared)
             case "param":
                 return kind(name, self.storage(found, declared), declared)
+            case "frame":
+                return kind(name, declared)
             case "input" | "state" as op:
                 has_value = found["storage"] is not None
-                data = self.storage(found, declared) if has_value else None
-                more = [bool(found["attrs"])] if op == "state" else []
-                return kind(name, declared, data, *more)
+                given = self.storage(found, declared) if has_value else None
+                known = {"name": name, "type": declared, _GIVEN[op]: given}
+                return self.fields(kind, found["attrs"] or "", **known)
             case _:
                 return self.fields(kind, found["attrs"] or "")
 
@@ -424,14 +435,15 @@ class _Parser:
             self.storages[number] = Storage(array)
         return self.storages[number]
 
-    def fields(self, kind: type, text: str) -> Any:
+    def fields(self, kind: type, text: str, **known: Any) -> Any:
+        """The attributes of a node from name=value pairs, and those that are `known` anyway."""
         call = self.parse(f"f({text})")
         if not isinstance(call, ast.Call):
             raise self.error(f"attrs must be name=value pairs, got {text!r}")
         types: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(known)
         for keyword in call.keywords:
-            if keyword.arg not in types:
+            if keyword.arg not in types or keyword.arg in known:
                 raise self.error(f"has an unknown attribute {keyword.arg!r} of {kind.__name__}")
             values[keyword.arg] = self.field(str(types[keyword.arg].type), keyword.value)
         missing = [n for n, f in types.items() if n not in values and f.default is MISSING]

@@ -28,6 +28,7 @@ from semel.lower.grouped import lower_grouped
 from semel.lower.loop import lower_bodies
 from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, nodes_of
 from semel.lower.math import expand_kernel_math
+from semel.lower.moved_bytes import with_moved_bytes
 from semel.lower.nests import lower_loops
 from semel.lower.own_kernel import lower_opaque
 from semel.lower.share_kernels import args_like, group_key
@@ -69,7 +70,7 @@ def lower_group(group: Group, target: Target, choice: Choice | None = None) -> L
     """The kernel of one group, cut as `choice` says or by default."""
     chosen = choice or default_choice(group, target)
     lowered = _rule(group, chosen)(group, target)
-    kernel = expand_kernel_math(lowered.kernel)
+    kernel = expand_kernel_math(with_moved_bytes(lowered))
     if not lowered.has_lanes:
         kernel = choose_lanes(kernel, chosen.registers)
     text = "" if chosen == Choice() else f"{chosen.name} (default)"

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from semel.ir.expr import Dim, product
 from semel.ir.graph import Node
 from semel.lower.loop import Place, move_arguments
 from semel.lower.lowered import Argument, Lowered, Moved, OtherHalf
-from semel.ops.state import stored_shape
-from semel.schedule.group import Group, StateRule
+from semel.schedule.group import StateRule
 
 #: Where each version of each state lies.
 Homes = Mapping[Node, Argument]
@@ -41,30 +39,7 @@ def place_states(lowered: Lowered, homes: Homes) -> Lowered:
     places = {node: [Place(homes[node], node.type.num_elements)] for node in touched}
 
     def move(source: Lowered) -> Lowered:
-        kernel = replace(source.kernel, bytes=_bytes(source, touched))
-        placed = move_arguments(replace(source, kernel=kernel), places, None)
+        placed = move_arguments(source, places, None)
         return replace(placed, region=source.region, moved=Moved(source, move))
 
     return move(lowered)
-
-
-def _bytes(lowered: Lowered, touched: Sequence[Node]) -> Dim:
-    """What a kernel must move: of a state no more than the elements it reads and writes."""
-    moved = lowered.kernel.bytes
-    for node in touched:
-        size = node.type.dtype.size_bytes
-        whole = node.type.num_elements
-        moved = moved - whole * size + _used(lowered.group, node) * size
-    return moved
-
-
-def _used(group: Group, node: Node) -> Dim:
-    """How many elements of a version the kernel of a group reads, or writes if it updates it."""
-    if node in group.outputs:
-        return product(stored_shape(node))
-    used: Dim = 0
-    for view in (n for n in group.inside if node in n.inputs):
-        if view.op.name != "slice":
-            return node.type.num_elements
-        used = used + view.type.num_elements
-    return used if used != 0 else node.type.num_elements

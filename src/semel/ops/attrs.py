@@ -26,11 +26,23 @@ from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType
 
 @dataclass(frozen=True, slots=True)
 class InputAttrs:
-    """A tensor the caller passes at every run, known by `name`; if it does not, the `default`."""
+    """A tensor the caller passes at every run, known by `name`; if it does not, the `default`.
+
+    If only a `part` of it is read, from 0 on along each axis, that is how large the part is.
+    """
 
     name: str
     type: TensorType
     default: Storage | None = None
+    part: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAttrs:
+    """The memory of the output called `name`, with what the runs before have left there."""
+
+    name: str
+    type: TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,13 @@ class StateAttrs:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAttrs:
-    """Where the new elements begin along each axis of the state."""
+    """Where the new elements begin along each axis of the state, or of the frame.
+
+    If they come in another shape, `shape` is what they have there, in the same order.
+    """
 
     starts: tuple[Dim, ...]
+    shape: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,11 +66,19 @@ def run_graph(
                 values[node] = arrays[node.attrs.name]
             elif node.op.name == "state":
                 values[node] = (states or {})[node.attrs.name]
+            elif node.op.name == "frame":
+                values[node] = _first_frame(node, env)
             else:
                 values[node] = evaluate_node(node, tuple(values[n] for n in node.inputs), env)
             for variable in counts.get(node, ()):
                 _rebind(variable, int(values[node]), env, graph.guards)
     return values
+
+
+def _first_frame(node: Node, env: Mapping[str, int]) -> Array:
+    """What lies in the memory of an output before anything was written there: zeros."""
+    shape = tuple(expr.evaluate(dim, env) for dim in node.type.shape)
+    return np.zeros(shape, node.type.dtype.numpy)
 
 
 def evaluate_node(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:

@@ -1,4 +1,4 @@
-"""Leaves: where values come from. input, constant, param, stored, state, scalar.
+"""Leaves: where values come from. input, constant, param, stored, state, frame, scalar.
 
     attrs --> a value with no operands
 
@@ -6,7 +6,8 @@ An `input` comes with every run. A `constant` is sealed data that passes may fol
 `param` is data that its owner may replace, so nothing is ever computed from its content
 at compile time. What is `stored` follows from constants and params alone: it is made once, when
 the graph is prepared, and again when a param is replaced, and lies in memory as its type says.
-A `state` is what the run before has left, of a fixed shape. A `scalar` is one number of
+A `state` is what the run before has left, of a fixed shape. A `frame` is the memory of an output,
+of which a run may write a part: then an `update` of it is that output. A `scalar` is one number of
 shape (), equal by its bits.
 """
 
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from semel.errors import GraphError, InternalError, ParamError
-from semel.ir.expr import Variable
+from semel.ir.expr import Variable, is_nonnegative
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import TensorType
 from semel.kernel.values import Value, const
 from semel.ops.attrs import (
     ConstantAttrs,
+    FrameAttrs,
     InputAttrs,
     ParamAttrs,
     ScalarAttrs,
@@ -43,6 +45,19 @@ def _infer_input(attrs: InputAttrs) -> TensorType:
     check_dims("input", attrs.type.shape)
     if attrs.default is not None:
         _check_default(attrs.name, attrs.type, attrs.default.array)
+    if attrs.part:
+        if len(attrs.part) != attrs.type.rank:
+            raise GraphError("input", f"a part of {attrs.type} has its rank, got {attrs.part}.")
+        for size, room in zip(attrs.part, attrs.type.shape, strict=True):
+            if not is_nonnegative(room - size):
+                raise GraphError("input", f"a part of {attrs.type} lies inside, got {attrs.part}.")
+    return attrs.type
+
+
+def _infer_frame(attrs: FrameAttrs) -> TensorType:
+    if not attrs.name:
+        raise GraphError("frame", f"needs a name, got {attrs.name!r} for {attrs.type}.")
+    check_dims("frame", attrs.type.shape)
     return attrs.type
 
 
@@ -139,6 +154,7 @@ for _each in (
     OpDef("param", "leaf", ParamAttrs, _infer_stored, _reference_stored, cost=0),
     OpDef("stored", "leaf", StoredAttrs, _infer_stored_value, _reference_stored_value, cost=0),
     OpDef("state", "leaf", StateAttrs, _infer_state, _reference_input, cost=0),
+    OpDef("frame", "leaf", FrameAttrs, _infer_frame, _reference_input, cost=0),
     OpDef(
         "scalar",
         "leaf",

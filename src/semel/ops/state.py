@@ -7,7 +7,8 @@ Places of rows are numbers in memory, one for each row, or one for each row of e
 first axis; they are distinct. A row whose place lies outside, as -1 does, is not stored.
 Its result is the state itself with other contents: who makes it stores the new elements and
 nothing else, and who reads it reads the state's memory. What order that needs, and when it takes
-a second buffer, is decided by `semel.schedule.states`.
+a second buffer, is decided by `semel.schedule.states`. An update of a frame is an output of which
+the other elements stay as they were.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from typing import Any
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, evaluate
+from semel.ir.expr import Dim, evaluate, product
 from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import INT64, Shape, TensorType
 from semel.kernel.values import Value
 from semel.ops.attrs import UpdateAttrs, UpdateRowsAttrs
 from semel.ops.elements import Elements
-from semel.ops.index_maps import Indices, flat_index
+from semel.ops.index_maps import Indices, flat_index, reshape_index
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check, check_count, equal
 
 
 def _require(attrs: UpdateAttrs, old: TensorType, new: TensorType) -> Iterator[Requirement]:
-    for axis, (start, size, room) in enumerate(
-        zip(attrs.starts, new.shape, old.shape, strict=True)
-    ):
+    if attrs.shape:
+        count, room = product(attrs.shape), new.num_elements
+        yield equal(count, room, f"must be of {room} new elements, got {attrs.shape}.")
+    sizes = attrs.shape or new.shape
+    for axis, (start, size, room) in enumerate(zip(attrs.starts, sizes, old.shape, strict=True)):
         yield at_most(0, start, f"must begin at or behind 0 along axis {axis}, got {start}.")
         text = f"must end at or before {room} along axis {axis}, got {size} from {start} on."
         yield at_most(start + size, room, text)
@@ -42,7 +45,8 @@ def _require(attrs: UpdateAttrs, old: TensorType, new: TensorType) -> Iterator[R
 def _infer(attrs: UpdateAttrs, *types: TensorType) -> TensorType:
     check_count("update", types, 2)
     old, new = types
-    if new.dtype != old.dtype or new.rank != old.rank or len(attrs.starts) != old.rank:
+    rank = len(attrs.shape or new.shape)
+    if new.dtype != old.dtype or rank != old.rank or len(attrs.starts) != old.rank:
         raise GraphError(
             "update", f"new elements of {old} must have its dtype and rank, got {new}."
         )
@@ -52,6 +56,8 @@ def _infer(attrs: UpdateAttrs, *types: TensorType) -> TensorType:
 
 def _reference(node: Node, arrays: tuple[Array, ...], env: Mapping[Any, int]) -> Array:
     result, new = arrays[0].copy(), arrays[1]
+    if node.attrs.shape:
+        new = new.reshape([evaluate(size, env) for size in node.attrs.shape])
     starts = [evaluate(start, env) for start in node.attrs.starts]
     places = tuple(slice(s, s + n) for s, n in zip(starts, new.shape, strict=True))
     result[places] = new
@@ -131,6 +137,11 @@ register(
 # ---------------------------------------------------------------- what is stored
 
 
+def fills_frame(node: Node) -> bool:
+    """Whether the node is an output that is written in part."""
+    return node.op.kind == "update" and node.inputs[0].op.name == "frame"
+
+
 def is_whole(update: Node) -> bool:
     """Whether an update replaces all elements."""
     if has_places(update):
@@ -149,8 +160,15 @@ def stored_shape(node: Node) -> Shape:
     return node.inputs[1].type.shape if node.op.kind == "update" else node.type.shape
 
 
+def written_shape(update: Node) -> Shape:
+    """The shape that the new elements have in the state."""
+    shape: Shape = update.attrs.shape or update.inputs[1].type.shape
+    return shape
+
+
 def stored_at(node: Node, at: Indices) -> Dim:
     """Where in the node's memory element `at` of these lies."""
     if node.op.kind == "update":
+        at = reshape_index(at, stored_shape(node), written_shape(node))
         at = tuple(start + i for start, i in zip(node.attrs.starts, at, strict=True))
     return flat_index(at, node.type.shape)

@@ -24,8 +24,20 @@ from semel.runtime.buffer import Array, as_array
 
 R = TypeVar("R")
 
+
+@dataclass(frozen=True, slots=True)
+class _PartView:
+    """Memory of an input that is read in part: no more than that is taken of an array."""
+
+    view: Array
+    part: tuple[slice, ...]
+
+    def __setitem__(self, key: Any, array: Array) -> None:
+        self.view[key] = array[self.part]
+
+
 #: What an array must be like to be copied where the last one was: memory, shape, dtype.
-_Slot = tuple[Array, tuple[int, ...], np.dtype[Any]]
+_Slot = tuple[Array | _PartView, tuple[int, ...], np.dtype[Any]]
 
 #: The short way cannot be taken. No reader returns this.
 _UNLIKE: Any = object()
@@ -208,7 +220,7 @@ class Calls:
         self._commit_shapes(shapes, values, reader)
         try:
             for name, array in arrays.items():
-                engine.parts.buffers[slots[name].index].put(array)
+                slots[name].put(engine.parts.buffers[slots[name].index], array)
         except BaseException:  # a handler's: what is there is of another shape
             for name in arrays:
                 slots[name].forget()
@@ -272,11 +284,14 @@ class Calls:
             raise
 
     def _remember(self, arrays: Mapping[str, Array], values: Mapping[str, int]) -> _FastCall:
-        slots, buffers = self._state.inputs, self._engine.parts.buffers
-        views = {
-            name: (buffers[slots[name].index].array(a.shape), a.shape, a.dtype)
-            for name, a in arrays.items()
-        }
+        slots = self._state.inputs
+        views = {name: (self._view(name, a.shape), a.shape, a.dtype) for name, a in arrays.items()}
         is_all = all(name in views or slot.is_bound for name, slot in slots.items())
         in_order = [views[name] for name in slots if name in views] if is_all else None
         return _FastCall(self._state.version, views, in_order, dict(values))
+
+    def _view(self, name: str, shape: tuple[int, ...]) -> Array | _PartView:
+        """Where arrays of that shape are copied to."""
+        keeper = self._state.inputs[name]
+        view, part = self._engine.parts.buffers[keeper.index].array(shape), keeper.part_now()
+        return view if part is None else _PartView(view[part], part)

@@ -19,6 +19,7 @@ from semel.errors import (
 )
 from semel.ir.expr import (
     Variable,
+    is_nonnegative,
     upper_bound,
     variables,
 )
@@ -452,7 +453,16 @@ def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequen
                     f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
                     f"{'any number' if most is None else most}.",
                 )
+            _check_part(where, io, bounded)
         _check_shared(kind, ios)
+
+
+def _check_part(where: str, io: PlanIO, bounded: Mapping[str, Variable]) -> None:
+    """What is read or written of a tensor lies inside of it."""
+    rest = [room - size for room, size in zip(io.type.shape, io.part, strict=False)]
+    is_inside = all(is_nonnegative(in_terms_of(bounded, each)) for each in rest)
+    if io.part and (len(io.part) != io.type.rank or not is_inside):
+        raise PlanError(where, f"a part of {io.type} must lie inside of it, got {io.part}.")
 
 
 def _check_shared(kind: str, ios: Sequence[PlanIO]) -> None:

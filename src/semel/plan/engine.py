@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from semel.config import settings
 from semel.errors import InternalError, OutOfMemoryError, VariableError
 from semel.ir.fields import NO_LIMIT
+from semel.ir.types import TensorType
 from semel.plan.adopt import adopt_buffers
 from semel.plan.bindings import Bindings
 from semel.plan.errors import as_value
+from semel.plan.extents import check_extent, fill_part, names_in
 from semel.plan.kept import spoil_states
 from semel.plan.lanes import is_laned
 from semel.plan.limits import TimeLimit
@@ -197,7 +199,10 @@ class Engine:
             memory.fill(0xFF)
         for io in self.parts.output_io if self.store else ():
             buffer = self.parts.buffers[io.index]
-            buffer.memory.fill(0xFF, buffer.offset, buffer.offset + buffer.capacity_bytes)
+            if not io.part:
+                buffer.memory.fill(0xFF, buffer.offset, buffer.offset + buffer.capacity_bytes)
+            else:  # the rest is what earlier runs have left, and stays
+                fill_part(buffer, io, self.state.pending_values())
         for keeper in self.state.inputs.values():
             buffer = self.parts.buffers[keeper.index]
             start = buffer.offset + keeper.recorded_bytes()
@@ -210,6 +215,8 @@ class Engine:
         """Put values into the pending area; the runner checks and commits them."""
         self.state.check_alive()
         index, state = self.index, self.state
+        if state.partial:
+            state.forget_short(values)
         if len(values) == 1:  # the hot path of a decode loop: nothing is built on the way
             ((name, value),) = values.items()
             if name in index and type(value) is int and -NO_LIMIT <= value <= NO_LIMIT:
@@ -244,6 +251,21 @@ class Engine:
             state.run.pending[i] = number
         state.run.mark_dirty()
         state.version += 1
+
+    def set_extent(self, name: str, value: int) -> None:
+        """Let runs read and write so much of inputs and outputs that have the extent."""
+        self.state.check_alive()
+        check_extent(self.parts, name, value, self.state.bound_values())
+        if any(name in names_in(kind) for kind in self._shown_types()):
+            self.state.void("the extent changed")
+        self.state.forget_short({name: value})
+        self.set_values({name: value})
+        self.state.version += 1
+
+    def _shown_types(self) -> Iterator[TensorType]:
+        """The types of what can be read after a run."""
+        yield from (io.type for io in self.parts.output_io)
+        yield from (self.parts.program.values[i].type for _, i in self.parts.program.kept)
 
     def set_values(self, values: Mapping[str, int]) -> None:
         """Take over values that are known to be good."""

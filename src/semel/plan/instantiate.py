@@ -29,8 +29,8 @@ def instantiate(
     """A plan of its own: fresh buffers, shared kernels and constants.
 
     `memory_limit` bounds the bytes of weights, arena, IO and scratch together. `bindings` are
-    the first values of variables; the others are unbound. With `arena` False (else: as the
-    settings say) no two intermediates share a byte.
+    the first values of variables; the others are unbound, or what the program says. With `arena`
+    False (else: as the settings say) no two intermediates share a byte.
     """
     check_program(program)
     first = _checked_bindings(program, bindings or {})
@@ -42,7 +42,7 @@ def instantiate(
     declared = [
         known
         if known.next is not None
-        else replace(known, initial=first.get(name), capacity=capacities.get(name))
+        else replace(known, initial=first.get(name, known.initial), capacity=capacities.get(name))
         for name, known in ((v.variable.name, v) for v in program.variables)
     ]
     plan = ExecutionPlan(check_plan(program, store.buffers, device, count, declared), store)

@@ -52,6 +52,7 @@ from semel.plan.program import PlanIO, Program
 from semel.plan.readers import output_copier
 from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
 from semel.plan.report.explain import Explanation, explain_plan
+from semel.plan.report.extent import ExtentReport, report_extents
 from semel.plan.report.html import html_block
 from semel.plan.report.profile import ProfileReport
 from semel.plan.report.records import RunInfo, merge_runs
@@ -243,6 +244,29 @@ class ExecutionPlan:
         values = self._engine.state.values_now()
         known = (*self._engine.parts.variables, *self._engine.parts.late)
         return {v.variable.name: values.get(v.variable.name) for v in known}
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """What inputs and outputs are read and written up to, by the names of their dims."""
+        values = self._engine.state.bound_values()
+        return {name: values[name] for name in self.program.extents}
+
+    @alone
+    def set_extent(self, name: str, value: int) -> None:
+        """Let runs read and write only so much along the dim of that name, until told otherwise.
+
+        Nothing is computed for the rest: rows of outputs behind it stay as they were. A plan has
+        extents if it was prepared with one: `graph.prepare(extent="rows")`.
+        """
+        checked = take("set_extent", "name", str, name)
+        self._engine.set_extent(checked, take_int("set_extent", "value", value))
+
+    @alone
+    def extent_report(self) -> ExtentReport:
+        """How much of the work of a run at the largest extents is done at those of now."""
+        self._engine.state.check_alive()
+        values = self._engine.state.values_now()
+        return report_extents(self._engine.parts, self._engine.linked, values)
 
     @property
     def states(self) -> PlanStates:
@@ -663,8 +687,13 @@ class ExecutionPlan:
                 )
                 self._engine.parts.buffers[keeper.index].put(array)
                 self._engine.state.inputs[name].record(shape)
+        self._engine.state.partial.update(source._engine.state.partial)
         self._engine.set_values(values)
         follow_states(source._engine, self._engine)
+        for io in self._engine.parts.output_io:
+            if io.part:
+                written = source._engine.parts.buffers[io.index].peek(_shape_at(io, values))
+                self._engine.parts.buffers[io.index].put(written)
         self._engine.state.run.set_marks(dict(enumerate(source._engine.state.run.marks)))
         self.compile_count = source.compile_count
 

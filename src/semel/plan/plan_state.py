@@ -16,11 +16,11 @@ from typing import Any
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir import abi
-from semel.ir.expr import Dim, Variable, evaluate, terms
-from semel.ir.types import TensorType
+from semel.ir.expr import Dim, Variable, evaluate, terms, variables
+from semel.ir.types import Shape, TensorType
 from semel.plan.program import PlanIO, PlanVariable
 from semel.plan.stale import Writer, stale_range
-from semel.runtime.buffer import Buffer, ByteSpan, ConcreteShape
+from semel.runtime.buffer import Array, Buffer, ByteSpan, ConcreteShape
 from semel.runtime.hold import Hold
 from semel.runtime.runstate import RunState
 
@@ -51,6 +51,8 @@ class PlanState:
         self._bounds = {v.variable.name: v.variable for v in variables}
         self._late = tuple(v.variable.name for v in late)
         self._held = {v.variable.name: i for i, v in enumerate(variables) if v.next is not None}
+        #: Inputs of which only a part was written, by name: that of these values of variables.
+        self.partial: dict[str, dict[str, int]] = {}
         self.inputs: dict[str, InputKeeper] = {}
         first = 0
         for io in inputs:
@@ -104,6 +106,18 @@ class PlanState:
     def keep_all(self) -> None:
         """All states hold their first values."""
         self.run.recorded[self._first_kept : self._first_kept + self._num_kept] = 1
+
+    # ------------------------------------------------------------ inputs that are read in part
+
+    def forget_short(self, values: Mapping[str, int]) -> None:
+        """Inputs of which less was written than is read at these values are to be written anew."""
+        short = [
+            name
+            for name, written in self.partial.items()
+            if any(values.get(each, size) > size for each, size in written.items())
+        ]
+        for name in short:
+            self.inputs[name].forget()
 
     # ------------------------------------------------------------ values and shapes
 
@@ -208,6 +222,7 @@ class InputKeeper:
     def __init__(self, state: PlanState, io: PlanIO, first: int) -> None:
         self.state = state
         self.name, self.index, self.type = io.name, io.index, io.type
+        self._part = io.part
         self._words = slice(first, first + 1 + io.type.rank)
         self._affine = [_as_affine(dim) for dim in io.type.shape]
         self._writes = 0
@@ -246,6 +261,7 @@ class InputKeeper:
 
     def record(self, shape: ConcreteShape) -> None:
         """Remember the shape that is written; the next run compares it with the variables."""
+        self.state.partial.pop(self.name, None)
         recorded = self.state.run.recorded[self._words]
         wanted = [1, *shape]
         if recorded.tolist() != wanted:
@@ -255,6 +271,7 @@ class InputKeeper:
 
     def forget(self) -> None:
         """Nothing valid is written there any more."""
+        self.state.partial.pop(self.name, None)
         self.state.run.recorded[self._words] = -1
         self.state.run.mark_dirty()
         self.state.version += 1
@@ -268,6 +285,21 @@ class InputKeeper:
         """How many bytes of the buffer are the input."""
         shape = self.recorded_shape()
         return 0 if shape is None else prod(shape) * self.type.dtype.size_bytes
+
+    def put(self, buffer: Buffer, array: Array) -> None:
+        """Write an array of a recorded shape; of one that is read in part, no more than that."""
+        part = self.part_now()
+        if part is None:
+            buffer.put(array)
+            return
+        buffer.put_part(array.shape, part, array[part])
+        names = {v.name for size in self._part for v in variables(size)}
+        values = self.state.bound_values()
+        self.state.partial[self.name] = {name: values[name] for name in names}
+
+    def part_now(self) -> tuple[slice, ...] | None:
+        """What a run at the bound variables reads, as a key; None if that is all of it."""
+        return part_key(self._part, self.state.bound_values()) if self._part else None
 
     def shape_now(self) -> ConcreteShape:
         shape = self.recorded_shape()
@@ -478,6 +510,11 @@ class ConstantKeeper(OutputKeeper):
 
     def generation(self) -> int:
         return 0
+
+
+def part_key(part: Shape, values: Mapping[str, int]) -> tuple[slice, ...]:
+    """The first elements along each axis, as a key."""
+    return tuple(slice(0, evaluate(size, values)) for size in part)
 
 
 def _as_affine(dim: Dim) -> tuple[str | None, int, int] | None:

@@ -58,13 +58,16 @@ class ProgramValue:
 class PlanIO:
     """A named input or output: which value, and its symbolic type.
 
-    An input may have a `default`, for runs that are not given it.
+    An input may have a `default`, for runs that are not given it. If runs read or write only a
+    `part` of it, from 0 on along each axis, that is how large it is; the rest of an output stays
+    as it was.
     """
 
     name: str
     index: int
     type: TensorType
     default: Weight | None = None
+    part: Shape = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,14 @@ class Program:
             if isinstance(row, PreparedRebind)
             for variable, limit in zip(row.variables, row.limits, strict=True)
         )
+
+    @property
+    def extents(self) -> dict[str, Variable]:
+        """By name, the variables that say how much of inputs is read, and that no shape tells."""
+        told = {v.name for io in self.inputs for dim in io.type.shape for v in variables(dim)}
+        found = {v.name for io in self.inputs for dim in io.part for v in variables(dim)}
+        known = {v.variable.name: v.variable for v in self.variables if v.next is None}
+        return {name: known[name] for name in sorted(found - told) if name in known}
 
     def walk(self) -> list[Placed]:
         """All rows by position."""

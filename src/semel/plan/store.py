@@ -222,9 +222,10 @@ class ProgramStore:
         self._current.check_limit(self.options.memory_limit, scratch_bytes)
 
     def resize(self, capacities: Mapping[str, int], parts: PlanParts) -> None:
-        """Move every buffer to memory for these capacities; the inputs keep their contents.
+        """Move every buffer to memory for these capacities.
 
-        An OutOfMemoryError says so before anything moves.
+        The inputs keep their contents, and so do outputs that runs write in part. An
+        OutOfMemoryError says so before anything moves.
         """
         layout = self._layout(capacities)
         scratch = _scratch_bytes(parts, capacities)
@@ -232,10 +233,11 @@ class ProgramStore:
         old = [b.memory.peek(b.offset, b.capacity_bytes) for b in self.buffers]
         self._allocate(layout)
         self.capacities = dict(capacities)
-        inputs = {io.index for io in self.program.inputs}
+        kept = {io.index for io in self.program.inputs}
+        kept |= {io.index for io in self.program.outputs if io.part}
         for i, buffer in enumerate(self.buffers):
             buffer.move(*self._where(i))
-            if i in inputs:
+            if i in kept:
                 self.io.copy_in(buffer.offset, old[i])
 
 

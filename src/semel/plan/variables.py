@@ -202,6 +202,8 @@ def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str
         for io in ios:
             for axis, dim in enumerate(io.type.shape):
                 yield f"{kind} '{io.name}'", f"axis {axis}", dim
+            for dim in io.part:
+                yield f"{kind} '{io.name}'", "part", dim
     for each in program.variables:
         if each.next is not None:
             yield f"variable '{each.variable.name}'", "next value", each.next

@@ -225,6 +225,15 @@ class Buffer:
         """Write an array of this dtype, whatever its shape. For the package's own use."""
         self._alive().copy_in(self.offset, array)
 
+    def put_part(self, shape: ConcreteShape, part: tuple[slice, ...], array: Array) -> None:
+        """Write a part of what is here in this shape. For the package's own use."""
+        if self._alive().is_host:
+            self.array(shape)[part] = array
+        else:
+            whole = self.peek(shape).copy()
+            whole[part] = array
+            self.put(whole)
+
     def peek(self, shape: ConcreteShape) -> Array:
         """The contents to read from, in place or a copy. For the package's own use."""
         memory = self._alive()

@@ -15,6 +15,7 @@ from typing import Any
 
 from semel.ir.expr import Index, product
 from semel.ir.graph import Node
+from semel.ir.types import Shape
 from semel.schedule.group import MAX_OUTPUTS, MAX_WORK, Group
 from semel.schedule.reasons import ONE_NUMBER, SAME_READS, Why
 
@@ -61,9 +62,15 @@ def _why_together(a: Group, b: Group) -> Why | None:
     walked = {n.inputs[0].type.shape for n in (*a.reduces, *b.reduces)}
     walked.add(a.shape)
     common: set[Node] = set(a.reads) & set(b.reads)
-    if any(n.type.shape in walked for n in common):
+    if any(walked & _seen(n, a) & _seen(n, b) for n in common):
         return SAME_READS
     return ONE_NUMBER if product(a.shape) == 1 and not a.reduces else None
+
+
+def _seen(node: Node, group: Group) -> set[Shape]:
+    """The shapes in which a group reads a tensor: its own, and those of slices of it."""
+    slices = {n.type.shape for n in group.inside if n.op.name == "slice" and node in n.inputs}
+    return {node.type.shape, *slices}
 
 
 def _fits(a: Group, b: Group) -> bool:

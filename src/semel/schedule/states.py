@@ -26,7 +26,7 @@ from semel.ir.graph import Graph, Node, make_node, stands_for
 from semel.ir.lineage import note
 from semel.ops.attrs import ReshapeAttrs
 from semel.ops.index_maps import Indices, flat_index
-from semel.ops.state import has_places, is_whole, stored_at
+from semel.ops.state import has_places, is_whole, stored_at, written_shape
 from semel.schedule import reasons as why
 from semel.schedule.group import Group, StateRule
 from semel.schedule.reasons import Why
@@ -143,7 +143,7 @@ def _is_beside(view: Node, update: Node) -> bool:
         return False
     if has_places(update):
         return False
-    attrs, new = view.attrs, update.inputs[1].type.shape
+    attrs, new = view.attrs, written_shape(update)
     for start, size, step, first, count in zip(
         attrs.starts, attrs.sizes, attrs.steps, update.attrs.starts, new, strict=True
     ):

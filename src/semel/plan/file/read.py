@@ -377,10 +377,11 @@ def constant_bytes(file: PlanFile, offset: int, size: int) -> Bytes:
 
 def _read_io(entries: Any, count: int, dim: DimReader, weights: _Weights) -> tuple[PlanIO, ...]:
     found: dict[str, PlanIO] = {}
-    for name, index, encoded, *given in map(as_list, as_list(entries)):
+    for name, index, encoded, part, *given in map(as_list, as_list(entries)):
         kind = decode_type(encoded, dim)
         default = _read_default(kind, given, weights) if given else None
-        io = PlanIO(as_text(name), as_index(index, count, "value"), kind, default)
+        place = as_index(index, count, "value")
+        io = PlanIO(as_text(name), place, kind, default, dim.all(part))
         if found.setdefault(io.name, io) is not io:
             raise GraphError("decode", f"names must be distinct, got '{io.name}' twice.")
     return tuple(found.values())

@@ -427,10 +427,10 @@ def _encode_params(
 
 
 def _encode_io(io: PlanIO, dim: DimWriter, offsets: Mapping[Weight, int]) -> list[Any]:
-    if io.default is None:
-        return [io.name, io.index, encode_type(io.type, dim)]
-    place = [offsets[io.default], list(io.default.array.shape)]
-    return [io.name, io.index, encode_type(io.type, dim), *place]
+    part = [dim(size) for size in io.part]
+    given = io.default
+    place = [] if given is None else [offsets[given], list(given.array.shape)]
+    return [io.name, io.index, encode_type(io.type, dim), part, *place]
 
 
 def _encode_kernel(kernel: CachedKernel, dim: DimWriter, blobs: _Blobs) -> dict[str, Any]:
