@@ -32,6 +32,7 @@ from semel.errors import (
     SemelError,
     StaleError,
     StateError,
+    StateFileError,
     TimedOutError,
     UnsupportedError,
     UserError,
@@ -175,6 +176,7 @@ if TYPE_CHECKING:
         PreparedSignal,
         PreparedWait,
     )
+    from semel.plan.snapshot import Snapshot
     from semel.runtime.buffer import Buffer
     from semel.runtime.custom import (
         custom_function,
@@ -228,6 +230,7 @@ _LATER = {
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
     "Session": "semel.session.session",
+    "Snapshot": "semel.plan.snapshot",
 }
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
@@ -275,8 +278,10 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "RuntimeVar",
     "SemelError",
     "Session",
+    "Snapshot",
     "StaleError",
     "StateError",
+    "StateFileError",
     "Tensor",
     "TimedOutError",
     "TimelineSignal",

@@ -13,6 +13,8 @@
           BusyError           a plan was used from inside its own run
           ParamError          a param that was declared without data must be set before a run
           StaleError          the contents are gone: never computed, failed, or overwritten
+          StateError          a state is full, invalid, unknown, or given what it cannot hold
+            StateFileError    a file of a snapshot is damaged, or of another version
           ReleasedError       its memory was given back
           TimedOutError       something was waited for that did not come in time
           CancelledError      a run was ended by `cancel()`
@@ -128,6 +130,10 @@ class StaleError(PlanError):
 
 class StateError(PlanError):
     """A state is full, invalid, unknown, or given what it cannot hold."""
+
+
+class StateFileError(StateError):
+    """A file of a snapshot is damaged, of another version, or cannot be written. Field: `path`."""
 
 
 class ReleasedError(PlanError):

@@ -1,4 +1,4 @@
-"""Plan files that say something else than what was saved, with all checksums right.
+"""Files that say something else than what was saved, with all checksums right.
 
 forged(data, change_header, change_kernel)  -->  bytes of a file
 """
@@ -25,7 +25,7 @@ def forged(
     front_end = prefix["constants_offset"]
     record = json.loads(data[64 : 64 + prefix["header_bytes"]])
     blobs = data[64 + prefix["header_bytes"] : front_end]
-    for entry in record["kernels"]:
+    for entry in record.get("kernels", []):
         start, size = entry["form"]
         form = json.loads(blobs[start : start + size])
         kernel(form)
@@ -43,4 +43,4 @@ def forged(
         "file_bytes": 64 + len(front) + len(constants),
         "front_checksum": zlib.crc32(front),
     }
-    return Prefix(**prefix).pack() + front + constants
+    return Prefix(**prefix).pack(data[:8]) + front + constants

@@ -11,8 +11,7 @@ until it is reset, restored, written, or truncated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from semel.plan.kept import (
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
 from semel.plan.sequences import PlanSequences, check_lengths, lengths_of
+from semel.plan.snapshot import Snapshot, StateKind, hash_kinds
 from semel.runtime.buffer import Array, as_array
 from semel.runtime.hold import Hold, alone
 
@@ -74,32 +74,6 @@ class StateMemory:
     reserved_bytes: int
     own_bytes: int
     shared_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """States as they were at one moment: their valid elements, and the cursors.
-
-    It holds copies that nobody can change, and can be pickled: a session that goes on elsewhere.
-    """
-
-    arrays: Mapping[str, Array] = field(repr=False)
-    cursors: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        sealed = {name: _sealed(array) for name, array in self.arrays.items()}
-        object.__setattr__(self, "arrays", MappingProxyType(sealed))
-        object.__setattr__(self, "cursors", MappingProxyType(dict(self.cursors)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Snapshot, (dict(self.arrays), dict(self.cursors))
-
-
-def _sealed(array: Array) -> Array:
-    """The array, for reading; whoever made it may go on writing to it."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class PlanStates(Mapping[str, StateInfo]):
@@ -253,7 +227,7 @@ class PlanStates(Mapping[str, StateInfo]):
         """What all states hold now."""
         self._check_all_valid()
         arrays = {state.name: self._valid_part(state).copy() for state in self._all}
-        return Snapshot(arrays, self._engine.state.held_values())
+        return Snapshot(arrays, self._engine.state.held_values(), self._kinds())
 
     @alone
     def restore(self, snapshot: Snapshot) -> None:
@@ -268,6 +242,7 @@ class PlanStates(Mapping[str, StateInfo]):
                 f"a snapshot must have the states {', '.join(sorted(known))}, "
                 f"got {', '.join(sorted(snapshot.arrays))}.",
             )
+        self._check_kinds(snapshot)
         checked = {n: self._checked(self._find(n), a) for n, a in snapshot.arrays.items()}
         for name, array in checked.items():
             state = self._find(name)
@@ -280,6 +255,34 @@ class PlanStates(Mapping[str, StateInfo]):
                     )
         self._check_room(snapshot.cursors)
         self._store(checked, snapshot.cursors)
+
+    @property
+    def digest(self) -> str:
+        """A hash of what the states are, whatever room they have: `Snapshot.digest` of theirs."""
+        return hash_kinds(self._kinds())
+
+    def _kinds(self) -> tuple[StateKind, ...]:
+        return tuple(
+            StateKind(
+                state.name,
+                self._kind(state).dtype.name,
+                tuple(None if i == state.axis else n for i, n in enumerate(self._shape(state))),
+                state.axis,
+                state.cursor,
+            )
+            for state in self._all
+        )
+
+    def _check_kinds(self, snapshot: Snapshot) -> None:
+        """A snapshot that says of which states it is must be of these."""
+        theirs = {kind.name: kind for kind in snapshot.kinds}
+        for kind in self._kinds() if theirs else ():
+            if theirs.get(kind.name) != kind:
+                raise StateError(
+                    f"state '{kind.name}'",
+                    f"must be that of the plan of the snapshot, it is {kind} and was "
+                    f"{theirs.get(kind.name)}.",
+                )
 
     # ------------------------------------------------------------ from plan to plan
 

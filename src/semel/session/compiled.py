@@ -22,7 +22,8 @@ from semel.ir.fields import take, take_int
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
-from semel.plan.states import PlanStates, Snapshot
+from semel.plan.snapshot import Snapshot
+from semel.plan.states import PlanStates
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
 from semel.runtime.casting import check_casting

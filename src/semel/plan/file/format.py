@@ -45,7 +45,7 @@ class Prefix:
     # magic, the fields in order, room for later, the checksum of all that
     LAYOUT = struct.Struct("<8sIIQQQII12xI")
 
-    def pack(self) -> bytes:
+    def pack(self, magic: bytes = MAGIC) -> bytes:
         """The bytes, with their own checksum at the end."""
         fields = (
             self.format,
@@ -56,7 +56,7 @@ class Prefix:
             self.front_checksum,
             self.constants_checksum,
         )
-        data = self.LAYOUT.pack(MAGIC, *fields, 0)[:-4]
+        data = self.LAYOUT.pack(magic, *fields, 0)[:-4]
         return data + struct.pack("<I", zlib.crc32(data))
 
 

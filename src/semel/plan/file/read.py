@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,9 @@ from semel.ir.expr import Dim, Variable
 from semel.ir.plain import decode_plain
 from semel.ir.target import Target
 from semel.ir.types import TensorType
-from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, PageChecksum, Prefix
+from semel.plan.file.format import Prefix
+from semel.plan.file.whole import read_parts
+from semel.plan.file.write import PLAN_FILE, refuse_plan_file
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
     GIVEN,
@@ -54,8 +55,6 @@ from semel.runtime.kernel import CachedKernel
 from semel.runtime.memory import Bytes, Memory
 from semel.runtime.timeline import TimelineSignal
 
-#: Constants are summed up twice, so in pieces that stay in the cache; whole pages.
-_CHECKED_BYTES = 256 << 10
 #: Makes a plan of the contents of its file.
 MakePlan = Callable[[Any], ExecutionPlan]
 
@@ -108,11 +107,7 @@ class PlanFile:
 
     def refuse(self, message: str, hint: str = "", **fields: Any) -> PlanFileError:
         """The error for this file."""
-        return _refuse(self.name, message, hint, **fields)
-
-
-def _refuse(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileError:
-    return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
+        return refuse_plan_file(self.name, message, hint, **fields)
 
 
 MALFORMED = (GraphError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
@@ -124,7 +119,9 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except MALFORMED as error:
-        raise _refuse(name, f"its records must be those of a plan: {error!r:.200}.") from error
+        raise refuse_plan_file(
+            name, f"its records must be those of a plan: {error!r:.200}."
+        ) from error
 
 
 def map_file(path: Path) -> tuple[Bytes, Bytes]:
@@ -139,60 +136,19 @@ def map_file(path: Path) -> tuple[Bytes, Bytes]:
             shared = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             private = mmap.mmap(file.fileno(), len(shared), access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise _refuse(str(path), f"must be readable: {error}.") from error
+        raise refuse_plan_file(str(path), f"must be readable: {error}.") from error
     return np.frombuffer(shared, np.uint8), np.frombuffer(private, np.uint8)
 
 
 def parse_file(data: Bytes, private: Bytes, name: str, *, verify: bool) -> PlanFile:
     """The file in these bytes, if they are whole."""
-    prefix = _read_prefix(data, name)
-    front = memoryview(data)[Prefix.LAYOUT.size : prefix.constants_offset]  # type: ignore[arg-type]
-    constants, private = data[prefix.constants_offset :], private[prefix.constants_offset :]
-    if zlib.crc32(front) != prefix.front_checksum:
-        raise _damaged(name, "code or header")
-    if verify and _checksum(constants) != prefix.constants_checksum:
-        raise _damaged(name, "constants")
+    prefix, front, constants = read_parts(data, name, PLAN_FILE, verify=verify)
+    private = private[prefix.constants_offset :]
     with reading(name):
         header = json.loads(bytes(front[: prefix.header_bytes]))
         dim = DimReader(header["dims"])
     blobs = front[prefix.header_bytes :]
     return PlanFile(name, prefix, header, dim, blobs, constants, private)
-
-
-def _read_prefix(data: Bytes, name: str) -> Prefix:
-    """The first bytes; what follows may be looked at only after this."""
-    size = Prefix.LAYOUT.size
-    start = data[:size].tobytes()
-    if start[: len(MAGIC)] != MAGIC:
-        raise _refuse(name, f"must start with {MAGIC!r}, as plan files do, got {start[:8]!r}.")
-    if len(start) < size:
-        raise _refuse(name, f"must have at least {size} bytes, got {len(start)}: it is cut off.")
-    _, *fields, checksum = Prefix.LAYOUT.unpack(start)
-    prefix = Prefix(*fields)
-    if prefix.format != FORMAT:
-        raise _refuse(
-            name,
-            f"format must be {FORMAT}, got {prefix.format}.",
-            "It was written by another version; save the plan with this one.",
-        )
-    if checksum != zlib.crc32(start[:-4]):
-        raise _damaged(name, "first bytes")
-    if prefix.file_bytes != data.size:
-        raise _refuse(name, f"must have {prefix.file_bytes} bytes, got {data.size}: it is cut off.")
-    if prefix.constants_offset % PAGE_BYTES or data.size % PAGE_BYTES:
-        raise _refuse(name, f"its constants must be whole pages of {PAGE_BYTES} bytes.")
-    return prefix
-
-
-def _damaged(name: str, what: str) -> PlanFileError:
-    return _refuse(name, f"the file is damaged: the checksum of its {what} is wrong.")
-
-
-def _checksum(constants: Bytes) -> int:
-    checksum = PageChecksum()
-    for start in range(0, constants.size, _CHECKED_BYTES):
-        checksum.update(constants[start : start + _CHECKED_BYTES])
-    return checksum.value
 
 
 # ---------------------------------------------------------------- programs

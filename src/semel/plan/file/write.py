@@ -14,14 +14,11 @@ a bound input, the contents are there) and whatever a row has as `ast` that is n
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -35,15 +32,8 @@ from semel.ir.plain import encode_plain
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.ir.types import TensorType, as_dtype
-from semel.plan.file.format import (
-    FORMAT,
-    PAGE_BYTES,
-    PageChecksum,
-    Prefix,
-    constant_pieces,
-    in_chunks,
-    place_constants,
-)
+from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, place_constants
+from semel.plan.file.whole import FileKind, write_file, write_parts
 from semel.plan.parts import PlanParts
 from semel.plan.program import PlanIO, Program
 from semel.plan.rows import GRAPH, PreparedCustomFunction
@@ -55,7 +45,21 @@ from semel.runtime.kernel import CachedKernel
 from semel.runtime.memory import Bytes
 from semel.version import VERSION
 
-_numbers = itertools.count()
+
+def refuse_plan_file(name: str, message: str, hint: str = "", **fields: Any) -> PlanFileError:
+    """The error for a plan file."""
+    return PlanFileError("load_plan", f"{name}: {message}", hint=hint, path=name, **fields)
+
+
+PLAN_FILE = FileKind(
+    MAGIC,
+    FORMAT,
+    "plan files",
+    "code or header",
+    "constants",
+    "save the plan with this one",
+    refuse_plan_file,
+)
 
 
 # ---------------------------------------------------------------- images
@@ -146,20 +150,11 @@ def save_plan(
     """
     _check_kernels(program_of(source).all_kernels)
     place = take_path("save", path)
-    beside = place.parent / f".{place.name}.{os.getpid()}-{next(_numbers)}.tmp"
     try:
-        with open(beside, "xb") as file:
-            _write(instead or [(source, code)], file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
-        _sync_folder(place.parent)
+        write_file(place, lambda file: _write(instead or [(source, code)], file))
     except OSError as error:
         message = f"{place} must be writable: {error}."
         raise PlanFileError("save", message, path=str(place)) from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def pack_plan(source: Source, code: DeviceCode) -> bytes:
@@ -181,16 +176,6 @@ def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename last; not every file system lets a folder be opened."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _write(variants: Sequence[tuple[Source, DeviceCode]], file: IO[bytes]) -> None:
     """The file of a program, or of the same one for several machines."""
     blobs, sections = _Blobs(), _Sections()
@@ -203,27 +188,8 @@ def _write(variants: Sequence[tuple[Source, DeviceCode]], file: IO[bytes]) -> No
     ]
     first = {**headers[0], "others": headers[1:]}
     text = json.dumps(first, separators=(",", ":")).encode()
-    front = b"".join([text, *blobs.pieces])
-    start = Prefix.LAYOUT.size + len(front)
-    constants_offset = -(-start // PAGE_BYTES) * PAGE_BYTES
-    front += bytes(constants_offset - start)
-    file.write(bytes(Prefix.LAYOUT.size))
-    file.write(front)
-    checksum = PageChecksum()
-    for chunk in in_chunks(constant_pieces(arrays, places, constants_bytes)):
-        checksum.update(chunk)
-        file.write(chunk)
-    prefix = Prefix(
-        FORMAT,
-        ABI_VERSION,
-        len(text),
-        constants_offset,
-        constants_offset + constants_bytes,
-        zlib.crc32(front),
-        checksum.value,
-    )
-    file.seek(0)
-    file.write(prefix.pack())
+    joined = b"".join(blobs.pieces)
+    write_parts(file, PLAN_FILE, ABI_VERSION, text, joined, arrays, places, constants_bytes)
 
 
 class _Sections:
