@@ -112,6 +112,18 @@ def test_a_known_number_of_rows_does_not_spill_either(target: str, dtype: str) -
 
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 @pytest.mark.parametrize("target", TARGETS)
+def test_one_row_reads_two_lines_a_step_without_hints(target: str, dtype: str) -> None:
+    """A stream of its own for every panel: what a core can read takes more than one."""
+    body = main_loop(target, dtype, rows=1)
+    _, vectors = block(target, dtype)
+    wide = TARGETS[target].vector_bits // 8 * vectors
+    assert count(target, body) == vectors * max(1, 128 // wide)
+    assert not [line for line in body if "prefetch" in line or "prfm" in line]
+    assert not [line for line in body if re.search(_STACK[TARGETS[target].arch], line)]
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_right_operand_is_loaded_once_for_all_rows(target: str, dtype: str) -> None:
     register = {"avx2": "%ymm", "avx512": "%zmm", "neon": ""}[target]
     load = r"^ldp?r?\s+q" if target == "neon" else rf"^v?movu?a?p[sd]\s.*\(.*\), {register}"

@@ -161,6 +161,23 @@ def test_every_number_of_rows(columns: int) -> None:
         check(run(plans, {"a": a}), a, b, "float32")
 
 
+@pytest.mark.parametrize("is_constant", [True, False], ids=["packed", "as it lies"])
+@pytest.mark.parametrize("columns", [5, 33, 48, 64, 70, 130])
+def test_a_row_has_the_bits_that_it_has_among_others(columns: int, is_constant: bool) -> None:
+    """One row passes several panels at once, a few rows one, many rows another kind of tile."""
+    m = Variable("m", 0, 9)
+    rng = np.random.default_rng(columns)
+    a, b = random(rng, (9, 37), "float32"), random(rng, (37, columns), "float32")
+    right = Tensor(b) if is_constant else Tensor.input("b", b.shape)
+    given = {} if is_constant else {"b": b}
+    plans = on_threads(Tensor.input("a", (m, 37)) @ right)
+    every = run(plans, {"a": a, **given})
+    for rows in (1, 2, 4, 5):
+        assert run(plans, {"a": a[:rows], **given}).tobytes() == every[:rows].tobytes()
+    known = on_threads(Tensor.input("a", (1, 37)) @ right)
+    assert run(known, {"a": a[:1], **given}).tobytes() == every[:1].tobytes()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("left", "right"),

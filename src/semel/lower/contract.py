@@ -60,8 +60,8 @@ from semel.schedule.names import kernel_name
 SMALL_BYTES = 1 << 19
 #: So many rows give every thread tiles enough, even if a tile takes all columns.
 MANY_ROWS = 192
-#: So far ahead of their use contractions of few rows ask for their right operand.
-STEPS_AHEAD = 32
+#: Bytes of sums that one row keeps at least: narrow panels are read side by side, as two streams.
+ROW_BYTES = 128
 #: Steps of k that blocks of so many rows run without a jump.
 STEPS_AT_ONCE = 4
 HOT_HEIGHT = 5
@@ -78,6 +78,16 @@ class _Tile:
     first_row: Dim
     first_panel: Dim
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The tile for so many rows, `first` to `last`; one row passes `beside` panels at once."""
+
+    shape: RegisterTile
+    first: int
+    last: int | None
+    beside: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,8 @@ class _Lowering(Contraction):
         self.parts: tuple[int, ...] = ()
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
+        #: How many panels the row under way passes at once.
+        self.beside = 1
         vector = target.lanes(32)
         self.site = Site(self.node, self.at, self.loadable, self.checks, self.names, vector)
         self.staged: StagedRows | None = None
@@ -136,16 +148,10 @@ class _Lowering(Contraction):
 
     def run(self, given: RegisterTile | None) -> Lowered:
         tall, least = given or self.tall(), lower_bound(self.rows) or 0
-        skinny = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
         if least > SKINNY_ROWS:
             self.parts = self._deep_parts(tall)
             tall = replace(tall, rows=DEEP_ROWS) if self.parts else tall
-        if least > SKINNY_ROWS or isinstance(self.rows, int):
-            shape = tall if least > SKINNY_ROWS else skinny
-            tile = Index("tile", self._tiles(shape))
-            body = self._body(tile, shape)
-        else:
-            tile, body = self._by_rows(tall, skinny)
+        tile, body = self._by_rows(self._variants(tall))
         depth = self.node.inputs[0].type.shape[-1]
         kernel = finish_kernel(
             kernel_name(self.group),
@@ -177,21 +183,65 @@ class _Lowering(Contraction):
             return shape
         return replace(shape, panels=max(1, -(-(upper_bound(columns) or 1) // shape.lanes)))
 
-    def _by_rows(
-        self, tall: RegisterTile, skinny: RegisterTile
-    ) -> tuple[Index, tuple[Statement, ...]]:
-        """Two variants in one kernel, chosen by the number of rows at each run.
+    def _variants(self, tall: RegisterTile) -> list[_Variant]:
+        """How so many rows are cut, for all numbers of rows that there may be.
 
-        A few rows are bound by reading the right operand: one panel a tile, so that all
-        threads read. Both variants add in the order of k and agree bit for bit.
+        A few rows are bound by reading the right operand: one panel a tile, so that all threads
+        read, or for one row some panels side by side. All variants add in the order of k and agree
+        bit for bit.
         """
-        is_tall = minimum(maximum(self.rows - SKINNY_ROWS, 0), 1)
-        extent = self._tiles(tall) * is_tall + self._tiles(skinny) * (1 - is_tall)
-        tile = Index("tile", extent)
-        rows, limit = ir.index(self.rows), ir.index(SKINNY_ROWS)
-        few = ir.If(rows <= limit, self._body(tile, skinny))
-        many = ir.If(rows > limit, self._body(tile, tall))
-        return tile, (few, many)
+        few = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
+        beside = self._beside(tall)
+        one = replace(few, heights=(1,), panels=beside)
+        every = [
+            _Variant(few, 0 if beside == 1 else 2, SKINNY_ROWS),
+            _Variant(tall, SKINNY_ROWS + 1, None),
+        ]
+        if beside > 1:
+            every.insert(0, _Variant(one, 0, 1, beside))
+        least, most = lower_bound(self.rows) or 0, upper_bound(self.rows)
+        return [
+            v
+            for v in every
+            if (v.last is None or least <= v.last) and (most is None or v.first <= most)
+        ]
+
+    def _by_rows(self, variants: Sequence[_Variant]) -> tuple[Index, tuple[Statement, ...]]:
+        """The variants in one kernel, of which each run takes the one for its rows."""
+        if len(variants) == 1:
+            tile = Index("tile", self._tiles(variants[0].shape))
+            return tile, self._body(tile, variants[0])
+        extents = (self._tiles(v.shape) * self._is_within(v) for v in variants)
+        tile, rows = Index("tile", sum(extents, start=0)), ir.index(self.rows)
+        body: list[Statement] = []
+        for variant in variants:
+            inner = self._body(tile, variant)
+            if variant.last is not None:
+                inner = (ir.If(rows <= ir.index(variant.last), inner),)
+            if variant is not variants[0]:
+                inner = (ir.If(rows > ir.index(variant.first - 1), inner),)
+            body += inner
+        return tile, tuple(body)
+
+    def _is_within(self, variant: _Variant) -> Dim:
+        """1 if the rows are this variant's, else 0."""
+
+        def is_above(count: int) -> Dim:
+            return minimum(maximum(self.rows - count, 0), 1)
+
+        reached = is_above(variant.first - 1) if variant.first else 1
+        return reached if variant.last is None else reached - is_above(variant.last)
+
+    def _beside(self, shape: RegisterTile) -> int:
+        """How many panels a single row passes at once.
+
+        The sums of one narrow panel wait for a line of memory after the other, and one stream is
+        less than a core can read. Wide panels are lines enough.
+        """
+        columns = self.at[-1]
+        if not isinstance(columns, Index) or not isinstance(columns.extent, int):
+            return 1
+        return max(1, ROW_BYTES // (shape.lanes * self.accumulator.size_bytes))
 
     def _tiles(self, shape: RegisterTile) -> Dim:
         """How many tiles cover the result."""
@@ -199,29 +249,50 @@ class _Lowering(Contraction):
         entries = product(i.extent for i in self.entries)
         return entries * cut_rows(shape, self.rows).tiles * column_blocks
 
-    def _body(self, tile: Index, shape: RegisterTile) -> tuple[Statement, ...]:
+    def _body(self, tile: Index, variant: _Variant) -> tuple[Statement, ...]:
         """One tile: some panels of columns times a block of rows of one batch entry."""
-        column = self.at[-1]
+        shape = variant.shape
         blocks = cut_rows(shape, self.rows)
-        panels = ceildiv(self.node.type.shape[-1], shape.lanes)
-        column_blocks = ceildiv(panels, shape.panels)
+        column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
         if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
             group, rest = tile // blocks.tiles, tile % blocks.tiles
         else:
             group, rest = tile % column_blocks, tile // column_blocks
         number, entry = rest % blocks.tiles, rest // blocks.tiles
-        first_panel = group * shape.panels
         most = blocks.per_tile * (blocks.heights[-1] + 1) if blocks.count else blocks.per_tile
-        self.tile = _Tile(shape, blocks.first_row(number), first_panel, most)
+        self.tile = _Tile(shape, blocks.first_row(number), group * shape.panels, most)
         if self.parts:
             self.scratch = Buffer("s0", self.accumulator, most * shape.lanes, "s")
         staging = self._stage(number, blocks, shape)
-        body = self._rows(number, blocks)
-        if isinstance(column, Index):
-            last_panel = minimum(first_panel + shape.panels, panels)
-            body = self._columns(column, first_panel, last_panel, shape, body)
+        body = self._panels(group, number, blocks, variant)
         return substitute_indices((*staging, *body), split_rows(entry, self.entries))
+
+    def _panels(
+        self, group: Dim, number: Dim, blocks: RowBlocks, variant: _Variant
+    ) -> tuple[Statement, ...]:
+        """The rows of a tile times its panels: side by side where there are enough, else singly."""
+        column, shape, beside = self.at[-1], variant.shape, variant.beside
+        if not isinstance(column, Index):
+            return self._rows(number, blocks)
+        first = group * shape.panels
+        last = minimum(first + shape.panels, ceildiv(column.extent, shape.lanes))
+        if beside == 1:
+            return self._columns(column, first, last, shape, self._rows(number, blocks))
+        assert isinstance(column.extent, int)
+        whole, rest = divmod(column.extent, shape.lanes * beside)
+        self.beside = beside
+        body = self._rows(number, blocks)
+        self.beside = 1
+        panel, lane = Index(self.names("p"), whole), Index(self.names("n"), shape.lanes)
+        inner = substitute_indices(body, {column: panel * beside * shape.lanes + lane})
+        vector = ir.Loop(lane, 0, shape.lanes, inner, shape.lanes)
+        together = ir.Loop(panel, group, minimum(group + 1, whole), (vector,))
+        if not rest:
+            return (together,)
+        first = maximum(first, whole * beside)
+        alone = self._columns(column, first, last, shape, self._rows(number, blocks))
+        return (together, *alone) if whole else alone
 
     def _stage(self, number: Dim, blocks: RowBlocks, shape: RegisterTile) -> tuple[Statement, ...]:
         """What must be computed before the tile's rows can pass its panels (`lower.stage`)."""
@@ -297,8 +368,8 @@ class _Lowering(Contraction):
                 tile,
                 blocks,
                 lambda base, height: [
-                    *self._sums(base, height, self._steps()),
-                    *self._results(base, height),
+                    *self._sums(base, height * self.beside, self._steps()),
+                    *self._results(base, height * self.beside),
                 ],
             )
         outer = tuple(self.names.index("q", extent) for extent in self.parts)
@@ -444,7 +515,9 @@ class _Lowering(Contraction):
 
     def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
-        if not isinstance(self.at[-1], Index):
+        assert self.tile is not None
+        # A few rows read every panel once, in order: the hardware is faster without hints.
+        if not isinstance(self.at[-1], Index) or self.tile.shape.heights[0] <= SKINNY_ROWS:
             return []
         if self.parts:
             return list(self._next_part(self.at[-1], base, height, steps))
@@ -472,18 +545,12 @@ class _Lowering(Contraction):
     def _next_panels(
         self, column: Index, base: Dim, height: int, steps: _Steps
     ) -> Iterator[Statement]:
-        """The next panels come in while all rows pass the present ones, evenly over the steps.
-
-        Few rows read each panel once, as fast as memory gives it: some steps ahead.
-        """
+        """The next panels come in while all rows pass the present ones, evenly over the steps."""
         assert self.tile is not None
         lanes, panels = self.tile.shape.lanes, self.tile.shape.panels
         inner, loops = steps.inner, steps.indices
         found = self._plain_load(self.node.inputs[1], (*self.at[:-2], inner, column))
         if found is None or not self.shares_right or not _runs(found[1], inner, lanes, loops):
-            return
-        if height <= SKINNY_ROWS and self.tile.shape.heights[0] <= SKINNY_ROWS:
-            yield ir.Prefetch(found[0], found[1] + STEPS_AHEAD * lanes)
             return
         if isinstance(column.extent, int) and column.extent <= lanes * panels:
             return  # there are no others
@@ -531,10 +598,18 @@ class _Lowering(Contraction):
     def _unrolled(
         self, lane: Index, height: int, body: list[Statement], base: Dim
     ) -> tuple[Statement, ...]:
-        inner = substitute_indices(body, split_rows(base + lane, self.row_loops))
+        """`body` for every row of a block, or for every panel that one row passes at once."""
+        moved = split_rows(self._row(base, lane), self.row_loops)
+        if self.beside > 1:
+            assert self.tile is not None and isinstance(self.at[-1], Index)
+            moved = {**moved, self.at[-1]: self.at[-1] + lane * self.tile.shape.lanes}
+        inner = substitute_indices(body, moved)
         if height == 1:
             return substitute_indices(inner, {lane: 0})
         return (ir.Loop(lane, 0, height, inner, unroll=True),)
+
+    def _row(self, base: Dim, lane: Index) -> Dim:
+        return base if self.beside > 1 else base + lane
 
     def _step(
         self, total: Local, base: Dim, lane: Index, inner: Dim, combine: str
@@ -543,7 +618,11 @@ class _Lowering(Contraction):
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         left, right = self.node.inputs
         staged, wide = self.staged, self.wide
-        a = staged.load(base + lane, inner) if staged else evaluate(left, (*batch, row, inner))
+        a = (
+            staged.load(self._row(base, lane), inner)
+            if staged
+            else evaluate(left, (*batch, row, inner))
+        )
         b = wide.load(inner, column) if wide else evaluate(right, (*batch, inner, column))
         a, b = ir.cast(a, total.dtype), ir.cast(b, total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
