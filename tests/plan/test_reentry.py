@@ -74,6 +74,7 @@ REFUSED: dict[str, Attempt] = {
     "release_intermediate_buffers": lambda p: p.release_intermediate_buffers(),
     "replicate": lambda p: p.replicate(),
     "resume": lambda p: p.resume({"n": 2}, {}),
+    "rows_for": lambda p: p.rows_for(["output0"]),
     "run_between": lambda p: p.run_between({}, lambda name, shape: B, lambda i, array: None),
     "set_param": lambda p: p.set_param("w", B),
     "set_params": lambda p: p.set_params({"w": B}),

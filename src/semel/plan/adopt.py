@@ -39,7 +39,7 @@ def adopt_buffers(parts: PlanParts, state: PlanState, writers: OutputWriters | N
     is_input = {io.index for io in parts.input_io}
     for io in parts.output_io:
         if io.index not in is_input:
-            keeper = OutputKeeper(state, io.type, _writing(writers, io.index))
+            keeper = OutputKeeper(state, io.type, _writing(writers, io.index), io.index)
             parts.buffers[io.index].keep(keeper)
     if writers is None:
         _adopt_placed(parts, state)
@@ -56,14 +56,15 @@ def _adopt_placed(parts: PlanParts, state: PlanState) -> None:
     for index in kept:
         if not is_answered_for(parts.buffers[index]):
             kind = parts.program.values[index].type
-            parts.buffers[index].keep(OutputKeeper(state, kind))
+            parts.buffers[index].keep(OutputKeeper(state, kind, index=index))
 
 
 def _adopt_given(parts: PlanParts, state: PlanState, writers: OutputWriters) -> None:
     for index in parts.outputs:
         buffer = parts.buffers[index]
         if not is_answered_for(buffer):
-            buffer.keep(PlainOutputKeeper(state, buffer.type, _writing(writers, index)))
+            writing = _writing(writers, index)
+            buffer.keep(PlainOutputKeeper(state, buffer.type, writing, index))
     for buffer in parts.buffers:
         if buffer.keeper is None and buffer.whole is None:
             buffer.keep(PlainKeeper(state.hold, buffer.type))

@@ -272,7 +272,8 @@ class Bindings:
     def after_run(self) -> None:
         """Copy staged outputs out."""
         for binding in self._bound.values():
-            if binding.is_output and not binding.is_direct:
+            is_written = binding.io.index not in self._state.unwritten
+            if binding.is_output and not binding.is_direct and is_written:
                 binding.array[...] = self._buffers[binding.io.index].peek(binding.array.shape)
 
     def _check_outputs(self, values: Mapping[str, int]) -> None:

@@ -56,14 +56,14 @@ class _FastCall:
     slots: dict[str, _Slot]
     in_order: list[_Slot] | None
     values: Mapping[str, int]
-    reads: dict[Reader[Any], Callable[[], Any]] = field(default_factory=dict)
+    reads: dict[Any, Callable[[], Any]] = field(default_factory=dict)
 
-    def prepare(self, reader: Reader[R], engine: Engine) -> Callable[[], R]:
-        """How the reader reads, from now on too."""
+    def prepare(self, reader: Reader[R], engine: Engine, key: Any) -> Callable[[], R]:
+        """How the reader reads, by this key from now on too."""
         read = reader.prepare(engine)
         if len(self.reads) >= _MOST_READERS:
             self.reads.clear()
-        self.reads[reader] = read
+        self.reads[key] = read
         return read
 
 
@@ -104,12 +104,16 @@ class Calls:
         variables stay as they are. What is not like the last time goes through `accept` first,
         which gives arrays of the inputs' dtypes or raises.
         """
-        run = self._engine.run if limits is None else limits.begin(self._engine)
-        result = self._hold.alone(self._again, arrays, reader, values, run)
+        run: Callable[[], None] = self._engine.run
+        key: Any = reader
+        if limits is not None:
+            # A reader of outputs that some run has written must look again after another.
+            run, key = limits.begin(self._engine), (reader, limits.fetch)
+        result = self._hold.alone(self._again, arrays, reader, values, run, key)
         if result is _UNLIKE:
             # Before the plan is held: an array may come from a buffer of this plan.
             checked = self._as_arrays(arrays) if accept is None else accept(arrays)
-            result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky, run)
+            result = self._hold.alone(self._slowly, checked, reader, values or {}, sticky, run, key)
         return result  # type: ignore[no-any-return]  # what the reader returned
 
     def slots(self, arrays: Sequence[Any], reader: Reader[R], limits: RunLimits | None = None) -> R:
@@ -142,6 +146,7 @@ class Calls:
         reader: Reader[Any],
         values: Mapping[str, int] | None,
         run: Callable[[], None],
+        key: Any,
     ) -> Any:
         """Run if all is as in the last call but the numbers."""
         fast = self._fast
@@ -157,13 +162,13 @@ class Calls:
             _, shape, dtype = slot
             if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 return _UNLIKE
-        read = fast.reads.get(reader)
+        read = fast.reads.get(key)
         if read is None:
             reader.check(self._engine)
         for name, array in arrays.items():
             slots[name][0][...] = array
         run()
-        return fast.prepare(reader, self._engine)() if read is None else read()
+        return fast.prepare(reader, self._engine, key)() if read is None else read()
 
     def _again_in_order(self, arrays: Sequence[Any], reader: Reader[Any]) -> Any:
         fast, engine = self._fast, self._engine
@@ -184,7 +189,7 @@ class Calls:
         for array, (view, _, _) in zip(arrays, slots, strict=False):
             view[...] = array
         engine.run()
-        return fast.prepare(reader, engine)() if read is None else read()
+        return fast.prepare(reader, engine, reader)() if read is None else read()
 
     # ------------------------------------------------------------ any shapes
 
@@ -210,6 +215,7 @@ class Calls:
         given: Mapping[str, int],
         sticky: bool,
         run: Callable[[], None],
+        key: Any,
     ) -> Any:
         """Check names, solve variables, grow if needed, then run and remember."""
         engine, slots = self._engine, self._state.inputs
@@ -229,7 +235,7 @@ class Calls:
         if not engine.parts.device.is_host:
             return reader.prepare(engine)()
         fast = self._remember(arrays, given)
-        result = fast.prepare(reader, engine)()
+        result = fast.prepare(reader, engine, key)()
         self._fast = fast
         return result
 

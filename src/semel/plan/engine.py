@@ -28,7 +28,7 @@ from semel.plan.extents import check_extent, fill_part, names_in
 from semel.plan.kept import spoil_states
 from semel.plan.lanes import is_laned
 from semel.plan.limits import TimeLimit
-from semel.plan.link import link_rows
+from semel.plan.link import LinkedRows, link_rows
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.plan_state import PlanState
 from semel.plan.program import WEIGHTS, PlanIO, Program
@@ -38,12 +38,13 @@ from semel.plan.resolve import INTERRUPTED, check_limits, resolve_code
 from semel.plan.rows import PreparedWait
 from semel.plan.split import link_lanes
 from semel.plan.store import ProgramStore
+from semel.plan.ways import Way, Ways, going_back
 from semel.plan.weights import Weight
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
 from semel.runtime.events import LoggedRun
-from semel.runtime.laned import link_program
+from semel.runtime.laned import LanedExecutable, link_program
 from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.memory import Memory
 
@@ -67,20 +68,36 @@ class Engine:
         #: Of the run that is under way, if its time is limited.
         self.limit: TimeLimit | None = None
         self._failures = 0  # runs that were begun and did not end well, as far as states know
-        self.executable: Executable = link_program(parts.device, self._flatten())
-        self.state.run = self.executable.state
+        executable = link_program(parts.device, self._flatten())
+        self.ways = Ways(Way(executable, self.linked))
+        self.state.run = executable.state
         self.state.keep_all()
         self._note_params()
         adopt_buffers(parts, self.state, self.writers)
         self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
-        self.plain_enter = self._poisoned if "poison" in settings().debug else self.executable.call
-        self.enter = self.plain_enter
+        self._is_poisoned = "poison" in settings().debug
+        self.set_enter()
         _engines.add(self)
+
+    @property
+    def executable(self) -> Executable:
+        """What the next run runs, and the last one ran: all of the plan, or part of it."""
+        return self.ways.now.executable
+
+    def set_enter(self) -> None:
+        """Enter runs as the way in use and the bound arrays need.
+
+        `own_enter` is that of this way, `enter` always that of the whole plan.
+        """
+        plain = self._poisoned if self._is_poisoned else self.executable.call
+        is_silent = self.bindings.is_silent
+        self.own_enter = plain if is_silent else partial(self.bindings.run, plain)
+        self.enter = self.own_enter if self.ways.is_whole else going_back(self)
 
     @property
     def memory(self) -> PlanMemory:
         """What the plan holds, in bytes."""
-        scratch = self.executable.scratch_bytes
+        scratch = sum(way.executable.scratch_bytes for way in self.ways)
         if self.store is not None:
             return replace(self.store.memory, scratch_bytes=scratch)
         buffers = self.parts.buffers
@@ -105,12 +122,19 @@ class Engine:
             self.abandon()
             raise
 
-    def run_within(self, limit: TimeLimit) -> None:
-        """One run that is given up at the first step for which there is no time left."""
+    def run_limited(self, limit: TimeLimit | None, wanted: frozenset[int] | None) -> None:
+        """One run for these outputs, or all.
+
+        It is given up at the first step for which there is no time left.
+        """
+        self.ways.use(self, wanted)
+        if limit is None:
+            self.run(self.own_enter)
+            return
         try:
             self.limit = limit
             self.executable.limit(limit.left())
-            self.run()
+            self.run(self.own_enter)
         finally:
             self.limit = None
             self.executable.limit(None)
@@ -168,7 +192,8 @@ class Engine:
             return
         run, before = self.state.run, None
         if run.is_busy:
-            before = None if self._is_laned else run.progress[0]  # other lanes may be further
+            has_lanes = isinstance(self.executable, LanedExecutable)
+            before = None if has_lanes else run.progress[0]  # other lanes may be further
             run.reset()
         if run.is_dirty:
             run.forget_pending()
@@ -327,8 +352,10 @@ class Engine:
 
     def relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""
+        self.ways.forget(self)
         self.state.void("memory grew")
         self.executable.relink(self._flatten())
+        self.ways.relinked(self.linked)
         self.state.run = self.executable.state
         self.state.version += 1
         self.attach()
@@ -340,16 +367,17 @@ class Engine:
         self._pins = [buffer.memory.pin() for buffer in parts.buffers]
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
-        linked = link_rows(parts)
         # A compiled plan writes what it declares: nothing needs to be kept of that.
         self.writers = find_writers(parts) if self.store is None else None
-        marks = () if self.writers is None else self.writers.marks
-        self._is_laned = is_laned(parts.rows, parts.program.device)
-        if self._is_laned:
-            self.linked, flat = link_lanes(parts, linked, marks)
-            return flat
-        self.linked = linked
-        return linked.as_flat(parts, marks)
+        self.linked, flat = self.link(parts)
+        return flat
+
+    def link(self, parts: PlanParts) -> tuple[LinkedRows, FlatProgram]:
+        """The rows of these parts, which are all of the plan's or some, as a device links them."""
+        linked, marks = link_rows(parts), () if self.writers is None else self.writers.marks
+        if is_laned(parts.rows, parts.program.device):
+            return link_lanes(parts, linked, marks)
+        return linked, linked.as_flat(parts, marks)
 
     @property
     def io_address(self) -> int:
@@ -434,8 +462,7 @@ class Engine:
         try:
             self.state.is_moving = True
             self.bindings.attach(self._io_bases())
-            plain = self.plain_enter
-            self.enter = plain if self.bindings.is_silent else partial(self.bindings.run, plain)
+            self.set_enter()
             self.state.is_moving = False
         finally:
             self.check_moved()
@@ -448,15 +475,16 @@ class Engine:
     def check_moved(self) -> None:
         """A signal that comes while memory moves leaves nothing that could be used safely."""
         if self.state.is_moving and not self.state.is_released:
-            self.executable.stop()
+            self.ways.stop()
             self.state.give_up(INTERRUPTED)
 
     def release(self) -> None:
         """Give all memory back, but for what other plans use."""
         self.bindings.detach()
         self.bindings.remove(None)
-        self.enter = self.plain_enter
-        self.executable.stop()
+        self.ways.forget(self)
+        self.set_enter()
+        self.ways.stop()
         self.state.give_up("its buffers were released.")
         gone = allocate(0)
         for buffer, value in zip(self.parts.buffers, self.parts.program.values, strict=True):
@@ -486,9 +514,10 @@ class Engine:
             self.hold.renew()
         if state.is_released:
             return
-        self.executable.after_fork()
+        for way in self.ways:
+            way.executable.after_fork()
         if elsewhere and state.is_moving:
-            self.executable.stop()
+            self.ways.stop()
             state.give_up("another thread changed its memory when the process forked.")
         elif elsewhere:
             state.void("the process was forked")

@@ -122,11 +122,12 @@ def spoil_states(engine: Engine, before: int | None = None) -> None:
 def _first_update(engine: Engine, state: ProgramState) -> int:
     """The first step that writes to a state; updates are never inside of loops or branches."""
     parts, place = engine.parts, engine.parts.buffers[state.index].byte_range
-    for number, step in enumerate(engine.linked.steps):
+    steps = engine.ways.now.linked.steps
+    for number, step in enumerate(steps):
         uses = (use for i in chain.from_iterable(step) for use in parts.ops[i].uses(parts.scope))
         if any("w" in use.access and _meet(parts.buffers[use.index], place) for use in uses):
             return number
-    return len(engine.linked.steps)
+    return len(steps)
 
 
 def _meet(buffer: Buffer, place: tuple[int, int, int]) -> bool:

@@ -40,6 +40,7 @@ from semel.plan.errors import (
     as_values,
     find_io,
 )
+from semel.plan.fetch import needed_rows
 from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
 from semel.plan.kept import follow_states
 from semel.plan.limits import RunLimits
@@ -310,6 +311,7 @@ class ExecutionPlan:
     def num_barriers(self) -> int:
         """How often the participants of one run wait for each other, at the current variables."""
         self._engine.state.check_alive()
+        self._engine.ways.use(self._engine, None)
         if self._engine.state.run.is_dirty:
             self._engine.commit()
         return self._engine.state.run.count_steps()[2]
@@ -354,14 +356,27 @@ class ExecutionPlan:
             finally:
                 hold.is_held = False
 
-    def execute_limited(self, *, timeout: float | None = None) -> None:
+    def execute_limited(
+        self, *, timeout: float | None = None, fetch: Iterable[str] | None = None
+    ) -> None:
         """Run like `execute()`, for `timeout` seconds at most, counted from this call.
 
         A run that takes longer ends before its next step with a `TimedOutError`, as one does that
         fails: its outputs are void, and so are states that it was updating in place. It is late by
         the step that it is in at most: kernels and custom functions are not interrupted.
+
+        With `fetch`, names of outputs, work that only other outputs need is skipped, and those
+        cannot be read after it. States go on as in any run. What is needed is found out when these
+        outputs are asked for first, and kept for the sets that were used last.
         """
-        self._hold.alone(RunLimits(timeout).begin(self._engine))
+        self._hold.alone(RunLimits(timeout, fetch).begin(self._engine))
+
+    @alone
+    def rows_for(self, fetch: Iterable[str]) -> tuple[int, ...]:
+        """What a run for these outputs does: positions of outermost rows in `prepared_ops`."""
+        self._engine.state.check_alive()
+        wanted = RunLimits(fetch=fetch).outputs(self._engine)
+        return tuple(sorted(needed_rows(self._engine.parts, wanted or ())))
 
     def cancel(self) -> None:
         """End the run that is under way before its next step: it raises a `CancelledError`.
@@ -387,19 +402,27 @@ class ExecutionPlan:
 
     @alone
     def execute_profiled(
-        self, values: Values | None = None, /, *, limits: bool = True, iterations: int = 1
+        self,
+        values: Values | None = None,
+        /,
+        *,
+        limits: bool = True,
+        iterations: int = 1,
+        fetch: Iterable[str] | None = None,
     ) -> ProfileReport:
         """Run like `execute()`, with these variables if any, and report every operation.
 
         Lanes, times and rates: times are taken by the runner itself. With `limits`, rates are
         compared with what the machine reaches at best, which is measured once per process, after
         the run. With several `iterations`, as many runs are made: the report shows the one that
-        was over first, and for each operation the least time that any of them took.
+        was over first, and for each operation the least time that any of them took. With `fetch`,
+        the runs are for these outputs, as in `execute_limited`: what they skip has taken no time.
         """
         count = take_int("execute_profiled", "iterations", iterations)
         if count < 1:
             raise PlanError("execute_profiled", f"iterations must be >= 1, got {count}.")
         self._engine.state.check_alive()
+        wanted = RunLimits(fetch=fetch).outputs(self._engine)
         try:
             self._engine.bind(as_values(values, {}))
         except BaseException:
@@ -407,10 +430,13 @@ class ExecutionPlan:
             raise
         # Bound first: only then is it known how many events there can be.
         self._engine.commit()
+        self._engine.ways.use(self._engine, wanted)
+        self._engine.commit()
         return self._report([self._engine.run_logged() for _ in range(count)], limits)
 
     def _report(self, runs: list[LoggedRun], with_limits: bool) -> ProfileReport:
         parts, values = self._engine.parts, self._engine.state.current_values()
+        way = self._engine.ways.now
         limits = parts.device.limits(parts.threads) if with_limits else None
         run = RunInfo(
             parts.device.name,
@@ -418,12 +444,13 @@ class ExecutionPlan:
             values,
             *runs[-1].steps,
             self.memory.arena_bytes,
-            describe_arena(parts, self._engine.linked, values),
+            describe_arena(parts, way.linked, values),
             limits,
             len(runs),
             max(logged.dropped for logged in runs),
+            way.skipped,
         )
-        ops = describe_ops(parts, self._engine.linked, values)
+        ops = describe_ops(parts, way.linked, values)
         return ProfileReport(merge_runs(ops, [logged.events for logged in runs], limits), run)
 
     def explain(self) -> Explanation:
@@ -833,7 +860,8 @@ class ExecutionPlan:
         take_callback("release_intermediate_buffers", f)
         self._engine.state.check_alive()
         kept = {self._engine.parts.buffers[i].byte_range for i in self._engine.parts.outputs}
-        self._engine.executable.discard_scratch()
+        for way in self._engine.ways:
+            way.executable.discard_scratch()
         for memory in self._engine.arena():
             memory.discard()
         if self._engine.store is None:

@@ -45,6 +45,8 @@ class PlanState:
         self.request_capacity: Any = None
         #: The words that runs read and leave; of the tables there are now.
         self.run: RunState
+        #: Outputs, by their buffers, that the last run was not asked for and did not write.
+        self.unwritten: frozenset[int] = frozenset()
         #: What made the outputs of a good run void, and which run that was.
         self._voided = (-1, "")
         self._names = tuple(v.variable.name for v in variables)
@@ -345,8 +347,14 @@ class InputKeeper:
 class OutputKeeper:
     """Answers for an output's buffer: readable after a successful execute, until the next."""
 
-    def __init__(self, state: PlanState, kind: TensorType, writers: Sequence[Writer] = ()) -> None:
-        self.state, self.type = state, kind
+    def __init__(
+        self,
+        state: PlanState,
+        kind: TensorType,
+        writers: Sequence[Writer] = (),
+        index: int | None = None,
+    ) -> None:
+        self.state, self.type, self.index = state, kind, index
         #: Who writes it, if some run may write less of it than another.
         self.writers = tuple(writers)
 
@@ -371,6 +379,12 @@ class OutputKeeper:
         if not self.state.run.is_valid:
             why = self.state.why_void()
             raise StaleError("output", f"cannot be read: {why}.", hint="Call execute() first.")
+        if self.index in self.state.unwritten:
+            raise StaleError(
+                "output",
+                "cannot be read: the last run was for other outputs, and did not compute it.",
+                hint="Fetch it too, or call execute().",
+            )
         shape = self.state.shape_of(self.type)
         self._check_rows(shape, part)
         return shape
@@ -406,8 +420,14 @@ class PlainOutputKeeper(OutputKeeper):
     It is refused only if the last run failed, and only until it is written or computed again.
     """
 
-    def __init__(self, state: PlanState, kind: TensorType, writers: Sequence[Writer] = ()) -> None:
-        super().__init__(state, kind, writers)
+    def __init__(
+        self,
+        state: PlanState,
+        kind: TensorType,
+        writers: Sequence[Writer] = (),
+        index: int | None = None,
+    ) -> None:
+        super().__init__(state, kind, writers, index)
         self._writes = 0
         self._attempts_when_written = 0
 

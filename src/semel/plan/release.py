@@ -9,14 +9,15 @@ input and no output, and every read of it follows a write in the same run that c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, is_nonnegative, variables
 from semel.ir.signature import KernelSignature
 from semel.plan.hazards import ByteRange, overlap
 from semel.plan.parts import PlanParts
-from semel.plan.rows import PreparedKernel
+from semel.plan.row import Use
+from semel.plan.rows import PreparedKernel, PreparedOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class _Use:
 
 def passing_ranges(parts: PlanParts) -> list[ByteRange]:
     """The byte ranges of buffers whose contents no later run sees."""
-    uses = [use for position in parts.order for use in _uses(parts, position)]
+    uses = _all_uses(parts, lambda row: row.uses(parts.scope))
     kept = [parts.buffers[io.index].byte_range for io in parts.input_io]
     kept += [parts.buffers[i].byte_range for i in parts.outputs]
     kept += _seen_later(uses)
@@ -44,13 +45,27 @@ def passing_ranges(parts: PlanParts) -> list[ByteRange]:
     return [one for one in ranges if not any(overlap(one, other) for other in kept)]
 
 
-def _uses(parts: PlanParts, position: int) -> Iterator[_Use]:
+def seen_later(parts: PlanParts, uses_of: Callable[[PreparedOp], Sequence[Use]]) -> list[ByteRange]:
+    """The byte ranges of which a run may read what was there before it.
+
+    `uses_of(row)` is what a row touches.
+    """
+    return _seen_later(_all_uses(parts, uses_of))
+
+
+def _all_uses(parts: PlanParts, uses_of: Callable[[PreparedOp], Sequence[Use]]) -> list[_Use]:
+    return [use for position in parts.order for use in _uses(parts, position, uses_of)]
+
+
+def _uses(
+    parts: PlanParts, position: int, uses_of: Callable[[PreparedOp], Sequence[Use]]
+) -> Iterator[_Use]:
     """What a row touches; reads come before writes."""
     placed = parts.placed[position]
     row = placed.row
     is_whole = not isinstance(row, PreparedKernel) or _writes_whole(row.kernel.signature)
     inside = tuple((around.position, around.body) for around in placed.around)
-    for use in sorted(row.uses(parts.scope), key=lambda use: "r" not in use.access):
+    for use in sorted(uses_of(row), key=lambda use: "r" not in use.access):
         reads, writes = (use.size if letter in use.access else None for letter in "rw")
         yield _Use(parts.buffers[use.index].byte_range, reads, writes, inside, is_whole)
 

@@ -109,7 +109,7 @@ def _on_input(engine: Engine) -> None:
 
 def _on_status(engine: Engine) -> None:
     run, row = engine.executable.came_back()
-    position = engine.linked.row_ops[row]
+    position = engine.ways.now.linked.row_ops[row]
     op, counted = engine.parts.ops[position], _counters_at(engine, run, position)
     notes = _notes(engine, position)
     raise status_error(op, notes, engine.parts.scope, engine.state, run.status, counted)
@@ -122,7 +122,7 @@ def _notes(engine: Engine, position: int) -> KernelNotes:
 
 def _on_host_call(engine: Engine) -> None:
     run, row = engine.executable.came_back()
-    position = engine.linked.row_ops[row]
+    position = engine.ways.now.linked.row_ops[row]
     op = engine.parts.ops[position]
     late, known = engine.state.late_values(), engine.parts.late_at(position)
     values = {**_counters_at(engine, run, position), **{name: late[name] for name in known}}

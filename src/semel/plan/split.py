@@ -176,7 +176,7 @@ def _link(parts: PlanParts, lane: _LaneRows, is_caller: bool) -> _LinkedLane:
         program=replace(parts.program, rows=tuple(lane.rows), run_order=run_order, after={}),
         device=find_device(device),
         placed=tuple(walk(lane.rows)),
-        blocks=_blocks(parts, starts, position),
+        blocks=blocks_at(parts, starts, position),
         after=_after(parts, lane, whole, starts, position),
         late=parts.late if is_caller else (),
         guards_at={position[at]: n for at, n in parts.guards_at.items() if at in position},
@@ -187,10 +187,10 @@ def _link(parts: PlanParts, lane: _LaneRows, is_caller: bool) -> _LinkedLane:
     return _LinkedLane(lane.key, made, linked, tuple(whole), _joints(made, linked, inserted))
 
 
-def _blocks(
+def blocks_at(
     parts: PlanParts, starts: Sequence[int], position: Mapping[int, int]
 ) -> dict[BlockKey, tuple[int, ...]]:
-    """The lists of rows by their positions on the lane."""
+    """The lists of rows of part of a plan by their positions there; `starts` is the outermost."""
     found: dict[BlockKey, tuple[int, ...]] = {None: tuple(starts)}
     for key, block in parts.blocks.items():
         if key is not None and key[0] in position:

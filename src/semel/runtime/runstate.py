@@ -211,6 +211,14 @@ class RunState:
         for number in range(self._table.num_bases):
             self._set_base(number, leader._table.base(number))
 
+    def take_over(self, other: RunState) -> None:
+        """Go on in the place of another table over the same variables, inputs and bases."""
+        self.carry(other)
+        for number in range(self._table.num_bases):
+            self._set_base(number, other.base(number))
+        self.set_marks(dict(enumerate(other.marks)))
+        self.dirty[0] = 1
+
     def carry(self, old: RunState) -> None:
         """Go on with the variables, shapes and counts of an earlier table of the same program."""
         table, before = self._table, old._table

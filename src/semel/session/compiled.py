@@ -228,7 +228,12 @@ class CompiledGraph:
         )
 
     def _limits(self, request: Request[Any]) -> RunLimits | None:
-        return None if request.timeout is None else RunLimits(timeout=request.timeout)
+        wanted = request.wanted
+        if wanted.is_all:
+            return None if request.timeout is None else RunLimits(timeout=request.timeout)
+        # What feeds a handle is wanted too, whoever reads it.
+        fed = (*self._handles.fed, *request.feeds.values())
+        return RunLimits(request.timeout, (*wanted.names, *fed))
 
     def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of all inputs that a run must be given, of their dtypes."""

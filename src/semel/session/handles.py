@@ -13,7 +13,7 @@ What an input is in a run, in this order: what the run is given, the handle, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +159,11 @@ class Handles:
                 self._aim(output, given.get(name, self._resident[name]))
         yield
         self._due = feeds
+
+    @property
+    def fed(self) -> Iterable[str]:
+        """The outputs that feed inputs after each run."""
+        return self._feeds.values()
 
     def has_value(self, name: str) -> bool:
         """Whether a run need not be given the input."""

@@ -130,7 +130,8 @@ class RunInfo:
 
     `num_barriers`: steps that several lanes shared and that another step follows; the caller
     waits for all lanes there. A step that one lane runs needs none. `num_unrecorded`: calls of
-    operations for which the log of a run had no room.
+    operations for which the log of a run had no room. `skipped`: the operations, by `op_index`,
+    that the run did not come to, since only outputs need them that nobody fetched.
     """
 
     device: str
@@ -144,6 +145,7 @@ class RunInfo:
     limits: MachineLimits | None = None
     iterations: int = 1
     num_unrecorded: int = 0
+    skipped: tuple[int, ...] = ()
 
 
 def merge_runs(

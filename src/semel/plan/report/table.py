@@ -77,6 +77,8 @@ def _totals(profiles: Sequence[KernelProfile], run: RunInfo, total: float) -> li
         f"{run.num_barriers} barriers, {run.threads} threads on {run.device}"
         + (f", {values}" if values else "")
     ]
+    if run.skipped:
+        lines.append(f"{len(run.skipped)} ops skipped: only outputs need them that nobody fetched")
     if run.num_unrecorded:
         lines.append(f"{run.num_unrecorded} calls of ops not recorded: the log was full")
     if run.limits is not None:
