@@ -403,16 +403,28 @@ def test_states_go_on_whatever_is_fetched(fetches: list[set[str]]) -> None:
 STATEFUL = (stateful(), stateful())
 
 
-def test_a_run_for_some_outputs_that_fails_spoils_the_same_states() -> None:
-    plan = stateful()
-    plan(x=X[None])
+def test_a_run_for_some_outputs_that_fails_spoils_what_it_was_updating() -> None:
+    g = Graph("picking")
+    x, total, i = g.input("x", (8,)), g.state("total", (8,)), g.input("i", (2,), "int64")
+    g.output("total", total + x, feeds=total)
+    g.output("picked", x.gather(0, i))
+    g.output("free", x.softmax())
+    plan = g.prepare(threads=1)
+    good, bad = np.array([0, 7]), np.array([0, 8])
+    plan(x=X, i=good)
     before = plan.states.snapshot()
     with pytest.raises(TimedOutError, match="must be over within 0 s"):
         plan.execute_limited(timeout=0, fetch=["free"])
+    assert plan.states["total"].is_valid  # it had not begun
+    plan.buffers[plan._engine.state.inputs["i"].index].copyin(bad)
+    with pytest.raises(semel.IndexRangeError, match="8"):
+        plan.execute_limited(fetch=["picked"])
     with pytest.raises(StateError, match="'total'"):
         plan.execute()
     plan.states.restore(before)
-    np.testing.assert_array_equal(plan(x=X[None])[2], 2 * X)
+    plan.execute_limited(fetch=["free"])  # nobody picks
+    np.testing.assert_array_equal(plan.states.read("total"), 2 * X)
+    np.testing.assert_array_equal(plan(x=X, i=good)[0], 3 * X)
 
 
 # ---------------------------------------------------------------- random graphs
