@@ -159,6 +159,12 @@ class Bindings:
             self._state.run.set_base(base, self._buffers[index].address)
         self._checked_version = -1
 
+    def follow_run(self) -> None:
+        """The bases are those of the table that is in use now; arrays lie where they lay."""
+        for binding in self._bound.values():
+            if binding.is_direct:
+                binding.words = self._state.run.base_words(binding.base)
+
     @property
     def is_silent(self) -> bool:
         """Whether a run has nothing to copy and no shape to look at."""

@@ -122,6 +122,7 @@ class Ways:
             way.executable.state.take_over(state.run)
             self.now = way
             state.run, state.unwritten = way.executable.state, way.unwritten
+            engine.bindings.follow_run()
             engine.set_enter()
             state.is_moving = was_moving
         finally:
