@@ -139,6 +139,42 @@ def test_a_sequence_goes_on_where_there_is_more_room(axis: int, device: str) -> 
         small(x=more)
 
 
+def chats(room: int, axis: int = 1, **options: Any) -> ExecutionPlan:
+    """Two sequences with lengths of their own."""
+    g = Graph("chats")
+    x = g.input("x", (2, "t", WIDTH))
+    counts = g.input("counts", (2,), "int64")
+    s = g.sequences("chats", 2, room, counts=counts)
+    shape = (2, room, WIDTH) if axis == 1 else (2, WIDTH, room)
+    k = g.state("k", shape)
+    new = x if axis == 1 else x.permute(0, 2, 1)
+    g.output("y", k.append(new, axis=axis, sequences=s).sum())
+    return g.prepare(dims={"t": (1, 8)}, **options)
+
+
+@on_both
+@pytest.mark.parametrize("axis", [1, 2])
+def test_several_sequences_go_on_where_there_is_more_room(axis: int, device: str) -> None:
+    small, large = chats(8, axis, device=device), chats(20, axis, device=device)
+    x = np.random.default_rng(0).standard_normal((2, 5, WIDTH), dtype=np.float32)
+    small(x=x, counts=np.array([5, 2]))
+    large.states.copy_rows_from(small.states)
+    for plan in (small, large):
+        sequences = plan.states.sequences("chats")
+        assert sequences.lengths.tolist() == [5, 2]
+        for number, count in ((0, 5), (1, 2)):
+            rows = sequences.read("k", number)
+            expected = x[number, 5 - count :]
+            np.testing.assert_array_equal(rows, expected if axis == 1 else expected.T)
+    large(x=x, counts=np.array([5, 5]))
+    with pytest.raises(semel.StateError, match=r"'k'. has room for 8 rows of a sequence, got 10"):
+        small.states.copy_rows_from(large.states)
+    small.states.copy_rows_from(large.states, rows=6)
+    assert small.states.sequences("chats").lengths.tolist() == [6, 6]
+    with pytest.raises(semel.StateError, match=r"rows must lie in \[0, 10\], got 11"):
+        small.states.copy_rows_from(large.states, rows=11)
+
+
 def test_the_first_rows_go_back_to_a_smaller_plan() -> None:
     small, large = cached(8), cached(32)
     large(x=new(20))

@@ -48,10 +48,11 @@ def peek_rows(engine: Engine, state: ProgramState, start: int, stop: int) -> Arr
 
 
 def put_rows(engine: Engine, state: ProgramState, array: Array) -> None:
-    """Write the first rows of a state, or all of it."""
+    """Write the first rows of a state, along whatever axes the array is smaller, or all of it."""
     buffer = current_buffer(engine, state)
     shape = shape_of(buffer.type)
-    if array.shape == shape or is_strip(buffer, state.axis or 0):
+    smaller = [i for i, size in enumerate(array.shape) if size != shape[i]]
+    if not smaller or (len(smaller) == 1 and is_strip(buffer, smaller[0])):
         buffer.put(array)
         return
     whole = buffer.peek(shape)

@@ -42,13 +42,17 @@ _HASHED = b"semel states 1\n"
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """What a state is in every plan that can go on with it: the size of `axis` is None there."""
+    """What a state is in every plan that can go on with it: the size of `axis` is None there.
+
+    `lengths` is the state that says how long the sequences in it are, if it holds several.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     axis: int | None
     cursor: str | None
+    lengths: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def _map_file(path: Path) -> Bytes:
 
 def _decode(header: Any, arrays: Bytes) -> Snapshot:
     places = {as_text(n): _Place.of(*rest) for n, *rest in _records(header["states"], 4)}
-    kinds = {as_text(record[0]): _kind(record) for record in _records(header["kinds"], 5)}
+    kinds = {as_text(record[0]): _kind(record) for record in _records(header["kinds"], 6)}
     cursors = {as_text(name): as_int64(value) for name, value in dict(header["cursors"]).items()}
     if (len(places), len(kinds)) != (len(header["states"]), len(header["kinds"])):
         raise ValueError("each state must have a name of its own")
@@ -179,13 +183,14 @@ def _records(value: Any, length: int) -> list[list[Any]]:
 
 
 def _kind(record: list[Any]) -> StateKind:
-    name, dtype, shape, axis, cursor = record
+    name, dtype, shape, axis, cursor, lengths = record
     return StateKind(
         as_text(name),
         as_known_dtype(dtype).name,
         tuple(None if size is None else as_int(size) for size in as_list(shape)),
         None if axis is None else as_int(axis),
         None if cursor is None else as_text(cursor),
+        None if lengths is None else as_text(lengths),
     )
 
 

@@ -28,6 +28,7 @@ from semel.plan.kept import (
     shape_of,
     whole_of,
 )
+from semel.plan.moves import Move
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
 from semel.plan.sequences import PlanSequences, check_lengths, lengths_of
@@ -269,6 +270,7 @@ class PlanStates(Mapping[str, StateInfo]):
                 tuple(None if i == state.axis else n for i, n in enumerate(self._shape(state))),
                 state.axis,
                 state.cursor,
+                None if state.rows is None else state.rows.lengths,
             )
             for state in self._all
         )
@@ -306,50 +308,9 @@ class PlanStates(Mapping[str, StateInfo]):
     def _copy_rows(self, other: PlanStates, rows: int | None) -> None:
         self._engine.state.check_alive()
         other._check_all_valid()
-        if set(self) != set(other):
-            raise StateError(
-                "copy_rows_from",
-                f"both plans must have the same states, got {', '.join(sorted(self)) or 'none'} "
-                f"and {', '.join(sorted(other)) or 'none'}.",
-            )
-        cursors: dict[str, int] = {}
-        for state in self._all:
-            count = self._rows_of(other, state, rows)
-            if state.cursor is not None and cursors.setdefault(state.cursor, count) != count:
-                raise StateError(
-                    f"state '{state.name}'",
-                    f"must have the {cursors[state.cursor]} rows of those beside it, got {count}.",
-                )
-        if rows is not None and not cursors:
-            raise StateError("copy_rows_from", "rows are of states that are appended to: none is.")
-        self._check_room(cursors)
-        parts = {
-            state.name: whole_of(other._engine, other._find(state.name))
-            if state.cursor is None
-            else peek_rows(other._engine, other._find(state.name), 0, cursors[state.cursor])
-            for state in self._all
-        }
-        self._store(parts, cursors)
-
-    def _rows_of(self, other: PlanStates, state: ProgramState, rows: int | None) -> int:
-        """How many rows of the other plan's state are to be copied, if the two are alike."""
-        theirs = other._find(state.name)
-        kinds = [self._kind(state), other._kind(theirs)]
-        shapes = [list(kind.shape) for kind in kinds]
-        for shape, each in zip(shapes, (state, theirs), strict=True):
-            if each.axis is not None:
-                shape[each.axis] = -1
-        if shapes[0] != shapes[1] or kinds[0].dtype != kinds[1].dtype:
-            raise StateError(
-                f"state '{state.name}'",
-                f"must be the same in both plans but for the room for rows, got {kinds[0]} "
-                f"and {kinds[1]}.",
-            )
-        valid = other._rows(theirs) or 0
-        count = valid if rows is None else take_int("copy_rows_from", "rows", rows)
-        if theirs.cursor is not None and not 0 <= count <= valid:
-            raise StateError("copy_rows_from", f"rows must lie in [0, {valid}], got {count}.")
-        return count
+        move = Move(self._engine, other._engine, rows)
+        self._check_room(move.cursors)
+        self._store(move.parts, move.cursors)
 
     # ------------------------------------------------------------ inside
 

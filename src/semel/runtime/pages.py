@@ -45,6 +45,7 @@ _MOST_LAYERS = 8
 #: More mappings than these are not worth what is shared.
 _MOST_RUNS = 4096
 _PIECE_BYTES = 16 << 20
+_NO_EXEC = 8  # MFD_NOEXEC_SEAL, which `os` does not name
 # Of a word of the page map: the page is there, is swapped out, is one of a file.
 _PRESENT, _SWAPPED, _OF_FILE = np.uint64(1 << 63), np.uint64(1 << 62), np.uint64(1 << 61)
 _NONE = -1
@@ -90,7 +91,7 @@ class Layer:
     __slots__ = ("_token", "fd")
 
     def __init__(self, size_bytes: int) -> None:
-        self.fd = os.memfd_create("semel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = _open_memory()
         self._token = when_freed(os.close, self.fd)
         os.ftruncate(self.fd, size_bytes)
 
@@ -109,6 +110,15 @@ class Layer:
         """From now on it stays as it is, whoever holds the file."""
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+
+def _open_memory() -> int:
+    """A file in memory that cannot be executed, where the system knows how to say so."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create("semel", flags | _NO_EXEC)
+    except OSError:
+        return os.memfd_create("semel", flags)
 
 
 class Pages:
