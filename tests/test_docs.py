@@ -24,9 +24,8 @@ from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
 from semel.lower.math import FUNCTIONS
 from semel.lower.register_tiles import panel_width
-from semel.passes import run_passes
-from semel.passes.pack import pack_weights
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.passes import all_passes, run_passes
+from semel.schedule.groups import build_schedule
 from semel.tensor.realize import build_graph
 
 ROOT = Path(__file__).parent.parent
@@ -160,7 +159,7 @@ def printed() -> dict[str, str]:
     target = target_for("x86_64", (*AVX2, *AVX512, "avx"))
     panel = panel_width(target)
     asked = build_graph(names["y"])
-    graph = pack_weights(graph_to_run(run_passes(asked)), panel)
+    graph = run_passes(asked, all_passes(target, panel))
     schedule = build_schedule(graph, panel=panel)
     kernels = [lowered.kernel for lowered in lower_schedule(schedule, target)]
     return {

@@ -18,9 +18,10 @@ from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
 from semel.lower.lowered import Argument, Arm, LoopRegion, Lowered, Region, regions_around
+from semel.ops.outputs import copy_leaf_outputs
 from semel.ops.stored import WEIGHTS
 from semel.passes import run_passes
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.schedule.groups import build_schedule
 
 Run = Callable[[Kernel, list[Array], Mapping[str, int]], Any]
 
@@ -29,7 +30,7 @@ def lower_graph(
     outputs: Sequence[Tensor], target: Target | None = None, *, fusion: bool = True
 ) -> tuple[Graph, tuple[Lowered, ...]]:
     """The graph after its passes, and its kernels."""
-    graph = graph_to_run(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
+    graph = copy_leaf_outputs(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
     schedule = build_schedule(graph, fusion=fusion)
     return graph, lower_schedule(schedule, target or choose_target("cpu"))
 

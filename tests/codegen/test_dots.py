@@ -24,10 +24,8 @@ from semel.kernel.verify import verify_kernel
 from semel.lower import lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
-from semel.passes import run_passes
-from semel.passes.pack import pack_weights
-from semel.passes.pack_bytes import pack_words
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.passes import all_passes, run_passes
+from semel.schedule.groups import build_schedule
 
 V3 = ("avx", *AVX2)
 V4 = (*V3, *AVX512)
@@ -58,8 +56,8 @@ INSTRUCTIONS = {
 def kernels_for(output: Tensor, target: Target) -> tuple[Graph, tuple[Lowered, ...]]:
     """The graph and its kernels as the pipeline makes them, for any target."""
     panel = panel_width(target)
-    graph = graph_to_run(run_passes(Graph((output.node,)), verify=True))
-    graph = pack_weights(pack_words(graph, target), panel)
+    passes = all_passes(target, panel, verify=True)
+    graph = run_passes(Graph((output.node,)), passes, verify=True)
     return graph, lower_schedule(build_schedule(graph, panel=panel), target)
 
 

@@ -21,9 +21,10 @@ from semel.ir.graph import Graph
 from semel.ir.types import as_dtype
 from semel.lower import lower_schedule
 from semel.ops.evaluate import evaluate
+from semel.ops.outputs import copy_leaf_outputs
 from semel.passes import run_passes
 from semel.plan.plan import ExecutionPlan
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.schedule.groups import build_schedule
 
 Arrays = Sequence[np.ndarray]
 #: The interpreter takes microseconds per element, so only small programs go through it.
@@ -146,6 +147,6 @@ def run_interpreted(
 
     It raises where the machine would silently read outside a buffer.
     """
-    graph = graph_to_run(run_passes(graph, verify=True))
+    graph = copy_leaf_outputs(run_passes(graph, verify=True))
     kernels = lower_schedule(build_schedule(graph, fusion=fusion), host_target())
     return run_kernels(graph, kernels, data, bound, run_by_interpreter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 
 import numpy as np
 import pytest
@@ -423,8 +424,13 @@ def test_a_pass_that_breaks_the_graph_is_named() -> None:
         text = "{starts=(0,), sizes=(2,), steps=(1,)} : f32[2]"
         return parse_graph(with_output(F32 + f"%1 = slice %0 {text}"))
 
+    def forget(given: Graph, target: str) -> Graph:
+        return forget_half(given)
+
     with pytest.raises(InternalError, match=r"forget_half.*was f32.4. and became f32.2."):
         run_passes(graph, [forget_half], verify=True)
+    with pytest.raises(InternalError, match=r"forget: .*was f32.4. and became f32.2."):
+        run_passes(graph, [partial(forget, target="x86-64-v3")], verify=True)
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.0, np.inf, -np.inf, np.nan, 1e-40, 3e38]

@@ -8,14 +8,15 @@ import numpy as np
 
 from semel import Tensor
 from semel.ir.graph import Graph
+from semel.ops.outputs import copy_leaf_outputs
 from semel.schedule import reasons
 from semel.schedule.group import Schedule
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.schedule.groups import build_schedule
 from semel.schedule.reasons import Why
 
 
 def _schedule(*outputs: Tensor, **options: Any) -> Schedule:
-    return build_schedule(graph_to_run(Graph(tuple(t.node for t in outputs))), **options)
+    return build_schedule(copy_leaf_outputs(Graph(tuple(t.node for t in outputs))), **options)
 
 
 def _codes(schedule: Schedule) -> list[str]:

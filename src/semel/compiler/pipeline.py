@@ -4,9 +4,7 @@ Read this file first. Each stage is a function from one immutable value to the
 next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP=dir,
 writes its product to a file named after it.
 
-    graph      passes.run_passes         fold, simplify, layout, decompose
-    words      passes.pack_words         products of bytes as the target's instructions want them
-    pack       passes.pack_weights       weights as kernels read them
+    graph      passes.all_passes         fold, simplify, decompose, lay out weights
     weights    compiler.recipes          what is made of constants and params before any run
     schedule   schedule.build_schedule   which nodes share a kernel
     kernels    lower.lower_schedule      loops for every group
@@ -46,9 +44,7 @@ from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
 from semel.lower.register_tiles import panel_width
 from semel.ops.entry import with_guards
-from semel.passes import run_passes
-from semel.passes.pack import pack_weights
-from semel.passes.pack_bytes import pack_words
+from semel.passes import all_passes, run_passes
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
@@ -56,7 +52,7 @@ from semel.plan.rows import PreparedKernel
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
-from semel.schedule.groups import build_schedule, graph_to_run
+from semel.schedule.groups import build_schedule
 from semel.schedule.names import kernel_name
 from semel.topics import Topic
 
@@ -211,11 +207,10 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     stage.dump("input", asked.graph, format_graph)
     changes: list[Change] = []
     panel = panel_width(target)
+    passes = all_passes(target, panel, asked.verify)
     with recorded(changes):
         guarded = replace(with_guards(asked.graph), declared=())  # what nobody reads is not run
-        graph = stage("graph", lambda: run_passes(guarded, verify=asked.verify))
-        words = stage("words", lambda: pack_words(graph_to_run(graph), target))
-        graph = stage("pack", lambda: pack_weights(words, panel))
+        graph = stage("graph", lambda: run_passes(guarded, passes, asked.verify))
     stage.dump("graph", graph, format_graph)
     weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))
     with recorded(changes):

@@ -46,9 +46,9 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.index_maps import Indices, flat_index, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
-from semel.ops.state import fills_frame, has_places, stored_shape
+from semel.ops.outputs import copy_leaf_outputs
+from semel.ops.state import has_places, stored_shape
 from semel.schedule import reasons as why
-from semel.schedule.frames import read_frames
 from semel.schedule.group import (
     DEAR,
     MAX_INDEX_TERMS,
@@ -99,21 +99,6 @@ def build_schedule(
             return _Scheduler(graph, fusion, panel, whys, forced).run()
         except Conflict as conflict:
             graph, forced = resolve_conflict(graph, conflict, forced)
-
-
-def graph_to_run(graph: Graph) -> Graph:
-    """The graph with a copy of its own for every output that is an input, a constant or a state.
-
-    What an output is made of is read from the output itself, where that is written in part.
-    """
-    first = len(graph.late) + len(graph.updates)
-    outputs = [
-        make_node("reshape", (n,), ReshapeAttrs(n.type.shape))
-        if n.op.kind == "leaf" or (n.op.kind == "update" and i >= first and not fills_frame(n))
-        else n
-        for i, n in enumerate(graph.outputs)
-    ]
-    return read_frames(graph.with_outputs(outputs))
 
 
 def _number(dim: Dim) -> Node:
@@ -242,7 +227,7 @@ class _Scheduler:
 
     def _inner(self, body: Graph, stored: Why) -> Schedule:
         return build_schedule(
-            graph_to_run(body), fusion=self.fusion, panel=self.panel, stored=stored
+            copy_leaf_outputs(body), fusion=self.fusion, panel=self.panel, stored=stored
         )
 
     def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
