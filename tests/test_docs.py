@@ -20,9 +20,9 @@ import pytest
 from semel.codegen.emit import emit_kernel
 from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.text import format_graph
+from semel.kernel.math import FUNCTIONS
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
-from semel.lower.math import FUNCTIONS
 from semel.lower.register_tiles import panel_width
 from semel.passes import all_passes, run_passes
 from semel.schedule.groups import build_schedule

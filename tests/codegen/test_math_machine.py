@@ -22,7 +22,7 @@ from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.types import FLOAT32, FLOAT64, DType
 from semel.kernel.interpret import evaluate_value
 from semel.kernel.ir import MATH, Buffer, Value, load, op
-from semel.lower.math import expand_math
+from semel.kernel.math import expand_math
 
 TARGETS = every_target()
 HOST = next(iter(TARGETS))

@@ -82,12 +82,15 @@ class Program:
         found = {d for _, shape, _ in self.inputs for d in shape if isinstance(d, Variable)}
         return sorted(found, key=lambda v: v.name)
 
-    def build(self, values: Mapping[str, int] | None = None) -> list[Tensor]:
-        """The outputs, over Variables or at fixed sizes."""
+    def build(
+        self, values: Mapping[str, int] | None = None, known: Mapping[str, Tensor] | None = None
+    ) -> list[Tensor]:
+        """The outputs, over Variables or at fixed sizes; `known` stand in for inputs."""
         tensors: list[Tensor] = []
         for name, shape, dtype in self.inputs:
             dims = shape if values is None else [evaluate(d, values) for d in shape]
-            tensors.append(Tensor.input(name, tuple(dims), dtype))
+            given = Tensor.input(name, tuple(dims), dtype)
+            tensors.append((known or {}).get(name, given))
         for step in self.steps:
             tensors.append(step.build(*(tensors[i] for i in step.operands)))
         return [tensors[i] for i in self.outputs]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+import semel
 from semel import Tensor, Variable
+from semel.ir.graph import Node, make_node
+from semel.ops.elementwise import BINARY, UNARY
+from semel.passes import fold
+from semel.tensor.handle import wrap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Function = Callable[[Tensor], Tensor]
@@ -159,3 +165,105 @@ def test_runs_of_several_axes_are_added_in_order() -> None:
     many = Tensor.input("x", (3, b, 20_000)).sum((0, 2)).prepare()(x=x)
     assert bits(few) == bits(many)
     np.testing.assert_allclose(few, x.astype(np.float64).sum((0, 2)), atol=1e-2)
+
+
+# ---------------------------------------------------------------- fused and not, known and given
+
+
+def depthwise(x: Tensor) -> Tensor:
+    image = x.reshape(1, 7, 10, x.shape[0])
+    return image.conv2d(Tensor(WEIGHT[:7, :9].copy().reshape(7, 1, 3, 3)), groups=7)
+
+
+#: Products that go into sums, and what else a kernel of several ops could round otherwise.
+FUSED: dict[str, Function] = FUNCTIONS | {
+    "squares": lambda x: (x * x).sum(1),
+    "squares_of_all": lambda x: (x * x).sum(),
+    "products": lambda x: (x * x.exp()).sum(1),
+    "moved_products": lambda x: (x * 3).T.reshape(7, -1).sum(0),
+    "rms_norm": lambda x: x.rms_norm(),
+    "a_product_and_its_sum": lambda x: (x * x.tanh()) / (x * x.tanh()).sum(1, keepdims=True),
+    "a_sum_of_products": lambda x: x * x + x * 0.7 - x,
+    "depthwise": depthwise,
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_and_unfused_kernels_give_the_same_bits(name: str) -> None:
+    x = RNG.standard_normal((29, 70)).astype(np.float32)
+    y = FUSED[name](Tensor.input("x", x.shape, "float32"))
+    fused, single = y.prepare(fusion=True), y.prepare(fusion=False)
+    assert bits(fused(x=x)) == bits(single(x=x))
+
+
+def test_a_sum_of_products_is_the_same_whoever_else_reads_them() -> None:
+    x = RNG.standard_normal((29, 70)).astype(np.float32)
+    given = Tensor.input("x", x.shape, "float32")
+    product = given * given
+    alone = product.sum(1).prepare()(x=x)
+    both = semel.prepare([product, product.sum(1)])
+    kept = product.sum(1).prepare(keep={"product": product})
+    assert bits(both(x=x)[1]) == bits(alone)
+    assert bits(kept(x=x)) == bits(alone)
+    exact = (x.astype(np.float64) ** 2).sum(1)
+    assert np.abs(alone - exact).max() < 2e-5
+
+
+def _elementwise(name: str, x: Tensor) -> Tensor:
+    """An op by its name, on floats."""
+    operands = (x.node,) if name in UNARY else (x.node, (x[::-1] * 0.5).node)
+    return wrap(make_node(name, operands))
+
+
+def _one_nan(array: Array) -> Array:
+    """The sign and the payload of a NaN are the processor's."""
+    if array.dtype.kind in "biu":
+        return array
+    return np.where(np.isnan(array), np.asarray(np.nan, array.dtype), array)
+
+
+#: What floats have no use for.
+BITS = ("not", "and", "or", "xor", "shl", "shr")
+OPS = [name for name in (*UNARY, *BINARY) if name not in BITS]
+KNOWN: dict[str, Function] = {
+    **{name: partial(_elementwise, name) for name in OPS},
+    **FUSED,
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_constants_params_and_inputs_give_the_same_bits(name: str) -> None:
+    """Folded by the compiler, made by a recipe, computed by a run."""
+    dtypes = ("float32", "float64", "float16", "bfloat16") if name not in FUSED else ("float32",)
+    for dtype in dtypes:
+        x = Tensor(RNG.standard_normal((29, 70)).astype(np.float32) * 3).cast(dtype).numpy()
+        found = [
+            KNOWN[name](Tensor(x)).prepare()(),
+            KNOWN[name](Tensor.param("x", x)).prepare()(),
+            KNOWN[name](Tensor.input("x", x.shape, dtype)).prepare()(x=x),
+        ]
+        assert len({bits(_one_nan(each)) for each in found}) == 1, dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, 3.0, 0.5, -1.0])
+def test_powers_that_are_known_are_those_that_are_given(dtype: str, exponent: float) -> None:
+    x = Tensor(RNG.standard_normal((29, 70)).astype(np.float32) * 3).cast(dtype).numpy()
+    given = Tensor.input("x", x.shape, dtype)
+    by = Tensor.param("by", np.full(x.shape, exponent, x.dtype))
+    known, replaced = (given**exponent).prepare()(x=x), (given**by).prepare()(x=x)
+    assert bits(_one_nan(known)) == bits(_one_nan(replaced))
+
+
+def test_the_compiler_interprets_what_is_small_and_runs_kernels_for_the_rest() -> None:
+    """The same bits on both sides of the limit, by different ways."""
+    small = RNG.standard_normal(100).astype(np.float32)
+    large = np.tile(small, fold.SMALL_BYTES // small.nbytes + 1)
+    kinds = [_folded(Tensor(array).exp()) for array in (small, large)]
+    assert [node.op.name for node in kinds] == ["constant", "stored"]
+    folded, made = (Tensor(array).exp().prepare()() for array in (small, large))
+    assert bits(folded) == bits(made[:100])
+
+
+def _folded(tensor: Tensor) -> Node:
+    return fold.fold_node(tensor.node)

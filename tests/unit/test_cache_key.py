@@ -78,7 +78,7 @@ def test_the_toolchain_is_identified() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [*CODE_SOURCES, *SOURCES, "lower/math", "ir/expr.py", "ir/signature.py"]
+    "source", [*CODE_SOURCES, *SOURCES, "kernel/math", "ir/expr.py", "ir/signature.py"]
 )
 def test_editing_one_line_is_a_miss(source: str, copy: Path, tmp_path: Path) -> None:
     kernels = KernelCache(tmp_path / "cache")

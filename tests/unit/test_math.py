@@ -34,7 +34,7 @@ from semel.kernel.ir import (
     walk_statements,
     walk_values,
 )
-from semel.lower.math import FUNCTIONS, expand_kernel_math, expand_math
+from semel.kernel.math import FUNCTIONS, expand_kernel_math, expand_math
 
 Array = np.ndarray[Any, Any]
 Wide = np.longdouble

@@ -24,7 +24,7 @@ time, `LaneMemory` and `VectorLanes` where many are. No part of scalar/ knows ve
 none of vector/ knows cpu/; a test holds that, and another makes an emitter of the scalar
 parts alone. Why: docs/decisions/0054-emitters-of-parts.md.
 
-Invariant: kernels are emitted after `lower.math`; no math op reaches this package.
+Invariant: kernels are emitted after `kernel.math`; no math op reaches this package.
 """
 
 from __future__ import annotations

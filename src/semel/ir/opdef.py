@@ -101,7 +101,8 @@ class OpDef:
       gathers        the index is read from memory, once for "rows" or for all "elements"
       slides         neighbouring elements are overlapping runs of the operand
       parts(node)    the axis along which the operands stand one after another, and their starts
-      is_product     a sum of it multiplies and adds in one
+      is_product     the product of its operands
+      is_approximate its reference and its kernels may differ in the last bits, of floats
       is_exact       a number that the compiler knows and one that it does not give the same bits
       converts       it is the operand's number in another dtype
       may_fail       a run may end there
@@ -130,6 +131,7 @@ class OpDef:
     slides: bool = False
     parts: Callable[[Any], tuple[int, Indices]] | None = None
     is_product: bool = False
+    is_approximate: bool = False
     is_exact: bool = False
     converts: bool = False
     may_fail: bool = False

@@ -10,7 +10,7 @@ lanes of a vector loop share its sums as `kernel.lanes` says, so that sums have 
 Whatever a correct kernel never does (an index outside its buffer, a read of scratch that
 no store filled in this tile) raises `InternalError`.
 
-Math functions are evaluated with NumPy here; `lower.math` replaces them by arithmetic,
+Math functions are evaluated with NumPy here; `kernel.math` replaces them by arithmetic,
 which this module then executes exactly as written.
 """
 

@@ -12,7 +12,7 @@ over loop indices and variables.
 A value is scalar here even where the machine will use vectors: a `Loop` with
 `lanes > 1` says that its iterations may run as vector lanes, `Reduce` says how an
 accumulator declared outside such a loop is combined. Math functions (`exp`, `erf`)
-are values of their own until `lower.math` replaces them by arithmetic.
+are values of their own until `kernel.math` replaces them by arithmetic.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ ARITHMETIC = {
     "idiv": 2, "imod": 2, "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-#: Replaced by arithmetic in `lower.math`; never reaches codegen.
+#: Replaced by arithmetic in `kernel.math`; never reaches codegen.
 MATH = {
     "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,

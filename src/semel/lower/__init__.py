@@ -20,6 +20,7 @@ from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement
 from semel.kernel.lanes import registers_at_once, sum_lanes, widest_total
+from semel.kernel.math import expand_kernel_math
 from semel.lower.attention import lower_attention
 from semel.lower.byte_dot import lower_words
 from semel.lower.choices import Choice, default_choice, is_empty
@@ -27,7 +28,6 @@ from semel.lower.contract import lower_contract
 from semel.lower.grouped import lower_grouped
 from semel.lower.loop import lower_bodies
 from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, nodes_of
-from semel.lower.math import expand_kernel_math
 from semel.lower.moved_bytes import with_moved_bytes
 from semel.lower.nests import lower_loops
 from semel.lower.own_kernel import lower_opaque

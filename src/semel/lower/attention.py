@@ -42,12 +42,12 @@ from semel.ir.types import INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
 from semel.kernel.lanes import rest_lanes
+from semel.kernel.math.exponential import exp_at_most_one
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
-from semel.lower.math.exponential import exp_at_most_one
 from semel.ops.index_maps import Indices
 from semel.ops.state import stored_at
 from semel.schedule.group import Group

@@ -59,6 +59,7 @@ from semel.ops.state import stored_at, stored_shape
 from semel.passes.decompose import adds_runs, is_longer_than_a_run
 from semel.schedule.group import DEAR, Group
 from semel.schedule.names import kernel_name
+from semel.schedule.products import summed_product, views_below
 
 #: Elements of work in one tile: some microseconds, small beside what a wake-up costs.
 TILE_ELEMENTS = 16384
@@ -374,7 +375,9 @@ class _Lowering:
         body = self._hoist_prelude(evaluate.prelude) + self._keeps + statements
         if not body:
             return []
-        loops, merged = merge_loops(phase.loops, body, self.names)
+        loops, merged = list(phase.loops), tuple(body)
+        if not any(map(_order_counts, phase.reduces)):
+            loops, merged = merge_loops(phase.loops, body, self.names)
         nest = self._nest(loops, merged, phase)
         after: list[Statement] = []
         for node, value in results:
@@ -436,6 +439,7 @@ class _Lowering:
         dtype = operand.type.dtype.compute
         at = phase.at
         value = ir.cast(evaluate(operand, at), dtype)
+        product = summed_product(node)
         best = Local(self.names("a"), dtype)
         declare: list[Statement] = [ir.Declare(best, ir.start_value(kind, dtype))]
         if kind in ("argmax", "argmin"):
@@ -446,8 +450,12 @@ class _Lowering:
             declare.append(ir.Declare(position, start))
             step = ir.Reduce((best, position), kind, (value, ir.index(at[axis])))
             return [best, position], declare, [step]
-        if kind == "add" and value.op == "mul" and dtype.is_float:
-            return [best], declare, [ir.Reduce((best,), "fma", value.args)]
+        if product is not None:
+            factors = value.args
+            if value.op != "mul":  # it is read from memory here, for another reason
+                *_, (_, below) = views_below(node, at)
+                factors = tuple(evaluate(n, below) for n in product.inputs)
+            return [best], declare, [ir.Reduce((best,), "fma", factors)]
         return [best], declare, [ir.Reduce((best,), kind, (value,))]
 
     def _hoist_prelude(self, prelude: list[Statement]) -> list[Statement]:
@@ -670,6 +678,13 @@ class _Lowering:
 def updates_last(outputs: Sequence[Node]) -> list[Node]:
     """A kernel that updates a state in place stores to it when nothing else wants to read it."""
     return sorted(outputs, key=lambda node: node.op.kind == "update")
+
+
+def _order_counts(node: Node) -> bool:
+    """Whether another order of addition gives other bits: its axes say it, not where data lies."""
+    rule = node.op.combiner
+    assert rule is not None
+    return node.inputs[0].type.dtype.is_float and rule(node.attrs).rounds
 
 
 def _goes_by_fours(body: tuple[Statement, ...]) -> bool:

@@ -86,8 +86,7 @@ class Scalar:
     @property
     def op(self) -> OpDef:
         """The op's record."""
-        # Of two operands, one may be a number that each run is given.
-        is_exact = self.arity > 1 and self.numeric is not approximate
+        is_approximate = self.numeric is approximate
         return OpDef(
             self.name,
             "elementwise",
@@ -97,7 +96,9 @@ class Scalar:
             self.cost,
             _pairwise,
             value=self.value or partial(kernel.op, self.name),
-            is_exact=is_exact,
+            is_approximate=is_approximate,
+            # Of two operands, one may be a number that each run is given.
+            is_exact=self.arity > 1 and not is_approximate,
             is_product=self.is_product,
         )
 

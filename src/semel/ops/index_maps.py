@@ -45,6 +45,11 @@ def operand_index(node: Node, operand: int, at: Indices, gathered: Gathered) -> 
     return at if rule is None else rule(node, operand, at, gathered)
 
 
+def no_gather(node: Node, at: Indices) -> Dim:
+    """For whoever asks for the index of a view: there is nothing to be read for it."""
+    raise AssertionError(f"{node!r} is not a pure view")
+
+
 def contraction_index(node: Node, fresh: Fresh) -> Dim:
     """The index along which a matmul contracts, made of one loop or of several.
 

@@ -10,8 +10,12 @@
     %2 = mul %1 %1 : f32[n,4]                 output %1
     output %2
 
-The NumPy reference of each op does the arithmetic. Inputs are never known. What params determine
-is known by the time the graph is prepared, and its recipe is: it is `stored`, under the same rules.
+A fold changes no bit: a run that was given the same numbers would compute the same. Where every
+step is rounded correctly, NumPy's reference of the op says so; functions that are approximated
+are interpreted, in the arithmetic that kernels have for them; sums, whose order counts, and
+functions of large arrays are `stored`: kernels make them before any run. Inputs are never known.
+What params determine is known by the time the graph is prepared, and its recipe is: it is
+`stored`, too.
 A constant of one element is a scalar. An op on uniform operands (one repeated number)
 folds to a uniform result whatever its shape, symbolic ones too. Otherwise the result must
 be small: at most 64 KiB or the size of the constants it comes from, so that a fold never
@@ -24,15 +28,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from semel.errors import IndexRangeError
 from semel.ir.expr import atoms
 from semel.ir.graph import Graph, Node, Storage, attr_dims, make_node, rewrite
+from semel.kernel.interpret import evaluate_value
+from semel.kernel.ir import Local, local
+from semel.kernel.math import expand_math
 from semel.ops.attrs import ConstantAttrs
 from semel.ops.evaluate import evaluate_node
-from semel.ops.stored import KNOWN, can_be_made, stored
+from semel.ops.stored import KNOWN, WEIGHTS, can_be_made, stored
 from semel.passes.patterns import full, uniform
 
 SMALL_BYTES = 64 * 1024
@@ -43,6 +51,9 @@ _GENERATED = frozenset({"iota", "loop", "cond"})
 _BY_INDEX = frozenset({"random_bits"})
 
 Array = np.ndarray[Any, Any]
+
+#: What was multiplied, by the storage that holds the product: small ones.
+_products: WeakKeyDictionary[Storage, Node] = WeakKeyDictionary()
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -71,7 +82,7 @@ def _fold_uniform(node: Node) -> Node | None:
     if any(s is None for s in scalars) or any(atoms(d) for d in attr_dims(node.attrs)):
         return None
     leaves = [make_node("scalar", (), s) for s in scalars]
-    value = _try_evaluate(make_node(node.op.name, leaves, node.attrs), {})
+    value = _number(make_node(node.op.name, leaves, node.attrs))
     return None if value is None else full(value.item(), node.type.dtype, node.type.shape)
 
 
@@ -82,13 +93,32 @@ def _fold_known(node: Node) -> Node | None:
     size_bytes = node.type.max_bytes
     if size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
         return None
-    if any(leaf.op.name in ("param", "stored") for leaf in _leaves(node)):
-        return stored(node) if _can_be_made(node) else None
-    value = _try_evaluate(node, {})
+    leaves = {leaf.op.name for leaf in _leaves(node)}
+    is_number = (_is_exact(node) or _is_interpreted(node)) and not _slides(node)
+    if not is_number or not leaves.isdisjoint(("param", "stored")):
+        # What is made of scalars alone has no data that a kernel could read before any run.
+        has_data = not leaves.isdisjoint(WEIGHTS)
+        return stored(_with_products(node)) if has_data and _can_be_made(node) else None
+    value = _number(node)
     if value is None:
         return None
-    folded = make_node("constant", (), ConstantAttrs(Storage(value), node.type))
+    storage = Storage(value)
+    if node.op.is_product:
+        _products[storage] = node
+    folded = make_node("constant", (), ConstantAttrs(storage, node.type))
     return _as_scalar(folded) or folded
+
+
+def _with_products(node: Node) -> Node:
+    """The node over the products that it would have seen, had they not been folded before it.
+
+    A sum of them rounds once (`semel.schedule.products`).
+    """
+
+    def rule(leaf: Node) -> Node | None:
+        return _products.get(leaf.attrs.storage) if leaf.op.name == "constant" else None
+
+    return rewrite(Graph((node,)), rule).outputs[0] if node.op.kind == "reduce" else node
 
 
 def _as_scalar(node: Node) -> Node | None:
@@ -109,6 +139,12 @@ def _leaves(node: Node) -> Iterator[Node]:
 def _can_be_made(node: Node) -> bool:
     movement = (n for n in node.inputs if n.op.kind != "leaf")
     return can_be_made(node) and all(_can_be_made(n) for n in movement)
+
+
+def _slides(node: Node) -> bool:
+    """Whether windows are read: a sum of them adds in an order of its own, and must see them."""
+    movement = (n for n in node.inputs if n.op.kind == "movement")
+    return any(n.op.slides or _slides(n) for n in movement)
 
 
 def _is_static(node: Node) -> bool:
@@ -132,15 +168,47 @@ def _known_bytes(node: Node) -> int | None:
     return total
 
 
-def _try_evaluate(node: Node, values: dict[Node, Array]) -> Array | None:
-    """The value of a node over leaves; None if a check in it fails."""
-    for operand in node.inputs:
-        if operand not in values:
-            found = _try_evaluate(operand, values)
-            if found is None:
-                return None
-            values[operand] = found
+def _is_exact(node: Node) -> bool:
+    """Whether the reference and every kernel give the same bits, whatever reads them."""
+    if not any(n.type.dtype.is_float for n in (node, *node.inputs)):
+        return True
+    if node.op.kind == "elementwise":
+        # A sum would have to see what a product was made from: large ones are not kept for that.
+        is_opaque = node.op.is_product and not _is_small(node)
+        return not node.op.is_approximate and not is_opaque
+    rule = node.op.combiner if node.op.kind == "reduce" else None
+    return rule is not None and not rule(node.attrs).rounds
+
+
+def _is_interpreted(node: Node) -> bool:
+    """Whether kernels compute an element by arithmetic alone, of which there is not much."""
+    return node.op.is_pointwise and node.op.value is not None and _is_small(node)
+
+
+def _is_small(node: Node) -> bool:
+    return (node.type.max_bytes or 0) <= SMALL_BYTES
+
+
+def _number(node: Node) -> Array | None:
+    """The value of a node over leaves and movement; None if a check in it fails."""
+    values: dict[Node, Array] = {}
     try:
-        return evaluate_node(node, tuple(values[n] for n in node.inputs), {})
+        for each in Graph((node,)).nodes:
+            operands = tuple(values[n] for n in each.inputs)
+            by = _interpreted if each.op.is_approximate else _referred
+            values[each] = by(each, operands)
     except IndexRangeError:
         return None
+    return values[node]
+
+
+def _referred(node: Node, operands: tuple[Array, ...]) -> Array:
+    return evaluate_node(node, operands, {})
+
+
+def _interpreted(node: Node, operands: tuple[Array, ...]) -> Array:
+    """The value as kernels compute it, bit for bit."""
+    leaves = [local(Local(f"x{i}", n.type.dtype)) for i, n in enumerate(node.inputs)]
+    assert node.op.value is not None
+    value = expand_math(node.op.value(*leaves))
+    return evaluate_value(value, dict(zip(leaves, operands, strict=True)))

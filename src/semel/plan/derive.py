@@ -32,6 +32,7 @@ from semel.runtime.buffer import Buffer
 from semel.runtime.device import Device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.memory import Memory
+from semel.runtime.spare import spare_memory
 
 FEW_JOBS = 16  #: that are run one by one
 MAX_IDLE = 64  #: engines at rest
@@ -73,7 +74,7 @@ def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     device = find_device(HOST_DEVICE)
     if threads is not None and len(jobs) <= FEW_JOBS and not any(j.has_between for j in jobs):
         return [_run_alone(job, device, threads) for job in jobs]
-    made = _Merged(device)
+    made = _Merged(device, is_again=threads is not None)
     results = [made.add(job) for job in jobs]
     count = device.default_threads() if threads is None else threads
     Engine(made.parts(count), None).run()
@@ -88,7 +89,7 @@ def _run_alone(job: Job, device: Device, threads: int) -> Weight:
     kind, count = job.formula.types_at(job.sizes)[-1], job.formula.num_sources
     if engine is None:
         engine = _alone(job, device, threads)
-    memory, nothing = _memory_for(kind), allocate(0)
+    memory, nothing = _memory_for(kind, is_again=True), allocate(0)
     for index, weight in enumerate(job.sources):
         engine.place(index, weight.on(device))
     engine.place(count, memory)
@@ -126,8 +127,8 @@ def _alone(job: Job, device: Device, threads: int) -> Engine:
 class _Merged:
     """The rows and the memory of many jobs, as one program."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, is_again: bool) -> None:
+        self._device, self._is_again = device, is_again
         self._buffers: list[Buffer] = []
         self._values: list[ProgramValue] = []
         self._rows: list[PreparedKernel] = []
@@ -138,7 +139,7 @@ class _Merged:
         first = len(self._values)
         for weight, kind in zip(job.sources, types, strict=False):
             self._add(kind, weight.on(self._device))
-        memory = _memory_for(types[count])
+        memory = _memory_for(types[count], self._is_again)
         self._add(types[count], memory)
         for kind in types[count + 1 :]:
             self._add(kind, allocate(_size_bytes(kind)))
@@ -165,15 +166,16 @@ class _Merged:
         return check_plan(program, self._buffers, self._device, threads)
 
 
-def _memory_for(kind: TensorType) -> HostMemory:
-    """Memory that is written whole: from the heap, which gives again what another weight had.
+def _memory_for(kind: TensorType, is_again: bool) -> HostMemory:
+    """Memory that is written whole: of a weight that replaces another, what one before had.
 
     Fresh pages would cost more than packing does.
     """
     size = _size_bytes(kind)
     if size < ALIGNMENT_BYTES:
         return allocate(size)  # which can be read a line at a time
-    return HostMemory.over(aligned_empty((size,), np.dtype(np.uint8)))
+    made = spare_memory.empty(size) if is_again else aligned_empty((size,), np.dtype(np.uint8))
+    return HostMemory.over(made)
 
 
 def _size_bytes(kind: TensorType) -> int:

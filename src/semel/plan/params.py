@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from semel.errors import InputError
-from semel.ir.graph import Storage, aligned_empty
+from semel.ir.graph import Storage
 from semel.plan.derive import Job, derive
 from semel.plan.program import Program
 from semel.plan.weights import Param, Recipe, Weight, needed_params, weight_store
 from semel.runtime.buffer import as_array
 from semel.runtime.interop import is_immutable, is_mapped
+from semel.runtime.spare import spare_memory
 
 
 def with_params(
@@ -130,6 +131,7 @@ def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy that nobody else has, unless nobody can change the array."""
     if is_immutable(array):
         return array
-    made = aligned_empty(array.shape, array.dtype)
+    made: np.ndarray[Any, Any] = spare_memory.empty(array.nbytes).view(array.dtype)
+    made = made.reshape(array.shape)
     made[...] = array
     return made

@@ -24,7 +24,6 @@ from typing import Any
 
 from semel.ir.expr import (
     Dim,
-    Fn,
     Index,
     LateVariable,
     Variable,
@@ -34,7 +33,6 @@ from semel.ir.expr import (
     linear_coefficient,
     product,
     substitute,
-    terms,
     upper_bound,
     variables,
 )
@@ -43,7 +41,7 @@ from semel.ir.types import INT64
 from semel.ops.attrs import IotaAttrs, LoopAttrs, ReshapeAttrs, step_name
 from semel.ops.bodies import replace_steps, result_key, some_outputs
 from semel.ops.contract import PanelWidth, one_width
-from semel.ops.index_maps import Indices, flat_index, operand_index
+from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
 from semel.ops.outputs import copy_leaf_outputs
@@ -62,6 +60,7 @@ from semel.schedule.group import (
     Schedule,
 )
 from semel.schedule.order import order_groups
+from semel.schedule.products import count_terms, summed_product, views_below
 from semel.schedule.reasons import Reason, Why
 from semel.schedule.siblings import merge_siblings
 from semel.schedule.states import Conflict, order_states, resolve_conflict
@@ -138,6 +137,8 @@ class _Scheduler:
         self.bodied: dict[Any, Group] = {}
         self.counts = graph.counts
         self.sized: dict[LateVariable, dict[Group, None]] = {v: {} for v in graph.late}
+        #: Products that groups add up, and views of them, with the indices that sums want.
+        self.summed: dict[Node, dict[Group, dict[Indices, None]]] = {}
         self._counter = 0
 
     def run(self) -> Schedule:
@@ -186,8 +187,11 @@ class _Scheduler:
         if wanted.is_forced or host is None or (is_shared and not self._recompute(node)):
             if host is not None and self._may_host(node, host):
                 self._place(node, host)
+                self._leave_to_sums(node, host)
                 self._materialise(node, host)
-            else:
+                return
+            self._leave_to_sums(node)
+            if wanted.is_forced or wanted.by:
                 self._materialise(node, self._new_group(node))
             return
         for group in wanted.by:
@@ -251,7 +255,7 @@ class _Scheduler:
             return why.whole_operand(group.root.op.name)
         if len(group.reads) >= MAX_INPUTS or group.work > MAX_WORK:
             return why.TOO_LARGE
-        if any(_count_terms(i) > MAX_INDEX_TERMS for at in indices for i in at):
+        if any(count_terms(i) > MAX_INDEX_TERMS for at in indices for i in at):
             return why.DEAR_INDEX
         if node.op.kind == "reduce":
             return self._why_not_reduce(node, group, indices)
@@ -452,7 +456,7 @@ class _Scheduler:
         The view itself must have them, or what lies below all views that follow.
         """
         along = group.columns if group.columns in {a for i in at for a in atoms(i)} else group.depth
-        at, base = operand_index(node, 0, at, _no_gather), node.inputs[0]
+        at, base = operand_index(node, 0, at, no_gather), node.inputs[0]
         while True:
             flat = flat_index(at, base.type.shape)
             if not isinstance(along, Index) or linear_coefficient(flat, along) == 1:
@@ -463,7 +467,7 @@ class _Scheduler:
                     return True
             if not base.op.is_view:
                 return False
-            at, base = operand_index(base, 0, at, _no_gather), base.inputs[0]
+            at, base = operand_index(base, 0, at, no_gather), base.inputs[0]
 
     def _is_fast_view(self, node: Node, group: Group, at: Indices) -> bool:
         """Whether reading through the view gives addresses that a contraction can stream."""
@@ -477,7 +481,7 @@ class _Scheduler:
             panel = Index("panel", ceildiv(columns.extent, width))
             at = tuple(substitute(i, {columns: panel * width + lane}) for i in at)
         # One step only: what lies below may be stored in an order that suits.
-        at, base = operand_index(node, 0, at, _no_gather), node.inputs[0]
+        at, base = operand_index(node, 0, at, no_gather), node.inputs[0]
         flat = flat_index(at, base.type.shape)
         loops = {a for a in atoms(flat) if isinstance(a, Index)}
         if any(linear_coefficient(flat, a) is None for a in loops):
@@ -589,13 +593,23 @@ class _Scheduler:
         for user in self._sized_by(node):
             self.depends[user].add(group)
 
-    def _place(self, node: Node, group: Group) -> None:
-        """Compute `node` inside `group` and tell its operands at which indices."""
+    def _leave_to_sums(self, node: Node, host: Group | None = None) -> None:
+        """Let groups add up a product, or a view of one, that others store: from its operands."""
+        by = self.wanted[node].by
+        for group, indices in self.summed.get(node, {}).items():
+            if group is not host:
+                self._place(node, group, list(indices))
+                if by[group].keys() == indices.keys():
+                    del by[group]
+
+    def _place(self, node: Node, group: Group, indices: Sequence[Indices] | None = None) -> None:
+        """Compute `node` inside `group`, where it is wanted or at these indices, and tell its
+        operands at which."""
         group.inside.append(node)
         group.work += node.op.cost
         for variable in _late_variables(node) & self.sized.keys() if self.sized else ():
             self.sized[variable][group] = None
-        for at in list(self.wanted[node].by[group]):
+        for at in list(self.wanted[node].by[group]) if indices is None else indices:
             if node.op.kind == "reduce":
                 self._want_reduced(node, group, at)
             elif node.op.kind == "contract" and group.contract is not None:
@@ -641,6 +655,8 @@ class _Scheduler:
             group.outer = frozenset(i for i in group.rows[node] if isinstance(i, Index))
         index = tuple(self._fresh(shape[d]) if d in axes else i for d, i in enumerate(at))
         self._want(node.inputs[0], group, index)
+        for each, place in views_below(node, index) if summed_product(node) else ():
+            self.summed.setdefault(each, {}).setdefault(group, {})[place] = None
 
     def _want_contracted(self, node: Node, group: Group, at: Indices) -> None:
         group.contract = node
@@ -690,10 +706,6 @@ def _late_variables(node: Node) -> set[LateVariable]:
     types = (node.type, *(n.type for n in node.inputs))
     dims = (*(d for t in types for d in t.shape), *attr_dims(node.attrs))
     return {v for d in dims for v in variables(d) if isinstance(v, LateVariable)}
-
-
-def _no_gather(node: Node, at: Indices) -> Dim:
-    raise AssertionError(f"{node!r} is not a pure view")
 
 
 def _weights(graph: Graph) -> dict[Node, int]:
@@ -748,20 +760,9 @@ def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
     while node.op.kind == "movement" or node.op.is_product:
         if node.op.gathers:
             return False
-        at, node = operand_index(node, 0, at, _no_gather), node.inputs[0]
+        at, node = operand_index(node, 0, at, no_gather), node.inputs[0]
     step = linear_coefficient(flat_index(at, node.type.shape), loop)
     return isinstance(step, int) and abs(step) <= NEAR
-
-
-def _count_terms(index: Dim) -> int:
-    """The size of an index expression, counted until it is past the limit."""
-    count, stack = 0, [index]
-    while stack and count <= MAX_INDEX_TERMS:
-        dim = stack.pop()
-        for monomial, _ in [] if isinstance(dim, int) else terms(dim):
-            count += 1
-            stack.extend(a for atom in monomial if isinstance(atom, Fn) for a in atom.args)
-    return count
 
 
 def _kept(at: Indices, node: Node) -> list[tuple[Any, Dim]]:

@@ -15,7 +15,7 @@ import math
 
 from semel.ir.types import FLOAT32, FLOAT64
 from semel.kernel.ir import Value, cast, fma, op, select
-from semel.lower.math.common import absolute, format_of, minus, sign_bits, with_sign_bits
+from semel.kernel.math.common import absolute, format_of, minus, sign_bits, with_sign_bits
 
 _STEP = 50
 _WIDEST = {FLOAT32: 277, FLOAT64: 2098}

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from semel.ir.types import FLOAT64, INT64, UINT64
 from semel.kernel.ir import Value, bitcast, cast, const, fma, op, select
-from semel.lower.math.common import absolute
-from semel.lower.math.pi import TWO_OVER_PI, TWO_OVER_PI_BITS, half_pi_parts
+from semel.kernel.math.common import absolute
+from semel.kernel.math.pi import TWO_OVER_PI, TWO_OVER_PI_BITS, half_pi_parts
 
 _WORDS = 20
 _MASK = (1 << 64) - 1

@@ -14,7 +14,7 @@ import math
 
 from semel.ir.types import FLOAT32, FLOAT64
 from semel.kernel.ir import Value, bitcast, cast, const, fma, op, select
-from semel.lower.math.common import (
+from semel.kernel.math.common import (
     absolute,
     bits,
     clamp,
@@ -25,8 +25,8 @@ from semel.lower.math.common import (
     to_float,
     with_sign_bits,
 )
-from semel.lower.math.exponential import EXP2, round_biased
-from semel.lower.math.logarithm import split_exponent
+from semel.kernel.math.exponential import EXP2, round_biased
+from semel.kernel.math.logarithm import split_exponent
 
 _LOG2_E = (1.4426950408889634, 2.0355273740931033e-17)
 #: log2((1+s)/(1-s)) = s * p(s*s), for a float32 result.
@@ -41,7 +41,13 @@ _LOG_TAIL = (0.2000000000000113, 0.14285714285048157, 0.1111111126026225, 0.0909
 
 
 def power(x: Value, y: Value) -> Value:
-    """x ** y; NaN for a negative x unless y is an integer."""
+    """x ** y; NaN for a negative x unless y is an integer. x ** 1 is x, and x ** 2 is x*x."""
+    if y.op == "const":
+        return {1.0: x, 2.0: x * x}.get(y.data) or _power(x, y)
+    return select(y.eq(1.0), x, select(y.eq(2.0), x * x, _power(x, y)))
+
+
+def _power(x: Value, y: Value) -> Value:
     magnitude = _power_float32(x, y) if x.dtype == FLOAT32 else _power_float64(x, y)
     infinity = format_of(x).const(math.inf)
     is_integer = op("trunc", y).eq(y)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from semel.ir.types import FLOAT32
 from semel.kernel.ir import Value, bitcast, fma, op, select
-from semel.lower.math.common import (
+from semel.kernel.math.common import (
     Format,
     absolute,
     at_least,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from semel.ir.types import FLOAT32
 from semel.kernel.ir import Value, const, fma, op, select
-from semel.lower.math.common import (
+from semel.kernel.math.common import (
     Format,
     absolute,
     bits,

@@ -14,7 +14,7 @@ import math
 
 from semel.ir.types import FLOAT32, FLOAT64
 from semel.kernel.ir import Value, const, fma, op, select
-from semel.lower.math.common import (
+from semel.kernel.math.common import (
     absolute,
     at_most,
     clamp,
@@ -22,7 +22,7 @@ from semel.lower.math.common import (
     sign_bits,
     with_sign_bits,
 )
-from semel.lower.math.exponential import coarse_exp2, exp
+from semel.kernel.math.exponential import coarse_exp2, exp
 
 #: float32: erf(x) = x * p(x*x) on |x| < _ERF_BORDER, log2(erfc(a)) = p(a) on a >= _ERF_BORDER.
 _ERF_NEAR_32 = (1.1283791065216064, -0.3761252462863922, 0.11282140761613846,

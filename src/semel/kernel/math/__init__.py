@@ -27,8 +27,8 @@ from semel.kernel.ir import (
     walk_values,
     with_args,
 )
+from semel.kernel.math import error, exponential, logarithm, power, remainder, trigonometric
 from semel.kernel.rewrite import map_statements
-from semel.lower.math import error, exponential, logarithm, power, remainder, trigonometric
 
 
 @dataclass(frozen=True, slots=True)

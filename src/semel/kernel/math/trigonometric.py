@@ -7,7 +7,7 @@ float32 reduces in float64: the product of x with 2/pi, in two parts, is exact e
 matter, so another two-part constant takes the place of 2/pi: all of float32 is covered
 without integer multiplication or a table in memory. float64 subtracts n * pi/2 in three
 parts, which is exact enough up to 2**50 (1e15); beyond, it multiplies the mantissa by the
-bits of 2/pi that matter (`semel.lower.math.payne_hanek`).
+bits of 2/pi that matter (`semel.kernel.math.payne_hanek`).
 
 The inverses reduce with symmetries to one odd polynomial on [0, 1/2] (asin) or [0, 1]
 (atan). Coefficients are minimax fits made for this file.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from semel.ir.types import FLOAT32, FLOAT64, INT32, INT64
 from semel.kernel.ir import Value, bitcast, cast, const, fma, op, select
-from semel.lower.math.common import (
+from semel.kernel.math.common import (
     FORMATS,
     Format,
     absolute,
@@ -28,8 +28,8 @@ from semel.lower.math.common import (
     sign_bits,
     with_sign_bits,
 )
-from semel.lower.math.payne_hanek import reduce_huge
-from semel.lower.math.pi import HALF_PI, half_pi_parts, two_over_pi_mod_4
+from semel.kernel.math.payne_hanek import reduce_huge
+from semel.kernel.math.pi import HALF_PI, half_pi_parts, two_over_pi_mod_4
 
 #: sin(r) = r + r**3 * p(r*r) and cos(r) = 1 - r*r/2 + r**4 * p(r*r) on |r| <= pi/4
 #: (float32: 0.985, as n is found from the larger part of 2/pi alone).
