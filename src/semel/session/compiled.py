@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -22,11 +23,13 @@ from semel.ir.fields import take, take_int
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
+from semel.plan.report.extent import ExtentReport
 from semel.plan.snapshot import Snapshot
 from semel.plan.states import PlanStates
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
 from semel.runtime.casting import check_casting
+from semel.session.extent import ActiveExtent, read_extent, set_extent
 from semel.session.handles import HandleInfo, Handles
 from semel.session.outputs import Outputs
 from semel.session.pipeline import Pipeline, RunTicket
@@ -384,6 +387,38 @@ class CompiledGraph:
         return InputError(
             "handle", f"must be of a state ({states}) or an input ({inputs}), got {name!r}."
         )
+
+    # ------------------------------------------------------------ extents
+
+    def set_active_extent(self, extent: ActiveExtent | None) -> None:
+        """Let runs process the first `actual` of `upper` rows, exactly; with None all of them.
+
+        It stays until told otherwise. Arrays have `upper` rows; those from `actual` on are not
+        read, and those of outputs stay as they were. For graphs compiled with an `extent`.
+        """
+        self._settle()
+        with self._lock:
+            set_extent(self.plan, extent)
+
+    @property
+    def extent(self) -> ActiveExtent | None:
+        """The active extent; None if runs process everything."""
+        return read_extent(self.plan)
+
+    @contextmanager
+    def active_extent(self, actual: int | None) -> Iterator[None]:
+        """Inside, runs process so many rows; then as many as before, whatever happened."""
+        before = self.extent
+        upper = max((v.max or 0 for v in self.plan.program.extents.values()), default=0)
+        self.set_active_extent(None if actual is None else (actual, upper))
+        try:
+            yield
+        finally:
+            self.set_active_extent(before)
+
+    def extent_report(self) -> ExtentReport:
+        """How much of the work of a full run is done at the active extent."""
+        return self.plan.extent_report()
 
     # ------------------------------------------------------------ params
 

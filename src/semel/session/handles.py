@@ -137,6 +137,12 @@ class Handles:
         wanted, found = self._plan.inputs[name].type, self._plan.outputs[output].type
         if wanted != found:
             raise InputError(where, f"output '{output}' must be {wanted}, as it is, got {found}.")
+        if any(io.name == output and io.part for io in self._plan.program.outputs):
+            raise InputError(
+                where,
+                f"output '{output}' must be written whole by each run, with an extent it is not.",
+                hint="Declare a state, or compile without the extent.",
+            )
 
     # ------------------------------------------------------------ runs
 

@@ -28,6 +28,7 @@ class Session:
         graph: Graph,
         *,
         dims: Dims | None = None,
+        extent: str | bool | None = None,
         casting: str = "exact",
         sticky: bool = False,
         depth: int = 4,
@@ -35,7 +36,9 @@ class Session:
     ) -> CompiledGraph:
         """Compile a graph once; what comes back runs as often as you like.
 
-        `dims` are bounds of the variables that strings in shapes stand for. With
+        `dims` are bounds of the variables that strings in shapes stand for. `extent` names one
+        of them, or is True if there is one only: inputs and outputs with that dim then have its
+        largest size, and `set_active_extent` says how many rows runs process. With
         `casting="same_kind"`, arrays of another dtype of the same kind are converted. With
         `sticky`, an input that a run is not given is what it was in the run before. `depth` is
         how many asynchronous runs may be under way. The other options are those of
@@ -44,5 +47,5 @@ class Session:
         if not isinstance(graph, Graph):
             raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
         chosen = Options(casting=casting, sticky=sticky, depth=depth)
-        plan = graph.prepare(dims=dims, device=self.device, **options)
+        plan = graph.prepare(dims=dims, extent=extent, device=self.device, **options)
         return CompiledGraph(plan, chosen)
