@@ -73,9 +73,15 @@ def put(record: list[Any], number: int, place: int, value: Any) -> None:
         (states(lambda s: put(s, 1, IS_APPEND, True)), "appended behind a cursor, it has none"),
         (states(lambda s: s.pop()), "must be that of a state"),
         (states(lambda s: s[0].pop()), "must find a list of 8"),
-        (states(lambda s: put(s, 0, ROWS, [0, "s", "", 0])), "must be those of sequences that are"),
-        (states(lambda s: put(s, 0, ROWS, [1, "none", "", 0])), "must be those of sequences that"),
-        (states(lambda s: put(s, 0, ROWS, [1, "s"])), "must find a list of 4"),
+        (
+            states(lambda s: put(s, 0, ROWS, [0, "s", 1, "", "", 0])),
+            "must be those of sequences that are",
+        ),
+        (
+            states(lambda s: put(s, 0, ROWS, [1, "none", 1, "", "", 0])),
+            "must be those of sequences that",
+        ),
+        (states(lambda s: put(s, 0, ROWS, [1, "s"])), "must find a list of 6"),
         (variables(lambda v, r: put([v], 0, 1, None)), "must have a first value"),
         (variables(lambda v, r: put([v], 0, 1, 99)), "must be within bounds, got 99"),
         (variables(lambda v, r: put([v], 0, 3, [9999])), "dim must lie in"),

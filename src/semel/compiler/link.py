@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -35,7 +35,7 @@ from semel.lower.lowered import (
     regions_around,
 )
 from semel.lower.states import state_homes
-from semel.ops.attrs import step_name
+from semel.ops.attrs import UpdateRowsAttrs, step_name
 from semel.ops.state import fills_frame, has_places, written_shape
 from semel.ops.stored import reads_params
 from semel.plan.params import without_spare_data
@@ -116,7 +116,7 @@ def link_program(
         stage_seconds=dict(seconds),
         compile_count=1,
         device=device,
-        states=_states(asked, schedule, number),
+        states=_states(asked, schedule, number, known),
         params=placed.params,
         recipes=placed.recipes,
     )
@@ -224,7 +224,7 @@ def _with_next(variable: PlanVariable, known: Names) -> PlanVariable:
 
 
 def _states(
-    asked: Graph, schedule: Schedule, number: Mapping[Argument, int]
+    asked: Graph, schedule: Schedule, number: Mapping[Argument, int], known: Names
 ) -> tuple[ProgramState, ...]:
     """All states of the graph, updated or not, in the order in which they were declared."""
     rules = {rule.name: rule for rule in schedule.states}
@@ -249,10 +249,15 @@ def _states(
                 None if cursor is None else cursor.name,
                 is_behind or len(placed) == len(updates),
                 rule.why.sentence,
-                StateRows(*astuple(placed[0])) if placed else None,
+                _rows(placed[0], known) if placed else None,
             )
         )
     return tuple(found)
+
+
+def _rows(attrs: UpdateRowsAttrs, known: Names) -> StateRows:
+    grows = substitute(attrs.grows, known)
+    return StateRows(attrs.axis, attrs.lengths, grows, attrs.counts, attrs.table, attrs.block_rows)
 
 
 def find_cursor(

@@ -19,6 +19,7 @@ import numpy as np
 
 from semel.errors import GraphError, InputError
 from semel.graph.extent import find_extent, with_extent
+from semel.graph.pages import Pages
 from semel.graph.random import first_counter, run_key
 from semel.graph.sequences import Sequences
 from semel.graph.state import Cursor, State
@@ -145,6 +146,40 @@ class Graph:
             made = Sequences(lengths, most, counts)
         except GraphError:
             del self.states[name]
+            raise
+        self._sequences[name] = made
+        return made
+
+    def paged(
+        self,
+        name: str,
+        blocks: int,
+        block_rows: int,
+        *,
+        sequences: int,
+        max_blocks: int | None = None,
+        counts: Tensor | None = None,
+    ) -> Pages:
+        """Sequences in a pool of blocks, handed out as they grow and given back when they are cut.
+
+        A sequence has at most `max_blocks`, all if nothing is said. `counts`, an input, says of
+        each how many of the last rows of a run are new; without it all are.
+        """
+        given = {"blocks": blocks, "block_rows": block_rows, "sequences": sequences}
+        given["max_blocks"] = blocks if max_blocks is None else max_blocks
+        sizes = {what: take_int("paged", what, value) for what, value in given.items()}
+        for what, value in sizes.items():
+            if value < 1:
+                raise GraphError("paged", f"{what} of '{name}' must be at least 1, got {value}.")
+        self._check_free(f"{name} table", "state")
+        count = sizes["sequences"]
+        lengths = self.state(name, (count,), "int64", exchanged=True)
+        nothing = np.full((count, sizes["max_blocks"]), -1, np.int32)
+        table = self.state(f"{name} table", nothing.shape, "int32", init=nothing)
+        try:
+            made = Pages(self, lengths, table, blocks, block_rows, counts)
+        except GraphError:
+            del self.states[name], self.states[table.name]
             raise
         self._sequences[name] = made
         return made

@@ -74,12 +74,14 @@ class Sequences:
         first = dim_value(rows) - self._counts.reshape(self.count, 1)
         return choose(number >= first, place, -1)
 
-    def attrs(self, axis: int) -> UpdateRowsAttrs:
-        """What is said of rows that are appended along an axis."""
-        return UpdateRowsAttrs(axis, self.name)
-
     def check_fits(self, state: State, axis: int) -> None:
         """Refuse a state that has no room for these sequences."""
+        if type(self) is not Sequences:
+            raise GraphError(
+                f"state '{state.name}'",
+                f"is not one of the pools of '{self.name}'.",
+                hint="pages.pool(name, row_shape) makes one.",
+            )
         if axis < 1 or state.room(0) != self.count or state.room(axis) != self.capacity:
             raise GraphError(
                 f"state '{state.name}'",
@@ -89,8 +91,12 @@ class Sequences:
 
     def update(self, old: Node, rows: Tensor, axis: int) -> Node:
         """The next value of a state that these rows are appended to."""
-        inputs = (old, rows.node, self.places(rows.shape[axis]).node)
-        return make_node("update_rows", inputs, self.attrs(axis), origin=user_origin())
+        count = rows.shape[axis]
+        return self._placed(old, rows, self.places(count), UpdateRowsAttrs(axis, self.name, count))
+
+    def _placed(self, old: Node, rows: Tensor, places: Tensor, attrs: UpdateRowsAttrs) -> Node:
+        inputs = (old, rows.node, places.node)
+        return make_node("update_rows", inputs, attrs, origin=user_origin())
 
     def _grown(self, rows: Dim) -> Tensor:
         """The lengths after this run, checked; what all states of the sequences have in common."""

@@ -139,17 +139,27 @@ class State(Tensor):
 
     def _append_to(self, given: Sequences, new: Tensor, axis: int, cursor: Cursor | None) -> Tensor:
         sequences = check_sequences(given, f"state '{self.name}'")
-        if cursor is not None or self.cursor is not None or self._latest is not self._node:
+        if cursor is not None or self.cursor is not None:
             raise GraphError(
-                f"state '{self.name}'",
-                "rows of sequences are appended once in a run, without a cursor.",
+                f"state '{self.name}'", "rows of sequences are appended without a cursor."
             )
-        self._check_outside_of_bodies()
         self._graph.check_owns(sequences)
         sequences.check_fits(self, axis)
-        # New rows may be those of the state itself, which are read before any is stored.
-        self._latest = sequences.update(self._latest, new, axis)
+        self.check_untouched()
+        self.take_update(sequences.update(self._latest, new, axis))
         return wrap(self._latest)
+
+    def check_untouched(self) -> None:
+        """Refuse a second update where there can be one."""
+        self._check_outside_of_bodies()
+        if self._latest is not self._node:
+            raise GraphError(
+                f"state '{self.name}'", "rows of sequences are appended once in a run."
+            )
+
+    def take_update(self, update: Node) -> None:
+        """Become this."""
+        self._latest = update
 
     def valid(self) -> Tensor:
         """The rows that were valid before this run; nothing if none were ever appended."""

@@ -21,6 +21,8 @@ ABI_VERSION = 1
 
 #: What a check is about that a state is too small for: the number of rows of a sequence.
 ROOM = "rows of a sequence"
+#: And that a sequence has no block for: the number of the block.
+BLOCK = "block of a sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class CheckInfo:
     """What a failed check means: the op, what the value is, and the size it indexes.
 
     An "index" may count from the end, as in Python: [-size, size) is legal. Anything else
-    must lie in [0, size). A ROOM is how much of a state is taken. Of an `unsigned` value the
+    must lie in [0, size). A ROOM or a BLOCK is of a state. Of an `unsigned` value the
     reported word has no sign. `origin` is the source line of one caller: kernels that differ in it
     alone are equal.
     """
@@ -43,6 +45,12 @@ class CheckInfo:
         self, size: int, word: int, origin: str, when: str = "", **fields: Any
     ) -> UserError:
         """The error for a value that was found, with the size as it is now."""
+        if self.what == BLOCK:
+            return StateError(
+                self.op,
+                f"a sequence has no block for a new row{when}.",
+                hint="plan.states.sequences(name).reserve(rows) hands blocks out.",
+            )
         if self.what == ROOM:
             return StateError(
                 self.op,

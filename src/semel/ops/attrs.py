@@ -95,12 +95,15 @@ class UpdateAttrs:
 class UpdateRowsAttrs:
     """Rows of a state along `axis`, each at a place of its own, behind those that are valid.
 
-    How many are is what the state `lengths` says of each sequence. If rows are found through a
-    table of blocks, that is the state `table`, and a block has `block_rows`.
+    How many are is what the state `lengths` says of each sequence, which grows by `grows` rows or,
+    if the input `counts` is told, by as many as that says. If rows are found through a table of
+    blocks, that is the state `table`, and a block has `block_rows`.
     """
 
     axis: int
     lengths: str
+    grows: Dim
+    counts: str = ""
     table: str = ""
     block_rows: int = 0
 

@@ -90,6 +90,8 @@ class Bindings:
         self.outputs: dict[str, Binding] = {}
         self._has_outputs = False
         self._checked_version = -1
+        #: A weak reference to what the engine does before a run, if there is anything to do.
+        self.prepare: Callable[[], Callable[[], None] | None] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._bound)
@@ -167,8 +169,10 @@ class Bindings:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a run has nothing to copy and no shape to look at."""
-        return all(b.is_direct and not b.is_output for b in self._bound.values())
+        """Whether a run has nothing to copy, no shape to look at and nothing to prepare."""
+        return self.prepare is None and all(
+            b.is_direct and not b.is_output for b in self._bound.values()
+        )
 
     # ------------------------------------------------------------ swapping
 
@@ -267,13 +271,16 @@ class Bindings:
         return code
 
     def before_run(self) -> None:
-        """Check the shapes of bound outputs, and copy staged inputs in."""
+        """Check the shapes of bound outputs, copy staged inputs in, prepare what is to prepare."""
         if self._checked_version != self._state.version:
             self._check_outputs(self._state.pending_values())
             self._checked_version = self._state.version
         for binding in self._bound.values():
             if not binding.is_output and not binding.is_direct:
                 self._buffers[binding.io.index].put(binding.array)
+        prepare = None if self.prepare is None else self.prepare()
+        if prepare is not None:
+            prepare()
 
     def after_run(self) -> None:
         """Copy staged outputs out."""

@@ -29,6 +29,7 @@ from semel.plan.kept import spoil_states
 from semel.plan.lanes import is_laned
 from semel.plan.limits import TimeLimit
 from semel.plan.link import LinkedRows, link_rows
+from semel.plan.pages import pages_of
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.plan_state import PlanState
 from semel.plan.program import WEIGHTS, PlanIO, Program
@@ -75,6 +76,8 @@ class Engine:
         self._note_params()
         adopt_buffers(parts, self.state, self.writers)
         self.bindings = Bindings(parts.buffers, parts.written, self.state, parts.late)
+        if any(state.rows and state.rows.table for state in parts.states):
+            self.bindings.prepare = weakref.WeakMethod(self._hand_out_blocks)
         self._is_poisoned = "poison" in settings().debug
         self.set_enter()
         _engines.add(self)
@@ -164,6 +167,11 @@ class Engine:
         self.run(self.executable.bind)
         if could_read and not self.state.run.is_valid:
             self.state.note_void("variables changed")
+
+    def _hand_out_blocks(self) -> None:
+        """Let sequences have blocks for the rows that the run is about to append."""
+        for pages in pages_of(self):
+            pages.reserve_for_run()
 
     def run_logged(self) -> LoggedRun:
         """One run with an entry that takes times; what happened in it."""

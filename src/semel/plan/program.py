@@ -74,11 +74,14 @@ class PlanIO:
 class StateRows:
     """Rows of several sequences along `axis` of a state; `lengths` is the state that counts them.
 
-    Those of a pool of blocks are found through the state `table`, in blocks of `block_rows`.
+    Each grows by `grows` rows in a run or, if `counts` is the name of an input, by as many as that
+    says. Those of a pool of blocks are found through the state `table`, in blocks of `block_rows`.
     """
 
     axis: int
     lengths: str
+    grows: Dim
+    counts: str = ""
     table: str = ""
     block_rows: int = 0
 
@@ -340,9 +343,13 @@ def _check_states(program: Program) -> None:
     if len({state.name for state in program.states}) != len(program.states):
         raise PlanError("program", "each state needs a name of its own.")
     types = {state.name: program.values[state.index].type for state in program.states}
+    inputs = {io.name for io in program.inputs}
     for state in program.states:
         if state.rows is not None:
-            _check_rows(f"state '{state.name}'", state.rows, types[state.name].shape, types)
+            where = f"state '{state.name}'"
+            _check_rows(where, state.rows, types[state.name].shape, types)
+            if state.rows.counts and state.rows.counts not in inputs:
+                raise PlanError(where, f"has no input '{state.rows.counts}' that counts its rows.")
     for i, value in enumerate(program.values):
         if value.place == "state" and i not in seen:
             raise PlanError(value.name, "a value that is kept must be that of a state.")

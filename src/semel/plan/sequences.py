@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import StateError
 from semel.ir.fields import take_int
-from semel.plan.kept import current_buffer, whole_of
+from semel.plan.kept import current_buffer, shape_of, whole_of
 from semel.plan.program import ProgramState
 from semel.runtime.buffer import Array
 from semel.runtime.hold import Hold, alone
@@ -42,14 +42,14 @@ class PlanSequences:
         return f"PlanSequences({self.name!r}, {self.lengths.tolist()}, capacity={self.capacity})"
 
     def __len__(self) -> int:
-        return int(whole_of(self._engine, self._state).size)
+        return self._shape(self._state)[0]
 
     @property
     def capacity(self) -> int:
         """How long a sequence may be."""
         first = next(iter(self._members.values()))
         assert first.rows is not None
-        return int(whole_of(self._engine, first).shape[first.rows.axis])
+        return self._shape(first)[first.rows.axis]
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -72,6 +72,9 @@ class PlanSequences:
     @alone
     def truncate(self, sequence: int, rows: int) -> None:
         """Let only the first rows of a sequence be valid."""
+        self._truncate(sequence, rows)
+
+    def _truncate(self, sequence: int, rows: int) -> None:
         self._engine.state.check_alive()
         number, lengths = self._number("truncate", sequence), self._lengths()
         count = take_int("truncate", "rows", rows)
@@ -92,6 +95,9 @@ class PlanSequences:
         self._set_lengths(lengths)
 
     # ------------------------------------------------------------ inside
+
+    def _shape(self, state: ProgramState) -> tuple[int, ...]:
+        return shape_of(self._engine.parts.buffers[state.index].type)
 
     def _lengths(self) -> Array:
         return whole_of(self._engine, self._state).copy()
@@ -130,14 +136,3 @@ def lengths_of(state: ProgramState, states: Sequence[ProgramState]) -> str | Non
         if other.rows is not None and state.name in (other.rows.lengths, other.rows.table):
             return other.rows.lengths
     return None
-
-
-def check_lengths(engine: Engine, state: ProgramState, array: Array) -> None:
-    """Refuse lengths that sequences cannot have."""
-    if any(s.rows and s.rows.lengths == state.name for s in engine.parts.states):
-        most = PlanSequences(engine, state.name).capacity
-        if array.size and (array.min() < 0 or array.max() > most):
-            raise StateError(
-                f"state '{state.name}'",
-                f"lengths must lie in [0, {most}], got {array.min()} to {array.max()}.",
-            )

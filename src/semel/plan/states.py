@@ -29,9 +29,10 @@ from semel.plan.kept import (
     whole_of,
 )
 from semel.plan.moves import Move
+from semel.plan.pages import check_lengths, find_sequences
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
-from semel.plan.sequences import PlanSequences, check_lengths, lengths_of
+from semel.plan.sequences import lengths_of
 from semel.plan.snapshot import Snapshot, StateKind, hash_kinds
 from semel.runtime.buffer import Array, as_array
 from semel.runtime.hold import Hold, alone
@@ -136,9 +137,9 @@ class PlanStates(Mapping[str, StateInfo]):
         memory = store.states
         return StateMemory(memory.size_bytes, memory.own_bytes, memory.shared_bytes)
 
-    def sequences(self, name: str) -> PlanSequences:
-        """The sequences of that name: their lengths, and what they hold."""
-        return PlanSequences(self._engine, name)
+    def sequences(self, name: str) -> Any:
+        """The sequences of that name, a PlanSequences or, in blocks, PlanPages."""
+        return find_sequences(self._engine, name)
 
     # ------------------------------------------------------------ contents
 

@@ -225,7 +225,7 @@ def read_program(
         },
         run_order=None if order is None else _ints(order),
         alias_ids=_ints(record.get("alias_ids", [])),
-        states=tuple(_read_state(entry) for entry in as_list(record.get("states", []))),
+        states=tuple(_read_state(entry, dim) for entry in as_list(record.get("states", []))),
         params=tuple(_read_param(e, dim, weights) for e in as_list(record.get("params", []))),
         recipes=tuple(
             _read_recipe(e, dim, formulas, weights) for e in as_list(record.get("recipes", []))
@@ -353,7 +353,7 @@ def _read_note(entry: Any) -> NodeNote:
     return NodeNote(as_text(node), as_text(became), _ints(ops), as_text(origin))
 
 
-def _read_state(entry: Any) -> ProgramState:
+def _read_state(entry: Any, dim: DimReader) -> ProgramState:
     name, index, other, axis, cursor, is_append, why, rows = as_list(entry, 8)
     return ProgramState(
         as_text(name),
@@ -363,13 +363,14 @@ def _read_state(entry: Any) -> ProgramState:
         None if cursor is None else as_text(cursor),
         is_append is True,
         as_text(why),
-        None if rows is None else _read_rows(rows),
+        None if rows is None else _read_rows(rows, dim),
     )
 
 
-def _read_rows(entry: Any) -> StateRows:
-    axis, lengths, table, block_rows = as_list(entry, 4)
-    return StateRows(as_int(axis), as_text(lengths), as_text(table), as_int(block_rows))
+def _read_rows(entry: Any, dim: DimReader) -> StateRows:
+    axis, lengths, grows, counts, table, block_rows = as_list(entry, 6)
+    names = as_text(counts), as_text(table)
+    return StateRows(as_int(axis), as_text(lengths), dim(grows), *names, as_int(block_rows))
 
 
 def _read_variable(entry: Any, dim: DimReader) -> PlanVariable:

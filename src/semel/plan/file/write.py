@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -35,7 +35,7 @@ from semel.ir.types import TensorType, as_dtype
 from semel.plan.file.format import FORMAT, MAGIC, PAGE_BYTES, place_constants
 from semel.plan.file.whole import FileKind, write_file, write_parts
 from semel.plan.parts import PlanParts
-from semel.plan.program import PlanIO, Program
+from semel.plan.program import PlanIO, Program, ProgramState
 from semel.plan.rows import GRAPH, PreparedCustomFunction
 from semel.plan.weights import Source as WeightSource
 from semel.plan.weights import Weight
@@ -336,7 +336,7 @@ def _encode_program(
     if program.nodes:
         record["nodes"] = [[n.node, n.became, list(n.ops), n.origin] for n in program.nodes]
     if program.states:
-        record["states"] = [list(astuple(state)) for state in program.states]
+        record["states"] = [_encode_state(state, dim) for state in program.states]
     if program.params:
         record |= _encode_params(program, to, dim, offsets)
     if program.after:
@@ -390,6 +390,14 @@ def _encode_params(
             for recipe in program.recipes
         ],
     }
+
+
+def _encode_state(state: ProgramState, dim: DimWriter) -> list[Any]:
+    *plain, rows = (getattr(state, field.name) for field in fields(state))
+    if rows is None:
+        return [*plain, None]
+    entry = [rows.axis, rows.lengths, dim(rows.grows), rows.counts, rows.table, rows.block_rows]
+    return [*plain, entry]
 
 
 def _encode_io(io: PlanIO, dim: DimWriter, offsets: Mapping[Weight, int]) -> list[Any]:
