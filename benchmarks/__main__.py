@@ -19,6 +19,7 @@ from benchmarks.plan import measure_plan, plan_lines
 from benchmarks.prepare import measure_prepare, prepare_lines
 from benchmarks.report import align, document, limits_line, table
 from benchmarks.rows import ROWS
+from benchmarks.session import measure_session
 from benchmarks.startup import measure_startup, startup_lines
 from semel.devices import check_runs_here, choose_target
 from semel.errors import UserError
@@ -32,6 +33,7 @@ _GROUPS = (
     "models",
     "decode",
     "plan",
+    "session",
     "startup",
     "prepare",
     "all",
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results += measured
         versions |= found
     plan = measure_plan() if arguments.group in ("plan", "all") else []
+    plan += measure_session() if arguments.group in ("session", "all") else []
     startup = measure_startup() if arguments.group in ("startup", "all") else {}
     prepare = measure_prepare() if arguments.group in ("prepare", "all") else []
     if results:

@@ -2,9 +2,9 @@
 
     lane.submit(work)  -->  Ticket: done(), result(), exception(), await
 
-The thread starts with the first work and sleeps when there is none. A ticket that has not begun is
-run by `result()` itself where it is the next one and the lane is at rest: nobody is woken for
-it. Where `depth` tickets are not over, `submit` waits until one is.
+The thread starts with the first work; without any it looks again and again for a moment, and then
+sleeps. A ticket that has not begun is run by `result()` itself where it is the next one and the
+lane is at rest. Where `depth` tickets are not over, `submit` does the next one, or waits for it.
 
 A fork finds every queue at rest, since their locks are `make_lock`s. What a lane had not done
 by then is the parent's: in the child those tickets fail, and new work gets a new thread. At the end
@@ -36,6 +36,10 @@ T = TypeVar("T")
 
 #: How long the end of the interpreter waits for work that is under way.
 _PATIENCE_S = 0.5
+#: How long a thread without work looks for some by itself, and how often. To wake one that sleeps
+#: costs some 30 us, most of which the one who wakes it pays: both then want the interpreter.
+_AWAKE_S = 2e-3
+_NAP_S = 50e-6
 
 
 class Ticket(Generic[T]):
@@ -70,9 +74,9 @@ class Ticket(Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the work raised, or None; waits like `result`."""
+        if not self._is_done and timeout is None:
+            self._queue.run_here(self)
         if not self._is_done:
-            if timeout is None:
-                self._queue.run_here(self)
             self._queue.wait(self, timeout)
         return self._error
 
@@ -189,6 +193,7 @@ class _Queue:
         self._runner = 0  # the thread that is at it
         self._is_closed = False
         self._has_thread = False
+        self._is_asleep = False
         # To be released by whoever wants the thread to look; it stays so until the thread does.
         # Not by `_changed`: closing must not wait, since it may happen in a destructor.
         self._bell = allocate_lock()
@@ -226,21 +231,38 @@ class _Queue:
         if not callable(work):
             raise PlanError(f"lane '{self.name}'", f"work must be callable, got {work!r:.60}.")
         ticket = Ticket(self, work)
+        while not self._add(ticket):
+            self._help()
+        return ticket
+
+    def _add(self, ticket: Ticket[Any]) -> bool:
+        """Put the ticket behind the others, if there is room."""
         with self.lock:
             self._check_open()
-            while self._depth is not None and self.num_pending >= self._depth:
+            if self._is_full():
                 if self._is_inside():
                     raise PlanError(
                         f"lane '{self.name}'",
                         f"is full ({self._depth} pending), and its own work cannot wait for it.",
                         hint="Give it a larger depth, or submit from another thread.",
                     )
-                self._changed.wait()
-                self._check_open()
+                return False
             self._ensure_thread()
             self._waiting.append(ticket)
-        self.ring()
-        return ticket
+        self._call()
+        return True
+
+    def _is_full(self) -> bool:
+        return self._depth is not None and self.num_pending >= self._depth
+
+    def _help(self) -> None:
+        """Do what is next on this thread, which has to wait anyway; or wait for who is at it."""
+        with self.lock:
+            upcoming = self._waiting[0] if self._waiting and self._running is None else None
+            if upcoming is None and self._is_full():
+                self._changed.wait()
+        if upcoming is not None:
+            self.run_here(upcoming)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -257,6 +279,11 @@ class _Queue:
                     f"lane '{self.name}'", f"needs a thread, and none can be had: {error}."
                 ) from error
             self._has_thread = True
+
+    def _call(self) -> None:
+        """Wake the thread if it sleeps. One that only naps looks by itself, soon."""
+        if self._is_asleep:
+            self.ring()
 
     def ring(self) -> None:
         with suppress(RuntimeError):  # it rings already
@@ -283,15 +310,28 @@ class _Queue:
             actions = ticket.end(error)
             self._changed.notify_all()
             if self._waiting or self._is_closed:
-                self.ring()
+                self._call()
         for action in actions:
             action()
 
     def rest(self) -> bool:
-        """Sleep until there may be something to do; False: there never will be."""
-        if self._is_closed and not self._waiting and self._running is None:
-            return False
-        self._bell.acquire()
+        """Nap, then sleep, until there may be something to do; False: there never will be.
+
+        Who naps need not be woken, and leaves the interpreter to whoever submits and asks at once.
+        """
+        awake_until = time.monotonic() + _AWAKE_S
+        while not (self._waiting and self._running is None):
+            if self._is_closed and self.is_idle:
+                return False
+            if time.monotonic() < awake_until:
+                time.sleep(_NAP_S)
+                continue
+            # In this order, as whoever submits does the reverse: one of both sees the other.
+            self._is_asleep = True
+            if not (self._waiting and self._running is None) and not self._is_closed:
+                self._bell.acquire()
+            self._is_asleep = False
+            break
         return True
 
     def run_here(self, ticket: Ticket[Any]) -> None:
@@ -354,7 +394,7 @@ class _Queue:
     def after_fork(self) -> None:
         """In the child: the thread is the parent's, and so is what it had to do."""
         why = "the process was forked before this was done: it is the parent's to do."
-        self._has_thread = False
+        self._has_thread = self._is_asleep = False
         self._bell = allocate_lock()
         self._bell.acquire()
         if self._running is not None and not self._is_inside():

@@ -80,6 +80,8 @@ class CompiledGraph:
         self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._handles = Handles(plan, plan.program.defaults)
         self._pipeline: Pipeline | None = None
+        self._slots = self._calls.slots
+        self._note_handles()
         self._known: dict[tuple[str, ...] | None, Wanted] = {None: Wanted(plan.outputs)}
         self._all = self._known[None]
 
@@ -158,9 +160,9 @@ class CompiledGraph:
         The lowest overhead. The bytes are good until the next run; inputs that have a handle or
         a default may be None.
         """
-        everything = self._all
-        if self._is_plain():
-            return self._calls.slots(inputs, everything.slots)
+        everything, pipeline = self._all, self._pipeline
+        if self._is_plain and (pipeline is None or pipeline.is_idle):
+            return self._slots(inputs, everything.slots)
         found = {n: v for n, v in by_position(self._table, inputs).items() if v is not None}
         return self._go(found, Request(everything.slots, everything))
 
@@ -198,13 +200,6 @@ class CompiledGraph:
             found = self._known[key] = Wanted(self.outputs, fetch)
         return found
 
-    def _is_plain(self) -> bool:
-        """Whether inputs go as they are to the plan, all of them and nothing else."""
-        options = self.options
-        is_strict = options.casting == "exact" and not options.sticky
-        is_idle = self._pipeline is None or self._pipeline.is_idle
-        return is_strict and is_idle and not self._handles
-
     def _go(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
         """The one way to run: what every entry point comes to, after what is pending."""
         if self._pipeline is not None:
@@ -241,9 +236,11 @@ class CompiledGraph:
     def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of all inputs that a run must be given, of their dtypes."""
         arrays = self._as_arrays(inputs)
-        missing = [name for name in self._table if name not in inputs]
-        if missing and (needed := self.plan.without_value(missing, sticky=self.options.sticky)):
-            raise missing_inputs(self._table, needed)
+        if len(arrays) < len(self._table):
+            missing = [name for name in self._table if name not in arrays]
+            needed = self.plan.without_value(missing, sticky=self.options.sticky)
+            if needed:
+                raise missing_inputs(self._table, needed)
         return arrays
 
     def _as_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -327,6 +324,7 @@ class CompiledGraph:
                 self.plan.states.write(states)
             for name, data in inputs.items():
                 self._handles.bind(name, data)
+            self._note_handles()
 
     def read_handle(self, name: str, rows: Any = None) -> Array:
         """A copy of what a state, or the handle of an input, holds now; only these rows of it."""
@@ -343,6 +341,13 @@ class CompiledGraph:
         self._settle()
         with self._lock:
             self._handles.unbind(name)
+            self._note_handles()
+
+    def _note_handles(self) -> None:
+        """Whether inputs go as they are to the plan, all of them and nothing else."""
+        options = self.options
+        is_strict = options.casting == "exact" and not options.sticky
+        self._is_plain = is_strict and not self._handles
 
     def handles(self) -> dict[str, HandleInfo]:
         """All states, and all inputs that have a value of their own."""
@@ -487,6 +492,7 @@ class CompiledGraph:
         with self._lock:
             made = CompiledGraph(self.plan.clone(), self.options)
             made._handles = self._handles.copy_to(made.plan)
+            made._note_handles()
             return made
 
     clone_box = fork = clone

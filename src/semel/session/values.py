@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from semel.errors import InputError
 from semel.ir.types import DType, as_dtype
 from semel.plan.table import Entry, Table
@@ -62,6 +64,8 @@ def missing_inputs(table: Table, names: Iterable[str]) -> InputError:
 
 def as_input(entry: Entry, value: Any, casting: str) -> Array:
     """One value as an array of an input's dtype; numbers and lists become what they must."""
+    if type(value) is np.ndarray and value.dtype == entry.dtype.numpy:
+        return value
     return cast_value(value, entry.dtype, f"input '{entry.name}'", casting)
 
 
