@@ -6,17 +6,19 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import Sketch
 from tests.plan.test_control import set_flag
 
 import semel
-from semel import ExecutionPlan, Graph, Tensor, TimelineSignal, Variable
+from semel import ExecutionPlan, Graph, Tensor, TimelineSignal, Variable, config
 from semel.errors import InputError, StaleError, StateError, TimedOutError
 from semel.plan.limits import RunLimits
 from semel.plan.readers import Copies, Reader, output_view
@@ -362,6 +364,23 @@ def test_kept_values_are_fetched_by_name() -> None:
     np.testing.assert_array_equal(plan.kept["inner"].numpy(), expected)
 
 
+def test_extents_hold_in_every_way() -> None:
+    g = Graph("rows")
+    x = g.input("x", ("n", 8))
+    g.output("soft", (x @ Tensor(np.eye(8, dtype=np.float32))).softmax(0))
+    g.output("mean", x.mean(0))
+    plan = g.prepare(dims={"n": (1, 16)}, extent="n", threads=1)
+    array = np.random.default_rng(4).standard_normal((16, 8), dtype=np.float32)
+    for rows in (16, 5, 9):
+        plan.set_extent("n", rows)
+        soft, mean = (each.copy() for each in plan(x=array))
+        plan.execute_limited(fetch=["mean"])
+        np.testing.assert_array_equal(plan.output_buffers[1].numpy(), mean)
+        np.testing.assert_allclose(mean, array[:rows].mean(0), rtol=1e-4, atol=1e-6)
+        plan.execute_limited(fetch=["soft"])
+        np.testing.assert_array_equal(plan.output_buffers[0].numpy()[:rows], soft[:rows])
+
+
 # ---------------------------------------------------------------- states
 
 
@@ -481,6 +500,36 @@ def test_subsets_of_outputs_of_random_graphs_have_the_same_bits(
 # ---------------------------------------------------------------- around it
 
 
+def test_an_interruption_leaves_a_plan_that_works_or_says_that_it_does_not() -> None:
+    x = Tensor.input("x", (8,))
+    plan = semel.prepare({"a": x + 1, "b": x @ Tensor(np.eye(8, dtype=np.float32))}, threads=1)
+    plan(x=X)
+
+    def stop() -> None:
+        raise KeyboardInterrupt("stop")
+
+    def both(chosen: ExecutionPlan) -> None:
+        chosen.execute_limited(fetch=["b"])
+        chosen.execute_limited(fetch=["a"], timeout=100)
+        chosen.execute()
+
+    places = find_places(lambda: both(plan.clone()))
+    usable = 0
+    for place in places[:: max(len(places) // 25, 1)]:
+        other = plan.clone()
+        with suppress(KeyboardInterrupt):
+            interrupt(lambda: both(other), place, stop)  # noqa: B023 - done before the next
+        try:
+            other.execute_limited(fetch=["a"])
+            np.testing.assert_array_equal(other.output_buffers[0].numpy(), X + 1)
+            other.execute()
+            np.testing.assert_array_equal(other.output_buffers[1].numpy(), X)
+            usable += 1
+        except semel.ReleasedError as error:
+            assert "interrupted" in str(error)
+    assert usable > 8
+
+
 @pytest.mark.parametrize("wrong", ["output0", [1], 3, [None]])
 def test_a_fetch_is_names(wrong: Any) -> None:
     with pytest.raises(InputError, match="must be names of outputs"):
@@ -525,7 +574,8 @@ def test_the_same_fetch_again_makes_nothing() -> None:
 
 
 def test_a_plan_that_was_fetched_from_is_gone_with_its_last_reference() -> None:
-    plan = semel.prepare(chain(), threads=1)
+    with config.override(debug=frozenset()):  # an entry that fills memory holds the plan
+        plan = semel.prepare(chain(), threads=1)
     plan(x=np.ones((2, 8), np.float32))
     plan.execute_limited(fetch=["a"])
     engine = weakref.ref(plan._engine)

@@ -69,6 +69,7 @@ REFUSED: dict[str, Attempt] = {
     "execute_profiled": lambda p: p.execute_profiled(limits=False),
     "execute_with_vars": lambda p: p.execute_with_vars(n=2),
     "execute_with_vars_profiled": lambda p: p.execute_with_vars_profiled(n=2),
+    "extent_report": lambda p: p.extent_report(),
     "num_barriers": lambda p: p.num_barriers,
     "release_all_buffers": lambda p: p.release_all_buffers(),
     "release_intermediate_buffers": lambda p: p.release_intermediate_buffers(),
@@ -76,6 +77,7 @@ REFUSED: dict[str, Attempt] = {
     "resume": lambda p: p.resume({"n": 2}, {}),
     "rows_for": lambda p: p.rows_for(["output0"]),
     "run_between": lambda p: p.run_between({}, lambda name, shape: B, lambda i, array: None),
+    "set_extent": lambda p: p.set_extent("n", 2),
     "set_param": lambda p: p.set_param("w", B),
     "set_params": lambda p: p.set_params({"w": B}),
     "set_param_typed": lambda p: p.set_param_typed("w", B.tobytes(), "float32"),
@@ -95,6 +97,7 @@ READ: dict[str, Attempt] = {
     "buffers": lambda p: p.buffers,
     "device": lambda p: p.device,
     "explain": lambda p: p.explain(),
+    "extents": lambda p: p.extents,
     "inputs": lambda p: p.inputs,
     "kept": lambda p: p.kept,
     "kernels": lambda p: p.kernels,
@@ -147,7 +150,7 @@ BUFFER_READ = {
     ),
 }
 #: Ways to make a buffer, and the package's own.
-BUFFER_INSIDE = {"array", "empty", "keep", "move", "peek", "put", "set_whole", "window"}
+BUFFER_INSIDE = {"array", "empty", "keep", "move", "peek", "put", "put_part", "set_whole", "window"}
 
 
 def _members(kind: type) -> set[str]:

@@ -232,6 +232,8 @@ class Engine:
             memory.fill(0xFF)
         for io in self.parts.output_io if self.store else ():
             buffer = self.parts.buffers[io.index]
+            if io.index in self.state.unwritten:
+                continue
             if not io.part:
                 buffer.memory.fill(0xFF, buffer.offset, buffer.offset + buffer.capacity_bytes)
             else:  # the rest is what earlier runs have left, and stays
