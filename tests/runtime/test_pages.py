@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -14,6 +15,7 @@ from tests.forks import in_child
 
 from semel.runtime import pages
 from semel.runtime.allocator import HostMemory, allocate
+from semel.runtime.libc import map_over
 from semel.runtime.pages import BLOCK_BYTES, PAGE_BYTES, Layer
 
 MIB = 1 << 20
@@ -144,6 +146,46 @@ def test_a_fork_of_the_process_is_apart_from_both(is_told: None) -> None:
     in_child(write)
     for memory in (first, second):
         np.testing.assert_array_equal(memory.view(0, MIB), expected)
+
+
+class Interrupted:
+    """`map_over` that raises at its n-th call, before or after it has mapped."""
+
+    def __init__(self, error: type[BaseException], number: int, is_after: bool) -> None:
+        self.error, self.left, self.is_after = error, number, is_after
+
+    def __call__(self, *where: int) -> None:
+        self.left -= 1
+        if self.left < 0 and not self.is_after:
+            raise self.error
+        map_over(*where)
+        if self.left < 0:
+            raise self.error
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("number", range(0, 12, 2))
+def test_an_interruption_loses_nothing(
+    number: int, error: type[BaseException], is_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal before or after any mapping, or a system that refuses it: contents stay."""
+    rng = random.Random(number)
+    size = 9 * BLOCK_BYTES
+    memory, model = allocate(size, mapped=True), np.zeros(size, np.uint8)
+    family = [memory]
+    for _ in range(3):  # layers, changes and zeros side by side
+        for block in range(0, size, BLOCK_BYTES):
+            value = rng.choice([None, None, 0, 7, 9])
+            if value is not None:
+                memory.view(block, BLOCK_BYTES)[:] = model[block : block + BLOCK_BYTES] = value
+        family.append(memory.fork())
+        memory.view(2 * BLOCK_BYTES + 5, 9)[:] = model[2 * BLOCK_BYTES + 5 :][:9] = 3
+    with monkeypatch.context() as patch, contextlib.suppress(error):
+        patch.setattr(pages, "map_over", Interrupted(error, number, is_after))
+        assert np.array_equal(memory.fork().view(0, size), model)
+    for one in (memory, memory.fork(), memory):
+        assert np.array_equal(one.view(0, size), model)
 
 
 def test_threads_fork_one_family_at_a_time_each_its_own() -> None:
