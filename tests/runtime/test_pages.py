@@ -276,12 +276,25 @@ def test_nobody_can_write_to_a_layer() -> None:
 
 
 def test_a_process_keeps_mappings_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = pages._mappings._count
+    before = pages._mappings.now
     monkeypatch.setattr(pages, "_most_mappings", lambda: before + 9)
     memory = filled(MIB)  # two mappings: what is shared, and the rest
     forks = [memory.fork() for _ in range(4)]
     assert [fork.shared_bytes for fork in forks] == [MIB, MIB, 0, 0]
     assert all(np.array_equal(fork.view(0, MIB), memory.view(0, MIB)) for fork in forks)
-    assert pages._mappings._count == before + 6
+    assert pages._mappings.now == before + 6
     forks.clear()
-    assert pages._mappings._count == before + 2
+    assert pages._mappings.now == before + 2
+
+
+def test_a_process_keeps_files_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = pages._files.now
+    monkeypatch.setattr(pages, "_most_files", lambda: before + 2)
+    family = [filled(MIB) for _ in range(3)]
+    forks = [memory.fork() for memory in family]
+    assert [fork.shared_bytes for fork in forks] == [MIB, MIB, 0]
+    assert family[0].fork().shared_bytes == MIB  # which needs none
+    assert all(np.array_equal(f.view(0, MIB), family[0].view(0, MIB)) for f in forks)
+    forks.clear()
+    family.clear()
+    assert pages._files.now == before

@@ -10,9 +10,9 @@ nothing if nothing did; pages that were never written stay what they are, a rese
 
 Which pages a process has written to, the system knows (`/proc/self/pagemap`); where it does not
 say, all that is not zero counts. Layers are known by blocks of some pages, so that the number
-of mappings stays small; a process may have some 65,000, and we take at most half of them. A layer
-goes when the last side drops it: files of memory are counted by the system, across threads and
-forks of the process too.
+of mappings stays small; a process may have some 65,000, and we take at most half of them, and a
+quarter of the files that it may open. A layer goes when the last side drops it: files of memory
+are counted by the system, across threads and forks of the process too.
 
 Invariant: where `_numbers` names a layer, an unchanged page is that layer's, and where it names
 none, it is zero. So a number is set before its mapping, and an interruption leaves pages that count
@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -57,32 +58,34 @@ class Unshareable(Exception):  # noqa: N818
     """The system does not let these pages be shared: copy them."""
 
 
-class _Mappings:
-    """How many mappings all pages have together; a lock, because forks happen on any thread."""
+class _Count:
+    """How many of something all pages have together; a lock, because forks happen on any thread."""
 
     def __init__(self) -> None:
         self._lock = make_lock()  # reentrant: a garbage collection inside may drop others
-        self._count = 0
+        self.now = 0
 
     def change(self, by: int) -> None:
         """So many more, or fewer."""
         with self._lock:
-            self._count += by
-
-    def has_room(self, count: int) -> bool:
-        """Whether as many more leave enough for everybody else."""
-        return self._count + count <= _most_mappings()
+            self.now += by
 
 
-_mappings = _Mappings()
+_mappings, _files = _Count(), _Count()
 
 
 @cache
 def _most_mappings() -> int:
+    """What leaves enough for everybody else."""
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text()) // 2
     except (OSError, ValueError):
         return 32_000
+
+
+def _most_files() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 4 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class Layer:
@@ -92,7 +95,8 @@ class Layer:
 
     def __init__(self, size_bytes: int) -> None:
         self.fd = _open_memory()
-        self._token = when_freed(os.close, self.fd)
+        _files.change(1)
+        self._token = when_freed(_close, self.fd)
         os.ftruncate(self.fd, size_bytes)
 
     @property
@@ -110,6 +114,11 @@ class Layer:
         """From now on it stays as it is, whoever holds the file."""
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+
+def _close(fd: int) -> None:
+    os.close(fd)
+    _files.change(-1)
 
 
 def _open_memory() -> int:
@@ -146,8 +155,7 @@ class Pages:
             changed = self._changed_blocks() | self._joined_blocks()
             filled = self._filled_blocks(changed)
             wanted = np.where(filled, self._next, np.where(changed, _NONE, self._numbers))
-            count = _count_runs(wanted)
-            if count > _MOST_RUNS or not _mappings.has_room(2 * count):
+            if not _has_room(2 * _count_runs(wanted), bool(filled.any())):
                 raise Unshareable
             self._give_back(changed & ~filled)
             self._freeze(filled)
@@ -265,6 +273,13 @@ class Pages:
         for start, end in self._runs(blocks):
             for at in range(start, end, _PIECE_BYTES):
                 yield at, min(at + _PIECE_BYTES, end)
+
+
+def _has_room(mappings: int, is_file_wanted: bool) -> bool:
+    """Whether a fork may take so many mappings, for both sides, and a file."""
+    if mappings > 2 * _MOST_RUNS or _mappings.now + mappings > _most_mappings():
+        return False
+    return not is_file_wanted or _files.now < _most_files()
 
 
 def _count_runs(numbers: np.ndarray[Any, Any]) -> int:
