@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from semel.config import override
 from semel.devices import lacking
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import PlanError, PlanFileError, UnsupportedError
+from semel.ir.graph import Graph, attr_bodies
 from semel.ir.target import named_target
 from semel.plan.file.read import map_file, parse_file
 
@@ -116,17 +118,65 @@ def test_a_plan_does_not_hold_weights_for_other_machines(tmp_path: Path) -> None
     plan.save(tmp_path / "plan")
 
 
-def test_replaced_params_are_not_in_the_graph(tmp_path: Path) -> None:
+def test_params_that_were_replaced_are_saved_as_the_plan_has_them(tmp_path: Path) -> None:
+    weight, other = Tensor.param("w", WEIGHTS[0]), Tensor(WEIGHTS[1])
+    plan = (Tensor.input("x", (9, 512)) @ weight @ other).prepare(keep_params=True)
+    plan.set_param("w", WEIGHTS[1])
+    want = plan(x=DATA).tobytes()
+    plan.save(tmp_path / "plan", targets=HERE)
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded(x=DATA).tobytes() == want
+    loaded.set_param("w", WEIGHTS[0])
+    plan.set_param("w", WEIGHTS[0])
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes() != want
+
+
+def test_replaced_params_of_which_only_packed_data_is_held_are_refused(tmp_path: Path) -> None:
     weight = Tensor.param("w", WEIGHTS[0])
     plan = (Tensor.input("x", (9, 512)) @ weight).prepare()
     plan.save(tmp_path / "plan", targets=HERE)
     loaded = semel.load_plan(tmp_path / "plan")
     assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
     plan.set_param("w", WEIGHTS[1])
-    loaded.set_param("w", WEIGHTS[1])
+    with pytest.raises(PlanError, match="w was replaced, and only what is made of it is held"):
+        plan.save(tmp_path / "other", targets=HERE)
+    assert not (tmp_path / "other").exists()
+
+
+def test_params_that_the_plan_holds_need_no_tensor(tmp_path: Path) -> None:
+    weight = Tensor.param("w", WEIGHTS[0])
+    plan = (Tensor.input("x", (9, 512)) @ weight).prepare(keep_params=True)
+    del weight
+    gc.collect()
+    plan.save(tmp_path / "plan", targets=HERE)
+    assert semel.load_plan(tmp_path / "plan")(x=DATA).tobytes() == plan(x=DATA).tobytes()
+
+
+def test_what_is_kept_is_kept_for_every_machine(tmp_path: Path) -> None:
+    weight = Tensor(WEIGHTS[0])
+    product = Tensor.input("x", (9, 512)) @ weight
+    plan = product.relu().prepare(keep={"product": product})
+    plan.save(tmp_path / "plan", targets=ALL)
+    loaded = semel.load_plan(tmp_path / "plan")
     assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
-    with pytest.raises(PlanError, match="w was replaced"):
-        plan.save(tmp_path / "plan", targets=HERE)
+    assert list(loaded.kept) == ["product"]
+    assert loaded.kept["product"].numpy().tobytes() == plan.kept["product"].numpy().tobytes()
+
+
+def test_constants_in_the_bodies_of_loops_are_found_again(tmp_path: Path) -> None:
+    held: list[Tensor] = []
+
+    def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        held.extend(tensors())
+        return [(states[0] @ held[0]).tanh() + held[1][0]], []
+
+    (last,), _ = Tensor.loop(3, [Tensor.input("x", (9, 512))], body)
+    inside = [body for node in Graph((last.node,)).nodes for body in attr_bodies(node.attrs)]
+    assert any(node.op.name == "constant" for graph in inside for node in graph.nodes)
+    plan = last.prepare()
+    plan.save(tmp_path / "plan", targets=ALL)
+    loaded = semel.load_plan(tmp_path / "plan")
+    assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
 
 
 def test_the_log_says_which_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,27 +1,25 @@
 """What a plan was compiled from, for whoever wants it for another machine too.
 
-    Graph, options  --GraphSource-->  GraphSource  --target's name-->  Program
+    Graph, options  --GraphSource-->  GraphSource  --target's name, params-->  Program
 
 A plan holds its source as long as it lives, and must not hold weights twice: of constants and
 params the source knows where they are and does not keep them. While somebody else has them, a
-model or a mapped file, the graph can be put together again.
+model, a mapped file or the plan itself, the graph can be put together again.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from semel.errors import PlanError
-from semel.ir.form import graph_form
-from semel.ir.graph import Graph, Node, Storage, make_node, rewrite
-from semel.ops.attrs import InputAttrs
+from semel.ir.graph import Graph, Node, Storage, make_node, map_bodies, rewrite
 from semel.plan.program import Program
 
-#: Stands in front of names that no caller's input can have.
-_MARK = "\0"
 #: Where leaves have data.
 _DATA = {"constant": "storage", "param": "storage", "input": "default", "state": "init"}
 
@@ -32,62 +30,59 @@ class _Weight:
 
     op: str
     make: Callable[[Storage], Any]
-    storage: weakref.ref[Storage]
+    storage: Callable[[], Storage | None]
     label: str
 
 
 class GraphSource:
     """Compiles the graph of a plan for a target by its name, with `compile_for`.
 
-    `keep` are nodes of it that go by name.
+    `keep` are nodes of it that go by name: outputs behind the others, as long as they wait here.
     """
 
     def __init__(
-        self, graph: Graph, keep: Mapping[str, Node], compile_for: Callable[[Graph, str], Program]
+        self,
+        graph: Graph,
+        keep: Mapping[str, Node],
+        compile_for: Callable[[Graph, Mapping[str, Node], str], Program],
     ) -> None:
         self._weights: dict[Node, _Weight] = {}
-        self._graph: Graph | None = None
-        leaves = {data for node in graph.nodes if (data := _data(node)) is not None}
-        # Nodes that go by name would hold all below them; data in the body of a loop is no leaf.
-        if not keep and set(graph_form(graph).storages) == leaves:
-            self._compile_for = compile_for
-            self._graph = rewrite(graph, self._hollow)
+        self._num_kept = len(keep)
+        self._compile_for = compile_for
+        outputs, names = (*graph.outputs, *keep.values()), (*graph.names, *keep)
+        self._graph = rewrite(replace(graph, outputs=outputs, names=names), self._hollow)
 
-    def __call__(self, target: str) -> Program:
-        """The program for a target; PlanError if a weight is gone."""
-        if self._graph is None:
-            raise PlanError(
-                "save",
-                "a plan with `keep`, or with constants in the body of a loop, must be saved for "
-                "the machine it was prepared for.",
-            )
-        graph = rewrite(self._graph, self._fill) if self._weights else self._graph
-        return self._compile_for(graph, target)
+    def __call__(self, target: str, params: Mapping[str, np.ndarray[Any, Any]]) -> Program:
+        """The program for a target, with this data of params; PlanError if a weight is gone."""
+        given = {name: Storage(array) for name, array in params.items()}
+        filled = rewrite(self._graph, lambda node: self._fill(node, given))
+        first = len(filled.outputs) - self._num_kept
+        keep = dict(zip(filled.names[first:], filled.outputs[first:], strict=True))
+        graph = replace(filled, outputs=filled.outputs[:first], names=filled.names[:first])
+        return self._compile_for(graph, keep, target)
 
     def _hollow(self, node: Node) -> Node | None:
         storage = _data(node)
         if storage is None:
-            return None
+            return _with_bodies(node, self._hollow)
         kind, where = type(node.attrs), _DATA[node.op.name]
         rest = {f.name: getattr(node.attrs, f.name) for f in fields(kind) if f.name != where}
-        if where == "storage":  # nothing without its data: an input keeps its place
-            attrs: Any = InputAttrs(f"{_MARK}{len(self._weights)}", node.type)
-            hollow = make_node("input", (), attrs)
-        else:
-            hollow = make_node(node.op.name, (), kind(**rest))
+        nothing = Storage.missing(storage.array.shape, storage.array.dtype)
+        hollow = make_node(node.op.name, (), kind(**{where: nothing}, **rest))
         self._weights[hollow] = _Weight(
             node.op.name,
             lambda data: kind(**{where: data}, **rest),
-            weakref.ref(storage),
+            (lambda: storage) if storage.is_missing else weakref.ref(storage),
             rest.get("name") or f"a constant {node.type}",
         )
         return hollow
 
-    def _fill(self, node: Node) -> Node | None:
+    def _fill(self, node: Node, given: Mapping[str, Storage]) -> Node | None:
         weight = self._weights.get(node)
         if weight is None:
-            return None
-        storage = weight.storage()
+            return _with_bodies(node, lambda each: self._fill(each, given))
+        storage = given.get(weight.label) if weight.op == "param" else None
+        storage = storage or weight.storage()
         if storage is None:
             raise PlanError(
                 "save",
@@ -95,6 +90,12 @@ class GraphSource:
                 hint="Hold the tensors that the plan was made from until it is saved.",
             )
         return make_node(weight.op, (), weight.make(storage))
+
+
+def _with_bodies(node: Node, rule: Callable[[Node], Node | None]) -> Node | None:
+    """The node with bodies whose nodes the rule has changed."""
+    attrs = map_bodies(node.attrs, lambda body: rewrite(body, rule))
+    return None if attrs == node.attrs else make_node(node.op.name, node.inputs, attrs)
 
 
 def _data(node: Node) -> Storage | None:

@@ -144,6 +144,7 @@ def _compile_for(
     device: str,
     keep_params: bool,
     graph: Graph,
+    keep: Mapping[str, Node],
     target: str,
 ) -> Program:
     """The program of a plan's graph for another target, with the same options."""
@@ -151,6 +152,7 @@ def _compile_for(
         graph,
         choose_target(device, target),
         fusion=fusion,
+        keep=keep,
         device=device,
         keep_params=keep_params,
     )

@@ -778,15 +778,19 @@ class ExecutionPlan:
                 "for several machines is made from its graph.",
                 hint="Save it with `targets` where it is prepared.",
             )
-        replaced = [param.name for param in program.params if param.version]
-        if replaced:
+        gone = [param.name for param in program.params if param.version and param.raw is None]
+        if gone:
             raise PlanError(
                 "save",
-                f"the graph has other data than the plan: {', '.join(replaced)} was replaced.",
-                hint="Prepare it with the new data, or save it for this machine alone.",
+                f"data must be there to be laid out for other targets: {', '.join(gone)} was "
+                "replaced, and only what is made of it is held.",
+                hint="prepare(keep_params=True) holds it; or save for this machine alone.",
             )
+        held = {param.name: param.raw.array for param in program.params if param.raw is not None}
         compile_for, name = program.compile_for, program.name
-        programs = [replace(compile_for(target), name=name) for target in dict.fromkeys(names)]
+        programs = [
+            replace(compile_for(target, held), name=name) for target in dict.fromkeys(names)
+        ]
         device = self._engine.parts.device
         return tuple((program, device.device_code(program.target)) for program in programs)
 

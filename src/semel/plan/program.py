@@ -183,7 +183,8 @@ class Program:
     Variables without a maximum grow up to `max_capacity`, if there is one. `params` are what an
     owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
     other data has a program that differs in these, and in the weights of those values.
-    `compile_for` compiles what it was made from for another target, by its name, where known.
+    `compile_for` compiles what it was made from for another target, by its name, with other data
+    of params, by theirs, where known.
     `name` is that of the graph, for people, and `nodes` say what became of it.
     """
 
@@ -206,7 +207,7 @@ class Program:
     states: tuple[ProgramState, ...] = ()
     params: tuple[Param, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    compile_for: Callable[[str], Program] | None = None
+    compile_for: Callable[[str, Mapping[str, Any]], Program] | None = None
     name: str = ""
     nodes: tuple[NodeNote, ...] = ()
 
