@@ -31,7 +31,7 @@ opened = []
 NOT_NEEDED = (
     "llvmlite", "asyncio", "concurrent", "logging", "subprocess", "fractions", "hashlib",
     "semel.cache", "semel.codegen", "semel.compiler", "semel.devices", "semel.frontends",
-    "semel.kernel.", "semel.load", "semel.lower", "semel.models", "semel.passes",
+    "semel.kernel.", "semel.loading", "semel.lower", "semel.models", "semel.passes",
     "semel.plan", "semel.schedule", "semel.topics",
 )
 NEEDED = {"semel.kernel.values"}  # what the rules of ops are written with

@@ -158,7 +158,7 @@ from semel.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from semel.compiler.recompiles import no_recompiles
-    from semel.load import load_plan
+    from semel.loading import load_plan
     from semel.plan.builder import ExecutionPlanBuilder
     from semel.plan.plan import ExecutionPlan
     from semel.plan.report.explain import Explanation
@@ -192,6 +192,7 @@ if TYPE_CHECKING:
         slice_rows,
     )
     from semel.session.compiled import CompiledGraph
+    from semel.session.files import load
     from semel.session.outputs import Outputs
     from semel.session.protocol import ExecutableGraph
     from semel.session.session import Session
@@ -200,7 +201,7 @@ if TYPE_CHECKING:
 #: imports above say the same to type checkers.
 _LATER = {
     "no_recompiles": "semel.compiler.recompiles",
-    "load_plan": "semel.load",
+    "load_plan": "semel.loading",
     "ExecutionPlanBuilder": "semel.plan.builder",
     "ExecutionPlan": "semel.plan.plan",
     "Explanation": "semel.plan.report.explain",
@@ -227,6 +228,7 @@ _LATER = {
     "power_of_two_ladder": "semel.session.buckets",
     "slice_rows": "semel.session.buckets",
     "CompiledGraph": "semel.session.compiled",
+    "load": "semel.session.files",
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
     "Session": "semel.session.session",
@@ -345,6 +347,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "layer_norm",
     "lerp",
     "linspace",
+    "load",
     "load_plan",
     "log",
     "log10",

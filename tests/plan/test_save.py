@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import semel
-from semel import Tensor, Variable, load
+from semel import Tensor, Variable, loading
 from semel.config import override
 from semel.devices.cpu import backend
 from semel.devices.cpu.toolchain import host_target
@@ -116,7 +116,7 @@ def resigned(data: bytes, change: Callable[[Any], None] | None = None, **words: 
 
 def refused(data: bytes, message: str) -> PlanFileError:
     with pytest.raises(PlanFileError, match=message) as caught:
-        load.plan_from_bytes(data)
+        loading.plan_from_bytes(data)
     return caught.value
 
 
@@ -333,9 +333,9 @@ def test_a_flipped_bit_anywhere_is_refused(path: Path) -> None:
     for at in [*range(64), *range(64, len(data), 11), len(data) - 1]:
         data[at] ^= 1 << at % 8
         with pytest.raises(PlanFileError, match=r"^\[load_plan\]"):
-            load.plan_from_bytes(bytes(data))
+            loading.plan_from_bytes(bytes(data))
         data[at] ^= 1 << at % 8
-    assert np.array_equal(run(load.plan_from_bytes(bytes(data))), run(semel.load_plan(path)))
+    assert np.array_equal(run(loading.plan_from_bytes(bytes(data))), run(semel.load_plan(path)))
 
 
 def test_exchanged_and_zeroed_pages_of_constants_are_noticed() -> None:
@@ -460,7 +460,7 @@ def test_mutilated_headers_never_escape_the_error_family(path: Path) -> None:
     outcomes = set()
     for _ in range(300):
         try:
-            load.plan_from_bytes(resigned(data, mutilate))
+            loading.plan_from_bytes(resigned(data, mutilate))
             outcomes.add("loaded")
         except SemelError:
             outcomes.add("refused")

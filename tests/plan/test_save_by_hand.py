@@ -26,7 +26,7 @@ from tests.plan.test_custom import _plan as function_plan
 from tests.plan.test_save import _break, header_of, resigned
 
 import semel
-from semel import Tensor, Variable, load
+from semel import Tensor, Variable, loading
 from semel.errors import (
     BusyError,
     CustomFunctionError,
@@ -580,8 +580,8 @@ def test_functions_that_are_not_registered_are_named_before_anything_is_loaded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unregister_custom_function("scale")
-    monkeypatch.setattr(load, "_load_kernels", lambda file: pytest.fail("code was loaded"))
-    monkeypatch.setattr(load, "_rebuild_kernels", lambda file: pytest.fail("code was made"))
+    monkeypatch.setattr(loading, "_load_kernels", lambda file: pytest.fail("code was loaded"))
+    monkeypatch.setattr(loading, "_rebuild_kernels", lambda file: pytest.fail("code was made"))
     for options in ({}, {"recompile": True}, {"trust": False}):
         with pytest.raises(PlanFileError, match="not registered: scale") as caught:
             semel.load_plan(path, **options)
@@ -769,7 +769,7 @@ def test_a_fresh_process_loads_without_a_compiler(path: Path) -> None:
 )
 def test_records_that_make_no_plan_are_refused(path: Path, change: Callable[[Any], None]) -> None:
     with pytest.raises(SemelError, match=r"must|needs|got"):
-        load.plan_from_bytes(resigned(path.read_bytes(), change))
+        loading.plan_from_bytes(resigned(path.read_bytes(), change))
 
 
 def test_mutilated_records_never_escape_the_error_family(path: Path) -> None:
@@ -790,7 +790,7 @@ def test_mutilated_records_never_escape_the_error_family(path: Path) -> None:
     outcomes = set()
     for _ in range(400):
         try:
-            plan = load.plan_from_bytes(resigned(data, mutilate))
+            plan = loading.plan_from_bytes(resigned(data, mutilate))
             outcomes.add("loaded")
             plan.buffers[0].copyin(X)
             plan.execute_with_vars(shift=1)
@@ -808,13 +808,13 @@ def test_a_flipped_bit_anywhere_is_refused(path: Path) -> None:
     for at in [*range(64), *range(64, len(data), 97), len(data) - 1]:
         data[at] ^= 1 << at % 8
         with pytest.raises(PlanFileError, match=r"^\[load_plan\]"):
-            load.plan_from_bytes(bytes(data))
+            loading.plan_from_bytes(bytes(data))
         data[at] ^= 1 << at % 8
-    load.plan_from_bytes(bytes(data))
+    loading.plan_from_bytes(bytes(data))
 
 
 def test_a_file_without_the_memory_of_its_plan_is_refused(path: Path) -> None:
     rows = header_of(path.read_bytes())["program"]["rows"]
     assert [row["kind"] for row in rows] == ["kernel", "view", "copy", "function"]
     with pytest.raises(PlanError, match="place of a value must be known, got 'given'"):
-        load.plan_from_bytes(resigned(path.read_bytes(), _break("memory", None)))
+        loading.plan_from_bytes(resigned(path.read_bytes(), _break("memory", None)))

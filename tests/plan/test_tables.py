@@ -223,3 +223,14 @@ def test_a_graph_says_what_it_will_be() -> None:
     assert "<tr><td>0</td><td>ids</td><td>int64</td><td>[batch, seq]</td></tr>" in shown
     assert "<caption>states</caption>" not in shown
     assert repr(Graph("empty")) == "Graph(empty() -> (); 0 params; 0 states)"
+
+
+def test_signatures_that_look_equal_are() -> None:
+    one, other = prepared(), prepared()
+    other(ids=np.zeros((2, 3), np.int64), scale=1.0)
+    assert one.signature == other.signature and hash(one.signature) == hash(other.signature)
+    assert one.inputs != other.inputs  # one of them knows how large they are
+    renamed = encoder()
+    renamed.name = "decoder"
+    assert one.signature != renamed.prepare(dims={"batch": (1, 8), "seq": (1, 16)}).signature
+    assert one.signature != str(one.signature)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan
     from semel.plan.program import Program
 
-_READER = "semel.load"
+_READER = "semel.loading"
 _WRITER = "semel.plan.file.write"  # which needs programs itself
 
 

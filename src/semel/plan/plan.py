@@ -752,7 +752,13 @@ class ExecutionPlan:
 
     # ------------------------------------------------------------ saving
 
-    def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] | None = None) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        targets: Sequence[str] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the plan with its code and constants to one file for `semel.load_plan`.
 
         `targets` are names of machines, as `prepare` takes them: the file then has code for each,
@@ -763,9 +769,11 @@ class ExecutionPlan:
         Of a compiled plan, buffers and bound variables are not part of it. A plan built by
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
+
+        `about` is for who wraps a plan in something of their own: JSON that the file has beside it.
         """
         others = () if targets is None else self._programs_for(targets)
-        self.pass_source(lambda source: save_plan(source, self._device_code(), path, others))
+        self.pass_source(lambda source: save_plan(source, self._device_code(), path, others, about))
 
     def _programs_for(self, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
         """The plan's graph for each target, in order, with the device's code for it."""

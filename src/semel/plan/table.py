@@ -102,9 +102,13 @@ class Table(Mapping[str, Entry]):
         return html_table(f"{self.what}s", _HEAD, [_cells(entry) for entry in self._order])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What goes in and what comes out, in order; `str()` is one line."""
+    """What goes in and what comes out, in order; `str()` is one line.
+
+    Two are equal if they look equal: where things lie, and how large they are now, is not part of
+    it.
+    """
 
     name: str
     inputs: Table
@@ -112,6 +116,12 @@ class Signature:
 
     def __str__(self) -> str:
         return f"{self.name}({self.inputs}) -> ({self.outputs})"
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other) if isinstance(other, Signature) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     def shortened(self, most: int = 4) -> str:
         """The line with so many inputs and outputs at most."""

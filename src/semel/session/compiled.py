@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
-from semel.ir.fields import take, take_int
+from semel.ir.fields import take_int
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
@@ -28,9 +28,10 @@ from semel.plan.snapshot import Snapshot
 from semel.plan.states import PlanStates
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
-from semel.runtime.casting import check_casting
+from semel.session.capabilities import Capabilities, find_capabilities
 from semel.session.extent import ActiveExtent, read_extent, set_extent
 from semel.session.handles import HandleInfo, Handles
+from semel.session.options import Options
 from semel.session.outputs import Outputs
 from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Into, Wanted
@@ -45,21 +46,6 @@ from semel.session.values import (
 
 R = TypeVar("R")
 NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a compiled graph treats what it is given."""
-
-    casting: str = "exact"
-    sticky: bool = False
-    depth: int = 4
-
-    def __post_init__(self) -> None:
-        check_casting("compile", self.casting)
-        take("compile", "sticky", bool, self.sticky)
-        if take_int("compile", "depth", self.depth) < 1:
-            raise InputError("compile", f"depth must be at least 1, got {self.depth}.")
 
 
 class Request(NamedTuple, Generic[R]):
@@ -86,7 +72,10 @@ class CompiledGraph:
         self._all = self._known[None]
 
     def __repr__(self) -> str:
-        return f"CompiledGraph({self.signature}, {self.plan.device})"
+        return f"CompiledGraph({self.signature.shortened()}, {self.plan.device})"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
 
     # ------------------------------------------------------------ what it is
 
@@ -496,3 +485,23 @@ class CompiledGraph:
             return made
 
     clone_box = fork = clone
+
+    # ------------------------------------------------------------ saving
+
+    def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] | None = None) -> None:
+        """Write it to one file for `semel.load`: code, params as they are now, and options.
+
+        What belongs to this one is not part of it: what states hold (`snapshot()` has that),
+        handles and extents. `targets` are names of machines, as in `ExecutionPlan.save`.
+        """
+        self._settle()
+        self.plan.save(path, targets=targets, about={"options": asdict(self.options)})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is what its file would hold."""
+        self._settle()
+        return CompiledGraph, (self.plan, self.options)
+
+    def capabilities(self) -> Capabilities:
+        """What can be done with it."""
+        return find_capabilities(self.plan, self.options)

@@ -11,7 +11,8 @@ from semel.errors import GraphError
 from semel.graph.builder import Dims, Graph
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
-from semel.session.compiled import CompiledGraph, Options
+from semel.session.compiled import CompiledGraph
+from semel.session.options import Options
 
 
 class Session:

@@ -2,7 +2,8 @@
 
     prefix     64 bytes: magic, versions, sizes, checksums
     header     JSON: program, kernels, targets; of a plan built by hand its memory too;
-               the same for each further machine that there is code for (`others`)
+               the same for each further machine that there is code for (`others`);
+               what else was to be kept with the plan (`about`)
     blobs      object code of the runner and of each kernel, kernel texts, kernel forms
     constants  from a page boundary on; each starts on a cache line and has a line of slack
 

@@ -6,7 +6,7 @@
 Records come from a file, so nothing is trusted: what does not fit is an error of ours, and no plan
 is made. What a plan must be checked for anyhow (`plan.check`) is checked there; what only the
 file can get wrong (that buffers lie inside their storage, that values fit their variables) here.
-Code and kernels are `semel.load`'s.
+Code and kernels are `semel.loading`'s.
 """
 
 from __future__ import annotations
@@ -94,6 +94,11 @@ class PlanFile:
     def made_for(self) -> Target:
         """The machine that the program is for."""
         return self.target(self.header["made_for"])
+
+    @property
+    def about(self) -> Any:
+        """What was kept with the plan, if anything: JSON."""
+        return self.header.get("about")
 
     def variants(self) -> list[PlanFile]:
         """The file as each of the programs in it, which are one for several machines."""

@@ -143,15 +143,17 @@ def save_plan(
     code: DeviceCode,
     path: str | os.PathLike[str],
     instead: Sequence[tuple[Program, DeviceCode]] = (),
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a plan file beside its place and rename it into it: it appears whole or not at all.
 
-    `instead` of the one program there may be several: the same one for several machines.
+    `instead` of the one program there may be several: the same one for several machines. `about`
+    is what somebody who has more than a plan wants to find again: plain JSON.
     """
     _check_kernels(program_of(source).all_kernels)
     place = take_path("save", path)
     try:
-        write_file(place, lambda file: _write(instead or [(source, code)], file))
+        write_file(place, lambda file: _write(instead or [(source, code)], file, about))
     except OSError as error:
         message = f"{place} must be writable: {error}."
         raise PlanFileError("save", message, path=str(place)) from error
@@ -176,7 +178,11 @@ def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
         )
 
 
-def _write(variants: Sequence[tuple[Source, DeviceCode]], file: IO[bytes]) -> None:
+def _write(
+    variants: Sequence[tuple[Source, DeviceCode]],
+    file: IO[bytes],
+    about: Mapping[str, Any] | None = None,
+) -> None:
     """The file of a program, or of the same one for several machines."""
     blobs, sections = _Blobs(), _Sections()
     numbers = [sections.add(source.sections()) for source, _ in variants]
@@ -186,7 +192,7 @@ def _write(variants: Sequence[tuple[Source, DeviceCode]], file: IO[bytes]) -> No
         encode_header(source, code, blobs, {i: places[n] for i, n in own.items()})
         for (source, code), own in zip(variants, numbers, strict=True)
     ]
-    first = {**headers[0], "others": headers[1:]}
+    first = {**headers[0], "others": headers[1:], "about": about}
     text = json.dumps(first, separators=(",", ":")).encode()
     joined = b"".join(blobs.pieces)
     write_parts(file, PLAN_FILE, ABI_VERSION, text, joined, arrays, places, constants_bytes)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -90,12 +90,31 @@ def load_plan(
     constants, and with it the reading of them. Raises PlanFileError for a file that is damaged
     or does not fit here.
     """
-    threads = take_threads("load_plan", threads)
-    memory_limit = take_memory_limit("load_plan", memory_limit)
+    how = LoadOptions(recompile, trust, verify, threads, memory_limit)
+    return open_plan(path, how)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a file is loaded: see `load_plan`."""
+
+    recompile: bool = False
+    trust: bool = True
+    verify: bool = True
+    threads: int | None = None
+    memory_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        take_threads("load_plan", self.threads)
+        take_memory_limit("load_plan", self.memory_limit)
+
+
+def open_plan(path: str | os.PathLike[str], how: LoadOptions) -> tuple[ExecutionPlan, PlanFile]:
+    """The plan in a file, and the file, which may say more about it (`file.about`)."""
     data, private = map_file(take_path("load_plan", path))
-    file = parse_file(data, private, str(path), verify=verify)
-    rebuild = _confined if not trust else _trusted if recompile else None
-    return _make_plan(file, rebuild, threads, memory_limit)
+    file = parse_file(data, private, str(path), verify=how.verify)
+    rebuild = _confined if not how.trust else _trusted if how.recompile else None
+    return _make_plan(file, rebuild, how.threads, how.memory_limit), file
 
 
 def plan_from_bytes(

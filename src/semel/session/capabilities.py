@@ -1,0 +1,78 @@
+"""What can be done with a compiled graph, as plain data.
+
+    compiled.capabilities()  -->  Capabilities: names, numbers, and whether
+
+Everything in it is read off the plan and its device, and a test proves every entry by using it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.ir.types import DTYPES
+from semel.plan.plan import ExecutionPlan
+from semel.runtime.device import find_device
+from semel.session.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """`device`, `target` and `threads` are where it runs; `dtypes` go in and come out bit for bit.
+
+    `dims` are the variables that shapes of inputs bind. `params` can be replaced, `states` are kept
+    between runs, `feeds` are the pairs of an input and an output that can be fed to it without a
+    copy. `casting`, `sticky` and `async_depth` are as it was compiled. Outputs can be borrowed
+    (`raw`) and found behind one address (`slots`), written to a caller's arrays (`out`), and left
+    out (`fetch`). A run ends when its time is over (`timeout`) or somebody says so (`cancel`).
+    It has clones, and can be written to a file and to a pickle (`save`).
+    """
+
+    device: str
+    target: str
+    threads: int
+    dtypes: tuple[str, ...]
+    dims: tuple[str, ...]
+    params: tuple[str, ...]
+    states: tuple[str, ...]
+    feeds: tuple[tuple[str, str], ...]
+    casting: str
+    sticky: bool
+    async_depth: int
+    raw: bool
+    slots: bool
+    out: bool = True
+    fetch: bool = True
+    timeout: bool = True
+    cancel: bool = True
+    clone: bool = True
+    save: bool = True
+
+
+def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
+    """Read it off the plan."""
+    is_host = find_device(plan.device).is_host
+    return Capabilities(
+        device=plan.device,
+        target=plan.target,
+        threads=plan.threads,
+        dtypes=tuple(dtype.name for dtype in DTYPES),
+        dims=tuple(v.variable.name for v in plan.program.variables if v.next is None),
+        params=tuple(plan.params),
+        states=tuple(plan.states),
+        feeds=_feeds(plan) if is_host else (),
+        casting=options.casting,
+        sticky=options.sticky,
+        async_depth=options.depth,
+        raw=is_host,
+        slots=is_host,
+        save=all(kernel.code and kernel.form for kernel in plan.program.all_kernels),
+    )
+
+
+def _feeds(plan: ExecutionPlan) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (given.name, made.name)
+        for given in plan.inputs.values()
+        for made in plan.outputs.values()
+        if given.type == made.type
+    )
