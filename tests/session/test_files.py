@@ -167,6 +167,19 @@ def test_what_it_says_it_can_do_it_does(tmp_path: Path) -> None:
     assert [t.result()["y"].shape for t in tickets] == [(2, 3)] * 2
 
 
+def test_every_extent_that_is_said_can_be_set() -> None:
+    made = Session().compile(graph(), dims={"n": (1, 8)}, extent="n")
+    can = made.capabilities()
+    assert (can.extents, can.dims) == (("n",), ())
+    whole = np.ones((8, 3), np.float32)
+    before = made.run(x=whole)["y"]
+    for name in can.extents:
+        made.plan.set_extent(name, 2)
+    after = made.run(x=whole * 7)["y"]
+    assert after[:2].tolist() != before[:2].tolist()
+    assert after[2:].tolist() == before[2:].tolist()
+
+
 def test_every_feed_that_is_said_can_be_set() -> None:
     g = Graph("g")
     a, b = g.input("a", (3,)), g.input("b", (3,), "int64")

@@ -19,12 +19,13 @@ from semel.session.options import Options
 class Capabilities:
     """`device`, `target` and `threads` are where it runs; `dtypes` go in and come out bit for bit.
 
-    `dims` are the variables that shapes of inputs bind. `params` can be replaced, `states` are kept
-    between runs, `feeds` are the pairs of an input and an output that can be fed to it without a
-    copy. `casting`, `sticky` and `async_depth` are as it was compiled. Outputs can be borrowed
-    (`raw`) and found behind one address (`slots`), written to a caller's arrays (`out`), and left
-    out (`fetch`). A run ends when its time is over (`timeout`) or somebody says so (`cancel`).
-    It has clones, and can be written to a file and to a pickle (`save`).
+    `dims` are the variables that shapes of inputs bind, `extents` those that a caller sets.
+    `params` can be replaced, `states` are kept between runs, `feeds` are the pairs of an input and
+    an output that can be fed to it without a copy. `casting`, `sticky` and `async_depth` are as it
+    was compiled. Outputs can be borrowed (`raw`) and found behind one address (`slots`), written to
+    a caller's arrays (`out`), and left out (`fetch`). A run ends when its time is over (`timeout`)
+    or somebody says so (`cancel`). It has clones, and can be written to a file and to a pickle
+    (`save`).
     """
 
     device: str
@@ -32,6 +33,7 @@ class Capabilities:
     threads: int
     dtypes: tuple[str, ...]
     dims: tuple[str, ...]
+    extents: tuple[str, ...]
     params: tuple[str, ...]
     states: tuple[str, ...]
     feeds: tuple[tuple[str, str], ...]
@@ -50,13 +52,14 @@ class Capabilities:
 
 def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
     """Read it off the plan."""
-    is_host = find_device(plan.device).is_host
+    is_host, extents = find_device(plan.device).is_host, tuple(plan.extents)
     return Capabilities(
         device=plan.device,
         target=plan.target,
         threads=plan.threads,
         dtypes=tuple(dtype.name for dtype in DTYPES),
-        dims=tuple(v.variable.name for v in plan.program.variables if v.next is None),
+        dims=tuple(name for name in _bound(plan) if name not in extents),
+        extents=extents,
         params=tuple(plan.params),
         states=tuple(plan.states),
         feeds=_feeds(plan) if is_host else (),
@@ -67,6 +70,11 @@ def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
         slots=is_host,
         save=all(kernel.code and kernel.form for kernel in plan.program.all_kernels),
     )
+
+
+def _bound(plan: ExecutionPlan) -> list[str]:
+    """The variables that do not go on by themselves."""
+    return [v.variable.name for v in plan.program.variables if v.next is None]
 
 
 def _feeds(plan: ExecutionPlan) -> tuple[tuple[str, str], ...]:
