@@ -75,8 +75,8 @@ def test_a_loop_is_a_row_and_its_ops_count_each_time() -> None:
         plan(x=np.ones((rows, 4), np.float32))
         (inside,) = [op for op in plan.explain().ops if op.inside]
         moved[rows] = inside.moved_bytes
-    # Each time all of x, whose rows are taken by number, and the state, before and after.
-    assert moved == {rows: rows * (rows * 16 + 16 + 16) for rows in (5, 10)}
+    # Each time one row of x, and the state before and after.
+    assert moved == {rows: rows * (16 + 16 + 16) for rows in (5, 10)}
 
 
 def test_bytes_are_those_of_the_current_variables() -> None:
