@@ -77,7 +77,7 @@ def given_rows(rng: np.random.Generator, t: int, counts: list[int]) -> dict[str,
 
 def check(plan: ExecutionPlan, model: Model) -> PlanPages:
     """The rows of all sequences, and that blocks are where their lengths want them."""
-    held: PlanPages = plan.states.sequences("kv")
+    held: PlanPages = plan.states.pages("kv")
     assert held.lengths.tolist() == model.lengths
     table, references = held.table, held.references
     for s, rows in enumerate(model.rows):
@@ -213,9 +213,9 @@ def test_blocks_are_there_on_every_way_to_a_run() -> None:
     plan.execute()
     for _ in range(6):
         other(x=x)
-    assert plan.states.sequences("kv").lengths.tolist() == [12] * COUNT
+    assert plan.states.pages("kv").lengths.tolist() == [12] * COUNT
     for s in range(COUNT):
-        found, wanted = (p.states.sequences("kv").read("k", s) for p in (plan, other))
+        found, wanted = (p.states.pages("kv").read("k", s) for p in (plan, other))
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -223,7 +223,7 @@ def test_counts_are_read_where_the_run_reads_them() -> None:
     plan, rng = prepared(), np.random.default_rng(5)
     counts = np.zeros(COUNT, np.int64)
     plan.bind_input("counts", counts)
-    held = plan.states.sequences("kv")
+    held = plan.states.pages("kv")
     for s in range(COUNT):
         counts[:] = np.arange(COUNT) == s
         plan(x=rng.standard_normal((COUNT, 1, 1, DEPTH), dtype=np.float32))
@@ -232,7 +232,7 @@ def test_counts_are_read_where_the_run_reads_them() -> None:
 
 def test_blocks_may_be_reserved() -> None:
     plan = prepared()
-    held = plan.states.sequences("kv")
+    held = plan.states.pages("kv")
     held.reserve([4, 0, 1, 0])
     assert (held.table >= 0).sum(1).tolist() == [2, 0, 1, 0]
     held.reserve(1)
@@ -252,12 +252,12 @@ def test_clones_snapshots_and_files(tmp_path: Path) -> None:
     rng, plan, model = np.random.default_rng(6), prepared(), Model()
     first = given_rows(rng, 3, [3, 1, 2, 0])
     run_and_check(plan, model, first)
-    plan.states.sequences("kv").fork(1)
+    plan.states.pages("kv").fork(1)
     model.rows[3] = model.rows[1]
     moment, clone, beside = plan.states.snapshot(), plan.clone(), pickle.loads(pickle.dumps(model))
     more = given_rows(rng, 2, [0, 2, 1, 2])
     run_and_check(plan, model, more)
-    clone.states.sequences("kv").release(0)
+    clone.states.pages("kv").release(0)
     beside.rows[0] = beside.rows[0][:0]
     run_and_check(clone, beside, more)
     check(plan, model)

@@ -180,6 +180,8 @@ def test_sequences_are_cut_and_begun_anew_from_outside() -> None:
         sequences.read("x", 0)
     with pytest.raises(semel.StateError, match="no sequences 'x'; known: chats"):
         plan.states.sequences("x")
+    with pytest.raises(semel.StateError, match="do not lie in blocks"):
+        plan.states.pages("chats")
     assert len(sequences) == COUNT and sequences.capacity == ROOM
     assert sequences.states == ("k", "v")
     sequences.reset()

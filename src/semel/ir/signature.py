@@ -49,13 +49,13 @@ class CheckInfo:
             return StateError(
                 self.op,
                 f"a sequence has no block for a new row{when}.",
-                hint="plan.states.sequences(name).reserve(rows) hands blocks out.",
+                hint="plan.states.pages(name).reserve(rows) hands blocks out.",
             )
         if self.what == ROOM:
             return StateError(
                 self.op,
                 f"rows must fit into {size - 1} of a sequence, one would have {word}{when}.",
-                hint="plan.states.sequences(name).truncate() or release() make room.",
+                hint="plan.states.sequences(name).truncate() and reset() make room.",
                 rows=word,
                 capacity=size - 1,
             )

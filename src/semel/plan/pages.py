@@ -1,6 +1,6 @@
 """Who has which block of a pool: handed out before runs, shared by forks, given back.
 
-    plan.states.sequences("kv")  -->  PlanPages: reserve, fork, truncate, release
+    plan.states.pages("kv")  -->  PlanPages: reserve, fork, truncate, release
 
 All that is known is the table of blocks, which is a state of the plan: how often a block stands in
 it is how many sequences refer to it, and one that does not stand there is free. So clones and
@@ -266,6 +266,14 @@ def pages_of(engine: Engine) -> list[PlanPages]:
     return [
         PlanPages(engine, name) for name in dict.fromkeys(r.lengths for r in rows if r and r.table)
     ]
+
+
+def find_pages(engine: Engine, name: str) -> PlanPages:
+    """The sequences of that name, if they lie in blocks."""
+    found = find_sequences(engine, name)
+    if not isinstance(found, PlanPages):
+        raise StateError("plan", f"the sequences '{name}' do not lie in blocks.")
+    return found
 
 
 def find_sequences(engine: Engine, name: str) -> PlanSequences:

@@ -39,7 +39,8 @@ class PlanSequences:
         self._state = next(s for s in states if s.name == name)
 
     def __repr__(self) -> str:
-        return f"PlanSequences({self.name!r}, {self.lengths.tolist()}, capacity={self.capacity})"
+        kind, lengths = type(self).__name__, self.lengths.tolist()
+        return f"{kind}({self.name!r}, {lengths}, capacity={self.capacity})"
 
     def __len__(self) -> int:
         return self._shape(self._state)[0]

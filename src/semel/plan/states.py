@@ -29,10 +29,10 @@ from semel.plan.kept import (
     whole_of,
 )
 from semel.plan.moves import Move
-from semel.plan.pages import check_lengths, find_sequences
+from semel.plan.pages import PlanPages, check_lengths, find_pages, find_sequences
 from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
-from semel.plan.sequences import lengths_of
+from semel.plan.sequences import PlanSequences, lengths_of
 from semel.plan.snapshot import Snapshot, StateKind, hash_kinds
 from semel.runtime.buffer import Array, as_array
 from semel.runtime.hold import Hold, alone
@@ -137,9 +137,13 @@ class PlanStates(Mapping[str, StateInfo]):
         memory = store.states
         return StateMemory(memory.size_bytes, memory.own_bytes, memory.shared_bytes)
 
-    def sequences(self, name: str) -> Any:
-        """The sequences of that name, a PlanSequences or, in blocks, PlanPages."""
+    def sequences(self, name: str) -> PlanSequences:
+        """The sequences of that name: their lengths, and what they hold."""
         return find_sequences(self._engine, name)
+
+    def pages(self, name: str) -> PlanPages:
+        """The sequences of that name, which lie in blocks: who has which, too."""
+        return find_pages(self._engine, name)
 
     # ------------------------------------------------------------ contents
 
