@@ -604,3 +604,14 @@ def test_a_built_in_function_gives_way_to_one_of_that_name(
     assert find_custom_function("top_k") is None
     custom_function("top_k")(lambda attrs, buffers, variables: None)
     assert find_custom_function("top_k") not in (None, built_in)
+
+
+def test_encoded_bytes_may_fill_their_buffer() -> None:
+    x = np.arange(500, dtype=np.int64)
+    data = _encoded(x)
+    size = 24 + int.from_bytes(data[16:24].tobytes(), "little")
+    plan = _plan("decode", None, data[:size].copy(), np.zeros_like(x))
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffers[1].numpy(), x)
+    with pytest.raises(CodecError, match="cut short"):
+        _plan("decode", None, data[: size - 1].copy(), np.zeros_like(x)).execute()

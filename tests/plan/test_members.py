@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -255,3 +256,11 @@ def test_a_kernel_from_a_pointer_is_checked(change: dict[str, Any], message: str
     given: dict[str, Any] = {"address": 64, "inputs": [], "outputs": [TensorType((4,), FLOAT32)]}
     with pytest.raises(PlanError, match=message):
         CachedKernel.from_pointer(**given | change)
+
+
+def test_a_kernel_is_loaded_or_has_code_for_a_machine() -> None:
+    made = CachedKernel.from_pointer(64, [], [TensorType((4,), FLOAT32)])
+    with pytest.raises(PlanError, match="address must be that of a function, got 0"):
+        replace(made, address=0)
+    with pytest.raises(PlanError, match="address must be that of a function, got 0"):
+        replace(made, address=0, code=b"code")

@@ -16,6 +16,8 @@ from semel.compiler.programs import forget_programs
 from semel.errors import GraphError, IndexRangeError, PlanError, PlanFileError, VariableError
 from semel.ir.encode import DimReader
 from semel.kernel.encode import decode_kernel
+from semel.plan.file.read import _check_value
+from semel.plan.program import PlanVariable
 
 
 def saved(tmp_path: Path, outputs: Any) -> bytes:
@@ -427,3 +429,11 @@ def test_constants_are_nobodys_to_write(field: str, message: str, tmp_path: Path
         path.write_bytes(forged(data, change))
         with pytest.raises(PlanError, match=message):
             semel.load_plan(path, trust=trust)
+
+
+def test_values_of_variables_fit_a_word() -> None:
+    known = PlanVariable(Variable("n", -(1 << 63)), None)
+    assert _check_value(known, (1 << 62) - 1) == (1 << 62) - 1
+    for value in (1 << 62, -(1 << 62)):
+        with pytest.raises(GraphError, match="n must be within bounds"):
+            _check_value(known, value)

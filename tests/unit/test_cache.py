@@ -188,6 +188,21 @@ def test_what_is_no_entry_is_the_first_to_make_room(tmp_path: Path) -> None:
     assert (full / "precious").read_text() == "kept"
 
 
+def test_room_is_made_beyond_the_bound_alone_and_with_some_air(tmp_path: Path) -> None:
+    kernels = _fresh(tmp_path)
+    for i in range(8):
+        kernels.put(str(i), bytes(1000))
+        os.utime(sorted(_files(tmp_path), key=lambda f: f.stat().st_mtime_ns)[-1], (i + 1, i + 1))
+    size = sum(f.stat().st_size for f in _files(tmp_path))
+    exact = _fresh(tmp_path, size + size // 8)
+    exact.put("last", bytes(1000))
+    assert len(_files(tmp_path)) == 9
+    bound = sum(f.stat().st_size for f in _files(tmp_path)) - 1
+    _fresh(tmp_path, bound).put("0", bytes(1000))  # written again: one byte beyond the bound
+    assert sum(f.stat().st_size for f in _files(tmp_path)) <= bound - bound // 8
+    assert len(_files(tmp_path)) == 7
+
+
 def test_clearing_follows_no_link(tmp_path: Path) -> None:
     kernels = _fresh(tmp_path / "cache")
     kernels.put("k", b"code")

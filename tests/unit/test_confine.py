@@ -167,6 +167,13 @@ def test_what_is_too_much_is_refused(body: Statement, message: str) -> None:
         raise AssertionError(found[0])
 
 
+def test_iterations_are_those_of_all_tiles() -> None:
+    body = ir.Loop(Index("i", 1 << 20), 0, 1 << 20, (copy(0),))
+    assert not any("iterations" in text for text in confine_kernel(kernel([body])).found)
+    found = confine_kernel(kernel([body], tiles=1 << 20)).found
+    assert any("loops must take at most" in text for text in found)
+
+
 # ---------------------------------------------------------------- what is checked at run time
 
 
