@@ -32,8 +32,10 @@ from semel.runtime.buffer import Buffer
 from semel.runtime.device import Device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.memory import Memory
-from semel.runtime.spare import spare_memory
+from semel.runtime.slab import LARGE_PAGE_BYTES, allocate_slab
+from semel.runtime.spare import MAX_SPARE_BYTES, spare_memory
 
+SLAB_BYTES = 2 * LARGE_PAGE_BYTES  #: from which on weights are made side by side
 FEW_JOBS = 16  #: that are run one by one
 MAX_IDLE = 64  #: engines at rest
 _idle: OrderedDict[Hashable, Engine] = OrderedDict()
@@ -74,8 +76,10 @@ def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     device = find_device(HOST_DEVICE)
     if threads is not None and len(jobs) <= FEW_JOBS and not any(j.has_between for j in jobs):
         return [_run_alone(job, device, threads) for job in jobs]
-    made = _Merged(device, is_again=threads is not None)
-    results = [made.add(job) for job in jobs]
+    made = _Merged(device)
+    kinds = [job.formula.types_at(job.sizes)[job.formula.num_sources] for job in jobs]
+    memory = _memory_for_all(kinds, is_again=threads is not None)
+    results = [made.add(job, block) for job, block in zip(jobs, memory, strict=True)]
     count = device.default_threads() if threads is None else threads
     Engine(made.parts(count), None).run()
     return results
@@ -127,19 +131,18 @@ def _alone(job: Job, device: Device, threads: int) -> Engine:
 class _Merged:
     """The rows and the memory of many jobs, as one program."""
 
-    def __init__(self, device: Device, is_again: bool) -> None:
-        self._device, self._is_again = device, is_again
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._buffers: list[Buffer] = []
         self._values: list[ProgramValue] = []
         self._rows: list[PreparedKernel] = []
 
-    def add(self, job: Job) -> Weight:
-        """The weight that the plan will fill."""
+    def add(self, job: Job, memory: HostMemory) -> Weight:
+        """The weight that the plan will fill, in this memory."""
         types, count = job.formula.types_at(job.sizes), job.formula.num_sources
         first = len(self._values)
         for weight, kind in zip(job.sources, types, strict=False):
             self._add(kind, weight.on(self._device))
-        memory = _memory_for(types[count], self._is_again)
         self._add(types[count], memory)
         for kind in types[count + 1 :]:
             self._add(kind, allocate(_size_bytes(kind)))
@@ -164,6 +167,17 @@ class _Merged:
             device=self._device.name,
         )
         return check_plan(program, self._buffers, self._device, threads)
+
+
+def _memory_for_all(kinds: Sequence[TensorType], is_again: bool) -> list[HostMemory]:
+    """Memory for weights that are made together: in large pages that they share, if they fill some.
+
+    What replaces others gets what waits for it, as far as so much may wait.
+    """
+    sizes = [_size_bytes(kind) for kind in kinds]
+    if sum(sizes) < SLAB_BYTES or (is_again and sum(sizes) <= MAX_SPARE_BYTES):
+        return [_memory_for(kind, is_again) for kind in kinds]
+    return allocate_slab(sizes)
 
 
 def _memory_for(kind: TensorType, is_again: bool) -> HostMemory:
