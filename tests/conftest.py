@@ -19,6 +19,7 @@ from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
 from semel.devices import check_runs_here, choose_target
 from semel.errors import UserError
+from semel.lower.share_kernels import known_kernels
 
 _LIST = Path(__file__).with_name("skips.txt")
 
@@ -33,6 +34,7 @@ def session_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_settings(session_cache_dir: Path) -> Iterator[None]:
     forget_programs()  # what other tests compiled is none of this one's business
     forget_eager()
+    known_kernels.forget()
     with config.override(cache_dir=session_cache_dir):
         yield
 

@@ -22,7 +22,7 @@ from semel.devices import KernelCompiler, LoadedKernel
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.kernel.encode import encode_kernel
 from semel.kernel.ir import Kernel
-from semel.kernel.text import format_kernel
+from semel.kernel.text import kernel_text
 from semel.locks import make_lock
 from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
@@ -100,7 +100,7 @@ def compile_kernel(
     beside its text, its name and how much it does, is believed only if it is ours: one that is
     not is not remembered for others.
     """
-    text = text or format_kernel(kernel)
+    text = text or kernel_text(kernel)
     key = compiler.key(text)
     found = loaded_kernels.find(key)
     if found is not None:

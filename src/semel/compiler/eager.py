@@ -154,7 +154,8 @@ def _compile(key: Hashable, outline: Outline) -> _Eager:
         lifted = frozenset[int]()
         if before is not None:
             lifted = before.lifted.union(before.changed(outline.numbers))
-        program = compile_graph(lift_graph(outline, lifted), _target())
+        graph = lift_graph(outline, lifted)
+        program = compile_graph(graph, _target(), is_explained=False)
         eager = _Eager(program, outline, known, lifted)
         _keep(key, known, variant, eager)
         return eager

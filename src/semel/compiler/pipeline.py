@@ -167,13 +167,15 @@ def compile_graph(
     keep: Mapping[str, Node] = NOTHING,
     device: str = HOST_DEVICE,
     keep_params: bool = False,
+    is_explained: bool = True,
 ) -> Program:
     """Compile `graph` for a target of `device`. Same arguments, same program, byte for byte.
 
     The target may be that of another machine: then the program can be saved, and not run here.
 
     With `tuning` the program also depends on what was measured on this machine. The nodes in
-    `keep` can be read after a run too, by name.
+    `keep` can be read after a run too, by name. A program that nobody will ask what became of its
+    nodes need not be `is_explained`.
     """
     check_may_compile("prepare", ", ".join(graph.names))
     options = settings()
@@ -182,7 +184,7 @@ def compile_graph(
     check_params(graph)
     fuse = options.fusion if fusion is None else fusion
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
-    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params, True)
+    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params, is_explained)
     program = _compile(asked, stage, tuning)
     _tell_compiled(graph, program, stage.seconds)
     return program
@@ -211,7 +213,9 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     panel = panel_width(target)
     passes = all_passes(target, panel, asked.verify)
     with recorded(changes):
-        guarded = replace(with_guards(asked.graph), declared=())  # what nobody reads is not run
+        guarded = with_guards(asked.graph)
+        if guarded.declared:  # what nobody reads is not run
+            guarded = replace(guarded, declared=())
         graph = stage("graph", lambda: run_passes(guarded, passes, asked.verify))
     stage.dump("graph", graph, format_graph)
     weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))

@@ -85,6 +85,8 @@ def make_weights(
 
 def leaves_of(graph: Graph, op: str) -> Iterator[Node]:
     """The leaves of that name, in order, those in bodies and in what is stored too."""
+    if op not in graph.ops and not graph.has_bodies and "stored" not in graph.ops:
+        return
     for node in graph.nodes:
         if node.op.name == op:
             yield node

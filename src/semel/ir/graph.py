@@ -97,18 +97,20 @@ class Rule:
     There is one at a time for the same op, attrs and types; of leaves, which differ in their data
     or their names, for the same op and type. `feature` is what the outline of a graph says of such
     a node, once one was taken; `variables` are those in its type and attrs, and `late` the late
-    ones in its attrs.
+    ones in its attrs. `is_symbolic`: some dim of its type or its attrs is no number.
     """
 
-    __slots__ = ("__weakref__", "feature", "late", "type", "variables")
+    __slots__ = ("__weakref__", "feature", "is_symbolic", "late", "type", "variables")
 
     def __init__(self, type_: TensorType, attrs: Any) -> None:
         self.type = type_
         self.feature: Any = None
-        in_attrs = {v for dim in attr_dims(attrs) for v in variables(dim)}
+        dims = [*attr_dims(attrs)]
+        in_attrs = {v for dim in dims for v in variables(dim)}
         self.late = _in_order(v for v in in_attrs if isinstance(v, LateVariable))
         in_type = {v for dim in type_.shape if type(dim) is not int for v in variables(dim)}
         self.variables: frozenset[Variable] = frozenset(in_attrs | in_type)
+        self.is_symbolic = bool(dims) or any(type(dim) is not int for dim in type_.shape)
 
 
 class Node:

@@ -10,8 +10,7 @@ records it. What rules rewrite inside, as the bodies of loops, is of other graph
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -30,14 +29,19 @@ class _Record(threading.local):
 _record = _Record()
 
 
-@contextmanager
-def recorded(changes: list[Change] | None) -> Iterator[None]:
+class recorded:  # noqa: N801 - reads as what it does
     """Inside, what becomes of nodes is added to `changes`, or to nothing."""
-    before, _record.changes = _record.changes, changes
-    try:
-        yield
-    finally:
-        _record.changes = before
+
+    __slots__ = ("_before", "_changes")
+
+    def __init__(self, changes: list[Change] | None) -> None:
+        self._changes = changes
+
+    def __enter__(self) -> None:
+        self._before, _record.changes = _record.changes, self._changes
+
+    def __exit__(self, *_: object) -> None:
+        _record.changes = self._before
 
 
 def note(change: Change) -> None:

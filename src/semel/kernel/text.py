@@ -56,6 +56,14 @@ def format_kernel(kernel: Kernel, *, name: bool = False) -> str:
     return "\n".join([*header, *writer.lines, ""])
 
 
+def kernel_text(kernel: Kernel) -> str:
+    """`format_kernel`, written once for each kernel: it says what a kernel is known by."""
+    known: str | None = kernel.__dict__.get("_text")
+    if known is None:
+        known = kernel.__dict__["_text"] = format_kernel(kernel)
+    return known
+
+
 class _Writer:
     """Hands out numbers in order of appearance and collects lines."""
 

@@ -31,7 +31,7 @@ from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, no
 from semel.lower.moved_bytes import with_moved_bytes
 from semel.lower.nests import lower_loops
 from semel.lower.own_kernel import lower_opaque
-from semel.lower.share_kernels import args_like, group_key
+from semel.lower.share_kernels import args_like, group_key, known_kernels
 from semel.lower.states import place_states, state_homes
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
@@ -57,11 +57,17 @@ def lower_schedule(
         if group.body is not None:
             result += lower_bodies(group, schedule.graph, region, target, lower_schedule)
             continue
-        key = group_key(group) if len(schedule.groups) > 1 else None
+        key = (group_key(group), target)
         first = known.get(key)
+        if first is not None:
+            result.append(for_group(first, group))
+            continue
+        first = known_kernels.find(key, group)
         if first is None:
-            first = known[key] = lower_group(group, target)
-        result.append(for_group(first, group))
+            first = lower_group(group, target)
+            known_kernels.add(key, first)
+        known[key] = first
+        result.append(first)
     homes = state_homes(schedule.states)
     return tuple(place_states(it, homes) for it in result) if homes else tuple(result)
 

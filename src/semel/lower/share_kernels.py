@@ -5,14 +5,29 @@
 Six identical layers have six groups of every kind; one is lowered, formatted and
 encoded, the others take its kernel with tensors of their own. The key numbers nodes
 by their place in the group, so that it says what is computed and not on what.
+
+The latest small kernels are known for later graphs, too (`KnownKernels`): a graph that was not seen
+before is often made of groups that were. What is kept holds no node and no data.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
+from semel.ir.expr import Index, substitute
 from semel.ir.graph import Node
+from semel.kernel.ir import Kernel
+from semel.locks import make_lock
+from semel.lower.lowered import Lowered, nodes_of
 from semel.schedule.group import Group
+
+MAX_KNOWN = 256  #: kernels that are kept for other graphs
+MAX_NODES = (
+    32  #: of a group whose kernel is: larger ones are lowered for longer than they are found
+)
 
 
 def group_key(group: Group) -> Any:
@@ -25,7 +40,12 @@ def group_key(group: Group) -> Any:
         refs = tuple(_reference(n, place) for n in read)
         steps.append((node.op.name, node.attrs, node.type, refs))
         place[node] = ("node", i)
-    loops = {index: position for position, index in enumerate(group.loops)}
+    # By position: in another schedule the same loop has another name, and another loop this one.
+    loops = {
+        index: Index(f"loop{position}", index.extent)
+        for position, index in enumerate(group.loops)
+        if isinstance(index, Index)
+    }
     return (
         group.kind,
         tuple(steps),
@@ -34,7 +54,7 @@ def group_key(group: Group) -> Any:
         place[group.root],
         None if group.outer is None else frozenset(loops[i] for i in group.outer),
         tuple(place[n] for n in group.reduces),
-        tuple((place[n], tuple(loops.get(i, i) for i in at)) for n, at in group.rows.items()),
+        tuple((place[n], tuple(substitute(i, loops) for i in at)) for n, at in group.rows.items()),
         None if group.contract is None else place[group.contract],
         None if group.scores is None else place[group.scores],
     )
@@ -51,3 +71,57 @@ def args_like(first: Group, args: tuple[Node, ...], other: Group) -> tuple[Node,
     role = dict(zip(first.reads, other.reads, strict=True))
     role.update(zip(first.inside, other.inside, strict=True))
     return tuple(role[n] for n in args)
+
+
+# ---------------------------------------------------------------- kernels of other graphs
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A kernel, and which node of a group each of its buffers is: of those read, then inside."""
+
+    kernel: Kernel
+    roles: tuple[int, ...]
+    choice: str
+    has_lanes: bool
+
+    def for_group(self, group: Group) -> Lowered:
+        nodes = [*group.reads, *group.inside]
+        args = tuple([nodes[role] for role in self.roles])
+        return Lowered(self.kernel, args, group, self.choice, has_lanes=self.has_lanes)
+
+
+class KnownKernels:
+    """The latest kernels by what they were lowered from."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._lock = make_lock()
+
+    def find(self, key: Hashable, group: Group) -> Lowered | None:
+        """The kernel for a group of this key, if it is known."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+        return None if found is None else found.for_group(group)
+
+    def add(self, key: Hashable, lowered: Lowered) -> None:
+        """Know a kernel, if it is small and names no line of the graph that it is of."""
+        if lowered.kernel.checks or len(lowered.group.inside) > MAX_NODES:
+            return
+        place = {n: i for i, n in enumerate((*lowered.group.reads, *lowered.group.inside))}
+        roles = tuple([place[n] for n in nodes_of(lowered)])
+        known = _Known(lowered.kernel, roles, lowered.choice, lowered.has_lanes)
+        with self._lock:
+            self._known[key] = known
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+
+    def forget(self) -> None:
+        """Know nothing, as at the start of the process."""
+        with self._lock:
+            self._known.clear()
+
+
+known_kernels = KnownKernels()

@@ -45,11 +45,7 @@ def has_guards(node: Node) -> bool:
 
 def _is_symbolic(node: Node) -> bool:
     """Whether any dim that the op's requirements may be about is not a number."""
-    for each in (node, *node.inputs):
-        for dim in each.type.shape:
-            if not isinstance(dim, int):
-                return True
-    return next(attr_dims(node.attrs), None) is not None
+    return node.rule.is_symbolic or any(n.rule.is_symbolic for n in node.inputs)
 
 
 def _divisor_requirements(node: Node) -> Iterator[Requirement]:

@@ -36,7 +36,8 @@ _VIEWS = ("reshape", "permute", "slice")
 
 def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
     """Pack every weight that is a right operand of a matmul into panels as wide as `panel` says."""
-
+    if graph.ops.isdisjoint(WEIGHTS) and not graph.has_bodies:
+        return graph
     packed: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node | None:

@@ -101,9 +101,9 @@ def check_plan(
     _check_io(program, bounded, buffers)
     # A maximum that is only a capacity may grow: it proves nothing.
     exact = {v.variable.name: v.variable for v in (*plan_variables, *late)}
-    guards, guards_at = all_guards(
-        program, placed, plan_variables, late, RowScope({**exact, **counters}, functions, buffers)
-    )
+    if exact != bounded:
+        scope = RowScope({**exact, **counters}, functions, buffers)
+    guards, guards_at = all_guards(program, placed, plan_variables, late, scope)
     return PlanParts(
         program=program,
         device=device,

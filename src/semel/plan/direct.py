@@ -37,10 +37,11 @@ class DirectCall:
         slots: Sequence[Slot],
         outputs: Sequence[Callable[[], Array]],
         run: RunState,
+        own_bytes: int,
     ) -> None:
         self.plan = plan
         lent = [(base, view) for view, base in slots if base is not None]
-        self.size_bytes = plan.memory.own_bytes - sum(view.nbytes for _, view in lent)
+        self.size_bytes = own_bytes - sum(view.nbytes for _, view in lent)
         self._slots, self._outputs, self._run = slots, outputs, run
         self._own = [(base, _address(view)) for base, view in lent]
 

@@ -112,6 +112,13 @@ class Engine:
             scratch_bytes=scratch,
         )
 
+    @property
+    def own_bytes(self) -> int:
+        """What the plan holds for itself, as `memory` says it, without the rest of that."""
+        if self.store is None:
+            return self.memory.own_bytes
+        return self.store.own_bytes + self.executable.scratch_bytes
+
     # ------------------------------------------------------------ running
 
     def run(self, enter: Callable[[], int] | None = None) -> None:

@@ -45,8 +45,10 @@ def instantiate(
         else replace(known, initial=first.get(name, known.initial), capacity=capacities.get(name))
         for name, known in ((v.variable.name, v) for v in program.variables)
     ]
-    plan = ExecutionPlan(check_plan(program, store.buffers, device, count, declared), store)
-    store.check_scratch(plan.memory.scratch_bytes)
+    parts = check_plan(program, store.buffers, device, count, declared)
+    plan = ExecutionPlan(parts, store)
+    if parts.scope.scratch_bytes(parts.ops):
+        store.check_scratch(plan.memory.scratch_bytes)
     tell_memory(plan)
     return plan
 

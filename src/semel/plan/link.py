@@ -163,7 +163,10 @@ class _Linker:
         """
         order, after = self._parts.blocks[key], self._parts.after
         with_rows = [i for i in order if self._has_row(i)]
-        conflicts = find_conflicts(self._accesses, with_rows)
+        # One row has nothing to meet: programs of one kernel are made and dropped all the time.
+        conflicts: dict[int, dict[int, bool]] = {i: {} for i in with_rows}
+        if len(with_rows) > 1:
+            conflicts = find_conflicts(self._accesses, with_rows)
         before = {i: tuple(sorted({*after[i], *conflicts.get(i, ())})) for i in order}
         for i, found in before.items():
             self._made.before[i] = found or self._entered_from(key)

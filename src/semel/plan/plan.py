@@ -594,7 +594,7 @@ class ExecutionPlan:
             slots.append((view, self._engine.linked.bases[keeper.index] if is_lent else None))
             keeper.record(view.shape)
         outputs = [output_copier(self._engine, i) for i in self._engine.parts.outputs]
-        return DirectCall(self, slots, outputs, self._engine.state.run)
+        return DirectCall(self, slots, outputs, self._engine.state.run, self._engine.own_bytes)
 
     # ------------------------------------------------------------ params
 

@@ -197,7 +197,7 @@ class ProgramStore:
     def _allocate(self, layout: Layout) -> None:
         self._current = layout
         self.io = self._device.allocate(layout.io_bytes)
-        self.arena = self._device.allocate(layout.arena_bytes, mapped=True)
+        self.arena = self._device.allocate(layout.arena_bytes, mapped=layout.arena_bytes > 0)
 
     def _where(self, i: int) -> tuple[Memory, int, int]:
         layout = self._current
@@ -206,6 +206,11 @@ class ProgramStore:
             return value.weight.on(self._device), 0, layout.sizes[i]
         blocks = {"arena": self.arena, "state": self.states}
         return blocks.get(value.place, self.io), layout.offsets[i], layout.sizes[i]
+
+    @property
+    def own_bytes(self) -> int:
+        """What is held now, weights and scratch aside."""
+        return self._current.io_bytes + self._current.arena_bytes + self._current.state_bytes
 
     @property
     def memory(self) -> PlanMemory:

@@ -111,7 +111,7 @@ class HostMemory:
                 self.bytes: Bytes = np.frombuffer(self._map, np.uint8)
             else:
                 raw = np.zeros(whole + ALIGNMENT_BYTES, np.uint8)
-                skip = -raw.ctypes.data % ALIGNMENT_BYTES
+                skip = -address_of(raw) % ALIGNMENT_BYTES
                 self.bytes = raw[skip : skip + whole]
         except (MemoryError, OSError, ValueError, OverflowError):
             raise OutOfMemoryError(HOST_DEVICE, size_bytes, free_bytes() or 0) from None

@@ -29,6 +29,7 @@ MODULES = {HOST_DEVICE: "semel.devices.cpu.backend", "null": "semel.devices.null
 
 _NAME = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,3}))?")
 _open: dict[str, Device] = {}
+_imported: dict[str, ModuleType] = {}  #: backends by module, all of each
 _lock = make_lock()
 
 
@@ -105,8 +106,12 @@ def import_backend(name: str) -> ModuleType:
     Imported with a lock that a fork waits for: a module that another thread is in the middle of
     importing would stay half imported in the child.
     """
-    with _lock:
-        return importlib.import_module(MODULES[name])
+    module = MODULES[name]
+    found = _imported.get(module)
+    if found is None:
+        with _lock:
+            found = _imported[module] = importlib.import_module(module)
+    return found
 
 
 def find_device(device: str) -> Device:

@@ -35,8 +35,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from semel.errors import InternalError
 from semel.ir import abi
 from semel.ir.abi import Base, Header, Lane, Opcode, Row, RowKind, Segment, Step
@@ -45,7 +43,7 @@ from semel.ir.expr import Dim, Variable
 from semel.runtime.bases import Bases, Place
 from semel.runtime.control import JUMPS, check_control, find_points
 from semel.runtime.registers import BIND, ONCE, RegisterProgram
-from semel.runtime.words import Words, WordSpace, aligned_words
+from semel.runtime.words import Words, WordSpace, address_of, aligned_words
 
 FLOPS_PER_NS = 50  #: what one core is assumed to reach; only steers chunking
 BYTES_PER_NS = 15
@@ -190,8 +188,7 @@ class OpTable:
         self.pending = self._array(Header.PENDING, count)
         self.current[:count] = abi.UNBOUND
         self.pending[:count] = abi.UNBOUND
-        limits = self._array(Header.BOUNDS, 2 * count)
-        limits[: 2 * count] = np.array(bounds, np.int64).reshape(-1)
+        self.header[Header.BOUNDS] = self._space.pack(bounds, 2)
         self.pending_words = self.pending.data
         self.current_words = self.current.data
         self.header[Header.DIRTY] = 1
@@ -467,7 +464,7 @@ class OpTable:
         )
 
     def _write_lanes(self, lanes: Words, threads: int) -> None:
-        self.header[Header.LANES] = lanes.ctypes.data
+        self.header[Header.LANES] = address_of(lanes)
         self.header[Header.THREADS] = threads
         self.header[Header.CLAIM] = abi.NO_CLAIM
         for i in range(threads):

@@ -30,7 +30,7 @@ def address_of(data: np.ndarray[Any, Any]) -> int:
 def aligned_words(count: int) -> Words:
     """Zeroed words that start on a cache line."""
     raw = np.zeros(count + _LINE_WORDS, np.int64)
-    skip = (-raw.ctypes.data % 64) // abi.WORD_BYTES
+    skip = (-address_of(raw) % 64) // abi.WORD_BYTES
     return raw[skip : skip + count]
 
 
@@ -62,10 +62,14 @@ class WordSpace:
         return block.words[start : start + size], block.address + start * abi.WORD_BYTES
 
     def pack(self, items: Sequence[Any], width: int) -> int:
-        """Records of `width` numbers each, one after the other; the address of the first."""
+        """Records of `width` numbers each, one after the other; the address of the first.
+
+        Of none the address is one that may be read.
+        """
+        if not items:
+            return self._block.address
         array, address = self.take(len(items) * width)
-        if items:
-            array[:] = np.array(items, np.int64).reshape(-1)
+        array[:] = np.array(items, np.int64).reshape(-1)
         return address
 
     def _open(self, count: int) -> _Block:
@@ -81,4 +85,4 @@ class _Block:
 
     def __init__(self, words: Words) -> None:
         self.words, self.used = words, 0
-        self.address = int(words.ctypes.data)
+        self.address = address_of(words)

@@ -48,7 +48,10 @@ def _plain(node: Node) -> Indices:
 
 def count_terms(index: Dim) -> int:
     """The size of an index expression, counted until it is past the limit."""
-    count, stack = 0, [index]
+    if isinstance(index, (int, Index)):
+        return 0 if isinstance(index, int) else 1
+    count = 0
+    stack: list[Dim] = [index]
     while stack and count <= MAX_INDEX_TERMS:
         dim = stack.pop()
         for monomial, _ in [] if isinstance(dim, int) else terms(dim):
