@@ -98,6 +98,8 @@ def test_targets_must_be_known_and_the_graph_too(tmp_path: Path) -> None:
     plan = model(weights).prepare()
     with pytest.raises(UnsupportedError, match=r"must be one of .*x86-64-v3"):
         plan.save(tmp_path / "plan", targets=["pentium"])
+    with pytest.raises(PlanError, match=r"a list of names of machines, got 'aarch64'\. Write"):
+        plan.save(tmp_path / "plan", targets="aarch64")
     with pytest.raises(PlanError, match="targets must be a str, got 3"):
         plan.save(tmp_path / "plan", targets=[3])  # type: ignore[list-item]
     with pytest.raises(PlanError, match="targets must be names of machines"):

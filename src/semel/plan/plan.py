@@ -310,11 +310,13 @@ class ExecutionPlan:
     @alone
     def num_barriers(self) -> int:
         """How often the participants of one run wait for each other, at the current variables."""
-        self._engine.state.check_alive()
+        state = self._engine.state
+        state.check_alive()
         self._engine.ways.use(self._engine, None)
-        if self._engine.state.run.is_dirty:
+        # What only goes on by itself is bound at the next run: outputs are those of the last one.
+        if state.run.is_dirty and not (state.run.is_valid and state.is_as_bound()):
             self._engine.commit()
-        return self._engine.state.run.count_steps()[2]
+        return state.run.count_steps()[2]
 
     @property
     def memory(self) -> PlanMemory:
@@ -777,7 +779,13 @@ class ExecutionPlan:
 
     def _programs_for(self, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
         """The plan's graph for each target, in order, with the device's code for it."""
-        names = take_items("save", "targets", str, targets)
+        if isinstance(targets, str) or not isinstance(targets, Iterable):
+            raise PlanError(
+                "save",
+                f"targets must be a list of names of machines, got {targets!r}.",
+                hint='Write targets=["x86-64-v3"].',
+            )
+        names = take_items("save", "each of targets", str, targets)
         program = self.program
         if program.compile_for is None or not names:
             raise PlanError(

@@ -90,6 +90,12 @@ class PlanState:
         """The held variables by name, as the next run will have them."""
         return {name: self.run.pending[i] for name, i in self._held.items()}
 
+    def is_as_bound(self) -> bool:
+        """Whether no variable has another value than in the last run, but held ones."""
+        held, run = self._held.values(), self.run
+        numbers = (i for i in range(len(self._names)) if i not in held)
+        return all(run.pending[i] == run.current[i] for i in numbers)
+
     def set_held(self, values: Mapping[str, int]) -> None:
         """Let the next run go on from these."""
         for name, value in values.items():

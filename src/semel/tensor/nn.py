@@ -9,17 +9,27 @@ inverted on the row-sized tensor, so that the wide pass multiplies. Variances ta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
+from semel.ir.types import Shape
 from semel.ops.attrs import GatherAttrs, GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.elementwise import choose
-from semel.tensor.handle import TensorLike, apply, convert, lift, normalize_axis, promote, scalar
+from semel.tensor.handle import (
+    TensorLike,
+    apply,
+    convert,
+    lift,
+    normalize_axis,
+    promote,
+    scalar,
+    weak_kind,
+)
 from semel.tensor.indexing import check_index
-from semel.tensor.movement import of_shape, stretch
+from semel.tensor.movement import broadcast_shapes, of_shape, show, stretch
 from semel.tensor.reduce import Axis, as_float, drop_axes, reduce_axes, rounded_to
 
 if TYPE_CHECKING:
@@ -63,9 +73,23 @@ def _normalized(x: Tensor, axes: Axis, eps: float) -> Tensor:
     return distance * (variance + eps).rsqrt()
 
 
-def _affine(x: Tensor, weight: TensorLike | None, bias: TensorLike | None) -> Tensor:
-    result = x if weight is None else x * weight
-    return result if bias is None else result + bias
+def _affine(x: Tensor, weight: TensorLike | None, bias: TensorLike | None, where: str) -> Tensor:
+    scale, shift = _beside(x.shape, weight, where, "weight"), _beside(x.shape, bias, where, "bias")
+    result = x if scale is None else x * scale
+    return result if shift is None else result + shift
+
+
+def _beside(shape: Shape, value: TensorLike | None, where: str, name: str) -> TensorLike | None:
+    """The value, which must broadcast with this shape: numbers do."""
+    if value is None or weak_kind(value):
+        return value
+    lifted = lift(value)
+    try:
+        broadcast_shapes([shape, lifted.shape], where)
+    except GraphError:
+        message = f"{name} must broadcast with {show(shape)}, got {lifted.type}."
+        raise GraphError(where, message) from None
+    return lifted
 
 
 def layer_norm(
@@ -78,7 +102,7 @@ def layer_norm(
 ) -> Tensor:
     """Each row with mean 0 and variance 1, then scaled and shifted."""
     x = lift(x)
-    return rounded_to(_affine(_normalized(x, axis, eps), weight, bias), x.dtype)
+    return rounded_to(_affine(_normalized(x, axis, eps), weight, bias, "layer_norm"), x.dtype)
 
 
 def rms_norm(
@@ -88,7 +112,7 @@ def rms_norm(
     given = lift(x)
     x = as_float(given)
     scale = ((x * x).mean(axis, keepdims=True) + eps).rsqrt()
-    return rounded_to(_affine(x * scale, weight, None), given.dtype)
+    return rounded_to(_affine(x * scale, weight, None, "rms_norm"), given.dtype)
 
 
 def group_norm(
@@ -109,7 +133,7 @@ def group_norm(
     grouped = x.reshape(x.shape[0], groups, channels // groups, *x.shape[2:])
     result = _normalized(grouped, tuple(range(2, grouped.ndim)), eps).reshape(x.shape)
     scale, shift = _per_channel(x, weight), _per_channel(x, bias)
-    return rounded_to(_affine(result, scale, shift), x.dtype)
+    return rounded_to(_affine(result, scale, shift, "group_norm"), x.dtype)
 
 
 def instance_norm(
@@ -125,7 +149,7 @@ def instance_norm(
         raise GraphError("instance_norm", f"needs (batch, channels, space...), got {x.type}.")
     scale, shift = _per_channel(x, weight), _per_channel(x, bias)
     result = _normalized(x, tuple(range(2, x.ndim)), eps)
-    return rounded_to(_affine(result, scale, shift), x.dtype)
+    return rounded_to(_affine(result, scale, shift, "instance_norm"), x.dtype)
 
 
 def batch_norm(
@@ -141,10 +165,14 @@ def batch_norm(
     x = lift(x)
     if x.ndim < 2:
         raise GraphError("batch_norm", f"needs (batch, channels, ...), got {x.type}.")
-    scale = (lift(variance) + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
-    shift = -lift(mean) * scale
-    shift = shift if bias is None else shift + bias
+    given = {"mean": mean, "variance": variance, "weight": weight, "bias": bias}
+    known: dict[str, Any] = {
+        k: _beside(x.shape[1:2], value, "batch_norm", k) for k, value in given.items()
+    }
+    scale = (lift(known["variance"]) + eps).rsqrt()
+    scale = scale if known["weight"] is None else scale * known["weight"]
+    shift = -lift(known["mean"]) * scale
+    shift = shift if known["bias"] is None else shift + known["bias"]
     result = as_float(x) * over_channels(x, scale) + over_channels(x, shift)
     return rounded_to(result, x.dtype)
 
