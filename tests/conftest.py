@@ -16,10 +16,10 @@ import pytest
 
 from semel import config
 from semel.compiler.eager import forget_eager
+from semel.compiler.known_kernels import known_kernels
 from semel.compiler.programs import forget_programs
 from semel.devices import check_runs_here, choose_target
 from semel.errors import UserError
-from semel.lower.share_kernels import known_kernels
 
 _LIST = Path(__file__).with_name("skips.txt")
 

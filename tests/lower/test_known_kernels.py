@@ -10,9 +10,11 @@ import pytest
 import semel
 import semel.lower
 from semel import IndexRangeError, Tensor
+from semel.compiler import known_kernels as known_module
+from semel.compiler import pipeline
+from semel.compiler.known_kernels import KnownKernels
 from semel.compiler.programs import forget_programs
 from semel.lower import share_kernels
-from semel.lower.share_kernels import KnownKernels
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -85,8 +87,8 @@ def test_an_error_names_the_line_of_its_own_graph(lowered: list[Any]) -> None:
 
 def test_the_latest_are_known(monkeypatch: pytest.MonkeyPatch, lowered: list[Any]) -> None:
     known = KnownKernels()
-    monkeypatch.setattr("semel.lower.known_kernels", known)
-    monkeypatch.setattr(share_kernels, "MAX_KNOWN", 2)
+    monkeypatch.setattr(pipeline, "known_kernels", known)
+    monkeypatch.setattr(known_module, "MAX_KNOWN", 2)
     for name, k in (("p", 2), ("q", 3), ("r", 4), ("s", 2)):
         (a(name) * k).prepare()
     assert len(known._known) == 2 and len(lowered) == 4

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from semel.compiler.artefacts import compile_kernels
 from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
+from semel.compiler.known_kernels import known_kernels
 from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.recipes import FormulaCompiler, Made, make_weights
@@ -226,7 +227,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         )
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
-    kernels = stage("kernels", lambda: lower_schedule(schedule, target))
+    kernels = stage("kernels", lambda: lower_schedule(schedule, target, others=known_kernels))
     if tuning is not None:
         conditions, default = schedule.graph.guards, kernels
         sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)

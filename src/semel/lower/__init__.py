@@ -31,7 +31,7 @@ from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, no
 from semel.lower.moved_bytes import with_moved_bytes
 from semel.lower.nests import lower_loops
 from semel.lower.own_kernel import lower_opaque
-from semel.lower.share_kernels import args_like, group_key, known_kernels
+from semel.lower.share_kernels import SharedKernels, args_like, group_key, shared_kernel
 from semel.lower.states import place_states, state_homes
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
@@ -45,11 +45,15 @@ _CONTRACTIONS = {
 
 
 def lower_schedule(
-    schedule: Schedule, target: Target, region: Region | None = None
+    schedule: Schedule,
+    target: Target,
+    region: Region | None = None,
+    others: SharedKernels | None = None,
 ) -> tuple[Lowered, ...]:
     """The kernels of a schedule, in its order; groups that compute alike share one.
 
-    `region` is where they run, if the schedule is that of a body.
+    `region` is where they run, if the schedule is that of a body. `others` are kernels of other
+    schedules, which groups may share, too.
     """
     result: list[Lowered] = []
     known: dict[Any, Lowered] = {}
@@ -62,10 +66,10 @@ def lower_schedule(
         if first is not None:
             result.append(for_group(first, group))
             continue
-        first = known_kernels.find(key, group)
-        if first is None:
-            first = lower_group(group, target)
-            known_kernels.add(key, first)
+        shared = None if others is None else others.find(key)
+        first = lower_group(group, target) if shared is None else shared.for_group(group)
+        if others is not None and shared is None and (made := shared_kernel(first)) is not None:
+            others.add(key, made)
         known[key] = first
         result.append(first)
     homes = state_homes(schedule.states)

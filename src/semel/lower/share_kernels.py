@@ -6,25 +6,22 @@ Six identical layers have six groups of every kind; one is lowered, formatted an
 encoded, the others take its kernel with tensors of their own. The key numbers nodes
 by their place in the group, so that it says what is computed and not on what.
 
-The latest small kernels are known for later graphs, too (`KnownKernels`): a graph that was not seen
-before is often made of groups that were. What is kept holds no node and no data.
+Later graphs may share small kernels, too (`SharedKernel`): a graph that was not seen before is
+often made of groups that were. What is shared holds no node and no data; whoever compiles keeps it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from semel.ir.expr import Index, substitute
 from semel.ir.graph import Node
 from semel.kernel.ir import Kernel
-from semel.locks import make_lock
 from semel.lower.lowered import Lowered, nodes_of
 from semel.schedule.group import Group
 
-MAX_KNOWN = 256  #: kernels that are kept for other graphs
 MAX_NODES = (
     32  #: of a group whose kernel is: larger ones are lowered for longer than they are found
 )
@@ -77,7 +74,7 @@ def args_like(first: Group, args: tuple[Node, ...], other: Group) -> tuple[Node,
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class SharedKernel:
     """A kernel, and which node of a group each of its buffers is: of those read, then inside."""
 
     kernel: Kernel
@@ -86,42 +83,24 @@ class _Known:
     has_lanes: bool
 
     def for_group(self, group: Group) -> Lowered:
+        """The kernel on the tensors of a group of the same key."""
         nodes = [*group.reads, *group.inside]
         args = tuple([nodes[role] for role in self.roles])
         return Lowered(self.kernel, args, group, self.choice, has_lanes=self.has_lanes)
 
 
-class KnownKernels:
-    """The latest kernels by what they were lowered from."""
+class SharedKernels(Protocol):
+    """Kernels by what they were lowered from: those of other graphs."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
-        self._lock = make_lock()
+    def find(self, key: Hashable) -> SharedKernel | None: ...
 
-    def find(self, key: Hashable, group: Group) -> Lowered | None:
-        """The kernel for a group of this key, if it is known."""
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-        return None if found is None else found.for_group(group)
-
-    def add(self, key: Hashable, lowered: Lowered) -> None:
-        """Know a kernel, if it is small and names no line of the graph that it is of."""
-        if lowered.kernel.checks or len(lowered.group.inside) > MAX_NODES:
-            return
-        place = {n: i for i, n in enumerate((*lowered.group.reads, *lowered.group.inside))}
-        roles = tuple([place[n] for n in nodes_of(lowered)])
-        known = _Known(lowered.kernel, roles, lowered.choice, lowered.has_lanes)
-        with self._lock:
-            self._known[key] = known
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-
-    def forget(self) -> None:
-        """Know nothing, as at the start of the process."""
-        with self._lock:
-            self._known.clear()
+    def add(self, key: Hashable, kernel: SharedKernel) -> None: ...
 
 
-known_kernels = KnownKernels()
+def shared_kernel(lowered: Lowered) -> SharedKernel | None:
+    """What later graphs may use of a kernel; None if it is large, or names a line of this one."""
+    if lowered.kernel.checks or len(lowered.group.inside) > MAX_NODES:
+        return None
+    place = {n: i for i, n in enumerate((*lowered.group.reads, *lowered.group.inside))}
+    roles = tuple([place[n] for n in nodes_of(lowered)])
+    return SharedKernel(lowered.kernel, roles, lowered.choice, lowered.has_lanes)
