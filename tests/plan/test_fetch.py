@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.forks import in_child
 from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import Sketch
 from tests.plan.test_control import set_flag
+from tests.plan.test_limits import cancel_soon
 
 import semel
 from semel import ExecutionPlan, Graph, Tensor, TimelineSignal, Variable, config
-from semel.errors import InputError, StaleError, StateError, TimedOutError
+from semel.errors import CancelledError, InputError, StaleError, StateError, TimedOutError
 from semel.plan.limits import RunLimits
 from semel.plan.readers import Copies, Reader, output_view
 from semel.plan.rows import PreparedCopy, PreparedCustomFunction, PreparedSignal
@@ -607,6 +609,45 @@ def test_clones_and_files_are_of_the_whole_plan(tmp_path: Any) -> None:
         for found, one in zip(other(x=array), expected, strict=True):
             np.testing.assert_array_equal(found, one)
     assert plan.num_barriers == 0 and plan._engine.ways.is_whole
+
+
+def test_a_run_for_some_outputs_is_cancelled_and_limited_like_any_other() -> None:
+    s = Sketch(8)
+    s.begin_while("p", 1 << 50)
+    s.run()
+    s.op("increment", "x", "y")
+    s.end()
+    s.op("double", "x", "out")
+    plan = s.build("y", "out")
+    set_flag(s.buffers["p"], True)
+    plan.execute_limited(fetch=["output1"])  # the loop is not entered
+    for _ in range(2):
+        with pytest.raises(TimedOutError, match="must be over"):
+            plan.execute_limited(fetch=["output0"], timeout=0.02)
+        thread = cancel_soon(plan)
+        with pytest.raises(CancelledError, match="was cancelled"):
+            plan.execute_limited(fetch=["output0"])
+        thread.join()
+        plan.execute_limited(fetch=["output1"])
+    set_flag(s.buffers["p"], False)
+    plan.execute()
+
+
+def test_a_forked_child_runs_in_every_way() -> None:
+    plan = semel.prepare(chain(), threads=2)
+    array = np.ones((16, 8), np.float32)
+    expected = plan(x=array)
+    plan.execute_limited(fetch=["a"])
+
+    def run() -> None:
+        plan.execute_limited(fetch=["a"])
+        np.testing.assert_array_equal(plan.output_buffers[0].numpy(), expected[0])
+        plan.execute_limited(fetch=["d"])
+        np.testing.assert_array_equal(plan.output_buffers[3].numpy(), expected[3])
+        np.testing.assert_array_equal(plan(x=array)[1], expected[1])
+
+    in_child(run)
+    run()
 
 
 def test_threads_that_fetch_different_outputs() -> None:

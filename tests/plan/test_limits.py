@@ -78,11 +78,11 @@ def endless(kind: str, elements: int = 8, threads: int = 1) -> tuple[Sketch, Exe
 
 def cancel_soon(plan: ExecutionPlan) -> threading.Thread:
     """A thread that cancels the next run once it is in the middle."""
+    state = plan._engine.state
+    attempts = state.run.attempts
 
     def watch() -> None:
-        run = plan._engine.state.run
-        attempts = run.attempts
-        while run.attempts == attempts:
+        while state.run.attempts == attempts:
             time.sleep(0.001)
         plan.cancel()
 
