@@ -175,6 +175,29 @@ def test_several_sequences_go_on_where_there_is_more_room(axis: int, device: str
         small.states.copy_rows_from(large.states, rows=11)
 
 
+def paged(blocks: int, block_rows: int) -> ExecutionPlan:
+    g = Graph("paged")
+    x = g.input("x", (2, "t", WIDTH))
+    pages = g.paged("kv", blocks, block_rows, sequences=2, max_blocks=3)
+    rows = pages.gather(pages.pool("k", (WIDTH,)).append(x))
+    g.output("y", semel.where(pages.mask().unsqueeze(-1), rows, 0).sum(1))
+    return g.prepare(dims={"t": (1, 4)})
+
+
+def test_sequences_in_blocks_go_to_a_plan_with_such_blocks() -> None:
+    source, alike, other = paged(4, 3), paged(4, 3), paged(3, 4)
+    x = np.random.default_rng(0).standard_normal((2, 4, WIDTH), dtype=np.float32)
+    source(x=x)
+    alike.states.copy_rows_from(source.states)
+    np.testing.assert_array_equal(alike(x=x[:, :1]), source(x=x[:, :1]))
+    with pytest.raises(semel.StateError, match=r"blocks of as many rows in both plans, got 4 and"):
+        other.states.copy_rows_from(source.states)
+    with pytest.raises(semel.StateError, match="must be that of the plan of the snapshot"):
+        other.states.restore(source.states.snapshot())
+    alike.states.restore(source.states.snapshot())
+    np.testing.assert_array_equal(alike(x=x[:, :1]), source(x=x[:, :1]))
+
+
 def test_the_first_rows_go_back_to_a_smaller_plan() -> None:
     small, large = cached(8), cached(32)
     large(x=new(20))

@@ -55,6 +55,13 @@ class Move:
                     f"must be the same in both plans but for the room for rows, got {kinds[0]} "
                     f"and {kinds[1]}.",
                 )
+            blocks = [_block_rows(each) for each in (state, self._theirs[name])]
+            if blocks[0] != blocks[1]:
+                raise StateError(
+                    f"state '{name}'",
+                    f"must lie in blocks of as many rows in both plans, got {blocks[0]} and "
+                    f"{blocks[1]}.",
+                )
 
     def _count(self, valid: int) -> int:
         """How many of the valid rows are wanted."""
@@ -108,6 +115,10 @@ class Move:
 
 def _kind(engine: Engine, state: ProgramState) -> TensorType:
     return engine.parts.program.values[state.index].type
+
+
+def _block_rows(state: ProgramState) -> int:
+    return 0 if state.rows is None else state.rows.block_rows
 
 
 def _room_axis(state: ProgramState) -> int | None:

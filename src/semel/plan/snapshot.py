@@ -44,7 +44,8 @@ _HASHED = b"semel states 1\n"
 class StateKind:
     """What a state is in every plan that can go on with it: the size of `axis` is None there.
 
-    `lengths` is the state that says how long the sequences in it are, if it holds several.
+    `lengths` is the state that says how long the sequences in it are, if it holds several, and
+    `block_rows` how many rows a block has, if they lie in blocks.
     """
 
     name: str
@@ -53,6 +54,7 @@ class StateKind:
     axis: int | None
     cursor: str | None
     lengths: str | None
+    block_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _map_file(path: Path) -> Bytes:
 
 def _decode(header: Any, arrays: Bytes) -> Snapshot:
     places = {as_text(n): _Place.of(*rest) for n, *rest in _records(header["states"], 4)}
-    kinds = {as_text(record[0]): _kind(record) for record in _records(header["kinds"], 6)}
+    kinds = {as_text(record[0]): _kind(record) for record in _records(header["kinds"], 7)}
     cursors = {as_text(name): as_int64(value) for name, value in dict(header["cursors"]).items()}
     if (len(places), len(kinds)) != (len(header["states"]), len(header["kinds"])):
         raise ValueError("each state must have a name of its own")
@@ -183,7 +185,7 @@ def _records(value: Any, length: int) -> list[list[Any]]:
 
 
 def _kind(record: list[Any]) -> StateKind:
-    name, dtype, shape, axis, cursor, lengths = record
+    name, dtype, shape, axis, cursor, lengths, block_rows = record
     return StateKind(
         as_text(name),
         as_known_dtype(dtype).name,
@@ -191,6 +193,7 @@ def _kind(record: list[Any]) -> StateKind:
         None if axis is None else as_int(axis),
         None if cursor is None else as_text(cursor),
         None if lengths is None else as_text(lengths),
+        as_int64(block_rows),
     )
 
 

@@ -276,6 +276,7 @@ class PlanStates(Mapping[str, StateInfo]):
                 state.axis,
                 state.cursor,
                 None if state.rows is None else state.rows.lengths,
+                0 if state.rows is None else state.rows.block_rows,
             )
             for state in self._all
         )
