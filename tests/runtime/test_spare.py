@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Literal
 
 import numpy as np
+import pytest
 
 from semel import Tensor
 from semel.runtime.spare import SpareMemory, spare_memory
@@ -84,6 +86,21 @@ def test_arrays_come_and_go_on_many_threads() -> None:
         thread.join()
     assert not wrong
     assert held.size + spare.waiting_bytes <= 64 + 4 * 256
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_that_is_set_stays_its_owners(keep: bool, order: Literal["C", "F"]) -> None:
+    """It is packed from where it lies, or copied; what happens to it later is nobody's business."""
+    x = np.ones((2, 64), np.float32)
+    weight = Tensor.param("w", np.zeros((64, 64), np.float32))
+    y = Tensor.input("x", x.shape) @ weight
+    plan = (y + weight.sum(0)).prepare(keep_params=keep)
+    array = np.full((64, 64), 3, np.float32, order=order)
+    plan.set_param("w", array)
+    assert array.flags.writeable
+    array[...] = 7
+    assert (plan(x=x) == 2 * 64 * 3).all()
 
 
 def test_weights_that_replace_others_have_their_memory_and_clones_keep_theirs() -> None:

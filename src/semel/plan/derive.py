@@ -38,7 +38,7 @@ from semel.runtime.spare import MAX_SPARE_BYTES, spare_memory
 SLAB_BYTES = 2 * LARGE_PAGE_BYTES  #: from which on weights are made side by side
 FEW_JOBS = 16  #: that are run one by one
 MAX_IDLE = 64  #: engines at rest
-_idle: OrderedDict[Hashable, Engine] = OrderedDict()
+_idle: OrderedDict[Hashable, tuple[Engine, TensorType]] = OrderedDict()
 _lock = make_lock()
 
 
@@ -87,12 +87,10 @@ def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
 
 def _run_alone(job: Job, device: Device, threads: int) -> Weight:
     """One job on an engine that is at rest, or on a new one."""
-    key = (job.formula, tuple(sorted(job.sizes.items())), threads)
+    key, count = (job.formula, tuple(sorted(job.sizes.items())), threads), job.formula.num_sources
     with _lock:
-        engine = _idle.pop(key, None)
-    kind, count = job.formula.types_at(job.sizes)[-1], job.formula.num_sources
-    if engine is None:
-        engine = _alone(job, device, threads)
+        found = _idle.pop(key, None)
+    engine, kind = found or _alone(job, device, threads)
     memory, nothing = _memory_for(kind, is_again=True), allocate(0)
     for index, weight in enumerate(job.sources):
         engine.place(index, weight.on(device))
@@ -101,14 +99,14 @@ def _run_alone(job: Job, device: Device, threads: int) -> Weight:
     for index in range(count + 1):
         engine.place(index, nothing)  # what is at rest holds no data
     with _lock:
-        _idle[key] = engine
+        _idle[key] = engine, kind
         gone = [_idle.popitem(last=False)[1] for _ in range(len(_idle) - MAX_IDLE)]
     del gone  # outside of the lock
     return _as_weight(kind, memory)
 
 
-def _alone(job: Job, device: Device, threads: int) -> Engine:
-    """An engine for one job, whose sources and result can move."""
+def _alone(job: Job, device: Device, threads: int) -> tuple[Engine, TensorType]:
+    """An engine for one job, whose sources and result can move, and the type of the result."""
     types = job.formula.types_at(job.sizes)
     ios = [PlanIO(f"#{i}", i, kind) for i, kind in enumerate(types)]
     program = Program(
@@ -125,7 +123,7 @@ def _alone(job: Job, device: Device, threads: int) -> Engine:
     engine = Engine(check_plan(program, buffers, device, threads), None)
     for io in program.inputs:
         engine.state.inputs[io.name].record(tuple(int(d) for d in io.type.shape))  # type: ignore[arg-type]
-    return engine
+    return engine, types[-1]
 
 
 class _Merged:

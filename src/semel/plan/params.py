@@ -48,7 +48,12 @@ def with_params(
     ]
     for recipe in affected:
         _check_sources(program.params, recipe, arrays.keys())
-    storages = {i: shared.get(i) or Storage(_owned(array)) for i, array in arrays.items()}
+    held = needed_params(program.params, program.recipes)
+    held |= {i for i, param in enumerate(program.params) if param.is_kept}
+    storages = {
+        i: shared.get(i) or Storage(_owned(array) if i in held else _lent(array))
+        for i, array in arrays.items()
+    }
     fresh = {i: weight_store.of_storage(storage) for i, storage in storages.items()}
     params = tuple(
         _replaced(param, storages[i].id, fresh[i]) if i in fresh else param
@@ -125,6 +130,12 @@ def _checked(param: Param, value: Any) -> np.ndarray[Any, Any]:
             shape=array.shape,
         )
     return array
+
+
+def _lent(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The caller's array itself, for data that is dropped once weights are made of it."""
+    can_be_read = array.flags.c_contiguous and array.flags.aligned
+    return array.view() if can_be_read else _owned(array)
 
 
 def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -129,11 +129,11 @@ class Recipe:
     sources: tuple[Source, ...]
     formula: Formula | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    #: The numbers of the params among its sources; asked of all recipes when one param changes.
+    params: tuple[int, ...] = field(init=False, repr=False)
 
-    @property
-    def params(self) -> tuple[int, ...]:
-        """The numbers of the params among its sources."""
-        return tuple(s for s in self.sources if isinstance(s, int))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", tuple(s for s in self.sources if isinstance(s, int)))
 
 
 def fixed_rows(formula: Formula | None, sizes: Mapping[str, int]) -> tuple[PreparedKernel, ...]:
