@@ -12,6 +12,7 @@ from semel import (
     Graph,
     GraphError,
     InputError,
+    ParamError,
     pad_rows,
     power_of_two_ladder,
     slice_rows,
@@ -107,6 +108,18 @@ def test_params_are_those_of_all_buckets() -> None:
         cache.run_padded_mixed(3, {}, {"x": x[:3], "bias": bias})
     with pytest.raises(InputError, match="must have 3 rows"):
         cache.run_padded(3, {"x": x[:4], "bias": bias})
+
+
+def test_params_are_loaded_into_all_buckets() -> None:
+    cache = BucketedCompileCache(_linear, power_of_two_ladder(8, 32), dim="n")
+    x, bias, w = np.ones((12, 64), F), np.ones(32, F), np.full((64, 32), 0.5, F)
+    cache.warm([3])
+    cache.load_params({"w": w})
+    for rows in (3, 12):
+        out = cache.run_padded_mixed(rows, {"x": x[:rows]}, {"bias": bias})
+        assert out is not None and out["y"].tolist() == [[33.0] * 32] * rows
+    with pytest.raises(ParamError, match="missing: w; unexpected: v"):
+        cache.load_params({"v": w})
 
 
 def test_data_that_depends_on_the_size_is_refused() -> None:

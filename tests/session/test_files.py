@@ -213,6 +213,7 @@ def test_every_dtype_that_is_said_goes_through_bit_for_bit() -> None:
 
 def test_it_shows_itself() -> None:
     made = compiled()
+    assert [note.became for note in made.explain().nodes][:2] == ["input", "input"]
     line = "model(x: float32[n, 3], bias: float32[3]) -> (y: float32[n, 3], sum: float32[3])"
     assert repr(made) == f"CompiledGraph({line}, cpu)"
     assert "<caption>states</caption>" in made._repr_html_()

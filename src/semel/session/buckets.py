@@ -11,6 +11,7 @@ have one state too: it moves, on the device, to the bucket that runs next.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -23,6 +24,8 @@ from semel.graph.builder import Graph
 from semel.ir.fields import take_int, take_memory_limit
 from semel.ir.graph import Storage
 from semel.locks import make_lock
+from semel.plan.param_files import choose_params, read_source
+from semel.plan.table import Table
 from semel.runtime.buffer import Array, as_array
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
@@ -178,9 +181,7 @@ class BucketedCompileCache:
     def set_params(self, arrays: Mapping[str, Any]) -> None:
         """Replace several params at once."""
         with self._lock:
-            if not self._buckets:
-                self._compiled(0)  # which says what params there are, and of what types
-            known = next(iter(self._buckets.values())).params
+            known = self._param_table()
             shared = {
                 name: Storage(np.array(as_array(data, known[name].dtype, f"param '{name}'")))
                 for name, data in arrays.items()
@@ -189,6 +190,23 @@ class BucketedCompileCache:
                 compiled.set_params(shared)
             self._params.update(shared)
             self._replaced.update(shared)
+
+    def load_params(
+        self, source: Mapping[str, Any] | str | os.PathLike[str], *, strict: bool = True
+    ) -> None:
+        """Replace params by the arrays of a mapping or of a .safetensors file, in all buckets.
+
+        As `CompiledGraph.load_params` does: all or none, and a ParamError says all that is wrong.
+        """
+        given, casting = read_source(source), self._options.get("casting", "exact")
+        with self._lock:
+            self.set_params(choose_params(self._param_table(), given, strict, casting))
+
+    def _param_table(self) -> Table:
+        """What params there are, and of what types: a bucket must be there to say so."""
+        if not self._buckets:
+            self._compiled(0)
+        return next(iter(self._buckets.values())).params
 
     def _share_params(self, graph: Graph, compiled: CompiledGraph) -> None:
         """Let a new bucket read what the others read."""

@@ -23,6 +23,7 @@ from semel.ir.fields import take_int
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
+from semel.plan.report.explain import Explanation
 from semel.plan.report.extent import ExtentReport
 from semel.plan.snapshot import Snapshot
 from semel.plan.states import PlanStates
@@ -501,6 +502,10 @@ class CompiledGraph:
         """Pickled, it is what its file would hold."""
         self._settle()
         return CompiledGraph, (self.plan, self.options)
+
+    def explain(self) -> Explanation:
+        """What each node became, what moves how many bytes, memory, steps, and why."""
+        return self.plan.explain()
 
     def capabilities(self) -> Capabilities:
         """What can be done with it."""
