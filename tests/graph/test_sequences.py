@@ -233,6 +233,24 @@ def test_lengths_and_masks_are_tensors_like_others() -> None:
     assert before.tolist() == [2, 2] and total.tolist() == [5, 5]
 
 
+def test_rows_of_a_state_are_appended_to_itself() -> None:
+    first = np.arange(12, dtype=np.float32).reshape(2, 6)
+    g = Graph("itself")
+    s, k = g.sequences("s", 2, 6), g.state("k", (2, 6), init=first)
+    g.output("y", k.append(k.flip(1)[:, :2], sequences=s) * 1)
+    plan = g.prepare()
+    for _ in range(2):
+        wanted = first.copy()
+        length = int(plan.states.read("s")[0])
+        wanted[:, length : length + 2] = first[:, ::-1][:, :2]
+        assert plan().tolist() == wanted.tolist()
+        first = wanted
+    g = Graph("all of itself")
+    s, k = g.sequences("s", 2, 6), g.state("k", (2, 6), init=first)
+    g.output("y", k.append(k, sequences=s) * 1)
+    assert g.prepare()().tolist() == first.tolist()
+
+
 def test_the_text_of_a_graph_has_sequences() -> None:
     built = chats().build({"t": (1, 4)})
     text = format_graph(built)

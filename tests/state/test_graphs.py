@@ -219,6 +219,13 @@ def test_an_append_that_is_refused_leaves_no_trace() -> None:
     assert plan(x=np.ones((2, 3), np.float32)).shape == (2, 3)
 
 
+def test_a_state_is_appended_to_itself() -> None:
+    g = Graph("g")
+    s = g.state("s", (4,), init=[1, 2, 3, 4])
+    g.output("y", s.append(s) * 1)
+    assert g.prepare()().tolist() == [1, 2, 3, 4]
+
+
 def test_a_state_is_updated_outside_of_bodies() -> None:
     g = Graph("g")
     s = g.state("s", (4,))

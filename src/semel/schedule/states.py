@@ -160,9 +160,9 @@ def resolve_conflict(
     graph: Graph, conflict: Conflict, forced: Mapping[Node, Why]
 ) -> tuple[Graph, dict[Node, Why]]:
     """The graph without the conflict, and which of its nodes must be stored, and why."""
-    if conflict.why is why.NEW_APART:
-        return graph, {**forced, conflict.update.inputs[1]: why.NEW_APART}
-    version = conflict.version
+    version, new_elements = conflict.version, conflict.update.inputs[1]
+    if conflict.why is why.NEW_APART and new_elements is not version:
+        return graph, {**forced, new_elements: why.NEW_APART}
     copy = make_node("reshape", (version,), ReshapeAttrs(version.type.shape))
     new: dict[Node, Node] = {}
     for node in graph.nodes:
