@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import semel
+from benchmarks.extents import measure_extents
 from semel.cli.encoder import EncoderSize, build_encoder
 from semel.compiler.pipeline import prepare_graph
 from semel.devices.cpu.elf import LoadedCode, load_object
@@ -96,7 +97,16 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
 
 def measure_plan(names: list[str] | None = None) -> list[PlanRow]:
     """Measure the rows of these names, or all."""
-    return [measure() for name, measure in rows().items() if names is None or name in names]
+    found = [measure() for name, measure in rows().items() if names is None or name in names]
+    return found if names is not None and "extent" not in names else [*found, *_extents()]
+
+
+def _extents() -> list[PlanRow]:
+    """The time of a quarter of the extent over that of all of it."""
+    return [
+        PlanRow(f"MiniLM b{batch} at {longest // 4} of {longest} rows", ratio, "x", 0.35)
+        for batch, longest, ratio in measure_extents()
+    ]
 
 
 def plan_lines(measured: list[PlanRow]) -> list[list[str]]:
