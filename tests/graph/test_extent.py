@@ -353,6 +353,17 @@ def test_other_dims_go_with_the_arrays_and_may_grow() -> None:
         assert found.shape == (batch, 6, 2)
 
 
+def test_inputs_that_nothing_reads_have_it_too() -> None:
+    g = Graph("g")
+    g.input("x", ("n", 2))
+    g.output("y", g.input("b", (3,)) + 1)
+    plan = g.prepare(dims={"n": (1, 4)}, extent="n")
+    plan.set_extent("n", 2)
+    x, b = np.ones((4, 2), np.float32), np.ones(3, np.float32)
+    assert plan(x=x, b=b).tolist() == [2, 2, 2]
+    assert plan.extents == {"n": 2}
+
+
 def test_no_rows_at_all_where_the_dim_allows_it() -> None:
     g = Graph("g")
     x = g.input("x", (Variable("n", 0, 4), 2))

@@ -157,6 +157,22 @@ def test_out_arrays_keep_what_lies_behind() -> None:
     assert y[:4].tolist() == [2] * 4
 
 
+def test_outputs_that_are_not_fetched_stay_as_they_were() -> None:
+    g = Graph("g")
+    h = g.input("x", ("n", 4)).exp()
+    g.output("h", h.softmax(-1))
+    g.output("sum", h.softmax(-1).sum(0))
+    g.output("other", h + 1)
+    c = Session().compile(g, dims={"n": (1, 6)}, extent="n")
+    x = np.zeros((6, 4), np.float32)
+    c.run(x)
+    with c.active_extent(2):
+        (total,) = c.run(x + np.arange(4, dtype=np.float32), fetch=["sum"])
+        assert c.run(x, fetch=["other"])["other"].tolist() == [[2] * 4] * 6
+    weights = np.exp(np.exp(np.arange(4)))
+    np.testing.assert_allclose(total, 2 * weights / weights.sum(), rtol=1e-5)
+
+
 def test_threads_with_clones_of_their_own() -> None:
     c = relu()
     c.run(ones())

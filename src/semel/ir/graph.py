@@ -278,7 +278,10 @@ _latest_rules: dict[Any, tuple[Rule, list[TensorType]]] = {}
 def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
     """The one rule of `record(inputs, attrs)`."""
     if record.kind == "leaf":
-        return _leaf_rule(record, record.infer(attrs))
+        kind = record.infer(attrs)
+        if getattr(attrs, "part", ()):  # of an input, with variables that its type has not
+            return Rule(kind, attrs)
+        return _leaf_rule(record, kind)
     if record.has_bodies:  # whose attrs hold nodes, and with them data
         return Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
     types = [n.type for n in inputs]
