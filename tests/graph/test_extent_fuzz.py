@@ -33,7 +33,8 @@ class Drawn:
             g.output(f"o{k}", self.result())
 
     def pick(self) -> Tensor:
-        return self.draw(st.sampled_from(self.values))  # type: ignore[no-any-return]
+        found: Tensor = self.draw(st.sampled_from(self.values))
+        return found
 
     def one(self) -> Tensor:
         a, b = self.pick(), self.pick()
