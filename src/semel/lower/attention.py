@@ -403,11 +403,17 @@ class _Lowering(Contraction):
         store = ir.Store(self.weights, copy * KEYS + lane, value)
         binds = row.binds if row.batch or row.query else []
         body += self._repeat(copy, height, [*binds, *evaluate.prelude, store])
-        return [ir.Loop(lane, 0, block.count, tuple(body), self._panel(height))]
+        return [ir.Loop(lane, 0, block.count, tuple(body), self._panel(height, KEYS))]
 
-    def _panel(self, height: int) -> int:
-        """Lanes that give enough independent sums: few rows take wider panels."""
-        return self.panel * 2 if height <= 2 else self.panel
+    def _panel(self, height: int, columns: Dim) -> int:
+        """Lanes that give enough independent sums: few rows take wider panels.
+
+        One row reads its values as they lie, if a panel is as wide as these.
+        """
+        lanes, most = self.panel, self.panel * max(1, 4 // height)
+        while lanes < most and isinstance(columns, int) and 2 * lanes <= columns:
+            lanes *= 2
+        return lanes
 
     def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
         if height == 1:
@@ -537,7 +543,7 @@ class _Lowering(Contraction):
             return self._value_rows(base, height, block, 0)
         column = Index(self.names("e"), self.width)
         body = self._value_rows(base, height, block, column)
-        return [ir.Loop(column, 0, self.width, tuple(body), self._panel(height))]
+        return [ir.Loop(column, 0, self.width, tuple(body), self._panel(height, self.width))]
 
     def _value_rows(self, base: Dim, height: int, block: Block, column: Dim) -> list[Statement]:
         copy = Index(self.names("u"), height)
