@@ -122,6 +122,19 @@ def test_values_without_a_plan() -> None:
         assert got.item() == (data[data > 0] if data.sum() > 0 else -data[data < 0]).sum()
 
 
+@pytest.mark.parametrize("trust", [True, False])
+def test_params_alone_may_choose_the_arm(tmp_path: Path, trust: bool) -> None:
+    """No kernel reads the condition then: it is a weight that the branch alone looks at."""
+    w, p = Tensor.param("w", np.ones(3, np.float32)), -np.ones(3, np.float32)
+    plan = semel.cond(w.sum() > 0, lambda: x() * 2, lambda: x() * 3).prepare()
+    plan.save(tmp_path / "plan")
+    loaded = semel.load_plan(tmp_path / "plan", trust=trust)
+    for each in (plan.clone(), loaded, plan):
+        assert each(x=DATA).tolist() == (DATA * 2).tolist()
+        each.set_param("w", p)
+        assert each(x=DATA).tolist() == (DATA * 3).tolist()
+
+
 def test_a_body_that_is_large_is_shared_by_threads() -> None:
     n = 1 << 18
     z = Tensor.input("z", (n,))

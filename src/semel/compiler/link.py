@@ -505,12 +505,21 @@ def _owner(value: Argument) -> Region | None:
 def _values(
     graph: Graph, kernels: Sequence[Lowered], homes: Mapping[Node, Argument]
 ) -> list[Argument]:
-    """Inputs and states first (wanted or not), then every buffer in order of first use."""
+    """Inputs and states first (wanted or not), then every buffer in order of first use.
+
+    A branch uses its condition, which may be a weight that no kernel reads.
+    """
     order: dict[Argument, None] = dict.fromkeys(graph.inputs)
     order.update(dict.fromkeys((*graph.states, *homes.values())))
     for lowered in kernels:
+        arms = (r for r in regions_around(lowered.region) if isinstance(r, Arm))
+        order.update(dict.fromkeys(_home(arm.branch.condition, homes) for arm in arms))
         order.update(dict.fromkeys(lowered.args))
     return list(order)
+
+
+def _home(value: Argument, homes: Mapping[Node, Argument]) -> Argument:
+    return homes.get(value, value) if isinstance(value, Node) else value
 
 
 def _lifetimes(
