@@ -23,7 +23,7 @@ from semel.kernel.ir import Kernel
 from semel.locks import make_lock
 
 #: Sources that the code depends on, besides those of every device.
-SOURCES = ("devices/cpu", "runtime/cgroup.py", "runtime/freed.py")
+SOURCES = ("devices/cpu", "runtime/cgroup.py", "runtime/freed.py", "runtime/libc.py")
 
 _loaded: WeakValueDictionary[bytes, LoadedCode] = WeakValueDictionary()
 _lock = make_lock()
