@@ -233,7 +233,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     # Ids of nodes mean something in plans built by hand only.
     ProgramValue: ("name type place weight first last node_ids", ""),
     Param: ("name type version raw is_kept is_missing", "id"),
-    Recipe: ("value sources formula sizes", ""),
+    Recipe: ("value sources formula sizes", "params"),  # which its sources say
     Formula: ("rows types num_sources", ""),
     CachedKernel: ("signature entry_point code text form target", "address owner"),
     KernelSignature: (
