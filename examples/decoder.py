@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from semel import Graph, Tensor
+from semel import Graph, Session, Tensor
 
 SMALL = {"layers": 2, "wide": 64, "heads": 4, "vocabulary": 500, "room": 128}
 GPT2 = {"layers": 12, "wide": 768, "heads": 12, "vocabulary": 50257, "room": 1024}
@@ -58,10 +58,10 @@ def drawn(seed: int = 0) -> Weights:
 
 if __name__ == "__main__":
     size = GPT2 if "--full" in sys.argv else SMALL
-    plan = gpt2(drawn(), **size).prepare(dims={"t": (1, 64)})
+    decoder = Session("cpu").compile(gpt2(drawn(), **size), dims={"t": (1, 64)})
     ids = np.arange(12)  # the prompt, then one token at a time
     for _ in range(20):
-        token, logits = plan(ids=ids)
+        (token,) = decoder.run(ids=ids, fetch=["next"])  # fetch=["logits"] for these
         ids = token.reshape(1)
         print(int(token), end=" ")
-    print(plan.states.cursors, plan.memory, sep="\n")
+    print(decoder.plan.states.cursors, decoder.plan.memory, sep="\n")

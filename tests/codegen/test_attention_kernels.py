@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
 from tests.codegen.machine import Array, every_target, runnable_targets
+from tests.codegen.test_contract_assembly import TARGETS
 from tests.codegen.test_stray_accesses import run
 
 from semel import Tensor, Variable
@@ -17,6 +18,7 @@ from semel.devices.cpu.toolchain import compile_ir
 from semel.ir.graph import Graph
 from semel.ir.target import target_for
 from semel.ir.types import as_dtype
+from semel.kernel.ir import Loop, statement_values, walk_statements, walk_values
 from semel.kernel.verify import verify_kernel
 from semel.ops.evaluate import evaluate
 
@@ -133,6 +135,24 @@ for target in runnable_targets().values():
         for at_end in (True, False):
             run_kernels(graph, kernels, arrays, values, run_fenced(target, at_end=at_end))
 """
+
+
+@pytest.mark.parametrize(("width", "lanes"), [(64, 64), (96, 64), (32, 32), (16, 16)])
+def test_one_query_adds_values_in_rows_as_wide_as_they_lie(width: int, lanes: int) -> None:
+    """In half rows, a pass for each half, memory would be read at half its speed."""
+    q, k = (Tensor.input(name, (2, size, 48)) for name, size in (("q", 1), ("k", 100)))
+    values = q.scaled_dot_product_attention(k, Tensor.input("v", (2, 100, width)))
+    _, (lowered,) = lower_graph([values], TARGETS["avx2"])
+    (buffer,) = [b for b in lowered.kernel.buffers if b.size == 200 * width]
+    reading = [
+        loop.lanes
+        for loop in walk_statements(lowered.kernel.body)
+        if isinstance(loop, Loop) and loop.lanes > 1
+        for inner in walk_statements(loop.body)
+        for value in walk_values(statement_values(inner))
+        if value.op == "load" and value.data[0] == buffer
+    ]
+    assert set(reading) == {lanes}
 
 
 def test_attention_stays_inside_its_buffers() -> None:
