@@ -171,6 +171,26 @@ def test_a_full_block_is_shared_for_ever() -> None:
     assert held.table[0, 0] != held.table[2, 0]
 
 
+@pytest.mark.parametrize("way", ["copied", "written"])
+def test_who_is_cut_from_outside_to_full_blocks_grows_into_blocks_of_its_own(way: str) -> None:
+    """The table may still say that a block behind the length is shared: nobody may write there."""
+    plan, model, rng = prepared(), Model(), np.random.default_rng(0)
+    first = given_rows(rng, 4, [4, 0, 0, 0])
+    plan(**first), model.run(**first)
+    plan.states.pages("kv").fork(0)
+    model.rows[:2] = [model.rows[0][:ROWS]] * 2
+    if way == "copied":
+        source, plan = plan, prepared()
+        plan.states.copy_rows_from(source.states, rows=ROWS)
+        assert plan.states.pages("kv").num_free == BLOCKS - 1
+    else:
+        plan.states.write({"kv": [ROWS, ROWS, 0, 0]})
+    for counts in ([1, 0, 0, 0], [0, 1, 0, 0]):
+        more = given_rows(rng, 1, counts)
+        plan(**more), model.run(**more)
+    check(plan, model)
+
+
 def test_without_blocks_a_run_is_refused_before_it_begins() -> None:
     rng, plan, model = np.random.default_rng(2), prepared(blocks=4), Model()
     run_and_check(plan, model, given_rows(rng, 4, [4, 2, 0, 0]))

@@ -102,6 +102,9 @@ class Move:
         if state.cursor is not None:
             return peek_rows(self._source, theirs, 0, self.cursors[state.cursor])
         whole, axis = whole_of(self._source, theirs), _room_axis(state)
+        how = (s.rows for s in self._mine.values() if s.rows and s.rows.table == state.name)
+        if (pool := next(how, None)) is not None:
+            return _blocks_of(whole, self._lengths[pool.lengths], pool.block_rows)
         if axis is None or state.rows is None:
             return whole
         longest = int(self._lengths[state.rows.lengths].max(initial=0))
@@ -111,6 +114,12 @@ class Move:
                 f"state '{state.name}'", f"has room for {room} rows of a sequence, got {longest}."
             )
         return whole[(*[slice(None)] * axis, slice(0, longest))]
+
+
+def _blocks_of(table: Array, lengths: Array, block_rows: int) -> Array:
+    """The part of a table that sequences of these lengths need: other blocks are free."""
+    is_used = np.arange(table.shape[1]) * block_rows < lengths[:, None]
+    return np.where(is_used, table, np.int32(-1))
 
 
 def _kind(engine: Engine, state: ProgramState) -> TensorType:

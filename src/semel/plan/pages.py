@@ -5,8 +5,8 @@
 All that is known is the table of blocks, which is a state of the plan: how often a block stands in
 it is how many sequences refer to it, and one that does not stand there is free. So clones and
 snapshots have nothing else to keep. A fork refers to the blocks of its sequence. Rows are written
-behind a length only, so that one block at most is written that others refer to as well: the last,
-if it is not full. Who grows first gets a copy of it, before the run.
+behind a length only: of the blocks there, none is written that others refer to as well. Who grows
+first gets one of its own, before the run, with a copy of the rows that it has in it.
 """
 
 from __future__ import annotations
@@ -125,28 +125,28 @@ class PlanPages(PlanSequences):
         return found
 
     def _reserve(self, more: Array) -> None:
-        """Hand blocks out, and copies of those that are shared and about to be written."""
+        """Hand blocks out, also in the place of those that are shared and about to be written."""
         table, lengths, size = self._table(), self._lengths(), self._how.block_rows
         after = lengths + more
         if after.max(initial=0) > self.capacity:
             raise self._no_room(int(after.max()))
         references = self._references(table)
-        wanted, last = -(-after // size), _last_blocks(table, lengths, size)
-        is_shared = (last >= 0) & (references[last] > 1)
-        lacking = (more > 0) & (is_shared | (wanted > (table >= 0).sum(1)))
-        if not lacking.any():
+        places, begun = np.arange(table.shape[1]), (lengths // size)[:, None]
+        wanted = (more > 0)[:, None] & (places < -(-after // size)[:, None])
+        is_shared = (places >= begun) & (table >= 0) & (references[table] > 1)
+        lacking = np.argwhere(wanted & ((table < 0) | is_shared)).tolist()
+        if not lacking:
             return
         free = np.flatnonzero(references == 0)[::-1].tolist()
         copies: list[tuple[int, int, int]] = []
-        for number in np.flatnonzero(lacking).tolist():
-            row, old, length = table[number], int(last[number]), int(lengths[number])
-            if old >= 0 and references[old] > 1:
-                row[length // size] = made = self._take(free, references, number)
+        for number, place in lacking:
+            old, filled = int(table[number, place]), int(lengths[number]) - place * size
+            if old >= 0 and references[old] == 1:
+                continue  # all others have got blocks of their own by now
+            table[number, place] = made = self._take(free, references, number)
+            if old >= 0:
                 references[old] -= 1
-                copies.append((old, made, length % size))
-            for place in range(int(wanted[number])):
-                if row[place] < 0:
-                    row[place] = self._take(free, references, number)
+                copies.append((old, made, max(filled, 0)))
         for state in self._members.values():
             self._copy_rows(state, copies)
         current_buffer(self._engine, self._table_state).put(table)
@@ -251,13 +251,6 @@ class PlanPages(PlanSequences):
         blocks = self._table()[number, places // size].astype(np.int64)
         rows: Array = whole_of(self._engine, state)[blocks * size + places % size]
         return rows
-
-
-def _last_blocks(table: Array, lengths: Array, size: int) -> Array:
-    """The block of each sequence that its next row goes to, if there are rows in it; else -1."""
-    place = np.minimum(lengths // size, table.shape[1] - 1)
-    found: Array = np.where(lengths % size, table[np.arange(len(table)), place], -1)
-    return found
 
 
 def pages_of(engine: Engine) -> list[PlanPages]:
