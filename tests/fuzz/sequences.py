@@ -9,7 +9,7 @@ that float32 is exact and every comparison is one of equality.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Shape:
     reads_old: bool
     capacity: int
     has_handle: bool
+    has_extent: bool
 
     @staticmethod
     def draw(rng: random.Random) -> Shape:
@@ -43,6 +44,7 @@ class Shape:
             rng.random() < 0.5,
             rng.random() < 0.5,
             rng.choice((6, 17, 40)),
+            rng.random() < 0.4,
             rng.random() < 0.4,
         )
 
@@ -87,12 +89,16 @@ class Model:
     last: Array = field(default_factory=lambda: np.zeros((2, WIDTH), F))
     bias: Array | None = None
     is_fed: bool = False
+    #: With an extent: how many rows are read, and what output `y` holds.
+    rows: int = ROWS
+    frame: Array = field(default_factory=lambda: np.zeros((ROWS, WIDTH), F))
 
     def copy(self) -> Model:
-        return Model(self.shape, self.w, self.kept, self.total, self.last, self.bias, self.is_fed)
+        return replace(self)
 
     def run(self, x: Array, bias: Array | None) -> dict[str, Array] | None:
         """The outputs; None if there is no room for the rows."""
+        x = x[: self.rows] if self.shape.has_extent else x
         y = x @ self.w
         out: dict[str, Array] = {}
         if self.shape.growing and len(self.kept) + len(x) > self.shape.capacity:
@@ -114,7 +120,8 @@ class Model:
         if self.shape.has_last:
             out["lag"] = self.last[0] - self.last[1]
             self.last = self.last[::-1] + y.max(0)
-        out["y"] = y
+        self.frame = np.concatenate([y, self.frame[len(y) :]])
+        out["y"] = self.frame if self.shape.has_extent else y
         return out
 
     def states(self) -> dict[str, Array]:
@@ -136,7 +143,10 @@ class Sequence:
         self.rng = random.Random(seed)
         self.shape = Shape.draw(self.rng)
         compiled = Session().compile(
-            build(self.shape), dims={"n": (1, ROWS)}, threads=self.rng.choice((1, 2))
+            build(self.shape),
+            dims={"n": (1, ROWS)},
+            threads=self.rng.choice((1, 2)),
+            extent="n" if self.shape.has_extent else None,
         )
         self.pairs: list[tuple[CompiledGraph, Model]] = [(compiled, Model(self.shape))]
         self.snapshots: list[tuple[Any, Model]] = []
@@ -146,7 +156,7 @@ class Sequence:
         name = self.rng.choice(
             ["run"] * 8
             + ["fork", "truncate", "snapshot", "restore", "set_param", "reset", "copy", "drop"]
-            + ["refuse", "commit", "handle", "write", "fetch"]
+            + ["refuse", "commit", "handle", "write", "fetch", "extent", "extent"]
         )
         self.done.append(name)
         compiled, model = self.rng.choice(self.pairs)
@@ -165,8 +175,12 @@ class Sequence:
         numbers = [self.rng.randrange(-3, 4) for _ in range(self.rng.randint(1, ROWS) * WIDTH)]
         return np.array(numbers, F).reshape(-1, WIDTH)
 
-    def inputs(self) -> dict[str, Array]:
+    def inputs(self, model: Model) -> dict[str, Array]:
         given = {"x": self.x()}
+        if self.shape.has_extent:
+            behind = np.full((ROWS, WIDTH), np.nan, F)  # nobody reads it
+            behind[: model.rows] = np.resize(given["x"], (model.rows, WIDTH))
+            given["x"] = behind
         if self.shape.has_handle and self.rng.random() < 0.3:
             given["bias"] = self.x()[0]
         return given
@@ -174,7 +188,7 @@ class Sequence:
     # ------------------------------------------------------------ what can be done
 
     def run(self, compiled: CompiledGraph, model: Model) -> None:
-        given = self.inputs()
+        given = self.inputs(model)
         entry = self.rng.choice([e for n, e in ENTRIES.items() if n != "into"])
         wanted = model.copy().run(given["x"], given.get("bias"))
         if wanted is None:
@@ -191,17 +205,19 @@ class Sequence:
             np.testing.assert_array_equal(found[name], wanted[name], err_msg=f"{name} {self.story}")
 
     def fetch(self, compiled: CompiledGraph, model: Model) -> None:
-        given = self.inputs()
+        given = self.inputs(model)
         wanted = model.copy().run(given["x"], given.get("bias"))
         if wanted is not None:
             model.run(given["x"], given.get("bias"))
-            names = self.rng.sample(list(compiled.outputs), self.rng.randint(1, 2))
+            names = self.rng.sample(list(compiled.outputs)[:-1], self.rng.randint(0, 1))
+            if self.shape.has_extent or not names:  # else what `y` holds then is open
+                names.append("y")
             self.check(dict(compiled.run(given, fetch=names).items()), wanted)
 
     def commit(self, compiled: CompiledGraph, model: Model) -> None:
         pending = []
         for _ in range(self.rng.randint(1, 6)):
-            given = self.inputs()
+            given = self.inputs(model)
             wanted = model.copy().run(given["x"], given.get("bias"))
             if wanted is not None:
                 model.run(given["x"], given.get("bias"))
@@ -210,6 +226,11 @@ class Sequence:
         self.rng.shuffle(pending)
         for ticket, wanted in pending:
             self.check(dict(ticket.result().items()), wanted)
+
+    def extent(self, compiled: CompiledGraph, model: Model) -> None:
+        if self.shape.has_extent:
+            model.rows = self.rng.randint(1, ROWS)
+            compiled.set_active_extent((model.rows, ROWS))
 
     def refuse(self, compiled: CompiledGraph, model: Model) -> None:
         try:

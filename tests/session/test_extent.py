@@ -12,7 +12,7 @@ from tests.graph.extents import CASES, MOST, arrays, build, first, listed
 
 import semel
 from semel import CompiledGraph, Graph, Session, config
-from semel.errors import GraphError, InputError, VariableError
+from semel.errors import GraphError, InputError, StateError, VariableError
 
 DIMS = {"n": (1, MOST)}
 Array = np.ndarray[Any, Any]
@@ -337,3 +337,16 @@ def test_the_share_of_the_work() -> None:
     assert (report.actual, report.upper) == ({"n": 3}, {"n": 12})
     assert 0.25 <= report.flops_share < 0.26
     assert report.bytes < report.all_bytes
+
+
+def test_an_extent_without_room_is_for_the_run_to_refuse() -> None:
+    g = Graph("rows")
+    g.output("sum", g.state("k", (4, 2)).append(g.input("x", ("n", 2))).sum(0))
+    c = Session().compile(g, dims={"n": (1, 3)}, extent="n")
+    x = np.ones((3, 2), np.float32)
+    c.run(x)
+    c.set_active_extent((2, 3))
+    with pytest.raises(StateError, match="4"):
+        c.run(x)
+    c.truncate(1)
+    assert c.run(x)["sum"].tolist() == [3, 3]

@@ -59,6 +59,7 @@ from semel.ops.attrs import (
     StateAttrs,
     StoredAttrs,
     UpdateAttrs,
+    UpdateRowsAttrs,
     WindowAttrs,
 )
 from semel.ops.bodies import body_operand
@@ -96,6 +97,7 @@ WIDEN = Graph((make_node("cast", (_STATE,), CastAttrs(FLOAT64)),))
 WIDEN_THEN = Graph((make_node("cast", (THEN.outputs[0],), CastAttrs(FLOAT64)),))
 
 # (op, operands, attrs, words of the message)
+ROWS = UpdateRowsAttrs(0, "lengths", 2)
 REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("stored", [], StoredAttrs(Graph((f32(3),))), "of no inputs, got f32[3]"),
     ("state", [], StateAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
@@ -104,6 +106,8 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("update", [f32(4, 3), f32(4)], UpdateAttrs((0, 0)), "must have its dtype and rank"),
     ("update", [f32(4), f32(3)], UpdateAttrs((2,)), "must end at or before 4 along axis 0"),
     ("update", [f32(4, 3), f32(4)], UpdateAttrs((0, 0), (2, 3)), "of 4 new elements, got (2, 3)"),
+    ("update_rows", [f32(4, 3), f32(2), tensor(INT64, 2)], ROWS, "must have its dtype and rank"),
+    ("update_rows", [f32(4, 3), f32(2, 3), f32(2)], ROWS, "needs int64 places of the rows"),
     ("frame", [], FrameAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
     ("input", [], InputAttrs("", TensorType((4,), FLOAT32)), "needs a name"),
     ("input", [], InputAttrs("x", TensorType((4,), FLOAT32), None, (2, 2)), "has its rank"),

@@ -297,7 +297,9 @@ class Engine:
     def set_extent(self, name: str, value: int) -> None:
         """Let runs read and write so much of inputs and outputs that have the extent."""
         self.state.check_alive()
-        check_extent(self.parts, name, value, self.state.bound_values())
+        # Without cursors: whether there is room is for the run to say.
+        held, known = self.state.held_values(), self.state.bound_values()
+        check_extent(self.parts, name, value, {n: v for n, v in known.items() if n not in held})
         if any(name in names_in(kind) for kind in self._shown_types()):
             self.state.void("the extent changed")
         self.state.forget_short({name: value})
