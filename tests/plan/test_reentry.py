@@ -87,6 +87,8 @@ REFUSED: dict[str, Attempt] = {
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.
 READ: dict[str, Attempt] = {
     "arena_ptr": lambda p: p.arena_ptr,
+    "check_shapes": lambda p: p.check_shapes({"x": A.shape}),
+    "is_written_in_part": lambda p: p.is_written_in_part("output0"),
     "name": lambda p: p.name,
     "outputs": lambda p: p.outputs,
     "ast_to_buffer_map": lambda p: p.ast_to_buffer_map,

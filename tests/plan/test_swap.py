@@ -162,3 +162,35 @@ def test_a_lent_array_is_the_memory_of_its_buffer() -> None:
         buffer = plan.buffers[plan._engine.state.inputs["x"].index]
         assert buffer.address == array.ctypes.data
         np.testing.assert_array_equal(plan.output_buffer.numpy(), array + 1)
+
+
+def test_two_outputs_that_are_one_are_both_written() -> None:
+    g = semel.Graph("twice")
+    total = g.input("x", (3,)) + 1
+    g.output("a", total)
+    g.output("b", total)
+    plan = g.prepare()
+    arrays = [np.zeros(3, np.float32) for _ in range(4)]
+    for a, b in ((arrays[0], arrays[1]), (arrays[2], arrays[1]), (arrays[2], arrays[3])):
+        plan.bind_output("a", a)
+        plan.bind_output("b", b)
+        for k in (1, 2):
+            plan(x=np.full(3, k, np.float32))
+            assert a.tolist() == b.tolist() == [k + 1] * 3
+    assert plan.staged == ["b"]
+
+
+def test_an_input_and_an_output_of_one_name_are_unbound_apart() -> None:
+    g = semel.Graph("same")
+    g.output("x", g.input("x", (3,)) + 1)
+    plan = g.prepare()
+    given, made = np.ones(3, np.float32), np.zeros(3, np.float32)
+    plan.bind_input("x", given)
+    plan.bind_output("x", made)
+    plan.unbind("x", is_output=False)
+    plan(x=np.full(3, 4, np.float32))
+    assert made.tolist() == [5] * 3
+    plan.bind_input("x", given)
+    plan.unbind("x", is_output=True)
+    assert plan().tolist() == [2] * 3
+    assert made.tolist() == [5] * 3

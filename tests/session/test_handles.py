@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from semel import Graph, InputError, Session, StateError
+from semel import Graph, IndexRangeError, InputError, SemelError, Session, StateError
 from semel.session.compiled import CompiledGraph
 
 F = np.float32
@@ -217,3 +217,189 @@ def test_feeds_from_several_threads_lose_no_run() -> None:
     for thread in threads:
         thread.join()
     assert c.read_handle("h") == 200
+
+
+def _at(n: int, value: float = 0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.full(n, value, F)
+
+
+def _indexed() -> CompiledGraph:
+    """y = h + table[i], where h has any size; a bad i fails."""
+    g = Graph("indexed")
+    h, i = g.input("h", ("n",)), g.input("i", (1,), "int64")
+    g.output("y", h + g.constant(np.arange(4, dtype=F)).take(i, 0))
+    return Session().compile(g, dims={"n": (1, 16)})
+
+
+GOOD, BAD = np.array([1]), np.array([9])
+
+
+def test_a_failed_run_of_another_size_leaves_the_feed_at_the_handle_s() -> None:
+    c = _indexed()
+    c.bind_handle("h", _at(3))
+    c.set_gpu_handle_feed("h", 0)
+    with pytest.raises(IndexRangeError, match="9"):
+        c.run(h=_at(5), i=BAD)
+    assert c.run(i=GOOD)["y"].tolist() == [1] * 3
+    assert c.run(i=GOOD)["y"].tolist() == [2] * 3
+
+
+def test_a_failed_feed_for_one_run_leaves_nothing() -> None:
+    c = _indexed()
+    c.bind_handle("h", _at(3))
+    with pytest.raises(IndexRangeError, match="9"):
+        c.run_feed_gpu_handle({"i": BAD}, "h", 0)
+    c.bind_handle("h", _at(5))
+    assert c.run(i=GOOD)["y"].tolist() == [1] * 5
+    assert c.read_handle("h").tolist() == [0] * 5
+
+
+def test_another_feed_takes_the_place_of_the_one_before() -> None:
+    g = Graph("two")
+    h = g.input("h", ("n",))
+    g.output("y", h + 1)
+    g.output("z", h + 2)
+    c = Session().compile(g, dims={"n": (1, 16)})
+    c.bind_handle("h", _at(3))
+    c.set_gpu_handle_feed("h", 0)
+    c.run()
+    c.set_gpu_handle_feed("h", 1)
+    c.run()
+    assert c.read_handle("h").tolist() == [3] * 3
+    c.bind_handle("h", _at(5))
+    assert c.run()["y"].tolist() == [1] * 5
+
+
+def test_an_input_and_an_output_of_one_name() -> None:
+    g = Graph("same")
+    h, k = g.input("h", (3,)), g.input("k", (3,))
+    g.output("h", k + 1)
+    g.output("z", h + 2)
+    c = Session().compile(g)
+    c.bind_handles({"h": H, "k": X})
+    np.testing.assert_array_equal(c.run_feed_gpu_handle({}, "h", 0), X + 1)
+    np.testing.assert_array_equal(c.run()["z"], X + 3)
+    c.set_gpu_handle_feed("k", 0)
+    c.run()
+    c.unbind("h")  # the input's, and not the output that feeds k
+    for more in (2, 3):
+        np.testing.assert_array_equal(c.run(h=H)["h"], X + more)
+        np.testing.assert_array_equal(c.read_handle("k"), X + more)
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_what_fed_two_handles_feeds_them_apart_again(is_lasting: bool) -> None:
+    """Two handles that an output fed have one array: no output may be written to it."""
+    c, h, w = _step(), H, np.full(3, 0.5, F)
+    c.bind_handles({"h": h, "w": w})
+    c.set_gpu_handle_feed("h", 0)
+    if is_lasting:
+        c.set_gpu_handle_feed("w", 0)
+        c.run(x=X)
+        c.set_gpu_handle_feed("w", 1)
+    else:
+        c.run_feed_gpu_handle({"x": X}, "w", 0)
+    h = w = h * w + X
+    for _ in range(4):
+        y, z = h * w + X, h - X
+        found = c.run(x=X)
+        np.testing.assert_array_equal(found["y"], y)
+        np.testing.assert_array_equal(found["z"], z)
+        h, w = y, z if is_lasting else w
+        np.testing.assert_array_equal(c.read_handle("h"), h)
+        np.testing.assert_array_equal(c.read_handle("w"), w)
+
+
+def test_two_outputs_that_are_one_feed_two_handles() -> None:
+    g = Graph("twice")
+    h, k = g.input("h", (3,)), g.input("k", (3,))
+    total = h + k
+    g.output("y", total)
+    g.output("again", total)
+    c = Session().compile(g)
+    c.bind_handles({"h": H, "k": X})
+    c.set_gpu_handle_feed("h", 0)
+    c.set_gpu_handle_feed("k", 1)
+    wanted = H + X
+    for _ in range(3):
+        y, again = c.run()
+        np.testing.assert_array_equal(y, wanted)
+        np.testing.assert_array_equal(again, wanted)
+        np.testing.assert_array_equal(c.read_handle("k"), wanted)
+        wanted = wanted * 2
+
+
+def test_outputs_that_are_inputs_and_states_feed_handles() -> None:
+    g = Graph("both")
+    t, h, k = g.state("t", (3,)), g.input("h", (3,)), g.input("k", (3,))
+    g.output("next", t + 1, feeds=t)
+    g.output("same", k)
+    g.output("mix", h * 2 + t)
+    c = Session().compile(g)
+    c.bind_handles({"h": H, "k": X})
+    c.set_gpu_handle_feed("h", 0)
+    c.set_gpu_handle_feed("k", 1)
+    before, t_now = H, _at(3)
+    for _ in range(4):
+        following, same, mix = c.run()
+        np.testing.assert_array_equal(mix, before * 2 + t_now)
+        np.testing.assert_array_equal(same, X)
+        before = t_now = t_now + 1
+        np.testing.assert_array_equal(following, t_now)
+        np.testing.assert_array_equal(c.read_handle("t"), t_now)
+        np.testing.assert_array_equal(c.read_handle("h"), t_now)
+
+
+def test_several_handles_are_bound_all_or_none() -> None:
+    g = Graph("three")
+    h, k, t = g.input("h", ("n",)), g.input("k", ("n",)), g.state("t", (1,))
+    g.output("y", h + k + t)
+    c = Session().compile(g, dims={"n": (1, 8)})
+    c.bind_handles({"h": _at(3), "k": _at(3)})
+    for wrong, match in ((_at(9), "n=9"), (_at(4), "n=4"), ([[1]], "rank")):
+        with pytest.raises(InputError, match=match):
+            c.bind_handles({"t": _at(1, 5), "h": _at(5, 5), "k": wrong})
+    assert c.read_handle("t") == 0
+    assert c.read_handle("h").tolist() == [0] * 3
+    c.bind_handles({"t": _at(1, 5), "h": _at(5, 1), "k": [1, 2, 3, 4, 5]})
+    assert c.run()["y"].tolist() == [7, 8, 9, 10, 11]
+
+
+def test_handles_are_converted_as_inputs_are() -> None:
+    g = Graph("one")
+    g.output("y", g.input("h", (3,)) + 1)
+    c = Session().compile(g, casting="same_kind")
+    c.bind_handle("h", H.astype(np.float64))
+    np.testing.assert_array_equal(c.run()["y"], H + 1)
+
+
+def test_rows_that_are_none_are_refused() -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    assert c.read_handle("h", 1) == 20
+    assert c.read_handle("h", slice(1, None)).tolist() == [20, 30]
+    for rows in ("first", 3, slice("a", None)):
+        with pytest.raises(SemelError, match=r"handle 'h'.*rows"):
+            c.read_handle("h", rows)
+
+
+def test_views_of_outputs_are_inputs_of_the_next_run() -> None:
+    c = _step()  # w has a default
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    first = c.run_raw(x=X)
+    y = H * 2 + X
+    np.testing.assert_array_equal(c.run(x=first["z"])["y"], y * 2 + H - X)
+    views = c.run_raw(x=X, h=H)
+    np.testing.assert_array_equal(c.run(x=views["z"], w=views["y"])["y"], y * y + H - X)
+
+
+def test_values_in_the_place_of_handles_may_lie_anyhow() -> None:
+    g = Graph("default")
+    g.output("y", g.input("x", (2, 3), default=np.zeros((2, 3), F)) + 1)
+    c = Session().compile(g)
+    plain = np.arange(6, dtype=F).reshape(2, 3)
+    shifted = np.zeros(25, np.uint8)[1:].view(F).reshape(2, 3)
+    shifted[...] = plain
+    for array in (np.asfortranarray(plain), np.repeat(plain, 2, axis=1)[:, ::2], shifted):
+        np.testing.assert_array_equal(c.run(array)["y"], plain + 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from semel import Graph, IndexRangeError, InputError, Session
+from semel import Graph, IndexRangeError, InputError, PlanError, Session
 from semel.session.compiled import CompiledGraph
 
 F = np.float32
@@ -106,3 +108,57 @@ def test_tickets_can_be_awaited() -> None:
         return [float((await t)["sum"][0]) for t in tickets]
 
     assert asyncio.run(both()) == [1, 3]
+
+
+def test_wrong_shapes_and_limits_are_refused_at_once() -> None:
+    g = Graph("add")
+    g.output("y", g.input("a", ("n",)) + g.input("b", ("n",)))
+    c = Session().compile(g, dims={"n": (1, 8)})
+    three = np.ones(3, F)
+    for a, b, match in ((three, three[:2], "n=2"), (three[None], three, "rank")):
+        with pytest.raises(InputError, match=match):
+            c.commit_no_wait(a, b)
+    with pytest.raises(PlanError, match="timeout"):
+        c.commit_no_wait(three, three, timeout=-1)
+    ticket = c.commit_no_wait(three, three)
+    for fetch in (["y", "y"], "y", [0], ["z"]):
+        with pytest.raises(InputError, match=r"name|no output"):
+            ticket.result(fetch=fetch)  # type: ignore[arg-type]
+    assert ticket.result(fetch=iter(["y"]))["y"].tolist() == [2] * 3
+
+
+def test_a_run_is_begun_while_another_one_has_the_plan() -> None:
+    c = _counter()
+    c.commit_no_wait(np.ones(4, F)).result()
+    begun = threading.Event()
+
+    def begin() -> None:
+        c.commit_no_wait(np.ones(4, F))
+        begun.set()
+
+    with c.plan.lock:  # as a run has it for as long as it takes
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert begun.wait(20)
+    thread.join()
+    c.sync_pending()
+    assert c.read_handle("total")[0] == 2
+
+
+def test_inputs_that_stay_are_those_of_the_run_before() -> None:
+    g = Graph("add")
+    g.output("y", g.input("a", (2,)) + g.input("b", (2,)))
+    c = Session().compile(g, sticky=True)
+    one, is_held = np.ones(2, F), threading.Event()
+
+    def hold() -> None:
+        with c.plan.lock:  # as a run has it for as long as it takes
+            is_held.set()
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    tickets = [c.commit_no_wait(a=one, b=one), c.commit_no_wait(b=one * 2)]
+    assert [t.result()["y"][0] for t in tickets] == [2, 3]
+    thread.join()

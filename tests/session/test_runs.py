@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel import Graph, InputError, Session, StaleError
+from semel import Graph, InputError, SemelError, Session, StaleError
 from semel.session.compiled import CompiledGraph
 
 F = np.float32
@@ -169,6 +169,45 @@ def test_fetch_names_outputs() -> None:
     out = c.run(X, B, fetch=["product"])
     assert list(out.keys()) == ["product"]
     np.testing.assert_array_equal(out[0], X * B)
-    for bad, match in ((["nope"], "no output 'nope'"), ("sum", "string"), (["sum"] * 2, "once")):
+    for bad, match in (
+        (["nope"], "no output 'nope'"),
+        ("sum", "must be names"),
+        (["sum"] * 2, "once"),
+    ):
         with pytest.raises(InputError, match=match):
             c.run(X, B, fetch=bad)
+
+
+def test_fetch_is_any_iterable_of_names_and_the_same_each_time() -> None:
+    c = _affine()
+    assert list(c.run(X, B, fetch=iter(["product"])).keys()) == ["product"]
+    for fetch in ("product", 5, [["product"]], [0], ["sum", "sum"]):
+        for _ in range(2):
+            with pytest.raises(InputError, match="fetch"):
+                c.run(X, B, fetch=fetch)  # type: ignore[arg-type]
+
+
+def test_out_must_have_memory_for_every_element_of_every_output() -> None:
+    c, memory = _affine(), np.zeros((2, 6), F)
+    with pytest.raises(InputError, match=r"out 'product'.*that of 'sum'"):
+        c.run(X, B, out=[memory[:, :3], memory[:, 2:5]])
+    once = np.lib.stride_tricks.as_strided(memory, (2, 3), (0, 4))
+    with pytest.raises(InputError, match="broadcast"):
+        c.run(X, B, out={"sum": once})
+    assert not memory.any()
+    c.run(X, B, out=[memory[:, ::2], memory[:, 1::2]])
+    np.testing.assert_array_equal(memory[:, ::2], X + B)
+    np.testing.assert_array_equal(memory[:, 1::2], X * B)
+
+
+@pytest.mark.parametrize("inputs", [None, 5, {"x": 1}, iter([]), np.zeros(2, F), "xb"])
+def test_slots_take_a_list(inputs: Any) -> None:
+    with pytest.raises(InputError, match="takes a list of arrays"):
+        _affine().run_slots(inputs)
+
+
+@pytest.mark.parametrize("shape", [3, "ab", (-2, -3), (2.0, 3)])
+def test_bytes_with_a_shape_that_is_none(shape: Any) -> None:
+    given = {"x": (X.tobytes(), "float32", shape), "b": (B.tobytes(), "float32")}
+    with pytest.raises(SemelError, match=r"input 'x'.*size"):
+        _affine().run_typed(given)

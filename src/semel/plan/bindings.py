@@ -4,10 +4,10 @@
 
 An array takes the place of the plan's buffer (*direct*) only if that cannot change a result:
 nothing that the plan writes may overlap an array it reads, and an array it writes may overlap
-nothing at all. Otherwise the array is *staged*: an input is copied in before each run, an
-output copied out after it, so that the run is as if everything were read before anything is
-written. Which one it is depends on addresses alone and is decided for all arrays together,
-whenever one is bound or unbound.
+nothing at all; and of several for one buffer, only the first does. Otherwise the array is *staged*:
+an input is copied in before each run, an output copied out after it, so that the run is as if
+everything were read before anything is written. Which one it is depends on addresses alone and is
+decided for all arrays together, whenever one is bound or unbound.
 
 An array of the same shape in the place of a direct one is *swapped*: it is compared with the bytes
 that it must not overlap, which are known from the last decision, and the input's base moves. The
@@ -121,11 +121,11 @@ class Bindings:
         made = self._bound[is_output, io.name] = Binding(io, array, is_output, own)
         (self.outputs if is_output else self.inputs)[io.name] = made
 
-    def remove(self, name: str | None) -> list[Binding]:
-        """Forget the arrays of that name, or all; what was bound."""
-        keys = [key for key in self._bound if name in (None, key[1])]
-        for is_output, gone in keys:
-            (self.outputs if is_output else self.inputs).pop(gone)
+    def remove(self, name: str | None, is_output: bool | None = None) -> list[Binding]:
+        """Forget the arrays of that name, or all, of inputs or outputs or both; what was bound."""
+        keys = [k for k in self._bound if is_output in (None, k[0]) and name in (None, k[1])]
+        for is_of_output, gone in keys:
+            (self.outputs if is_of_output else self.inputs).pop(gone)
         return [self._bound.pop(key) for key in keys]
 
     # ------------------------------------------------------------ placing
@@ -147,8 +147,11 @@ class Bindings:
             binding.fences = binding.before = None
         self._has_outputs = any(b.is_output for b in self._bound.values())
         own = [_own_range(buffer) for buffer in self._buffers] if self._bound else []
-        direct = [b for b in self._bound.values() if self._can_be_direct(b, own)]
-        for binding in direct:
+        direct: dict[int, Binding] = {}  # by buffer: of two outputs that are one, the other copies
+        for binding in self._bound.values():
+            if binding.io.index not in direct and self._can_be_direct(binding, own):
+                direct[binding.io.index] = binding
+        for binding in direct.values():
             array = binding.array
             binding.memory, binding.base = LentMemory(array), bases[binding.io.index]
             binding.words = self._state.run.base_words(binding.base)

@@ -461,9 +461,9 @@ class Engine:
         keeper.record(array.shape)
         keeper.is_bound = True
 
-    def unbind(self, name: str | None) -> None:
+    def unbind(self, name: str | None, is_output: bool | None) -> None:
         """Forget the arrays of that name, or all; to be called while nothing is attached."""
-        for binding in self.bindings.remove(name):
+        for binding in self.bindings.remove(name, is_output):
             if not binding.is_output:
                 keeper = self.state.inputs[binding.io.name]
                 keeper.is_bound = False

@@ -539,17 +539,18 @@ class ExecutionPlan:
         engine.rebind(lambda: engine.bindings.add(io, checked, is_output=True))
 
     @alone
-    def unbind(self, name: str | None = None) -> None:
+    def unbind(self, name: str | None = None, *, is_output: bool | None = None) -> None:
         """Go back to the plan's own buffer for that input or output, or for all.
 
-        An input must then be written again; an output is there after the next execute.
+        An input must then be written again; an output is there after the next execute. An input
+        and an output may have one name: both are meant, unless `is_output` says which.
         """
         self._engine.state.check_alive()
         names = [io.name for io in (*self._engine.parts.input_io, *self._engine.parts.output_io)]
         if name is not None and name not in names:
             known = ", ".join(names) or "none"
             raise InputError("plan", f"has no input or output '{name}'; known: {known}.", name=name)
-        self._engine.rebind(lambda: self._engine.unbind(name))
+        self._engine.rebind(lambda: self._engine.unbind(name, is_output))
 
     @alone
     def exchange(self, pairs: Sequence[tuple[str, str]]) -> bool:
@@ -572,6 +573,18 @@ class ExecutionPlan:
             if not keepers[name].is_bound
             and not (sticky and keepers[name].recorded_shape() is not None)
         ]
+
+    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse shapes that arrays for these inputs cannot have, alone or together.
+
+        Nothing changes, and it waits for no run. What does not follow from these shapes alone is
+        left for the run to say.
+        """
+        self._engine.state.solve(shapes)
+
+    def is_written_in_part(self, output: str) -> bool:
+        """Whether runs at an extent leave rows of that output as they were."""
+        return any(io.name == output and io.part for io in self.program.outputs)
 
     @property
     def staged(self) -> list[str]:

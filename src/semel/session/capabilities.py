@@ -78,9 +78,10 @@ def _bound(plan: ExecutionPlan) -> list[str]:
 
 
 def _feeds(plan: ExecutionPlan) -> tuple[tuple[str, str], ...]:
+    whole = [made for made in plan.outputs.values() if not plan.is_written_in_part(made.name)]
     return tuple(
         (given.name, made.name)
         for given in plan.inputs.values()
-        for made in plan.outputs.values()
+        for made in whole
         if given.type == made.type
     )

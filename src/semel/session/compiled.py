@@ -20,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
 from semel.ir.fields import take_int
+from semel.locks import make_lock
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Reader
@@ -33,7 +34,7 @@ from semel.session.capabilities import Capabilities, find_capabilities
 from semel.session.extent import ActiveExtent, read_extent, set_extent
 from semel.session.handles import HandleInfo, Handles
 from semel.session.options import Options
-from semel.session.outputs import Outputs
+from semel.session.outputs import Outputs, as_names
 from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Into, Wanted
 from semel.session.values import (
@@ -67,6 +68,7 @@ class CompiledGraph:
         self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._handles = Handles(plan, plan.program.defaults)
         self._pipeline: Pipeline | None = None
+        self._making = make_lock()
         self._slots = self._calls.slots
         self._note_handles()
         self._known: dict[tuple[str, ...] | None, Wanted] = {None: Wanted(plan.outputs)}
@@ -151,6 +153,8 @@ class CompiledGraph:
         a default may be None.
         """
         everything, pipeline = self._all, self._pipeline
+        if not isinstance(inputs, (list, tuple)):
+            raise InputError("run_slots", f"takes a list of arrays, got {type(inputs).__name__}.")
         if self._is_plain and (pipeline is None or pipeline.is_idle):
             return self._slots(inputs, everything.slots)
         found = {n: v for n, v in by_position(self._table, inputs).items() if v is not None}
@@ -184,10 +188,10 @@ class CompiledGraph:
     def _wanted(self, fetch: Iterable[str] | None) -> Wanted:
         if fetch is None:
             return self._all
-        key = (fetch,) if isinstance(fetch, str) else tuple(fetch)
-        found = self._known.get(key)
+        names = as_names(fetch)
+        found = self._known.get(names)
         if found is None:
-            found = self._known[key] = Wanted(self.outputs, fetch)
+            found = self._known[names] = Wanted(self.outputs, names)
         return found
 
     def _go(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
@@ -199,10 +203,11 @@ class CompiledGraph:
     def _go_now(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
         if not self._handles:
             return self._call(inputs, request)
+        arrays = self._as_arrays(inputs)  # now: a view of an output is stale once arrays move
         with self._lock:
-            instead = {name: v for name, v in inputs.items() if self._handles.has_value(name)}
-            others = {name: v for name, v in inputs.items() if name not in instead}
-            with self._handles.around(self._as_arrays(instead), request.feeds):
+            instead = {name: a for name, a in arrays.items() if self._handles.has_value(name)}
+            others = {name: a for name, a in arrays.items() if name not in instead}
+            with self._handles.around(instead, request.feeds):
                 return self._call(others, request)
 
     def _call(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
@@ -256,7 +261,12 @@ class CompiledGraph:
         """
         wanted = self._wanted(fetch)
         request = Request(wanted.copies, wanted, timeout)
-        arrays = self._accept(given(self._table, args, named))
+        self._limits(request)  # judges the timeout
+        inputs = given(self._table, args, named)
+        if self.options.sticky and len(inputs) < len(self._table):
+            self._settle()  # what is left out may be what a run gives that is under way
+        arrays = self._accept(inputs)
+        self.plan.check_shapes({name: array.shape for name, array in arrays.items()})
         return self._lane().submit(arrays, lambda staged: self._go_now(staged, request))
 
     def sync_pending(self) -> None:
@@ -281,10 +291,13 @@ class CompiledGraph:
         return self._lane().stream(begin, input_sets, self.options.depth)
 
     def _lane(self) -> Pipeline:
-        with self._lock:
-            if self._pipeline is None:
-                self._pipeline = Pipeline(self.plan.name or "graph", self.options.depth)
-            return self._pipeline
+        found = self._pipeline
+        if found is None:  # without the plan's lock, which a run has for as long as it takes
+            with self._making:
+                found = self._pipeline = self._pipeline or Pipeline(
+                    self.plan.name or "graph", self.options.depth
+                )
+        return found
 
     def _settle(self) -> None:
         """Wait for what was begun before."""
@@ -310,10 +323,11 @@ class CompiledGraph:
             for name in inputs:
                 if name not in self._table:
                     raise self._no_handle(name)
+            arrays = self._as_arrays(inputs)
+            self._handles.check(arrays)
             if states:
                 self.plan.states.write(states)
-            for name, data in inputs.items():
-                self._handles.bind(name, data)
+            self._handles.bind(arrays)
             self._note_handles()
 
     def read_handle(self, name: str, rows: Any = None) -> Array:
@@ -364,7 +378,8 @@ class CompiledGraph:
         output = self._output_name(output_index)
         self._handles.check_feed(handle, output)
         wanted = self._wanted((output,))
-        (result,) = self._go(inputs, Request(wanted.copies, wanted, feeds={handle: output}))
+        found = given(self._table, (inputs,), {})
+        (result,) = self._go(found, Request(wanted.copies, wanted, feeds={handle: output}))
         return result  # type: ignore[no-any-return]  # an array
 
     def has_gpu_handle(self, name: str) -> bool:

@@ -16,15 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from semel.errors import InputError
+from semel.ir.fields import take_int
 from semel.ir.graph import aligned_empty
 from semel.ir.types import TensorType
 from semel.plan.plan import ExecutionPlan
-from semel.runtime.buffer import Array, as_array
+from semel.runtime.buffer import Array
+
+NO_ARRAYS: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +45,19 @@ class HandleInfo:
 class Handles:
     """The inputs of one plan that have a value of their own.
 
-    Invariants: no array is both that of an input and of an output; `due` says which inputs an
-    output of the last run takes the place of before the next one.
+    Invariants: no array is both that of an input and of an output, or of two outputs; `_due` says
+    which inputs an output of the last run takes the place of before the next one.
     """
 
     def __init__(self, plan: ExecutionPlan, defaults: Mapping[str, Array]) -> None:
         self._plan = plan
         self._defaults = defaults
-        self._resident: dict[str, Array] = {}  # by input
+        self._resident: dict[str, Array] = {}  # by input; one array for two that an output fed
+        self._is_shared = False  # whether there may be such an array
         self._feeds: dict[str, str] = {}  # input <- output
         self._targets: dict[str, Array] = {}  # by output: where it is written
-        self._due: dict[str, str] = {}  # input <- output, of the last good run
+        self._is_aimed = True  # whether these are for `_feeds`, at the sizes of the handles
+        self._due: Mapping[str, str] = {}  # input <- output, of the last good run
         #: Inputs that the last run was given. They stay bound until the next one: what it wrote
         #: could not be read otherwise.
         self._away: set[str] = set()
@@ -84,7 +90,14 @@ class Handles:
                 name=name,
             )
         found = self._current(name)
-        return (found if rows is None else found[rows]).copy()
+        if rows is None:
+            return found.copy()
+        where = f"handle '{name}'"
+        chosen = rows if isinstance(rows, slice) else take_int(where, "rows", rows)
+        try:
+            return np.array(found[chosen], order="C")
+        except (IndexError, TypeError, ValueError) as error:
+            raise InputError(where, f"must have these rows, got {rows!r}: {error}.") from None
 
     def _current(self, name: str) -> Array:
         output = self._due.get(name)
@@ -92,22 +105,26 @@ class Handles:
 
     # ------------------------------------------------------------ binding
 
-    def bind(self, name: str, data: Any) -> None:
-        """Let the input have a copy of `data` in every run that is not given another value."""
-        given = as_array(data, self._plan.inputs[name].dtype, f"handle '{name}'")
+    def check(self, values: Mapping[str, Array]) -> None:
+        """Refuse arrays, of the inputs' dtypes, that cannot be theirs together."""
+        self._plan.check_shapes({name: array.shape for name, array in values.items()})
+
+    def bind(self, values: Mapping[str, Array]) -> None:
+        """Let inputs have copies of these arrays in every run that is not given others."""
+        self.check(values)
         self._move_on()
-        array = _copy(given)
-        self._plan.bind_input(name, array)  # checks the shape; nothing has changed if it raises
-        self._resident[name] = array
-        if name in self._feeds:
-            self._aim(self._feeds[name], array)
+        for name, array in values.items():
+            copied = _copy(array)
+            self._plan.bind_input(name, copied)
+            self._resident[name] = copied
+            self._is_aimed = False
 
     def feed(self, name: str, output: str) -> None:
         """Let the output be the value of the handle after each run that succeeds."""
         self.check_feed(name, output)
         self._move_on()
-        self._aim(output, self._resident[name])
         self._feeds[name] = output
+        self._is_aimed = False
 
     def unbind(self, name: str) -> None:
         """Forget the handle and its feed: runs must be given the input again, or its default is."""
@@ -115,15 +132,13 @@ class Handles:
             known = ", ".join(self._resident) or "none"
             raise InputError(f"handle '{name}'", f"is not bound; bound: {known}.", name=name)
         self._move_on()
-        output = self._feeds.pop(name, None)
+        self._feeds.pop(name, None)
         del self._resident[name]
         if name in self._defaults:
             self._plan.bind_input(name, self._defaults[name])
         else:
-            self._plan.unbind(name)
-        if output is not None and output not in self._feeds.values():
-            del self._targets[output]
-            self._plan.unbind(output)
+            self._plan.unbind(name, is_output=False)
+        self._aim(self._feeds)
 
     def check_feed(self, name: str, output: str) -> None:
         where = f"feed of '{name}'"
@@ -137,7 +152,7 @@ class Handles:
         wanted, found = self._plan.inputs[name].type, self._plan.outputs[output].type
         if wanted != found:
             raise InputError(where, f"output '{output}' must be {wanted}, as it is, got {found}.")
-        if any(io.name == output and io.part for io in self._plan.program.outputs):
+        if self._plan.is_written_in_part(output):
             raise InputError(
                 where,
                 f"output '{output}' must be written whole by each run, with an extent it is not.",
@@ -153,16 +168,16 @@ class Handles:
         `once` are feeds for this run alone. For whoever has the plan's lock.
         """
         self._move_on()
-        feeds = {**self._feeds, **once}
+        feeds = {**self._feeds, **once} if once else self._feeds
         for name, array in given.items():
             self._away.add(name)
-            self._plan.bind_input(name, np.ascontiguousarray(array).reshape(array.shape))
+            self._plan.bind_input(name, _bindable(array))
         for name in self._away - given.keys():
             self._plan.bind_input(name, self._own(name))
             self._away.remove(name)
-        if given or once:
-            for name, output in feeds.items():
-                self._aim(output, given.get(name, self._resident[name]))
+        if given or once or not self._is_aimed:
+            self._aim(feeds, given)
+            self._is_aimed = not given and not once
         yield
         self._due = feeds
 
@@ -179,52 +194,76 @@ class Handles:
         found = self._resident.get(name)
         return self._defaults[name] if found is None else found
 
-    def _aim(self, output: str, like: Array) -> None:
-        """Let the output be written to an array of its own, of this shape."""
-        target = self._targets.get(output)
-        if target is None or target.shape != like.shape:
-            target = aligned_empty(like.shape, like.dtype)
-            self._plan.bind_output(output, target)
-            self._targets[output] = target
+    def _aim(self, feeds: Mapping[str, str], given: Mapping[str, Array] = NO_ARRAYS) -> None:
+        """Let each output that feeds be written to an array of its own, and no other one.
+
+        They have the shapes of the handles, or of what a run is given instead.
+        """
+        self._is_aimed = False
+        for output in self._targets.keys() - set(feeds.values()):
+            del self._targets[output]
+            self._plan.unbind(output, is_output=True)
+        for name, output in feeds.items():
+            like, target = given.get(name, self._resident[name]), self._targets.get(output)
+            if target is None or target.shape != like.shape:
+                self._write_to_new(output, like)
+
+    def _write_to_new(self, output: str, like: Array) -> None:
+        target = aligned_empty(like.shape, like.dtype)
+        self._plan.bind_output(output, target)
+        self._targets[output] = target
 
     def _move_on(self) -> None:
         """Let what the last run wrote take the place of what it read."""
-        if not self._due:
-            return
         due, self._due = self._due, {}
-        # In most cases two arrays change places. Else an output feeds several inputs, an array
-        # overlaps another one, or the last run had other sizes than the one before it.
-        is_plain = (
-            len(set(due.values())) == len(due)
+        if not due:
+            return
+        if self._exchange(due):
+            for name, output in due.items():
+                before, self._resident[name] = self._resident[name], self._targets[output]
+                self._targets[output] = before
+        else:
+            self._hand_over(due)
+        if due is not self._feeds:  # some were for one run
+            self._aim(self._feeds)
+
+    def _exchange(self, due: Mapping[str, str]) -> bool:
+        """Let two arrays change places for each feed; False if that is not all there is to do.
+
+        Then an output feeds several inputs, or has; an array overlaps another one; or the last
+        run had other sizes than the one before it.
+        """
+        return (
+            not self._is_shared
+            and len(set(due.values())) == len(due)
             and self._away.isdisjoint(due)
             and self._plan.exchange(list(due.items()))
         )
-        for name, output in due.items():
-            before, self._resident[name] = self._resident[name], self._targets[output]
-            if is_plain:
-                self._targets[output] = before
-        self._away -= due.keys()
-        if not is_plain:
-            self._bind_again(due)
-        for output in set(due.values()) - set(self._feeds.values()):
-            del self._targets[output]
-            self._plan.unbind(output)
 
-    def _bind_again(self, due: Mapping[str, str]) -> None:
-        for output in set(due.values()):
-            written = self._targets.pop(output)
-            self._aim(output, written)  # elsewhere: what was written is an input now
-        for name in due:
-            self._plan.bind_input(name, self._resident[name])
+    def _hand_over(self, due: Mapping[str, str]) -> None:
+        """Let the inputs have what was written, and the outputs be written elsewhere."""
+        written = {output: self._targets[output] for output in due.values()}
+        for output, array in written.items():
+            self._write_to_new(output, array)
+        for name, output in due.items():
+            self._resident[name] = written[output]
+            self._plan.bind_input(name, written[output])
+        self._away -= due.keys()
+        self._is_shared = len({id(a) for a in self._resident.values()}) < len(self._resident)
 
     def copy_to(self, plan: ExecutionPlan) -> Handles:
         """The same handles, with values of their own, for a clone of the plan."""
         made = Handles(plan, self._defaults)
-        for name in self._resident:
-            made.bind(name, self._current(name))
+        made.bind({name: self._current(name) for name in self._resident})
         for name, output in self._feeds.items():
             made.feed(name, output)
         return made
+
+
+def _bindable(array: Array) -> Array:
+    """The array as native code can read it, where it lies if possible."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else array.copy()
 
 
 def _copy(array: Array) -> Array:

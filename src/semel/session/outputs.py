@@ -11,6 +11,18 @@ from typing import Any, ClassVar
 from semel.errors import InputError
 
 
+def as_names(fetch: Any) -> tuple[str, ...]:
+    """Names of outputs, each once; whether there are such outputs is not judged."""
+    if isinstance(fetch, str) or not isinstance(fetch, Iterable):
+        raise InputError("fetch", f"must be names of outputs, got {fetch!r:.60}.")
+    names = tuple(fetch)
+    if not all(isinstance(name, str) for name in names):
+        raise InputError("fetch", f"must be names of outputs, got {names!r:.60}.")
+    if len(set(names)) < len(names):
+        raise InputError("fetch", f"must name each output once, got {', '.join(names)}.")
+    return names
+
+
 class Outputs(tuple[Any, ...]):
     """Values in the order of a graph's outputs, which can be asked for by name too. Immutable.
 
@@ -45,7 +57,7 @@ class Outputs(tuple[Any, ...]):
 
     def only(self, names: Iterable[str]) -> Outputs:
         """Those outputs, in that order."""
-        chosen = [names] if isinstance(names, str) else list(names)
+        chosen = as_names(names)
         return Outputs.of(chosen)([self[name] for name in chosen])
 
     def keys(self) -> Iterable[str]:

@@ -7,8 +7,9 @@ Each is a `plan.readers.Reader`: asked once for the shortest way, used after eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Typed(NamedTuple):
 class Wanted:
     """Outputs that are wanted: all, or those of a `fetch`, in the order asked for."""
 
-    def __init__(self, table: Table, fetch: Iterable[str] | None = None) -> None:
+    def __init__(self, table: Table, fetch: Sequence[str] | None = None) -> None:
         self.names = list(table) if fetch is None else _checked(table, fetch)
         self.is_all = fetch is None
         self.positions = [table[name].index for name in self.names]
@@ -58,16 +59,11 @@ class Wanted:
         return found
 
 
-def _checked(table: Table, fetch: Iterable[str]) -> list[str]:
-    if isinstance(fetch, str):
-        raise InputError("fetch", f"must be names of outputs, got the string {fetch!r}.")
-    names = list(fetch)
+def _checked(table: Table, names: Sequence[str]) -> Sequence[str]:
     for name in names:
         if name not in table:
             known = ", ".join(table)
             raise InputError("fetch", f"has no output {name!r}; known: {known}.", name=name)
-    if len(set(names)) < len(names):
-        raise InputError("fetch", f"must name each output once, got {', '.join(names)}.")
     return names
 
 
@@ -198,10 +194,22 @@ def _targets(wanted: Wanted, table: Table, out: Any) -> list[Array | None]:
         arrays = list(out)
     else:
         raise InputError("out", f"must be arrays by name or in order, got {type(out).__name__}.")
-    return [
+    targets = [
         None if array is None else _target(table[name], array)
         for name, array in zip(wanted.names, arrays, strict=True)
     ]
+    _check_apart(wanted.names, targets)
+    return targets
+
+
+def _check_apart(names: Sequence[str], arrays: Sequence[Array | None]) -> None:
+    """Refuse arrays that share memory: the one written last would win."""
+    given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
+    for (one, a), (other, b) in combinations(given, 2):
+        if np.may_share_memory(a, b) and np.shares_memory(a, b):
+            raise InputError(
+                f"out '{other}'", f"must have memory of its own, it is that of '{one}'.", name=other
+            )
 
 
 def _target(entry: Entry, array: Any) -> Array:
@@ -212,6 +220,8 @@ def _target(entry: Entry, array: Any) -> Array:
         raise InputError(where, "must be writeable.")
     if array.dtype != entry.dtype.numpy:
         raise InputError(where, f"dtype must be {entry.dtype}, got {array.dtype}.")
+    if any(stride == 0 < size - 1 for stride, size in zip(array.strides, array.shape, strict=True)):
+        raise InputError(where, "must have memory for each element, this one is broadcast.")
     fits = len(array.shape) == len(entry.shape) and all(
         a == b for a, b in zip(array.shape, entry.shape, strict=True) if isinstance(b, int)
     )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import InputError
+from semel.ir.fields import take_int
 from semel.ir.types import DType, as_dtype
 from semel.plan.table import Entry, Table
 from semel.runtime.buffer import Array
@@ -81,8 +82,17 @@ def from_bytes(entry: Entry, value: Any, casting: str) -> Array:
         )
     data, dtype = value[0], as_dtype(value[1], where)
     size = flat_bytes(data, where).size
-    shape = tuple(value[2]) if len(value) == 3 else _shape_of(entry, size, dtype, where)
+    shape = _as_shape(value[2], where) if len(value) == 3 else _shape_of(entry, size, dtype, where)
     return cast(array_of_bytes(data, dtype, shape, where), entry.dtype, where, casting)
+
+
+def _as_shape(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise InputError(where, f"shape must be a tuple of sizes, got {value!r:.60}.")
+    sizes = tuple(take_int(where, "a size", size) for size in value)
+    if any(size < 0 for size in sizes):
+        raise InputError(where, f"sizes must be at least 0, got {sizes}.")
+    return sizes
 
 
 def _shape_of(entry: Entry, num_bytes: int, dtype: DType, where: str) -> tuple[int, ...]:
