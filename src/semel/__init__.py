@@ -192,6 +192,7 @@ if TYPE_CHECKING:
         slice_rows,
     )
     from semel.session.compiled import CompiledGraph
+    from semel.session.experts import ExpertPool
     from semel.session.files import load
     from semel.session.outputs import Outputs
     from semel.session.protocol import ExecutableGraph
@@ -228,6 +229,7 @@ _LATER = {
     "power_of_two_ladder": "semel.session.buckets",
     "slice_rows": "semel.session.buckets",
     "CompiledGraph": "semel.session.compiled",
+    "ExpertPool": "semel.session.experts",
     "load": "semel.session.files",
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
@@ -252,6 +254,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ExecutableGraph",
     "ExecutionPlan",
     "ExecutionPlanBuilder",
+    "ExpertPool",
     "Explanation",
     "Graph",
     "GraphError",
