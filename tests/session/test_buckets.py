@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 from semel import (
     BucketedCompileCache,
+    CompiledGraph,
     Graph,
     GraphError,
     InputError,
@@ -63,8 +66,10 @@ def test_the_ladder() -> None:
             power_of_two_ladder(least, most)
 
 
-@pytest.mark.parametrize("ranges", [[], [range(1, 1)], [range(1, 9), range(8, 17)], [range(4)]])
-def test_ranges_that_are_none(ranges: list[range]) -> None:
+@pytest.mark.parametrize(
+    "ranges", [[], [range(1, 1)], [range(1, 9), range(8, 17)], [range(4)], 5, [5], [(1, 9)]]
+)
+def test_ranges_that_are_none(ranges: Any) -> None:
     with pytest.raises(GraphError, match="range"):
         BucketedCompileCache(Relu(), ranges, dim="n")
 
@@ -80,6 +85,12 @@ def test_pad_and_slice() -> None:
         pad_rows(rows, 1)
     with pytest.raises(InputError, match=r"\[0, 2\]"):
         slice_rows(rows, 3)
+    assert pad_rows(rows, 5, axis=-1).tolist() == [[1, 1, 1, 0, 0]] * 2
+    assert slice_rows(rows, 1, axis=-1).shape == (2, 1)
+    for change in (pad_rows, slice_rows):
+        for array, axis in ((rows, 2), (rows, -3), (np.float32(1), 0)):
+            with pytest.raises(InputError, match="axis must be one of"):
+                change(array, 1, axis)
 
 
 def _linear(upper: int) -> Graph:
@@ -161,3 +172,73 @@ def test_state_moves_to_the_next_bucket() -> None:
         assert step is not None
         assert step.run(x)["sum"].tolist() == total.tolist()
     assert cache.compile_count == 3
+
+
+def _total(upper: int) -> Graph:
+    g = Graph("total")
+    x, total = g.input("x", ("n",)), g.state("total", (1,))
+    g.output("sum", total + x.sum().reshape(1), feeds=total)
+    g.output("double", x * 2)
+    return g
+
+
+def test_a_run_that_is_refused_changes_no_state() -> None:
+    cache, x = BucketedCompileCache(_total, power_of_two_ladder(8, 16), dim="n"), np.ones(3, F)
+    for whole, match in ((["other"], "no output 'other'"), (["sum"], "must have the dim 'n'")):
+        with pytest.raises(InputError, match=match):
+            cache.run_padded(3, {"x": x}, whole=whole)
+    with pytest.raises(InputError, match="by name"):
+        cache.run_padded(3, [x])  # type: ignore[arg-type]
+    out = cache.run_padded(3, {"x": x}, whole=["double"])
+    assert out is not None
+    assert out["sum"] == 3
+    assert out["double"].tolist() == [2] * 3 + [0] * 5
+
+
+def test_the_state_waits_for_a_run_that_another_thread_is_about_to_make(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = BucketedCompileCache(_total, power_of_two_ladder(8, 16), dim="n")
+    cache.warm()
+    has_chosen, is_over = threading.Event(), threading.Event()
+    run = CompiledGraph.run
+
+    def run_late(self: CompiledGraph, inputs: Any) -> Any:
+        if len(inputs["x"]) == 3 and not has_chosen.is_set():
+            has_chosen.set()
+            is_over.wait(0.2)  # in vain: the other run comes after this one
+        return run(self, inputs)
+
+    monkeypatch.setattr(CompiledGraph, "run", run_late)
+    thread = threading.Thread(target=cache.run_padded, args=(3, {"x": np.ones(3, F)}))
+    thread.start()
+    has_chosen.wait()
+    out = cache.run_padded(12, {"x": np.ones(12, F)})
+    is_over.set()
+    thread.join()
+    assert out is not None
+    assert out["sum"] == 15
+
+
+def test_the_bucket_with_the_state_stays() -> None:
+    cache = BucketedCompileCache(_total, power_of_two_ladder(8, 64), dim="n", max_bytes=1)
+    cache.run_padded(3, {"x": np.ones(3, F)})
+    cache.warm()
+    assert len(cache._buckets) == 1
+    for rows, total in ((60, 63), (8, 71), (9, 80)):
+        out = cache.run_padded(rows, {"x": np.ones(rows, F)})
+        assert out is not None
+        assert out["sum"] == total
+
+
+def test_other_dims_have_bounds_too() -> None:
+    def build(upper: int) -> Graph:
+        g = Graph("batch")
+        g.output("y", g.input("x", ("batch", "n")) * 2)
+        return g
+
+    ladder = power_of_two_ladder(8, 16)
+    cache = BucketedCompileCache(build, ladder, dim="n", dims={"batch": (1, 4)})
+    out = cache.run_padded(3, {"x": np.ones((2, 3), F)}, whole=["y"])
+    assert out is not None
+    assert out["y"].tolist() == [[2] * 3 + [0] * 5] * 2

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from semel.errors import GraphError, InputError
-from semel.graph.builder import Graph
+from semel.graph.builder import Dims, Graph
 from semel.ir.fields import take_int, take_memory_limit
 from semel.ir.graph import Storage
 from semel.locks import make_lock
 from semel.plan.param_files import choose_params, read_source
-from semel.plan.table import Table
+from semel.plan.table import Entry, Table
 from semel.runtime.buffer import Array, as_array
 from semel.session.compiled import CompiledGraph
-from semel.session.outputs import Outputs
+from semel.session.outputs import Outputs, as_names
 from semel.session.session import Session
 
 
@@ -53,31 +54,42 @@ def power_of_two_ladder(least: int, most: int) -> list[range]:
 def pad_rows(array: Any, rows: int, axis: int = 0) -> Array:
     """A copy with zeros behind it, so that it has so many rows."""
     given = np.asarray(array)
-    have, wanted = given.shape[axis], take_int("pad_rows", "rows", rows)
+    at, wanted = _axis_of("pad_rows", given, axis), take_int("pad_rows", "rows", rows)
+    have = given.shape[at]
     if have > wanted:
         raise InputError(
-            "pad_rows", f"must have at most {wanted} rows along axis {axis}, got {have}."
+            "pad_rows", f"must have at most {wanted} rows along axis {at}, got {have}."
         )
-    padded = np.zeros((*given.shape[:axis], wanted, *given.shape[axis + 1 :]), given.dtype)
-    padded[(*[slice(None)] * axis, slice(have))] = given
+    padded = np.zeros((*given.shape[:at], wanted, *given.shape[at + 1 :]), given.dtype)
+    padded[(*[slice(None)] * at, slice(have))] = given
     return padded
 
 
 def slice_rows(array: Any, rows: int, axis: int = 0) -> Array:
     """Its first rows."""
     given = np.asarray(array)
-    have, wanted = given.shape[axis], take_int("slice_rows", "rows", rows)
+    at, wanted = _axis_of("slice_rows", given, axis), take_int("slice_rows", "rows", rows)
+    have = given.shape[at]
     if not 0 <= wanted <= have:
         raise InputError("slice_rows", f"rows must lie in [0, {have}], got {wanted}.")
-    return given[(*[slice(None)] * axis, slice(wanted))]
+    return given[(*[slice(None)] * at, slice(wanted))]
+
+
+def _axis_of(where: str, array: Array, axis: int) -> int:
+    """The axis, counted from the front."""
+    at, rank = take_int(where, "axis", axis), array.ndim
+    if not -rank <= at < rank:
+        raise InputError(where, f"axis must be one of {rank}, got {at}.")
+    return at % rank
 
 
 class BucketedCompileCache:
     """Compiled graphs by ranges of sizes.
 
     `build(upper)` makes the graph for sizes up to `upper`; the dim called `dim` in it is the one
-    that varies. `max_bytes` is for the memory of all buckets but their weights: beyond it, those
-    that were not used for longest go. The other options are those of `Session.compile`.
+    that varies, and `dims` are bounds of others. `max_bytes` is for the memory of all buckets but
+    their weights: beyond it, those that were not used for longest go. The other options are those
+    of `Session.compile`.
     """
 
     def __init__(
@@ -87,6 +99,7 @@ class BucketedCompileCache:
         *,
         dim: str,
         session: Session | None = None,
+        dims: Dims | None = None,
         max_bytes: int | None = None,
         **options: Any,
     ) -> None:
@@ -94,7 +107,7 @@ class BucketedCompileCache:
         self._build, self._dim = build, dim
         self._session = session or Session()
         self._max_bytes = take_memory_limit("BucketedCompileCache", max_bytes)
-        self._options = options
+        self._dims, self._options = dict(dims or {}), options
         self._lock = make_lock()
         self._buckets: OrderedDict[int, CompiledGraph] = (
             OrderedDict()
@@ -138,6 +151,7 @@ class BucketedCompileCache:
             for at in wanted:
                 if at is not None:
                     self._compiled(at)
+                    self._make_room()
 
     @property
     def own_bytes(self) -> int:
@@ -153,7 +167,8 @@ class BucketedCompileCache:
         if found is None:
             upper = self.ranges[at].stop - 1
             graph = self._build(upper)
-            found = self._session.compile(graph, dims={self._dim: (1, upper)}, **self._options)
+            dims = {**self._dims, self._dim: (1, upper)}
+            found = self._session.compile(graph, dims=dims, **self._options)
             self._share_params(graph, found)
             self._buckets[at] = found
             self.compile_count += 1
@@ -166,11 +181,11 @@ class BucketedCompileCache:
             to.copy_state_from(source)
 
     def _make_room(self) -> None:
-        """Let the buckets go that were not used for longest, but never the one in use."""
-        while self._max_bytes is not None and len(self._buckets) > 1:
-            if self.own_bytes <= self._max_bytes:
+        """Let the buckets go that were not used for longest, but not that which has the state."""
+        while self._max_bytes is not None and self.own_bytes > self._max_bytes:
+            if len(self._buckets) < 2:
                 return
-            self._buckets.popitem(last=False)
+            del self._buckets[next(at for at in self._buckets if at != self._latest)]
 
     # ------------------------------------------------------------ params
 
@@ -247,30 +262,31 @@ class BucketedCompileCache:
         `rows` is how many there are (default: `key`), which inputs that have the dim must agree
         with. Outputs have as many; those in `whole` have the bucket's, with zeros behind.
         """
-        compiled = self.bucket(key)
-        if compiled is None:
-            return None
         upper, count = self.upper(key), key if rows is None else take_int("run", "rows", rows)
-        assert upper is not None  # since there is a bucket
+        if upper is None:
+            return None
         if not 1 <= count <= upper:
             raise InputError("run_padded", f"rows must lie in [1, {upper}], got {count}.")
-        self._check_rows(compiled, inputs, count)
-        out = compiled.run(inputs)
-        chosen = set(whole)
-        unknown = sorted(chosen - set(out.keys()))
-        if unknown:
-            raise InputError(
-                "run_padded", f"has no output '{unknown[0]}'; known: {list(out.keys())}."
-            )
-        if not chosen:
+        with self._in_use(key) as compiled:
+            self._check_rows(compiled, inputs, count)
+            axes = {name: self._output_axis(compiled.outputs[name]) for name in as_names(whole)}
+            out = compiled.run(inputs)
+        if not axes:
             return out
-        axes = {name: self._axis(entry.shape) for name, entry in compiled.outputs.items()}
         return type(out)(
-            [
-                pad_rows(a, upper, axes[name] or 0) if name in chosen else a
-                for name, a in out.items()
-            ]
+            [pad_rows(a, upper, axes[name]) if name in axes else a for name, a in out.items()]
         )
+
+    @contextmanager
+    def _in_use(self, key: int) -> Iterator[CompiledGraph]:
+        """The bucket of a size that there is; the state does not move on meanwhile."""
+        with ExitStack() as until_then:
+            with self._lock:
+                compiled = self.bucket(key)
+                assert compiled is not None  # since there is such a size
+                if len(compiled.states):
+                    until_then.enter_context(compiled.plan.lock)
+            yield compiled
 
     def run_padded_mixed(
         self,
@@ -292,6 +308,8 @@ class BucketedCompileCache:
         return self.run_padded(key, {**inputs, **others}, rows=rows, whole=whole)
 
     def _check_rows(self, compiled: CompiledGraph, inputs: Mapping[str, Any], rows: int) -> None:
+        if not isinstance(inputs, Mapping):
+            raise InputError("run_padded", f"takes inputs by name, got {type(inputs).__name__}.")
         for name, value in inputs.items():
             axis = self._axis(compiled.inputs[name].shape)
             shape = np.shape(value)
@@ -302,17 +320,31 @@ class BucketedCompileCache:
                     name=name,
                 )
 
+    def _output_axis(self, entry: Entry) -> int:
+        """Where the dim is in an output that is wanted whole."""
+        axis = self._axis(entry.shape)
+        if axis is None:
+            raise InputError(
+                f"output '{entry.name}'",
+                f"must have the dim '{self._dim}' to be whole, it is {entry}.",
+                name=entry.name,
+            )
+        return axis
+
     def _axis(self, shape: Sequence[Any]) -> int | None:
         """Where the dim is in a shape, if it is there by itself."""
         return next((i for i, dim in enumerate(shape) if str(dim) == self._dim), None)
 
 
 def _checked(ranges: Iterable[range]) -> tuple[range, ...]:
-    found = tuple(ranges)
     where = "BucketedCompileCache"
+    given: Any = ranges
+    found = tuple(given) if isinstance(given, Iterable) else ()
     if not found:
-        raise GraphError(where, "needs at least one range.")
+        raise GraphError(where, f"needs at least one range of sizes, got {ranges!r:.60}.")
     for sizes in found:
+        if not isinstance(sizes, range):
+            raise GraphError(where, f"needs ranges of sizes, got {sizes!r:.60}.")
         if sizes.step != 1 or not sizes or sizes.start < 1:
             raise GraphError(
                 where, f"ranges must be of sizes from 1 on, and not empty, got {sizes}."
