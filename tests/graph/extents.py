@@ -72,6 +72,14 @@ CASES: dict[str, Case] = {
         lambda x, y: {"z": semel.concat([x, y], 0), "w": semel.concat([x + y, y], 1)},
     ),
     "without it": ({"x": ("n", 4), "b": (7,)}, lambda x, b: {"y": x[0] + 1, "z": b.relu()}),
+    "products summed": (
+        {"x": ("n", 5), "y": ("n", 5)},
+        lambda x, y: {"p": (p := x * y), "s": p.sum(0), "t": p.T.sum(1)},
+    ),
+    "products summed in a view": (
+        {"x": ("n", 5), "y": ("n", 5)},
+        lambda x, y: {"p": (p := (x * y).T), "s": p.sum(1)},
+    ),
     "output that others need": (
         {"x": ("n", 16)},
         lambda x: {

@@ -33,7 +33,7 @@ def read_frames(graph: Graph) -> Graph:
         if node in new:
             continue
         new[node] = _over(node, tuple(read.get(n, new[n]) for n in node.inputs))
-        if node in frames and not _is_at_hand(node):
+        if node in frames and not _is_at_hand(node) and not _is_summed_product(node, used_by):
             update = new[frames[node]] = _stored(frames[node], new[node])
             read[node] = _written(update, node.type.shape)
     note(new)
@@ -79,6 +79,25 @@ def _is_at_hand(node: Node) -> bool:
     while node.op.kind == "movement" and len(node.inputs) == 1:
         node = node.inputs[0]
     return node.op.kind == "leaf"
+
+
+def _is_summed_product(node: Node, used_by: Users) -> bool:
+    """Whether sums may add these elements up as products, which they multiply themselves.
+
+    They round once (docs/decisions/0075-known-and-fused.md), whoever stores the products besides.
+    """
+    made = node
+    while made.op.kind == "movement" and len(made.inputs) == 1:
+        made = made.inputs[0]
+    return made.op.is_product and _is_reduced(node, used_by)
+
+
+def _is_reduced(node: Node, used_by: Users) -> bool:
+    """Whether a reduction reads a node, or a view of it."""
+    return any(
+        user.op.kind == "reduce" or (user.op.kind == "movement" and _is_reduced(user, used_by))
+        for user in used_by[node]
+    )
 
 
 # ---------------------------------------------------------------- how it is said
