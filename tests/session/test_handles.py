@@ -403,3 +403,12 @@ def test_values_in_the_place_of_handles_may_lie_anyhow() -> None:
     shifted[...] = plain
     for array in (np.asfortranarray(plain), np.repeat(plain, 2, axis=1)[:, ::2], shifted):
         np.testing.assert_array_equal(c.run(array)["y"], plain + 1)
+
+
+def test_a_handle_is_forgotten_after_a_run_that_was_given_another_value() -> None:
+    c = _step()
+    c.bind_handles({"h": H, "w": H})
+    c.run(x=X, h=X, w=X)
+    c.unbind("h")
+    c.unbind("w")
+    np.testing.assert_array_equal(c.run(x=X, h=H)["y"], H * 2 + X)

@@ -100,6 +100,21 @@ def test_an_error_is_the_ticket_s_and_seen_once() -> None:
     assert c.run(good)[0] == 3
 
 
+def test_errors_that_nobody_asks_for_do_not_pile_up() -> None:
+    g = Graph("take")
+    i = g.input("i", (1,), "int64")
+    g.output("y", g.constant(np.arange(4, dtype=F)).take(i, 0))
+    c = Session().compile(g)
+    for k in range(9, 200):
+        c.commit_no_wait(np.array([k]))
+    assert "got 200" in str(c.commit_no_wait(np.array([200])).exception())
+    assert c._pipeline is not None
+    assert len(c._pipeline._unseen) < 20
+    with pytest.raises(IndexRangeError, match="got 9"):
+        c.sync_pending()
+    c.sync_pending()
+
+
 def test_tickets_can_be_awaited() -> None:
     c = _counter()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import numpy as np
@@ -211,3 +212,13 @@ def test_bytes_with_a_shape_that_is_none(shape: Any) -> None:
     given = {"x": (X.tobytes(), "float32", shape), "b": (B.tobytes(), "float32")}
     with pytest.raises(SemelError, match=r"input 'x'.*size"):
         _affine().run_typed(given)
+
+
+def test_arrays_of_the_caller_are_not_held_after_the_run() -> None:
+    c, made = _affine(), np.empty((2, 3), F)
+    for _ in range(2):
+        c.run(X, B, out={"sum": made})
+    held = weakref.ref(made)
+    del made
+    assert held() is None
+    _check(c.run(X, B))

@@ -41,7 +41,7 @@ _Slot = tuple[Array | _PartView, tuple[int, ...], np.dtype[Any]]
 
 #: The short way cannot be taken. No reader returns this.
 _UNLIKE: Any = object()
-#: Readers that are remembered at a time; some are made for one run.
+#: Readers that are remembered at a time.
 _MOST_READERS = 8
 
 
@@ -59,11 +59,12 @@ class _FastCall:
     reads: dict[Any, Callable[[], Any]] = field(default_factory=dict)
 
     def prepare(self, reader: Reader[R], engine: Engine, key: Any) -> Callable[[], R]:
-        """How the reader reads, by this key from now on too."""
+        """How the reader reads; by this key from now on too, unless it is for this run."""
         read = reader.prepare(engine)
-        if len(self.reads) >= _MOST_READERS:
-            self.reads.clear()
-        self.reads[key] = read
+        if not reader.is_for_one_run:
+            if len(self.reads) >= _MOST_READERS:
+                self.reads.clear()
+            self.reads[key] = read
         return read
 
 

@@ -20,7 +20,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Reader(Generic[R_co]):
-    """A way to read outputs. It is remembered by itself: keep one, and let its hash be cheap."""
+    """A way to read outputs. It is remembered by itself: keep one, and let its hash be cheap.
+
+    One that is made for a single run says so, and is not held after it.
+    """
+
+    is_for_one_run = False
 
     def check(self, engine: Engine) -> None:
         """Refuse a run, before it writes anything, whose outputs could not be read this way.

@@ -133,6 +133,7 @@ class Handles:
             raise InputError(f"handle '{name}'", f"is not bound; bound: {known}.", name=name)
         self._move_on()
         self._feeds.pop(name, None)
+        self._away.discard(name)
         del self._resident[name]
         if name in self._defaults:
             self._plan.bind_input(name, self._defaults[name])

@@ -22,6 +22,8 @@ from semel.runtime.lane import Lane, Ticket
 R = TypeVar("R")
 #: Arrays by name, in memory of the pipeline.
 Staged = dict[str, Array]
+#: Errors that are kept for `sync_pending`, where nobody asks tickets; each holds frames.
+_MOST_UNSEEN = 16
 
 
 class RunTicket(Generic[R]):
@@ -90,8 +92,7 @@ class Pipeline:
             try:
                 return work(staged)
             except BaseException as error:
-                with self._lock:
-                    self._unseen.append(error)
+                self._note(error)
                 raise
             finally:
                 self._free.append(staged)
@@ -129,6 +130,12 @@ class Pipeline:
             unseen, self._unseen = self._unseen, []
         if unseen:
             raise unseen[0]
+
+    def _note(self, error: BaseException) -> None:
+        """Nobody has seen this yet. Of many, the first ones are kept, and the last."""
+        with self._lock:
+            del self._unseen[_MOST_UNSEEN - 1 :]
+            self._unseen.append(error)
 
     def has_seen(self, error: BaseException) -> None:
         """The error of a run was given to somebody."""

@@ -142,6 +142,8 @@ class Bytes(Reader[Outputs]):
 class Into(Reader[Outputs]):
     """Arrays of the caller, by name or in order; checked before the run, written after it."""
 
+    is_for_one_run = True
+
     def __init__(self, wanted: Wanted, table: Table, out: Any) -> None:
         self.wanted = wanted
         self.arrays = _targets(wanted, table, out)
