@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.session.entries import ENTRIES
 
 from semel import CompiledGraph, Graph, IndexRangeError, Session
-from tests.session.entries import ENTRIES
 
 F = np.float32
 INPUTS, OUTPUTS = ("a", "b", "c"), ("sum", "twice", "same", "a")
