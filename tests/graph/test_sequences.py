@@ -286,6 +286,8 @@ def refused(g: Graph) -> dict[str, object]:
         "must have the 2 sequences": lambda: g.state("w", (2, 6)).append(x, sequences=s),
         "counts must be an integer for each": lambda: g.sequences("z", 2, 5, counts=x),
         "is a state of graph": lambda: g.sequences("s", 2, 5),
+        "capacity of 'z' must be at least 1, got -5": lambda: g.sequences("z", 2, -5),
+        "count of 'z' must be at least 1, got 0": lambda: g.sequences("z", 0, 5),
     }
 
 

@@ -138,12 +138,10 @@ class Graph:
         The lengths are a state of that name. In each run every one of them grows by all rows that
         are appended or, of sequence b, by the last `counts[b]` of them.
         """
-        most = take_int("sequences", "capacity", capacity)
-        lengths = self.state(
-            name, (take_int("sequences", "count", count),), "int64", exchanged=True
-        )
+        sizes = _sizes("sequences", name, count=count, capacity=capacity)
+        lengths = self.state(name, (sizes["count"],), "int64", exchanged=True)
         try:
-            made = Sequences(lengths, most, counts)
+            made = Sequences(lengths, sizes["capacity"], counts)
         except GraphError:
             del self.states[name]
             raise
@@ -165,19 +163,21 @@ class Graph:
         A sequence has at most `max_blocks`, all if nothing is said. `counts`, an input, says of
         each how many of the last rows of a run are new; without it all are.
         """
-        given = {"blocks": blocks, "block_rows": block_rows, "sequences": sequences}
-        given["max_blocks"] = blocks if max_blocks is None else max_blocks
-        sizes = {what: take_int("paged", what, value) for what, value in given.items()}
-        for what, value in sizes.items():
-            if value < 1:
-                raise GraphError("paged", f"{what} of '{name}' must be at least 1, got {value}.")
+        sizes = _sizes(
+            "paged",
+            name,
+            blocks=blocks,
+            block_rows=block_rows,
+            sequences=sequences,
+            max_blocks=blocks if max_blocks is None else max_blocks,
+        )
         self._check_free(f"{name} table", "state")
         count = sizes["sequences"]
         lengths = self.state(name, (count,), "int64", exchanged=True)
         nothing = np.full((count, sizes["max_blocks"]), -1, np.int32)
         table = self.state(f"{name} table", nothing.shape, "int32", init=nothing)
         try:
-            made = Pages(self, lengths, table, blocks, block_rows, counts)
+            made = Pages(self, lengths, table, sizes["blocks"], sizes["block_rows"], counts)
         except GraphError:
             del self.states[name], self.states[table.name]
             raise
@@ -389,6 +389,15 @@ def _default(name: str, kind: TensorType, given: Any) -> Storage:
     except InputError as error:
         raise GraphError("input", f"the default must be {kind}: {error}") from error
     return Storage(np.array(array, order="C"))
+
+
+def _sizes(where: str, name: Any, **given: Any) -> dict[str, int]:
+    """These sizes as ints, each of at least 1."""
+    sizes = {what: take_int(where, what, value) for what, value in given.items()}
+    for what, value in sizes.items():
+        if value < 1:
+            raise GraphError(where, f"{what} of '{name}' must be at least 1, got {value}.")
+    return sizes
 
 
 def _numbers(name: str, shape: Any) -> tuple[int, ...]:
