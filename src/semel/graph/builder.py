@@ -12,7 +12,7 @@ part of the plan, in the order in which it was declared, whether or not anything
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from semel.errors import GraphError, InputError
 from semel.graph.extent import find_extent, with_extent
 from semel.graph.pages import Pages
 from semel.graph.random import first_counter, run_key
+from semel.graph.routers import Router, Routing, experts_of, find_routers
 from semel.graph.sequences import Sequences
 from semel.graph.state import Cursor, State
 from semel.ir import graph as ir
@@ -58,6 +59,7 @@ class Graph:
         self.axes: dict[str, int] = {}
         self._variables: dict[str, Variable] = {}
         self._sequences: dict[str, Sequences] = {}
+        self._routings: list[Routing] = []
 
     def __repr__(self) -> str:
         with importing:
@@ -199,6 +201,33 @@ class Graph:
         self.cursors[name] = made = Cursor(name, capacity)
         return made
 
+    def moe(
+        self,
+        x: TensorLike,
+        up: TensorLike,
+        down: TensorLike,
+        *,
+        logits: TensorLike | None = None,
+        k: int | None = None,
+        ids: TensorLike | None = None,
+        weights: TensorLike | None = None,
+        gate: TensorLike | None = None,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        layer: int | None = None,
+    ) -> Tensor:
+        """A layer of experts: each row of x through those that it is routed to, added up.
+
+        `up`, `gate` and `down` are (experts, K, N) each: activation(x @ gate) * (x @ up) @ down,
+        or activation(x @ up) @ down. Each row of x goes to the `k` experts with the largest
+        `logits`, which count by the softmax of these; or to `ids`, which count by `weights` or
+        all the same. The activation is silu if nothing is said. What was routed where is told
+        under the number of its `layer`, the next that is free if none is given.
+        """
+        routing = Routing.of(logits, k, ids, weights)
+        made = experts_of(x, up, down, routing, gate, activation, layer)
+        self._routings.append(routing)
+        return made
+
     # ------------------------------------------------------------ what comes out
 
     def output(self, name: str, value: TensorLike, *, feeds: State | None = None) -> Tensor:
@@ -229,20 +258,62 @@ class Graph:
         with that dim have their largest shape, and `plan.set_extent` says how many rows of it a
         run takes. The other options are those of `semel.prepare`.
         """
+        return self._prepare(dims, extent, keep, bindings, options)[0]
+
+    def prepare_routed(
+        self,
+        *,
+        dims: Dims | None = None,
+        extent: str | bool | None = None,
+        keep: Mapping[str, Tensor] | None = None,
+        bindings: Values | None = None,
+        **options: Any,
+    ) -> tuple[ExecutionPlan, tuple[Router, ...]]:
+        """Like `prepare`, with what its routers decide kept too; and under which names."""
+        return self._prepare(dims, extent, keep, bindings, options, is_routed=True)
+
+    def _prepare(
+        self,
+        dims: Dims | None,
+        extent: str | bool | None,
+        keep: Mapping[str, Tensor] | None,
+        bindings: Values | None,
+        options: Mapping[str, Any],
+        is_routed: bool = False,
+    ) -> tuple[ExecutionPlan, tuple[Router, ...]]:
         with importing:  # only now is a compiler wanted
             from semel.compiler.pipeline import prepare_graph
             from semel.plan.errors import as_values
 
         with no_scope():
             graph, became = self._built(dims, extent)
-            return prepare_graph(
+            kept = {name: self._kept(value, became) for name, value in (keep or {}).items()}
+            routed = self._routed(graph, became) if is_routed else []
+            for _, nodes in routed:
+                kept |= nodes
+            plan = prepare_graph(
                 graph,
-                keep={name: self._kept(value, became) for name, value in (keep or {}).items()},
+                keep={
+                    **kept,
+                    **{name: node for _, nodes in routed for name, node in nodes.items()},
+                },
                 bindings=None if bindings is None else as_values(bindings, {}),
                 written={made: node for node, made in became.items()},
                 name=self.name,
                 **options,
             )
+        return plan, tuple(router for router, _ in routed)
+
+    def _routed(
+        self, graph: ir.Graph, became: Mapping[ir.Node, ir.Node]
+    ) -> list[tuple[Router, dict[str, ir.Node]]]:
+        """The routers of a graph, and what must be kept of each."""
+        known = {
+            became[r.ids.node]: became[r.weights.node]
+            for r in self._routings
+            if r.weights is not None and r.ids.node in became and r.weights.node in became
+        }
+        return [found.kept() for found in find_routers(graph, known)]
 
     def build(self, dims: Dims | None = None, extent: str | bool | None = None) -> ir.Graph:
         """The graph as the compiler takes it."""

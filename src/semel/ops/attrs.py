@@ -328,10 +328,14 @@ class SelectAttrs:
 
 @dataclass(frozen=True, slots=True)
 class GroupRowsAttrs:
-    """How many groups there are, and how many positions a line of the result holds."""
+    """How many groups there are, and how many positions a line of the result holds.
+
+    `layer` says which layer of experts they are, for those who want to know what was routed where.
+    """
 
     groups: Dim
     block: int
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

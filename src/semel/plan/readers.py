@@ -86,8 +86,9 @@ def is_settled(engine: Engine, index: int) -> bool:
 
 
 def has_late_shape(engine: Engine, index: int) -> bool:
-    """Whether each run says anew how large an output is."""
+    """Whether each run says anew how large an output, or a value that is kept, is."""
     late = {v.variable.name for v in engine.parts.late}
     late.update(engine.state.held_values())
-    kinds = (io.type for io in engine.parts.output_io if io.index == index)
+    kinds = [io.type for io in engine.parts.output_io if io.index == index]
+    kinds = kinds or [engine.parts.program.values[index].type]
     return bool(late) and any(v.name in late for k in kinds for d in k.shape for v in variables(d))

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
+from semel.graph.routers import Router
 from semel.ir.fields import take_int
 from semel.locks import make_lock
 from semel.plan.limits import RunLimits
@@ -31,6 +32,7 @@ from semel.plan.states import PlanStates
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
 from semel.session.capabilities import Capabilities, find_capabilities
+from semel.session.capture import Capture, RouterCapture
 from semel.session.extent import ActiveExtent, read_extent, set_extent
 from semel.session.handles import HandleInfo, Handles
 from semel.session.options import Options
@@ -62,9 +64,16 @@ class Request(NamedTuple, Generic[R]):
 class CompiledGraph:
     """A graph that is compiled: see `ExecutableGraph` for what each member promises."""
 
-    def __init__(self, plan: ExecutionPlan, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        options: Options | None = None,
+        routers: Sequence[Router] = (),
+    ) -> None:
         self.plan = plan
         self.options = options or Options()
+        self.routers = tuple(routers)
+        self._capture: RouterCapture | None = None
         self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._handles = Handles(plan, plan.program.defaults)
         self._pipeline: Pipeline | None = None
@@ -211,9 +220,10 @@ class CompiledGraph:
                 return self._call(others, request)
 
     def _call(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
+        capture = self._capture
         return self._calls.run(
             inputs,
-            request.reader,
+            request.reader if capture is None else capture.reader(request.reader),
             None,
             self._limits(request),
             sticky=self.options.sticky,
@@ -224,9 +234,10 @@ class CompiledGraph:
         wanted = request.wanted
         if wanted.is_all:
             return None if request.timeout is None else RunLimits(timeout=request.timeout)
-        # What feeds a handle is wanted too, whoever reads it.
+        # What feeds a handle is wanted too, whoever reads it, and what is captured.
         fed = (*self._handles.fed, *request.feeds.values())
-        return RunLimits(request.timeout, (*wanted.names, *fed))
+        captured = () if self._capture is None else self._capture.names
+        return RunLimits(request.timeout, (*wanted.names, *fed, *captured))
 
     def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of all inputs that a run must be given, of their dtypes."""
@@ -351,7 +362,7 @@ class CompiledGraph:
         """Whether inputs go as they are to the plan, all of them and nothing else."""
         options = self.options
         is_strict = options.casting == "exact" and not options.sticky
-        self._is_plain = is_strict and not self._handles
+        self._is_plain = is_strict and not self._handles and self._capture is None
 
     def handles(self) -> dict[str, HandleInfo]:
         """All states, and all inputs that have a value of their own."""
@@ -430,6 +441,37 @@ class CompiledGraph:
         """How much of the work of a full run is done at the active extent."""
         return self.plan.extent_report()
 
+    # ------------------------------------------------------------ routers
+
+    def enable_moe_topk_capture(self, num_experts: int | None = None, every: int = 1) -> bool:
+        """Let every `every`-th run from now on take note of what its routers decide.
+
+        Of all layers, or of those with `num_experts`. True, or an error. What was captured before
+        is forgotten.
+        """
+        made = RouterCapture.of(self.routers, num_experts, every)
+        self._set_capture(made)
+        return True
+
+    def disable_moe_topk_capture(self) -> None:
+        """Capture nothing from now on, and forget what was."""
+        self._set_capture(None)
+
+    def take_moe_topk_capture(self) -> dict[int, Capture] | None:
+        """What the last run that was captured routed where, by layer; then it is forgotten.
+
+        None if there was none, or capture is off.
+        """
+        self._settle()
+        with self._lock:
+            return None if self._capture is None else self._capture.take()
+
+    def _set_capture(self, capture: RouterCapture | None) -> None:
+        self._settle()
+        with self._lock:
+            self._capture = capture
+            self._note_handles()
+
     # ------------------------------------------------------------ params
 
     def set_param(self, name: str, data: Any) -> None:
@@ -495,8 +537,9 @@ class CompiledGraph:
         """One of its own over the same code and weights, which goes on from here."""
         self._settle()
         with self._lock:
-            made = CompiledGraph(self.plan.clone(), self.options)
+            made = CompiledGraph(self.plan.clone(), self.options, self.routers)
             made._handles = self._handles.copy_to(made.plan)
+            made._capture = None if self._capture is None else self._capture.fresh()
             made._note_handles()
             return made
 
@@ -508,15 +551,17 @@ class CompiledGraph:
         """Write it to one file for `semel.load`: code, params as they are now, and options.
 
         What belongs to this one is not part of it: what states hold (`snapshot()` has that),
-        handles and extents. `targets` are names of machines, as in `ExecutionPlan.save`.
+        handles, extents and capture. `targets` are names of machines, as in `ExecutionPlan.save`.
         """
         self._settle()
-        self.plan.save(path, targets=targets, about={"options": asdict(self.options)})
+        routers = [asdict(router) for router in self.routers]
+        about = {"options": asdict(self.options), "routers": routers}
+        self.plan.save(path, targets=targets, about=about)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, it is what its file would hold."""
         self._settle()
-        return CompiledGraph, (self.plan, self.options)
+        return CompiledGraph, (self.plan, self.options, self.routers)
 
     def explain(self) -> Explanation:
         """What each node became, what moves how many bytes, memory, steps, and why."""

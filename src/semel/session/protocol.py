@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from semel.runtime.buffer import Array
 from semel.runtime.lane import Ticket
+from semel.session.capture import Capture
 from semel.session.outputs import Outputs
 
 
@@ -45,6 +46,15 @@ class ExecutableGraph(Protocol):
 
     def set_active_extent(self, extent: tuple[int, int] | None) -> None:
         """Let runs process the first `actual` of `upper` rows, exactly."""
+
+    def enable_moe_topk_capture(self, num_experts: int | None = None, every: int = 1) -> bool:
+        """Let runs take note of what routers decide; True, or an error."""
+
+    def disable_moe_topk_capture(self) -> None:
+        """Capture nothing from now on."""
+
+    def take_moe_topk_capture(self) -> dict[int, Capture] | None:
+        """What the last run that was captured routed where, by layer, once."""
 
     def bind_handle(self, name: str, data: Any) -> bool:
         """Give a state, or an input, a value that stays; True, or an error."""

@@ -48,5 +48,7 @@ class Session:
         if not isinstance(graph, Graph):
             raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
         chosen = Options(casting=casting, sticky=sticky, depth=depth)
-        plan = graph.prepare(dims=dims, extent=extent, device=self.device, **options)
-        return CompiledGraph(plan, chosen)
+        plan, routers = graph.prepare_routed(
+            dims=dims, extent=extent, device=self.device, **options
+        )
+        return CompiledGraph(plan, chosen, routers)

@@ -27,6 +27,7 @@ from semel.tensor.handle import (
     promote,
     scalar,
     weak_kind,
+    whole_number,
 )
 from semel.tensor.indexing import check_index
 from semel.tensor.movement import broadcast_shapes, of_shape, show, stretch
@@ -189,15 +190,22 @@ def over_channels(x: Tensor, value: Tensor) -> Tensor:
 # ------------------------------------------------------------ experts
 
 
-def grouped_matmul(x: TensorLike, weight: TensorLike, expert: TensorLike) -> Tensor:
+def grouped_matmul(
+    x: TensorLike, weight: TensorLike, expert: TensorLike, *, layer: int | None = None
+) -> Tensor:
     """Each row times the matrix of its own expert: out[i] = x[i] @ weight[expert[i]].
 
     `weight` is (experts, K, N); `expert` has one integer per row of x, in any order, or
     several in one more axis, each of which gives a row of the result:
     (T, K) with ids (T, k) gives (T, k, N). One kernel serves all experts; matrices
     that no id names are not read. An id out of range is an IndexRangeError.
+
+    `layer` is the number under which a compiled graph tells what was routed here; without it,
+    layers are numbered in order.
     """
     where = "grouped_matmul"
+    if layer is not None and whole_number(layer, "layer", where) < 0:
+        raise GraphError(where, f"layer must be at least 0, got {layer}.")
     x, w = promote((lift(x), weight))
     ids = lift(expert)
     if x.ndim < 1 or w.ndim != 3:
@@ -218,7 +226,7 @@ def grouped_matmul(x: TensorLike, weight: TensorLike, expert: TensorLike) -> Ten
     count = product(ids.shape)
     block = _rows_per_line(count, x.shape[-1])
     lines = check_index(ids.reshape(count), experts, where)
-    lines = apply("group_rows", lines, attrs=GroupRowsAttrs(experts, block))
+    lines = apply("group_rows", lines, attrs=GroupRowsAttrs(experts, block, layer))
     rows = x.reshape(product(x.shape[:-1]), x.shape[-1])
     attrs = GroupedMatmulAttrs(repeat, count)
     result = apply("grouped_matmul", rows, w, lines, attrs=attrs)
