@@ -190,12 +190,33 @@ def test_sequences_in_blocks_go_to_a_plan_with_such_blocks() -> None:
     source(x=x)
     alike.states.copy_rows_from(source.states)
     np.testing.assert_array_equal(alike(x=x[:, :1]), source(x=x[:, :1]))
-    with pytest.raises(semel.StateError, match=r"blocks of as many rows in both plans, got 4 and"):
+    with pytest.raises(
+        semel.StateError,
+        match=r"must grow in the same way in both plans, got .* in blocks of 4 rows and",
+    ):
         other.states.copy_rows_from(source.states)
     with pytest.raises(semel.StateError, match="must be that of the plan of the snapshot"):
         other.states.restore(source.states.snapshot())
     alike.states.restore(source.states.snapshot())
     np.testing.assert_array_equal(alike(x=x[:, :1]), source(x=x[:, :1]))
+
+
+def test_what_are_lengths_for_one_plan_alone_is_refused() -> None:
+    """States of the same names and types, of which one plan has sequences, and the other rows."""
+    plans = []
+    for is_held in (False, True):
+        g = Graph("held")
+        x, k = g.input("x", (2, "t")), g.state("k", (2, 8))
+        if is_held:
+            k.append(x, sequences=g.sequences("chats", 2, 8))
+        else:
+            g.state("chats", (2,), "int64", init=[-5, 3])
+            k.append(x, 1)
+        g.output("y", x.sum())
+        plans.append(g.prepare(dims={"t": (1, 4)}))
+    for to, source in (plans, plans[::-1]):
+        with pytest.raises(semel.StateError, match="must grow in the same way in both plans"):
+            to.states.copy_rows_from(source.states)
 
 
 def test_the_first_rows_go_back_to_a_smaller_plan() -> None:

@@ -55,12 +55,11 @@ class Move:
                     f"must be the same in both plans but for the room for rows, got {kinds[0]} "
                     f"and {kinds[1]}.",
                 )
-            blocks = [_block_rows(each) for each in (state, self._theirs[name])]
-            if blocks[0] != blocks[1]:
+            ways = _growth(state), _growth(self._theirs[name])
+            if ways[0] != ways[1]:
                 raise StateError(
                     f"state '{name}'",
-                    f"must lie in blocks of as many rows in both plans, got {blocks[0]} and "
-                    f"{blocks[1]}.",
+                    f"must grow in the same way in both plans, got {ways[0]} and {ways[1]}.",
                 )
 
     def _count(self, valid: int) -> int:
@@ -126,8 +125,13 @@ def _kind(engine: Engine, state: ProgramState) -> TensorType:
     return engine.parts.program.values[state.index].type
 
 
-def _block_rows(state: ProgramState) -> int:
-    return 0 if state.rows is None else state.rows.block_rows
+def _growth(state: ProgramState) -> str:
+    """How rows come to a state, in words; cursors may have any names."""
+    if state.rows is None:
+        return "at no cursor" if state.cursor is None else "at a cursor"
+    if not state.rows.table:
+        return f"by sequences '{state.rows.lengths}'"
+    return f"by sequences '{state.rows.lengths}' in blocks of {state.rows.block_rows} rows"
 
 
 def _room_axis(state: ProgramState) -> int | None:
