@@ -222,3 +222,26 @@ def test_arrays_of_the_caller_are_not_held_after_the_run() -> None:
     del made
     assert held() is None
     _check(c.run(X, B))
+
+
+def test_views_of_outputs_are_params_states_and_handles() -> None:
+    g = Graph("loop")
+    x, t = g.input("x", (3,)), g.state("t", (3,))
+    g.output("y", x * g.param("w", np.full(3, 2, F)) + t)
+    c = Session().compile(g)
+    c.set_param("w", c.run_raw(B)["y"])
+    assert c.run(B)["y"].tolist() == [2, 8, 18]
+    c.load_params({"w": c.run_raw(B)["y"]})
+    assert c.run(B)["y"].tolist() == [2, 16, 54]
+    c.bind_handle("t", c.run_raw(B)["y"])
+    assert c.run(B)["y"].tolist() == [4, 32, 108]
+    c.bind_handle("x", c.run_raw(B)["y"])
+    assert c.run()["y"].tolist() == [4 * 2 + 2, 32 * 8 + 16, 108 * 18 + 54]
+    c.set_param_typed("w", c.plan.output_buffer.numpy(), "float32")
+    assert c.params["w"].version == 3
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match=r"input 'b'.*fit float32.*overflow"):
+        _affine().run(X, [1, 2, 1e39])
+    assert _affine().run(X, [1, 2, float("inf")])["sum"][0, 2] == np.inf

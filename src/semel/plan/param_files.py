@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import Any
 
 from semel.errors import InputError, ParamError
-from semel.ir.fields import take_arrays, take_path
+from semel.ir.fields import take_path
 from semel.ir.types import as_dtype
 from semel.plan.table import Entry, Table, few
-from semel.runtime.buffer import Array
+from semel.runtime.buffer import Array, read_arrays
 from semel.runtime.casting import array_of_bytes, cast, cast_value
 
 _READER = "semel.frontends.safetensors"
@@ -46,7 +46,7 @@ def choose_params(
 def read_source(source: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any]:
     """The arrays of a mapping, or of a file."""
     if isinstance(source, Mapping):
-        return take_arrays("load_params", source)
+        return read_arrays("load_params", source)
     path = take_path("load_params", source)
     reader: Any = import_module(_READER)
     try:

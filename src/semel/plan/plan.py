@@ -25,7 +25,6 @@ from semel.ir.expr import evaluate
 from semel.ir.fields import (
     NO_LIMIT,
     take,
-    take_arrays,
     take_callback,
     take_int,
     take_items,
@@ -68,7 +67,7 @@ from semel.plan.states import PlanStates
 from semel.plan.store import ProgramStore, fork_buffers
 from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
 from semel.plan.tree import as_it_is, map_rows, walk
-from semel.runtime.buffer import Array, Buffer
+from semel.runtime.buffer import Array, Buffer, read_arrays
 from semel.runtime.casting import check_casting
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
@@ -630,10 +629,9 @@ class ExecutionPlan:
         """
         self.set_params({take("set_param", "name", str, name): array})
 
-    @alone
     def set_params(self, arrays: Mapping[str, Any]) -> None:
         """Replace several params at once, by name."""
-        self._take_params(take_arrays("set_params", arrays))
+        self._hold.alone(self._take_params, read_arrays("set_params", arrays))
 
     @alone
     def set_param_typed(self, name: str, data: Any, dtype: Any, *, casting: str = "exact") -> None:

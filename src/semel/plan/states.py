@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import StateError
-from semel.ir.fields import take, take_arrays, take_int
+from semel.ir.fields import take, take_int
 from semel.ir.types import DType, Shape, TensorType
 from semel.plan.kept import (
     invalid_error,
@@ -34,7 +34,7 @@ from semel.plan.program import ProgramState
 from semel.plan.report.html import html_table
 from semel.plan.sequences import PlanSequences, lengths_of
 from semel.plan.snapshot import Snapshot, StateKind, hash_kinds
-from semel.runtime.buffer import Array, as_array
+from semel.runtime.buffer import Array, as_array, read_arrays
 from semel.runtime.hold import Hold, alone
 
 if TYPE_CHECKING:
@@ -182,15 +182,16 @@ class PlanStates(Mapping[str, StateInfo]):
             )
         return valid[number:][:1]
 
-    @alone
     def write(self, arrays: Mapping[str, Any]) -> None:
         """Let these states hold these arrays, all of them or none.
 
         A state with a cursor takes as many rows as the array has, which are then the valid ones:
         the states of one cursor are written together, with equally many.
         """
+        self._hold.alone(self._write, read_arrays("states.write", arrays))
+
+    def _write(self, given: Mapping[str, Any]) -> None:
         self._engine.state.check_alive()
-        given = take_arrays("states.write", arrays)
         checked = {name: self._checked(self._find(name), array) for name, array in given.items()}
         cursors = self._cursors_of(checked)
         self._check_room(cursors)

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
-from semel.ir.fields import take_int
+from semel.ir.fields import take_arrays, take_int
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.allocator import allocate
 from semel.runtime.device import check_device, find_device
@@ -442,6 +442,17 @@ class BorrowedArray:
         return source.__dlpack__(**options, copy=copy or None)
 
 
+def read_arrays(where: str, arrays: Any) -> dict[str, Any]:
+    """Arrays by name for an operation on a plan, to be called before it is held.
+
+    What lies in a plan's memory is copied: it may be that plan's, which cannot be asked inside.
+    """
+    return {
+        name: value.numpy() if isinstance(value, (Buffer, BorrowedArray)) else value
+        for name, value in take_arrays(where, arrays).items()
+    }
+
+
 def as_array(value: Any, dtype: DType, where: str) -> Array:
     """`value` as an array of `dtype`: Python numbers and lists are converted, arrays not."""
 
@@ -462,8 +473,9 @@ def _convert(value: Any, dtype: DType, where: str) -> Array:
         plain = np.asarray(value)
         if plain.size and not _fits(plain.dtype, dtype):
             raise TypeError(f"got {plain.dtype}")
-        return np.asarray(value, dtype=dtype.numpy)
-    except (TypeError, ValueError, OverflowError) as error:
+        with np.errstate(over="raise"):
+            return np.asarray(value, dtype=dtype.numpy)
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise InputError(where, f"needs numbers that fit {dtype}: {error}.") from error
 
 

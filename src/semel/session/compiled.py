@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
 from semel.graph.routers import Router
-from semel.ir.fields import take_int
+from semel.ir.fields import take, take_arrays, take_int
 from semel.locks import make_lock
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
@@ -322,15 +322,16 @@ class CompiledGraph:
 
         True, or an error: of an unknown name, another dtype or shape.
         """
-        self.bind_handles({name: data})
+        self.bind_handles({take("bind_handle", "name", str, name): data})
         return True
 
     def bind_handles(self, values: Mapping[str, Any]) -> None:
         """Several at once: states that share a cursor are given equally many rows together."""
         self._settle()
         with self._lock:
-            states = {name: data for name, data in values.items() if name in self.plan.states}
-            inputs = {name: data for name, data in values.items() if name not in states}
+            every = take_arrays("bind_handles", values)
+            states = {name: data for name, data in every.items() if name in self.plan.states}
+            inputs = {name: data for name, data in every.items() if name not in states}
             for name in inputs:
                 if name not in self._table:
                     raise self._no_handle(name)
@@ -527,7 +528,7 @@ class CompiledGraph:
 
     def copy_state_from(self, other: CompiledGraph, rows: int | None = None) -> None:
         """Go on from the states of another graph, whose room may differ: their first `rows`."""
-        other._settle()
+        take("copy_state_from", "other", CompiledGraph, other)._settle()
         self._settle()
         self.plan.states.copy_rows_from(other.plan.states, rows)
 
