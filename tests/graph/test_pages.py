@@ -264,6 +264,12 @@ def test_blocks_may_be_reserved() -> None:
     for rows in ([1], [1, 1, 1, -1], -1):
         with pytest.raises(semel.StateError, match="needs rows >= 0 of 4 sequences"):
             held.reserve(rows)
+    for rows in (16, (1 << 63) - 1, [0, 0, 0, 1 << 70]):
+        with pytest.raises(semel.StateError, match="must fit into 15 of a sequence"):
+            held.reserve(rows)
+    with pytest.raises(semel.PlanError, match="rows must be an int, got None"):
+        held.reserve(None)  # type: ignore[arg-type]
+    assert held.table.tolist() == table
     held.reset()
     assert held.num_free == BLOCKS
 

@@ -304,3 +304,12 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(semel.PlanError, match="path must be a str or a path, got 3"):
         snapshot.save(3)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_snapshot_made_by_hand_has_arrays_and_whole_numbers() -> None:
+    """What is wrong is said before it gets near a plan."""
+    rows = np.ones((2, 2), np.float32)
+    with pytest.raises(semel.PlanError, match=r"cursor must be an int, got 2\.0"):
+        Snapshot({"k": rows}, {"cursor": 2.0})  # type: ignore[dict-item]
+    with pytest.raises(semel.StateError, match="'k' must be an array, got list"):
+        Snapshot({"k": rows.tolist()}, {"cursor": 2})  # type: ignore[dict-item]

@@ -74,19 +74,19 @@ class PlanPages(PlanSequences):
     # ------------------------------------------------------------ growing
 
     @alone
-    def reserve(self, rows: int | Sequence[int]) -> None:
+    def reserve(self, rows: int | Sequence[int] | Array) -> None:
         """Let each sequence have blocks for so many rows more, or for those said of each.
 
         Runs do this themselves. Nothing changes if there are not enough.
         """
         self._engine.state.check_alive()
-        if isinstance(rows, (int, np.integer)):
-            more = np.full(len(self), take_int("reserve", "rows", rows))
-        else:
-            more = np.array([take_int("reserve", "rows", each) for each in rows], np.int64)
-        if more.shape != (len(self),) or more.min(initial=0) < 0:
+        given = rows if isinstance(rows, (Sequence, np.ndarray)) else [rows] * len(self)
+        more = [take_int("reserve", "rows", each) for each in given]
+        if len(more) != len(self) or min(more) < 0:
             raise StateError("reserve", f"needs rows >= 0 of {len(self)} sequences, got {rows!r}.")
-        self._reserve(more)
+        if max(more) > self.capacity:
+            raise self._no_room(max(more))
+        self._reserve(np.array(more, np.int64))
 
     def reserve_for_run(self) -> None:
         """Blocks for the rows that the run which is about to begin appends."""

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import GraphError, SemelError, StateFileError
+from semel.errors import GraphError, SemelError, StateError, StateFileError
 from semel.ir.encode import as_int, as_int64, as_known_dtype, as_list, as_text
-from semel.ir.fields import take_path
+from semel.ir.fields import take_int, take_path
 from semel.ir.types import DType, as_dtype
 from semel.plan.file.format import place_constants
 from semel.plan.file.whole import FileKind, read_parts, write_file, write_parts
@@ -70,9 +70,10 @@ class Snapshot:
     kinds: tuple[StateKind, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        sealed = {name: _sealed(array) for name, array in self.arrays.items()}
+        sealed = {name: _sealed(name, array) for name, array in self.arrays.items()}
+        cursors = {name: take_int("Snapshot", name, rows) for name, rows in self.cursors.items()}
         object.__setattr__(self, "arrays", MappingProxyType(sealed))
-        object.__setattr__(self, "cursors", MappingProxyType(dict(self.cursors)))
+        object.__setattr__(self, "cursors", MappingProxyType(cursors))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Snapshot, (dict(self.arrays), dict(self.cursors), self.kinds)
@@ -126,9 +127,11 @@ def hash_kinds(kinds: tuple[StateKind, ...]) -> str:
     return hashlib.sha256(_HASHED + json.dumps(ordered).encode()).hexdigest()
 
 
-def _sealed(array: Array) -> Array:
+def _sealed(name: str, array: Any) -> Array:
     """The array, for reading; whoever made it may go on writing to it."""
-    view = array.view()
+    if not isinstance(array, np.ndarray):
+        raise StateError("Snapshot", f"'{name}' must be an array, got {type(array).__name__}.")
+    view: Array = array.view()
     view.flags.writeable = False
     return view
 
