@@ -135,7 +135,11 @@ def test_wrong_shapes_and_limits_are_refused_at_once() -> None:
             c.commit_no_wait(a, b)
     with pytest.raises(PlanError, match="timeout"):
         c.commit_no_wait(three, three, timeout=-1)
-    ticket = c.commit_no_wait(three, three)
+    with c.plan.lock:  # so that it is not over
+        ticket = c.commit_no_wait(three, three)
+        for timeout in (-1, "soon", float("nan"), True):
+            with pytest.raises(PlanError, match="timeout must be seconds"):
+                ticket.result(timeout=timeout)  # type: ignore[arg-type]
     for fetch in (["y", "y"], "y", [0], ["z"]):
         with pytest.raises(InputError, match=r"name|no output"):
             ticket.result(fetch=fetch)  # type: ignore[arg-type]

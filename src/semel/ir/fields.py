@@ -124,6 +124,14 @@ def take_arrays(where: str, arrays: Any) -> dict[str, Any]:
     return dict(arrays)
 
 
+def take_timeout(where: str, value: Any) -> float | None:
+    """Seconds that something may take; None: as long as it likes."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and value >= 0):
+        raise PlanError(where, f"timeout must be seconds >= 0, or None, got {_show(value)}.")
+    return None if value is None else float(value)
+
+
 # ---------------------------------------------------------------- options: None if not given
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.errors import InputError, PlanError
-from semel.ir.fields import set_fields
+from semel.errors import InputError
+from semel.ir.fields import set_fields, take_timeout
 
 if TYPE_CHECKING:
     from semel.plan.engine import Engine
@@ -35,10 +35,8 @@ class RunLimits:
     fetch: Iterable[str] | None = None
 
     def __post_init__(self) -> None:
-        timeout, fetch = self.timeout, cast(Any, self.fetch)
-        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and timeout >= 0):
-            raise PlanError("plan", f"timeout must be seconds >= 0, or None, got {timeout!r}.")
+        take_timeout("plan", self.timeout)
+        fetch = cast(Any, self.fetch)
         if fetch is not None:
             names = list(fetch) if isinstance(fetch, Iterable) else [None]
             if isinstance(fetch, str) or not all(isinstance(name, str) for name in names):

@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 from semel.errors import DeviceError, PlanError, TimedOutError
-from semel.ir.fields import take, take_int
+from semel.ir.fields import take, take_int, take_timeout
 from semel.locks import Changed, make_lock
 from semel.runtime.freed import when_freed
 
@@ -347,7 +347,8 @@ class _Queue:
 
     def wait(self, ticket: Ticket[Any], timeout: float | None) -> None:
         """Until the ticket is over."""
-        until = None if timeout is None else time.monotonic() + timeout
+        limit = take_timeout(f"lane '{self.name}'", timeout)
+        until = None if limit is None else time.monotonic() + limit
         self.ring()  # a signal handler may have kept the one who submitted it from that
         with self.lock:
             while not ticket.done():
