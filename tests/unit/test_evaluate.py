@@ -59,6 +59,7 @@ from semel.ops.attrs import (
     ScatterAttrs,
     SliceAttrs,
     UpdateAttrs,
+    UpdateRowsAttrs,
     WindowAttrs,
 )
 from semel.ops.bodies import body_operand
@@ -305,6 +306,11 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
      np.array([1, 8, 9, 4], np.int32)),
     ("update", [np.zeros((2, 3), np.int32), array(INT32, 1, 2, 3, 4)], UpdateAttrs((0, 1), (2, 2)),
      np.array([[0, 1, 2], [0, 3, 4]], np.int32)),
+    ("update_rows", [array(INT32, 1, 2, 3, 4), array(INT32, 8, 9, 7), np.array([3, 0, -1])],
+     UpdateRowsAttrs(0, "lengths", 3), np.array([9, 2, 3, 8], np.int32)),
+    ("update_rows", [np.zeros((2, 3), np.int32), np.array([[1, 2], [3, 4]], np.int32),
+                     np.array([[0, 2], [1, 3]])],
+     UpdateRowsAttrs(1, "lengths", 2), np.array([[1, 0, 2], [0, 3, 0]], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 0),
      np.array([3, 3], np.int32)),
     ("loop", [array(INT32, 0, 9), array(INT32, 1, -2)], LoopAttrs(3, ADDING, 1, (False,), 1),
