@@ -14,6 +14,7 @@ from semel import (
     CompiledGraph,
     ExecutableGraph,
     Graph,
+    GraphError,
     InputError,
     Session,
     UnsupportedError,
@@ -251,6 +252,12 @@ def test_what_fits_no_layer_changes_nothing(args: dict[str, int], message: str) 
     with pytest.raises(InputError, match=message):
         c.enable_moe_topk_capture(**args)
     assert taken(c)
+
+
+def test_names_of_what_routers_decide_are_taken() -> None:
+    g = model()
+    with pytest.raises(GraphError, match="'moe layer 0 ids' is what a router decides"):
+        Session().compile(g, keep={"moe layer 0 ids": g.outputs["first"]})
 
 
 def test_it_is_part_of_the_protocol() -> None:

@@ -289,8 +289,10 @@ class Graph:
             graph, became = self._built(dims, extent)
             kept = {name: self._kept(value, became) for name, value in (keep or {}).items()}
             routed = self._routed(graph, became) if is_routed else []
-            for _, nodes in routed:
-                kept |= nodes
+            for name, node in (pair for _, nodes in routed for pair in nodes.items()):
+                if name in kept:
+                    raise GraphError("keep", f"'{name}' is what a router decides, choose another.")
+                kept[name] = node
             plan = prepare_graph(
                 graph,
                 keep={
