@@ -11,7 +11,7 @@ from tests.plan.build import Sketch, symbolic_add, typed
 
 import semel
 from semel import Tensor, Variable
-from semel.errors import InputError, PlanError, ReleasedError, StaleError
+from semel.errors import PlanError, ReleasedError, StaleError
 from semel.ir.types import as_dtype
 from semel.runtime.buffer import Buffer
 
@@ -126,8 +126,8 @@ def test_shapes_and_variables_do_not_part_when_a_signal_comes_between(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(plan._engine, "commit", interrupted)
         plan(x=np.ones(8, np.float32), y=np.ones(8, np.float32))
-    with pytest.raises(InputError, match=r"it was written as \(4,\)"):
-        plan.execute()
+    plan.execute()
+    assert plan.output_buffer.numpy().tolist() == [2, 2, 2, 2]
 
 
 # ---------------------------------------------------------------- constants
