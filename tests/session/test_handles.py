@@ -412,3 +412,29 @@ def test_a_handle_is_forgotten_after_a_run_that_was_given_another_value() -> Non
     c.unbind("h")
     c.unbind("w")
     np.testing.assert_array_equal(c.run(x=X, h=H)["y"], H * 2 + X)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interruption_while_arrays_move_is_told(
+    after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = _step()
+    c.bind_handle("h", H)
+    c.set_gpu_handle_feed("h", 0)
+    c.run(x=X)
+    exchange = c.plan.exchange
+
+    def interrupted(pairs: list[tuple[str, str]]) -> bool:
+        if after:
+            exchange(pairs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(c.plan, "exchange", interrupted)
+        c.run(x=X)
+    with pytest.raises(StateError, match="h lost their values"):
+        c.run(x=X)
+    with pytest.raises(InputError, match="must be given h"):
+        c.run(x=X)
+    c.bind_handle("h", H)
+    np.testing.assert_array_equal(c.run(x=X)["y"], H * 2 + X)

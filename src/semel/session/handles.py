@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import InputError
+from semel.errors import InputError, StateError
 from semel.ir.fields import take_int
 from semel.ir.graph import aligned_empty
 from semel.ir.types import TensorType
@@ -58,6 +58,7 @@ class Handles:
         self._targets: dict[str, Array] = {}  # by output: where it is written
         self._is_aimed = True  # whether these are for `_feeds`, at the sizes of the handles
         self._due: Mapping[str, str] = {}  # input <- output, of the last good run
+        self._is_torn = False  # whether arrays are moving, or an exception has ended that
         #: Inputs that the last run was given. They stay bound until the next one: what it wrote
         #: could not be read otherwise.
         self._away: set[str] = set()
@@ -100,6 +101,8 @@ class Handles:
             raise InputError(where, f"must have these rows, got {rows!r}: {error}.") from None
 
     def _current(self, name: str) -> Array:
+        if self._is_torn:
+            raise self._torn_error()
         output = self._due.get(name)
         return self._resident[name] if output is None else self._targets[output]
 
@@ -216,9 +219,13 @@ class Handles:
 
     def _move_on(self) -> None:
         """Let what the last run wrote take the place of what it read."""
-        due, self._due = self._due, {}
+        if self._is_torn:
+            raise self._torn_error()
+        due = self._due
         if not due:
+            self._due = {}  # it may be the feeds, to which some are added later
             return
+        self._is_torn = True
         if self._exchange(due):
             for name, output in due.items():
                 before, self._resident[name] = self._resident[name], self._targets[output]
@@ -227,6 +234,26 @@ class Handles:
             self._hand_over(due)
         if due is not self._feeds:  # some were for one run
             self._aim(self._feeds)
+        self._due, self._is_torn = {}, False
+
+    def _torn_error(self) -> StateError:
+        """An interruption came while arrays moved: forget all that an output feeds, and say so."""
+        lost = list(dict.fromkeys((*self._due, *self._feeds)))
+        for name in lost:
+            self._resident.pop(name, None)
+            if name in self._defaults:
+                self._plan.bind_input(name, self._defaults[name])
+            else:
+                self._plan.unbind(name, is_output=False)
+        for output in list(self._targets):
+            self._plan.unbind(output, is_output=True)
+        self._feeds, self._targets, self._due, self._away = {}, {}, {}, self._away - set(lost)
+        self._is_torn = False
+        return StateError(
+            "handles",
+            f"{', '.join(lost)} lost their values: an interruption came while these moved on.",
+            hint="Bind them again, and set their feeds.",
+        )
 
     def _exchange(self, due: Mapping[str, str]) -> bool:
         """Let two arrays change places for each feed; False if that is not all there is to do.
