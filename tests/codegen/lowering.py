@@ -47,7 +47,7 @@ def run_kernels(
     for node in graph.nodes:
         if node.op.name == "input":
             memory[node] = np.array(data[node.attrs.name], order="C").reshape(-1)
-    for arg in (arg for lowered in kernels for arg in lowered.args):
+    for arg in (arg for lowered in kernels for arg in _used(lowered)):
         if isinstance(arg, Node) and arg.op.name in WEIGHTS:
             memory[arg] = np.array(arg.op.reference(arg, (), {}), order="C").reshape(-1)
         elif arg not in memory:
@@ -57,6 +57,14 @@ def run_kernels(
         assert not run(lowered.kernel, [memory[a] for a in lowered.args], bound)
     shapes = [tuple(evaluate(d, values) for d in n.type.shape) for n in graph.outputs]
     return [memory[n].reshape(s) for n, s in zip(graph.outputs, shapes, strict=True)]
+
+
+def _used(lowered: Lowered) -> Iterator[Argument]:
+    """What a kernel reads and writes, and what decides whether it runs."""
+    yield from lowered.args
+    for region in regions_around(lowered.region):
+        if isinstance(region, Arm):
+            yield region.branch.condition
 
 
 def in_order(

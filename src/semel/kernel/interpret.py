@@ -53,6 +53,7 @@ from semel.kernel.ir import (
     walk_values,
 )
 from semel.kernel.lanes import joining, ordered_totals, rest_lanes, widest_total
+from semel.kernel.values import larger, smaller
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Value], Any]
@@ -288,7 +289,7 @@ def _ldexp(p: Any, n: Any) -> Any:
 _FLOAT: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": np.divide, "fma": _fma, "neg": np.negative, "abs": np.abs,
-    "min": np.minimum, "max": np.maximum, "ldexp": _ldexp, "sqrt": np.sqrt,
+    "min": smaller, "max": larger, "ldexp": _ldexp, "sqrt": np.sqrt,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,

@@ -37,6 +37,16 @@ MATH = {
 }  # fmt: skip
 
 
+def larger(a: Any, b: Any) -> Any:
+    """max in NumPy, to the bit: NaN if one is, and of equal ones (0 and -0) the first."""
+    return np.where((b > a) | (b != b), b, a)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """min, likewise."""
+    return np.where((b < a) | (b != b), b, a)
+
+
 @dataclass(frozen=True, slots=True)
 class Combine:
     """How `Reduce` joins what is there and what comes, and what changes nothing if it is joined."""

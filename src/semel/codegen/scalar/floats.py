@@ -99,14 +99,15 @@ class Floats:
         args: list[str],
         constant: tuple[bool, ...] = (),
     ) -> str:
-        """min or max of floats; NaN in either operand gives NaN, as np.maximum."""
+        """min or max of floats; NaN in either operand gives NaN, as np.maximum.
+
+        Of equal ones (0 and -0 are) it is the first, whether one is a constant or not.
+        """
         a, b = args
+        # One instruction on x86; the first operand comes back if either is NaN.
+        better = self.out.compare(lines, "ogt" if op == "max" else "olt", element, lanes, b, a)
+        picked = self.out.select(lines, element, lanes, better, b, a)
         if len(constant) == 2 and constant[1]:
-            a, b, constant = b, a, (True, False)
-        # One instruction on x86; the second operand comes back if either is NaN.
-        better = self.out.compare(lines, "ogt" if op == "max" else "olt", element, lanes, a, b)
-        picked = self.out.select(lines, element, lanes, better, a, b)
-        if constant and constant[0]:
             return picked
-        is_nan = self.out.compare(lines, "uno", element, lanes, a, a)
-        return self.out.select(lines, element, lanes, is_nan, a, picked)
+        is_nan = self.out.compare(lines, "uno", element, lanes, b, b)
+        return self.out.select(lines, element, lanes, is_nan, b, picked)
