@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -29,9 +30,9 @@ def measure_session() -> list[PlanRow]:
     execute, slots, slots2, run = _best(
         [
             one.plan.execute,
-            lambda: one.run_slots([x]),
-            lambda: two.run_slots([x, x]),
-            lambda: one.run(by_name),
+            partial(one.run_slots, [x]),
+            partial(two.run_slots, [x, x]),
+            partial(one.run, by_name),
         ],
         1000,
     )

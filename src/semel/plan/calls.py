@@ -189,7 +189,14 @@ class Calls:
             reader.check(engine)
         for array, (view, _, _) in zip(arrays, slots, strict=False):
             view[...] = array
-        engine.run()
+        enter = engine.enter
+        try:  # `Engine.run`, in place
+            code = enter()
+            if code:
+                engine.resolve(code, enter)
+        except BaseException:
+            engine.abandon()
+            raise
         return fast.prepare(reader, engine, reader)() if read is None else read()
 
     # ------------------------------------------------------------ any shapes

@@ -46,10 +46,11 @@ class RunTicket(Generic[R]):
 
         Without a timeout, a run that has not begun is done right here if it is the next one.
         """
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        outputs: Any = self._ticket.result()
+        try:
+            outputs: Any = self._ticket.result(timeout)
+        except BaseException as error:
+            self._pipeline.has_seen(error)
+            raise
         return outputs if fetch is None else outputs.only(fetch)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
