@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import StateError
 from semel.ir.types import TensorType
+from semel.plan.hazards import overlap
 from semel.plan.program import ProgramState
 from semel.runtime.buffer import Array, Buffer
 
@@ -126,14 +127,10 @@ def _first_update(engine: Engine, state: ProgramState) -> int:
     steps = engine.ways.now.linked.steps
     for number, step in enumerate(steps):
         uses = (use for i in chain.from_iterable(step) for use in parts.ops[i].uses(parts.scope))
-        if any("w" in use.access and _meet(parts.buffers[use.index], place) for use in uses):
+        written = (parts.buffers[use.index].byte_range for use in uses if "w" in use.access)
+        if any(overlap(one, place) for one in written):
             return number
     return len(steps)
-
-
-def _meet(buffer: Buffer, place: tuple[int, int, int]) -> bool:
-    storage, start, end = buffer.byte_range
-    return storage == place[0] and start < place[2] and place[1] < end
 
 
 def invalid_error(name: str) -> StateError:

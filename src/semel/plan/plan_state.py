@@ -426,16 +426,8 @@ class PlainOutputKeeper(OutputKeeper):
     It is refused only if the last run failed, and only until it is written or computed again.
     """
 
-    def __init__(
-        self,
-        state: PlanState,
-        kind: TensorType,
-        writers: Sequence[Writer] = (),
-        index: int | None = None,
-    ) -> None:
-        super().__init__(state, kind, writers, index)
-        self._writes = 0
-        self._attempts_when_written = 0
+    _writes = 0
+    _attempts_when_written = 0
 
     def begin_write(self, shape: ConcreteShape) -> None:
         if shape != self.shape_now():

@@ -9,6 +9,7 @@ a run is for `output_view` to say: some lie elsewhere, or have another size, aft
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from semel.runtime.buffer import Array
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Reader(Generic[R_co]):
+class Reader(ABC, Generic[R_co]):
     """A way to read outputs. It is remembered by itself: keep one, and let its hash be cheap.
 
     One that is made for a single run says so, and is not held after it.
@@ -33,12 +34,12 @@ class Reader(Generic[R_co]):
         Variables and shapes are those that the run will have, but for what it finds out itself.
         """
 
+    @abstractmethod
     def prepare(self, engine: Engine) -> Callable[[], R_co]:
         """How to read after each run at the same variables; raises if there is nothing to read.
 
         Both this and what it returns are called in the middle of the operation that ran.
         """
-        raise NotImplementedError
 
 
 class Copies(Reader[Any]):

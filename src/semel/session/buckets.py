@@ -109,9 +109,8 @@ class BucketedCompileCache:
         self._max_bytes = take_memory_limit("BucketedCompileCache", max_bytes)
         self._dims, self._options = dict(dims or {}), options
         self._lock = make_lock()
-        self._buckets: OrderedDict[int, CompiledGraph] = (
-            OrderedDict()
-        )  # by position; last used last
+        #: By the position of the range; those that were used last come last.
+        self._buckets: OrderedDict[int, CompiledGraph] = OrderedDict()
         self._params: dict[str, Storage] = {}
         self._replaced: set[str] = set()  # params whose data is not that of the graphs
         self._latest: int | None = None  # where the state is

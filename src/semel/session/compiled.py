@@ -164,7 +164,8 @@ class CompiledGraph:
         a default may be None.
         """
         everything, pipeline = self._all, self._pipeline
-        if type(inputs) is list and self._is_plain and (pipeline is None or pipeline.is_idle):
+        is_plain = self._is_plain and (pipeline is None or pipeline.is_idle)
+        if is_plain and type(inputs) in (list, tuple):
             return self._slots(inputs, everything.slots)
         if not isinstance(inputs, (list, tuple)):
             raise InputError("run_slots", f"takes a list of arrays, got {type(inputs).__name__}.")
@@ -207,8 +208,7 @@ class CompiledGraph:
 
     def _go(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
         """The one way to run: what every entry point comes to, after what is pending."""
-        if self._pipeline is not None:
-            self._pipeline.settle()
+        self._settle()
         return self._go_now(inputs, request)
 
     def _go_now(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
@@ -545,7 +545,7 @@ class CompiledGraph:
         self._settle()
         with self._lock:
             made = CompiledGraph(self.plan.clone(), self.options, self.routers)
-            made._handles = self._handles.copy_to(made.plan)
+            self._handles.copy_to(made._handles)
             made._capture = None if self._capture is None else self._capture.fresh()
             made._note_handles()
             return made

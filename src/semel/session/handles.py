@@ -279,13 +279,11 @@ class Handles:
         self._away -= due.keys()
         self._is_shared = len({id(a) for a in self._resident.values()}) < len(self._resident)
 
-    def copy_to(self, plan: ExecutionPlan) -> Handles:
-        """The same handles, with values of their own, for a clone of the plan."""
-        made = Handles(plan, self._defaults)
-        made.bind({name: self._current(name) for name in self._resident})
+    def copy_to(self, other: Handles) -> None:
+        """Let a clone have the same handles, with values of their own."""
+        other.bind({name: self._current(name) for name in self._resident})
         for name, output in self._feeds.items():
-            made.feed(name, output)
-        return made
+            other.feed(name, output)
 
 
 def _bindable(array: Array) -> Array:
