@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "graph": "errors locks ir ops runtime plan compiler tensor",
         "session": "errors locks ir runtime plan graph loading",
         "loading": "errors topics ir kernel runtime plan devices compiler",
-        "models": "ir tensor",
+        "models": "graph ir tensor",
         "frontends": "errors",
         "cli": "errors config ir cache ops passes schedule runtime plan devices compiler tensor",
     }.items()

@@ -10,6 +10,7 @@ from tests.ops.windows_reference import np_conv, np_pool
 
 from semel.models.decoder import DecoderSize
 from semel.models.minilm import EncoderSize
+from semel.models.mixture import MixtureSize
 from semel.models.resnet import ResNetSize
 
 erf = np.vectorize(math.erf)
@@ -184,3 +185,41 @@ def gpt2_step_with_caches(
         x = x + linear(y, f"{h}.mlp.c_proj")
     _, new_keys, new_values = np.stack(new, 1)
     return np.asarray(w["wte.weight"] @ norm(x, "ln_f")), new_keys, new_values
+
+
+def mixture(
+    tokens: list[int], w: dict[str, Any], size: MixtureSize
+) -> tuple[np.ndarray, np.ndarray]:
+    """The logits behind the last of `tokens`, and the experts of all [layers, tokens, chosen]."""
+    length = len(tokens)
+    routed = []
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        scale = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+        return np.asarray(x * scale * w[f"{name}.weight"])
+
+    def experts(row: np.ndarray, chosen: np.ndarray, weights: np.ndarray, name: str) -> np.ndarray:
+        gate, up, down = (w[f"{name}.experts.{part}_proj"] for part in ("gate", "up", "down"))
+        gates = [row @ gate[e] for e in chosen]
+        parts = [
+            (g / (1 + np.exp(-g)) * (row @ up[e])) @ down[e]
+            for e, g in zip(chosen, gates, strict=True)
+        ]
+        return np.asarray(weights @ np.stack(parts))
+
+    x = w["model.embed_tokens.weight"][tokens] + w["model.embed_positions.weight"][:length]
+    for name in (f"model.layers.{layer}" for layer in range(size.layers)):
+        y = norm(x, f"{name}.input_layernorm") @ w[f"{name}.self_attn.qkv_proj.weight"]
+        q, k, v = y.reshape(length, 3, size.heads, -1).transpose(1, 2, 0, 3)
+        scores = q @ k.swapaxes(-1, -2) / math.sqrt(size.depth)
+        mixed = softmax(np.where(np.tri(length), scores, -np.inf)) @ v
+        mixed = mixed.transpose(1, 0, 2).reshape(length, -1)
+        x = x + mixed @ w[f"{name}.self_attn.o_proj.weight"]
+        y = norm(x, f"{name}.post_attention_layernorm")
+        logits = y @ w[f"{name}.mlp.router.weight"] + w[f"{name}.mlp.router.bias"]
+        routed.append(np.argsort(-logits, -1, kind="stable")[:, : size.chosen])
+        weights = softmax(np.take_along_axis(logits, routed[-1], -1))
+        x = x + np.stack(
+            [experts(*each, f"{name}.mlp") for each in zip(y, routed[-1], weights, strict=True)]
+        )
+    return np.asarray(w["lm_head.weight"] @ norm(x[-1], "model.norm")), np.stack(routed)
