@@ -115,7 +115,7 @@ def test_a_plan_does_not_hold_weights_for_other_machines(tmp_path: Path) -> None
     plan = model(weights).prepare()
     del weights
     gc.collect()
-    with pytest.raises(PlanError, match="must be there to be laid out for other targets"):
+    with pytest.raises(PlanError, match="must be there to be laid out once more"):
         plan.save(tmp_path / "plan", targets=HERE)
     plan.save(tmp_path / "plan")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from ctypes import string_at
 from typing import Any
@@ -304,14 +305,139 @@ def test_what_it_cannot_be(extent: Any, error: type[Exception], message: str) ->
     assert c.extent == (3, 15)
 
 
+# ---------------------------------------------------------------- graphs compiled without one
+
+
+def affine() -> Graph:
+    g = Graph("affine")
+    x = g.input("x", ("n", 4))
+    g.output("y", x @ g.param("w", np.eye(4, dtype=np.float32)) + x.mean(0))
+    return g
+
+
+def test_the_only_dim_is_the_extent_of_a_graph_compiled_without_one() -> None:
+    g = affine()
+    compact = Session().compile(g, dims={"n": (1, 8)})
+    named = Session().compile(g, dims={"n": (1, 8)}, extent="n")
+    c = Session().compile(g, dims={"n": (1, 8)})
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    assert c.run(x[:3])["y"].shape == (3, 4)
+    count = c.plan.compile_count
+    for n in (5, 2, 8):
+        c.set_active_extent((n, 8))
+        named.set_active_extent((n, 8))
+        found = c.run(x)["y"]
+        np.testing.assert_array_equal(found, named.run(x)["y"])
+        np.testing.assert_array_equal(found[:n], compact.run(x[:n])["y"])
+    assert c.plan.compile_count == count + 1
+    assert str(c.signature) == str(named.signature)
+    c.set_active_extent(None)
+    np.testing.assert_array_equal(c.run(x)["y"], compact.run(x)["y"])
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_point_of_a_graph_compiled_without_one(entry: str) -> None:
+    g = build("encoder")
+    c = Session().compile(g, dims=DIMS)
+    compact = g.prepare(dims=DIMS)
+    exact, wide = arrays("encoder", 5)
+    wanted = listed(compact(**exact))
+    for want, found in zip(wanted, c.run(exact), strict=True):
+        np.testing.assert_array_equal(found, want)
+    with c.active_extent(5):
+        for want, found in zip(wanted, ENTRIES[entry](c, wide), strict=True):
+            np.testing.assert_array_equal(found[first(want)], want)
+
+
+def test_an_extent_set_later_keeps_params_states_and_handles() -> None:
+    g = Graph("log")
+    x, bias, log = g.input("x", ("n", 2)), g.input("bias", (2,)), g.state("log", (8, 2))
+    w = g.param("w", np.ones(2, np.float32))
+    g.output("sum", log.append(x * w).sum(0) + bias)
+    c = Session().compile(g, dims={"n": (1, 4)}, keep_params=True)
+    rows = np.ones((4, 2), np.float32)
+    c.set_param("w", np.full(2, 3, np.float32))
+    c.bind_handle("bias", np.full(2, 100, np.float32))
+    view = c.run_raw(x=rows[:2])["sum"]
+    before = c.clone()
+    with c.active_extent(1):
+        assert c.run(x=rows)["sum"].tolist() == [109, 109]
+        assert c.params["w"].version == 1
+        assert c.handles()["bias"].nbytes == 8
+        assert c.clone().run(x=rows)["sum"].tolist() == [112, 112]
+    c.set_param("w", np.full(2, 5, np.float32))
+    assert c.run(x=rows)["sum"].tolist() == [129, 129]
+    assert before.run(x=rows[:1])["sum"].tolist() == [109, 109]
+    with pytest.raises(semel.SemelError, match="released"):
+        view.numpy()
+
+
+def test_what_an_extent_set_later_cannot_be_changes_nothing() -> None:
+    c = Session().compile(affine(), dims={"n": (2, 8)})
+    plan = c.plan
+    for extent, message in (
+        ((2, 9), "upper must be 8, which 'n' was compiled for, got 9"),
+        ((1, 8), r"'n' must lie in \[2, 8\], got 1"),
+        ((9, 8), r"'n' must lie in \[2, 8\], got 9"),
+        (3, r"must be given \(actual, upper\) or None, got 3"),
+    ):
+        with pytest.raises(semel.UserError, match=message):
+            c.set_active_extent(extent)  # type: ignore[arg-type]
+    c.set_active_extent(None)
+    with semel.no_recompiles(), pytest.raises(semel.RecompileError, match="no_recompiles"):
+        c.set_active_extent((3, 8))
+    c.bind_handle("x", np.ones((3, 4), np.float32))
+    with pytest.raises(InputError, match=r"x.* f32\[8,4\] .*got \(3, 4\)"):
+        c.set_active_extent((3, 8))
+    assert c.plan is plan
+    assert c.extent is None
+    assert c.run()["y"].tolist() == [[2] * 4] * 3
+    c.unbind("x")
+    c.set_active_extent((3, 8))
+    assert c.extent == (3, 8)
+
+
+def test_which_graphs_cannot_have_one_later(tmp_path: Any) -> None:
+    g = Graph("add")
+    g.output("y", g.input("x", ("n", "m")) + 1)
+    c = Session().compile(g, dims={"n": (1, 4), "m": (1, 4)})
+    with pytest.raises(VariableError, match=r'it has m, n\. compile\(graph, extent="rows"\)'):
+        c.set_active_extent((2, 4))
+    with pytest.raises(VariableError, match="it has m, n"), c.active_extent(2):
+        pass
+    g = Graph("relu")
+    g.output("y", g.input("x", (4,)).relu())
+    with pytest.raises(VariableError, match="it has none"):
+        Session().compile(g).set_active_extent((2, 4))
+    g = Graph("relu")
+    g.output("y", g.input("x", ("n",)).relu())
+    with pytest.raises(VariableError, match="'n' must have a largest value"):
+        Session().compile(g).set_active_extent((2, 4))
+    Session().compile(g, dims={"n": (1, 4)}).save(tmp_path / "x.plan")
+    loaded = semel.load(tmp_path / "x.plan")
+    with pytest.raises(semel.PlanError, match=r'which a file does not hold.*extent="n"\) does it'):
+        loaded.set_active_extent((2, 4))
+    assert loaded.run(ones(3))["y"].tolist() == [1] * 3
+
+
+def test_weights_that_are_gone_cannot_be_laid_out_for_an_extent() -> None:
+    g = Graph("layer")
+    g.output("y", g.input("x", ("n", 64)) @ g.constant(np.ones((64, 64), np.float32)))
+    c = Session().compile(g, dims={"n": (1, 4)})
+    del g
+    gc.collect()
+    with pytest.raises(semel.PlanError, match=r'a constant .* is gone.*extent="n"\) does it'):
+        c.set_active_extent((2, 4))
+    assert c.run(np.ones((2, 64), np.float32))["y"].tolist() == [[64] * 64] * 2
+
+
 def test_graphs_without_one() -> None:
     g = Graph("relu")
     g.output("y", g.input("x", ("n",)).relu())
     c = Session().compile(g, dims={"n": (1, 4)})
     c.set_active_extent(None)
     assert c.extent is None
-    with pytest.raises(VariableError, match="compiled with an extent, this one was not"):
-        c.set_active_extent((2, 4))
+    assert c.run(ones(3))["y"].shape == (3,)
     with pytest.raises(GraphError, match="must be a dim of inputs"):
         Session().compile(g, dims={"n": (1, 4)}, extent="rows")
     with pytest.raises(GraphError, match="must have a largest value"):

@@ -1,6 +1,6 @@
-"""What a plan was compiled from, for whoever wants it for another machine too.
+"""What a plan was compiled from, for whoever wants it for another machine, or changed, too.
 
-    Graph, options  --GraphSource-->  GraphSource  --target's name, params-->  Program
+    Graph, options  --GraphSource-->  GraphSource  --target's name, params, change-->  Program
 
 A plan holds its source as long as it lives, and must not hold weights twice: of constants and
 params the source knows where they are and does not keep them. While somebody else has them, a
@@ -20,6 +20,8 @@ from semel.errors import PlanError
 from semel.ir.graph import Graph, Node, Storage, make_node, map_bodies, rewrite
 from semel.plan.program import Program
 
+#: What makes another graph of one, and says what each node became.
+Change = Callable[[Graph], tuple[Graph, Mapping[Node, Node]]]
 #: Where leaves have data.
 _DATA = {"constant": "storage", "param": "storage", "input": "default", "state": "init"}
 
@@ -52,13 +54,24 @@ class GraphSource:
         outputs, names = (*graph.outputs, *keep.values()), (*graph.names, *keep)
         self._graph = rewrite(replace(graph, outputs=outputs, names=names), self._hollow)
 
-    def __call__(self, target: str, params: Mapping[str, np.ndarray[Any, Any]]) -> Program:
-        """The program for a target, with this data of params; PlanError if a weight is gone."""
+    def __call__(
+        self,
+        target: str,
+        params: Mapping[str, np.ndarray[Any, Any]],
+        change: Change | None = None,
+    ) -> Program:
+        """The program for a target, with this data of params; PlanError if a weight is gone.
+
+        With a `change`, that of what it makes of the graph.
+        """
         given = {name: Storage(array) for name, array in params.items()}
         filled = rewrite(self._graph, lambda node: self._fill(node, given))
         first = len(filled.outputs) - self._num_kept
         keep = dict(zip(filled.names[first:], filled.outputs[first:], strict=True))
         graph = replace(filled, outputs=filled.outputs[:first], names=filled.names[:first])
+        if change is not None:
+            graph, became = change(graph)
+            keep = {name: became[node] for name, node in keep.items()}
         return self._compile_for(graph, keep, target)
 
     def _hollow(self, node: Node) -> Node | None:
@@ -81,13 +94,14 @@ class GraphSource:
         weight = self._weights.get(node)
         if weight is None:
             return _with_bodies(node, lambda each: self._fill(each, given))
-        storage = given.get(weight.label) if weight.op == "param" else None
-        storage = storage or weight.storage()
+        storage, now = weight.storage(), given.get(weight.label) if weight.op == "param" else None
+        if now is not None and (storage is None or storage.array is not now.array):
+            storage = now  # else the same data: whoever else reads it shares what is made of it
         if storage is None:
             raise PlanError(
-                "save",
-                f"weights must be there to be laid out for other targets; {weight.label} is gone.",
-                hint="Hold the tensors that the plan was made from until it is saved.",
+                "plan",
+                f"weights must be there to be laid out once more; {weight.label} is gone.",
+                hint="Hold the graph, or the tensors, that the plan was made from until then.",
             )
         return make_node(weight.op, (), weight.make(storage))
 

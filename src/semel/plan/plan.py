@@ -31,6 +31,7 @@ from semel.ir.fields import (
     take_switch,
     take_threads,
 )
+from semel.plan.again import compile_again
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
@@ -805,19 +806,7 @@ class ExecutionPlan:
                 "for several machines is made from its graph.",
                 hint="Save it with `targets` where it is prepared.",
             )
-        gone = [param.name for param in program.params if param.version and param.raw is None]
-        if gone:
-            raise PlanError(
-                "save",
-                f"data must be there to be laid out for other targets: {', '.join(gone)} was "
-                "replaced, and only what is made of it is held.",
-                hint="prepare(keep_params=True) holds it; or save for this machine alone.",
-            )
-        held = {param.name: param.raw.array for param in program.params if param.raw is not None}
-        compile_for, name = program.compile_for, program.name
-        programs = [
-            replace(compile_for(target, held), name=name) for target in dict.fromkeys(names)
-        ]
+        programs = [compile_again("save", program, target) for target in dict.fromkeys(names)]
         device = self._engine.parts.device
         return tuple((program, device.device_code(program.target)) for program in programs)
 

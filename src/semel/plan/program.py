@@ -184,7 +184,7 @@ class Program:
     owner may replace, and `recipes` how the values of place "param" are made from them: a plan with
     other data has a program that differs in these, and in the weights of those values.
     `compile_for` compiles what it was made from for another target, by its name, with other data
-    of params, by theirs, where known.
+    of params, by theirs, where known, and a change of the graph, or None (`plan.again`).
     `name` is that of the graph, for people, and `nodes` say what became of it.
     """
 
@@ -207,7 +207,7 @@ class Program:
     states: tuple[ProgramState, ...] = ()
     params: tuple[Param, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    compile_for: Callable[[str, Mapping[str, Any]], Program] | None = None
+    compile_for: Callable[[str, Mapping[str, Any], Any], Program] | None = None
     name: str = ""
     nodes: tuple[NodeNote, ...] = ()
 

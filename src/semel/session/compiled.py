@@ -33,7 +33,13 @@ from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
 from semel.session.capabilities import Capabilities, find_capabilities
 from semel.session.capture import Capture, RouterCapture
-from semel.session.extent import ActiveExtent, read_extent, set_extent
+from semel.session.extent import (
+    ActiveExtent,
+    largest,
+    plan_with_extent,
+    read_extent,
+    set_extent,
+)
 from semel.session.handles import HandleInfo, Handles
 from semel.session.options import Options
 from semel.session.outputs import Outputs, as_names
@@ -70,14 +76,17 @@ class CompiledGraph:
         options: Options | None = None,
         routers: Sequence[Router] = (),
     ) -> None:
-        self.plan = plan
         self.options = options or Options()
         self.routers = tuple(routers)
         self._capture: RouterCapture | None = None
-        self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
-        self._handles = Handles(plan, plan.program.defaults)
         self._pipeline: Pipeline | None = None
         self._making = make_lock()
+        self._use(plan, Handles(plan, plan.program.defaults))
+
+    def _use(self, plan: ExecutionPlan, handles: Handles) -> None:
+        """Run on this plan from now on, with these handles of it."""
+        self.plan, self._handles = plan, handles
+        self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._slots = self._calls.slots
         #: The shapes by which the last run that was begun was judged.
         self._good_shapes: dict[str, tuple[int, ...]] = {}
@@ -422,11 +431,26 @@ class CompiledGraph:
         """Let runs process the first `actual` of `upper` rows, exactly; with None all of them.
 
         It stays until told otherwise. Arrays have `upper` rows; those from `actual` on are not
-        read, and those of outputs stay as they were. For graphs compiled with an `extent`.
+        read, and those of outputs stay as they were.
+
+        A graph that was compiled without an `extent` is compiled for its only symbolic dim, once,
+        by the first extent that is set. Its arrays have `upper` rows from then on; params, states
+        and handles stay.
         """
         self._settle()
         with self._lock:
-            set_extent(self.plan, extent)
+            if extent is None or self.plan.program.extents:
+                set_extent(self.plan, extent)
+            else:
+                self._go_on_with(plan_with_extent(self.plan, extent))
+
+    def _go_on_with(self, plan: ExecutionPlan) -> None:
+        """Let another plan take the place of this one, which is not used any more."""
+        handles = Handles(plan, plan.program.defaults)
+        self._handles.copy_to(handles)
+        before = self.plan
+        self._use(plan, handles)
+        before.release_all_buffers()
 
     @property
     def extent(self) -> ActiveExtent | None:
@@ -437,8 +461,7 @@ class CompiledGraph:
     def active_extent(self, actual: int | None) -> Iterator[None]:
         """Inside, runs process so many rows; then as many as before, whatever happened."""
         before = self.extent
-        upper = max((v.max or 0 for v in self.plan.program.extents.values()), default=0)
-        self.set_active_extent(None if actual is None else (actual, upper))
+        self.set_active_extent(None if actual is None else (actual, largest(self.plan)))
         try:
             yield
         finally:

@@ -39,7 +39,8 @@ class Session:
 
         `dims` are bounds of the variables that strings in shapes stand for. `extent` names one
         of them, or is True if there is one only: inputs and outputs with that dim then have its
-        largest size, and `set_active_extent` says how many rows runs process. With
+        largest size, and `set_active_extent` says how many rows runs process. Without, the first
+        extent that is set compiles the graph again, for the only such dim. With
         `casting="same_kind"`, arrays of another dtype of the same kind are converted. With
         `sticky`, an input that a run is not given is what it was in the run before. `depth` is
         how many asynchronous runs may be under way. The other options are those of
