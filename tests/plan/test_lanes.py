@@ -519,7 +519,7 @@ def test_a_run_whose_lanes_wait_can_be_interrupted() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    never.reach(1)
+    never.set(1)
     plan.execute()
 
 
@@ -636,12 +636,12 @@ def test_a_fork_beside_a_run() -> None:
     here.wait(1, timeout=20)
 
     def child() -> None:
-        go.reach(1)
+        go.set(1)
         plan.execute()
         np.testing.assert_array_equal(s.buffers["z"].numpy(), X + 1)
 
     in_child(child)
-    go.reach(1)
+    go.set(1)
     thread.join(20)
     assert not thread.is_alive()
 

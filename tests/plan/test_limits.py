@@ -311,7 +311,7 @@ def test_who_waits_for_a_signal_is_ended(lane: str) -> None:
         with pytest.raises(CancelledError, match="was cancelled"):
             plan.execute()
         thread.join()
-    never.reach(1)
+    never.set(1)
     plan.execute()
     np.testing.assert_array_equal(s.buffers["out"].numpy(), np.ones(8))
 

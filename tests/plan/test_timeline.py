@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal as signals
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import in_child
 from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import Sketch
 
@@ -18,6 +21,7 @@ import semel
 from semel import TimelineSignal, Variable
 from semel.errors import PlanError, TimedOutError
 from semel.plan import ExecutionPlan, PreparedCopy, PreparedSignal, PreparedWait
+from semel.runtime import timeline
 
 N = Variable("n", 0, 1 << 20)
 
@@ -45,19 +49,97 @@ def test_what_was_reached_stays_reached() -> None:
     assert signal.value == 0 and signal.wait(0) and signal.wait(-5)
     with pytest.raises(TimedOutError, match=r"'s'\] must reach 1 within 0.01 s, it is at 0"):
         signal.wait(1, timeout=0.01)
-    signal.reach(3)
+    signal.set(3)
     assert signal.wait(1) and signal.wait(3)
     assert signal.is_reached(3) and not signal.is_reached(4)
-    signal.reach(3)
+    signal.set(3)
     with pytest.raises(PlanError, match="must not go back: it is at 3, got 2"):
-        signal.reach(2)
+        signal.set(2)
     assert repr(signal) == "TimelineSignal('s', 3)"
 
 
 @pytest.mark.parametrize("wrong", ["3", 1.5, None, 1 << 70])
 def test_a_value_is_an_int(wrong: Any) -> None:
     with pytest.raises(semel.UserError, match="value"):
-        TimelineSignal("s").reach(wrong)
+        TimelineSignal("s").set(wrong)
+
+
+def test_a_timeout_of_nothing_asks_once() -> None:
+    signal = TimelineSignal("s", 7)
+    assert signal.wait(7, timeout=0) and signal.wait(7, timeout=float("inf"))
+    with pytest.raises(TimedOutError, match=r"'s'\] must reach 8 within 0 s, it is at 7") as caught:
+        signal.wait(8, timeout=0)
+    assert (caught.value.signal, caught.value.value) == ("s", 8)  # type: ignore[attr-defined]
+    with pytest.raises(semel.UserError, match="timeout"):
+        signal.wait(8, timeout="soon")  # type: ignore[arg-type]
+
+
+def asleep(thread: threading.Thread) -> bool:
+    with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("step", [1, 1 << 32, (1 << 32) - 1])
+def test_who_sleeps_is_woken_whatever_the_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits a futex, half of the value, is the same after a step of 2^32."""
+    monkeypatch.setattr(timeline, "_SLICE_NS", 10**12)  # nobody looks by itself
+    signal = TimelineSignal("s")
+    for turn in range(1, 4):
+        thread = started(partial(signal.wait, turn * step))
+        while not asleep(thread):
+            time.sleep(0.001)
+        signal.set(turn * step)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_signal_that_is_gone_leaves_its_line_to_another() -> None:
+    first = TimelineSignal("first", 5)
+    address, seen = first.address, set()
+    del first
+    for _ in range(200):
+        seen.add((other := TimelineSignal("other")).address)
+        assert other.value == 0
+    assert address in seen and len(seen) < 70
+
+
+def test_many_wait_for_one_and_one_for_many() -> None:
+    there, back = TimelineSignal("there"), [TimelineSignal(f"back{k}") for k in range(4)]
+
+    def answer(own: TimelineSignal) -> None:
+        for i in range(1, 101):
+            there.wait(i)
+            own.set(i)
+
+    threads = [started(partial(answer, own)) for own in back]
+    for i in range(1, 101):
+        there.set(i)
+        for own in back:
+            assert own.wait(i, timeout=20)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_goes_on_with_the_value() -> None:
+    signal = TimelineSignal("s", 3)
+    waiting = started(lambda: signal.wait(4))
+    while not asleep(waiting):
+        time.sleep(0.001)
+
+    def child() -> None:
+        assert signal.value == 3
+        thread = started(lambda: signal.wait(9))
+        signal.set(9)
+        thread.join(20)
+        assert not thread.is_alive()
+
+    in_child(child)
+    assert signal.value == 3
+    signal.set(4)
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 def test_no_wake_up_is_lost() -> None:
@@ -66,11 +148,11 @@ def test_no_wake_up_is_lost() -> None:
     def answer() -> None:
         for i in range(1, 301):
             ping.wait(i)
-            pong.reach(i)
+            pong.set(i)
 
     thread = started(answer)
     for i in range(1, 301):
-        ping.reach(i)
+        ping.set(i)
         assert pong.wait(i, timeout=20)
     thread.join(20)
     assert not thread.is_alive()
@@ -84,11 +166,11 @@ def test_who_waits_can_be_asked_to_give_up() -> None:
     signal.nudge()
     thread.join(20)
     assert answers == [False]
-    signal.reach(1)
+    signal.set(1)
     assert signal.wait(1, unless=is_over.is_set)
 
 
-@pytest.mark.parametrize("action", ["reach", "wait", "nudge"])
+@pytest.mark.parametrize("action", ["set", "wait", "nudge"])
 def test_a_handler_that_raises_leaves_a_signal_that_works(action: str) -> None:
     signal = TimelineSignal("s")
 
@@ -104,7 +186,7 @@ def test_a_handler_that_raises_leaves_a_signal_that_works(action: str) -> None:
     for place in find_places(use):
         with suppress(KeyboardInterrupt):
             interrupt(use, place, stop)
-        thread = started(lambda: signal.reach(signal.value + 1))
+        thread = started(lambda: signal.set(signal.value + 1))
         thread.join(20)
         assert not thread.is_alive(), place
 
@@ -116,12 +198,12 @@ def test_a_run_waits_until_the_value_is_reached() -> None:
     signal = TimelineSignal("go")
     s, plan = copying(PreparedWait(1, signal, N))
     s.buffers["x"].copyin(np.ones(4, np.float32))
-    signal.reach(2)
+    signal.set(2)
     plan.execute_with_vars(n=2)
     thread = started(lambda: plan.execute_with_vars(n=3))
     thread.join(0.05)
     assert thread.is_alive()
-    signal.reach(5)
+    signal.set(5)
     thread.join(20)
     assert not thread.is_alive()
     np.testing.assert_array_equal(plan.output_buffer.numpy(), np.ones(4))
@@ -182,7 +264,7 @@ def test_a_wait_can_be_interrupted() -> None:
     finally:
         signals.setitimer(signals.ITIMER_REAL, 0)
         signals.signal(signals.SIGALRM, before)
-    plan.signals["never"].reach(1)
+    plan.signals["never"].set(1)
     plan.execute()
 
 

@@ -36,6 +36,7 @@ from semel.codegen.runner_forms import expand_forms
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
 from semel.codegen.runner_points import CHUNKS, POINTS
 from semel.codegen.runner_share import SHARE, WORKER
+from semel.codegen.runner_signal import SIGNAL
 from semel.codegen.runner_walk import EVENTS, RUN, WALK
 from semel.errors import UnsupportedError
 from semel.ir import abi
@@ -63,7 +64,7 @@ def emit_runner(arch: str) -> str:
         "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
-    parts = (MACHINE[arch], SYSTEM, REBIND, BIND, COMMIT, POINTS, CHUNKS, EVENTS)
+    parts = (MACHINE[arch], SYSTEM, SIGNAL, REBIND, BIND, COMMIT, POINTS, CHUNKS, EVENTS)
     walking = expand_forms("\n".join((WALK, SHARE, RUN, WORKER)))
     text = "\n".join((expand_forms("\n".join(parts)), walking, _timed(walking)))
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)

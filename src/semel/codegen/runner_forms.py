@@ -38,6 +38,7 @@ _RECORDS = (
     abi.Point,
     abi.Row,
     abi.Segment,
+    abi.Signal,
     abi.Step,
     abi.Worker,
 )

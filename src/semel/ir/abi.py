@@ -25,6 +25,7 @@ EVENT_WORDS = 4
 POINT_WORDS = 16
 BASE_WORDS = 4
 WORKER_WORDS = 16
+SIGNAL_WORDS = 8
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
 ONLY_MOVED = 2  #: the dirty word if bases moved and nothing else changed
@@ -230,6 +231,14 @@ class Worker(IntEnum):
     EXITED = 3
     THREAD_ID = 4
     PLACED_AT = 5  # ticks when it was told last on which CPUs it may run
+
+
+class Signal(IntEnum):
+    """A number that only grows, on a cache line of its own."""
+
+    VALUE = 0
+    SLEEPERS = 1  # threads that sleep on BELL, or are about to
+    BELL = 2  # changes whenever they are to look
 
 
 class Code(IntEnum):

@@ -130,7 +130,7 @@ def _on_host_call(engine: Engine) -> None:
         case PreparedCustomFunction():
             _call_host(engine, op, values)
         case PreparedSignal():
-            op.signal.reach(evaluate(op.value, {**engine.state.bound_values(), **values}))
+            op.signal.set(evaluate(op.value, {**engine.state.bound_values(), **values}))
         case PreparedWait():
             value = evaluate(op.value, {**engine.state.bound_values(), **values})
             left = None if engine.limit is None else engine.limit.left()

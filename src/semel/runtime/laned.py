@@ -170,7 +170,7 @@ class LanedExecutable:
             part.executable.go_on(code)
         else:
             self._asking.popleft()
-            part.served.reach(part.num_asked)
+            part.served.set(part.num_asked)
 
     def bind(self) -> int:
         return self._main.executable.bind()
@@ -215,7 +215,7 @@ class LanedExecutable:
         value = first + part.value(joint)
         if joint.kind is JointKind.WAIT:
             return joint.signal.wait(value, timeout, unless=unless)
-        joint.signal.reach(value)
+        joint.signal.set(value)
         return True
 
     def _begin(self) -> None:
@@ -233,7 +233,7 @@ class LanedExecutable:
             part.state.follow(self._main.state)
             code = self._go(part)
             if code == Code.OK:
-                part.finished.reach(self._run)
+                part.finished.set(self._run)
             elif code is not None:
                 self._fail(part, code)
         except BaseException as error:

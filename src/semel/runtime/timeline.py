@@ -1,60 +1,85 @@
 """A number that only grows, and those who wait for it.
 
-    signal.reach(3)   on one thread  -->   signal.wait(3)   on another goes on
+    signal.set(3)   on one thread  -->   signal.wait(3)   on another goes on
 
 What was reached stays reached: who comes to wait later goes on at once, so that no wake-up can be
-lost. Rows of plans reach and wait for values (`PreparedSignal`, `PreparedWait`), and so may anybody
-else; with one signal per direction two plans on two threads hand data back and forth.
+lost. The number is a word of native memory: rows of plans and lanes set it and wait for it without
+the interpreter, and so may anybody else with it. Who waits looks again and again for a moment, and
+then sleeps in the kernel, without the interpreter's lock.
+
+Invariant: lines are never unmapped. Who sets a value looks for sleepers afterwards, when whoever
+waited may have dropped the signal.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from semel.errors import PlanError, TimedOutError
-from semel.ir.fields import take, take_value
-from semel.locks import Changed, make_lock
+from semel.ir import abi
+from semel.ir.abi import Signal
+from semel.ir.fields import take, take_timeout, take_value
+from semel.runtime.freed import when_freed
+from semel.runtime.native import host_runner
+from semel.runtime.words import address_of, aligned_words
+
+# Plain ints index faster than members of an enum.
+_VALUE, _BELL = int(Signal.VALUE), int(Signal.BELL)
+#: How long who waits looks by itself before it sleeps.
+_SPIN_US = 20
+#: How long it sleeps at most before Python looks for signals of the system.
+_SLICE_NS = 50_000_000
+_LINES_AT_ONCE = 64
+
+# Short calls keep the interpreter's lock: to let go of it and take it again costs more.
+_SET = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+_RING = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *(ctypes.c_int64,) * 4)
 
 
 class TimelineSignal:
     """A monotonic number with a name; safe to use from any thread and from signal handlers."""
 
-    __slots__ = ("_changed", "_lock", "_value", "name")
+    __slots__ = ("__weakref__", "_token", "_words", "address", "name")
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
         self.name = take("TimelineSignal", "name", str, name)
-        self._value = take_value(f"signal '{name}'", "value", value)
-        self._lock = make_lock()
-        self._changed = Changed(self._lock)
+        number = take_value(f"signal '{name}'", "value", value)
+        line = _take_line()
+        self._token = when_freed(_free.append, line)
+        #: Where its words lie, for native code.
+        self.address = line.address
+        self._words = line.words
+        self._words[_VALUE] = number
 
     def __repr__(self) -> str:
-        return f"TimelineSignal({self.name!r}, {self._value})"
+        return f"TimelineSignal({self.name!r}, {self.value})"
 
     @property
     def value(self) -> int:
         """The largest value that was reached."""
-        return self._value
+        return self._words[_VALUE]
 
-    def reach(self, value: int) -> None:
+    def set(self, value: int) -> None:
         """Let everybody go on who waits for this value or a smaller one.
 
         It must not be smaller than what was reached before: time does not go back.
         """
         number = take_value(f"signal '{self.name}'", "value", value)
-        with self._lock:
-            if number < self._value:
-                raise PlanError(
-                    f"signal '{self.name}'",
-                    f"must not go back: it is at {self._value}, got {number}.",
-                    hint="Count runs, and signal a larger value in each.",
-                )
-            self._value = number
-            self._changed.notify_all()
+        before = (_functions or _load()).set(self.address, number)
+        if number < before:
+            raise PlanError(
+                f"signal '{self.name}'",
+                f"must not go back: it is at {before}, got {number}.",
+                hint="Count runs, and signal a larger value in each.",
+            )
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
-        return self._value >= take_value(f"signal '{self.name}'", "value", value)
+        return self._words[_VALUE] >= take_value(f"signal '{self.name}'", "value", value)
 
     def wait(
         self,
@@ -65,26 +90,97 @@ class TimelineSignal:
     ) -> bool:
         """Go on when `value` is reached; a TimedOutError if that takes longer than `timeout` s.
 
-        False if `unless()` holds before: it is asked whenever the signal was reached or nudged.
+        Without a timeout it waits for ever, with 0 not at all. False if `unless()` holds before:
+        it is asked whenever the signal was set or nudged.
         """
         number = take_value(f"signal '{self.name}'", "value", value)
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            while self._value < number:
-                if unless is not None and unless():
-                    return False
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimedOutError(
-                        f"signal '{self.name}'",
-                        f"must reach {number} within {timeout} s, it is at {self._value}.",
-                        signal=self.name,
-                        value=number,
-                    )
-                self._changed.wait(left)
-        return True
+        words = self._words
+        if words[_VALUE] >= number:
+            return True
+        limit = take_timeout(f"signal '{self.name}'", timeout)
+        until = None if limit is None else time.monotonic() + limit
+        native = _functions or _load()
+        spin = native.spin_ticks
+        while True:
+            bell = words[_BELL]  # before what is asked: whoever changes that rings afterwards
+            if words[_VALUE] >= number:
+                return True
+            if unless is not None and unless():
+                return False
+            left = _SLICE_NS if until is None else (until - time.monotonic()) * 1e9
+            if left <= 0:
+                raise TimedOutError(
+                    f"signal '{self.name}'",
+                    f"must reach {number} within {timeout} s, it is at {self.value}.",
+                    signal=self.name,
+                    value=number,
+                )
+            if native.wait(self.address, number, bell, spin, int(min(left, _SLICE_NS))):
+                return True
+            spin = 0
 
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
-        with self._lock:
-            self._changed.notify_all()
+        (_functions or _load()).ring(self.address)
+
+
+# ---------------------------------------------------------------- lines
+
+
+class _Line(NamedTuple):
+    """The words of a signal, and where they lie."""
+
+    words: memoryview[int]
+    address: int
+
+
+#: Lines that no signal has. Those that one had before keep their bells: they only change.
+_free: list[_Line] = []
+
+
+def _take_line() -> _Line:
+    while True:
+        try:
+            line = _free.pop()
+        except IndexError:
+            _add_lines()
+        else:
+            return line
+
+
+def _add_lines() -> None:
+    block = aligned_words(_LINES_AT_ONCE * abi.SIGNAL_WORDS)
+    # Never to be freed, not even at the very end: native threads may look at any time.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
+    start = address_of(block)
+    for at in range(0, len(block), abi.SIGNAL_WORDS):
+        words = block[at : at + abi.SIGNAL_WORDS].data
+        _free.append(_Line(words, start + at * abi.WORD_BYTES))
+
+
+# ---------------------------------------------------------------- native functions
+
+
+class _Functions(NamedTuple):
+    """What the host's runner does with signals."""
+
+    set: Callable[[int, int], int]
+    wait: Callable[[int, int, int, int, int], int]
+    ring: Callable[[int], None]
+    spin_ticks: int
+
+
+#: None until one is needed: a signal that nobody sets or waits for loads nothing.
+_functions: _Functions | None = None
+
+
+def _load() -> _Functions:
+    global _functions  # noqa: PLW0603 - set once; twice would be as good
+    runner = host_runner()
+    _functions = _Functions(
+        _SET(runner.symbol("signal_set")),
+        _WAIT(runner.symbol("signal_wait")),
+        _RING(runner.symbol("signal_ring")),
+        int(_SPIN_US * runner.ticks_per_us),
+    )
+    return _functions

@@ -40,6 +40,7 @@ _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ON_HEADER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUNNER_SYMBOLS = (
     *("slots", "run_timed", "bind", "ticks", "worker", "stop"),
+    *("signal_set", "signal_wait", "signal_ring"),
     *(f"entry_{k}" for k in range(abi.NUM_ENTRIES)),
 )
 _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
@@ -179,6 +180,10 @@ class CpuDevice:
             time.sleep(left / 1e9)
         elapsed_ns, elapsed = time.perf_counter_ns() - opened_ns, runner.ticks() - opened
         return float(elapsed_ns / max(elapsed, 1))
+
+    def symbol(self, name: str) -> int:
+        """Where a function of the runner lies."""
+        return self._ready().loaded.symbols[name]
 
     def limits(self, threads: int) -> MachineLimits:
         found = measure_limits(threads)
