@@ -184,6 +184,7 @@ if TYPE_CHECKING:
         unregister_custom_function,
     )
     from semel.runtime.kernel import CachedKernel
+    from semel.runtime.spec import DeviceSpec
     from semel.runtime.timeline import TimelineSignal
     from semel.session.buckets import (
         BucketedCompileCache,
@@ -223,6 +224,7 @@ _LATER = {
     "register_native_function": "semel.runtime.custom",
     "unregister_custom_function": "semel.runtime.custom",
     "CachedKernel": "semel.runtime.kernel",
+    "DeviceSpec": "semel.runtime.spec",
     "TimelineSignal": "semel.runtime.timeline",
     "BucketedCompileCache": "semel.session.buckets",
     "pad_rows": "semel.session.buckets",
@@ -251,6 +253,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "CycleError",
     "DType",
     "DeviceError",
+    "DeviceSpec",
     "ExecutableGraph",
     "ExecutionPlan",
     "ExecutionPlanBuilder",

@@ -25,6 +25,7 @@ the kernel cache it steers are process-wide too.
     SEMEL_TARGET       what to compile for: native (the default: this machine), or a level by name,
                        with features that it has besides: x86-64-v3, x86-64-v4+avx512vnni, aarch64;
                        what this machine cannot run is compiled and saved, but not prepared
+    SEMEL_CPU_PARTITIONS  how many devices cpu:0, cpu:1, ... the cores are divided into; default 2
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
 """
 
@@ -43,6 +44,7 @@ from semel.locks import make_lock
 DEBUG_MODES = frozenset({"poison", "jitter"})
 LOG_TOPICS = frozenset({"schedule", "compile", "cache", "memory", "plan", "tune"})
 MAX_THREADS = 1024
+MAX_PARTITIONS = 256
 MAX_SPIN_US = 1_000_000
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -74,12 +76,14 @@ class Settings:
     fusion: bool = True
     arena: bool = True
     target: str = "native"
+    cpu_partitions: int = 2
     spin_us: int = 100
 
     def __post_init__(self) -> None:
         if self.threads is not None:
             _check_range("threads", self.threads, 1, MAX_THREADS)
         _check_range("cache_bytes", self.cache_bytes, 0, 1 << 62)
+        _check_range("cpu_partitions", self.cpu_partitions, 1, MAX_PARTITIONS)
         _check_range("spin_us", self.spin_us, 0, MAX_SPIN_US)
         _check_words("debug", self.debug, DEBUG_MODES)
         _check_words("log", self.log, LOG_TOPICS | {"all"})
@@ -160,6 +164,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "fusion": _bool,
     "arena": _bool,
     "target": str,
+    "cpu_partitions": _int,
     "spin_us": _int,
 }
 

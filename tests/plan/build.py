@@ -32,8 +32,10 @@ class Sketch:
         *,
         fixed: bool = True,
         bytes_per_element: int = 12,
+        device: str = "cpu",
     ) -> None:
-        self.builder = ExecutionPlanBuilder()
+        self.device = device
+        self.builder = ExecutionPlanBuilder(device)
         self.bytes_per_element = bytes_per_element  # what the kernels claim to move
         self.elements, self.dtype, self.fixed = elements, dtype, fixed
         self.index: dict[str, int] = {}
@@ -45,7 +47,11 @@ class Sketch:
     def buffer(self, name: str, buffer: Buffer | None = None) -> int:
         """The index of a named buffer, made at first use."""
         if name not in self.index:
-            made = Buffer.empty((self.elements,), self.dtype) if buffer is None else buffer
+            made = (
+                Buffer.empty((self.elements,), self.dtype, self.device)
+                if buffer is None
+                else buffer
+            )
             self.buffers[name] = made
             self.index[name] = self.builder.add_buffer(len(self.index), made)
         return self.index[name]
@@ -54,7 +60,7 @@ class Sketch:
         """Call a kernel; the last buffer is written."""
         self._next_id += 1
         options.setdefault("id", self._next_id)
-        options.setdefault("device", "cpu")
+        options.setdefault("device", self.device)
         if self.fixed:
             options.setdefault("fixedvars", {"n": self.elements})
         top = Variable("n", 0, self.elements)
@@ -98,7 +104,7 @@ class Sketch:
 
     def flag(self, name: str) -> Buffer:
         """The buffer of a named bool."""
-        self.buffer(name, None if name in self.index else Buffer.empty((1,), "bool"))
+        self.buffer(name, None if name in self.index else Buffer.empty((1,), "bool", self.device))
         return self.buffers[name]
 
     def _start(self, row: PreparedOp, field: str) -> None:

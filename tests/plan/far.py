@@ -54,4 +54,4 @@ class FarDevice(CpuDevice):
         return FarMemory(size_bytes, mapped=mapped)
 
 
-BACKEND = Backend("far", host_target, CpuCompiler, lambda index: FarDevice())
+BACKEND = Backend("far", host_target, CpuCompiler, lambda spec: FarDevice())

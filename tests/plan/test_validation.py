@@ -63,7 +63,8 @@ def _builder(*ops: Any, dtype: str = "float32") -> ExecutionPlanBuilder:
         (_kernel(buffer_indices=(1, 1)), "they overlap argument 0", {"op": 1}),
         (_kernel(dependencies=(5,)), "depends on op 5", {"op": 1, "dependency": 5}),
         (_kernel(device="cuda:0"), "device must be one of cpu", {"op": 1}),
-        (_kernel(device="cpu:1"), "there is one device, cpu:0", {"op": 1}),
+        (_kernel(device="cpu:2"), "the cores are divided into 2", {"op": 1}),
+        (_kernel(device="cpu:1"), "runs on cpu:1, so its buffers must lie there", {"op": 1}),
         (_kernel(device="null"), "runs on null, so its buffers must lie there", {"op": 1}),
         (_kernel(lane="fast"), "lane must be one of compute, copy, got 'fast'", {"op": 1}),
         (PreparedCopy(3, (0, 1), lane="kopie"), "lane must be one of", {"lane": "kopie"}),
@@ -112,8 +113,8 @@ def test_a_buffer_of_a_device_that_is_not_there_is_refused() -> None:
         builder.add_buffer(0, _elsewhere("cuda:0"))
     assert caught.value.device == "cuda:0"  # type: ignore[attr-defined]
     builder.add_buffer(0, Buffer.empty((4,), "float32"))
-    with pytest.raises(UnsupportedError, match="there is one device, cpu:0"):
-        builder.replace_buffer(0, _elsewhere("cpu:1"))
+    with pytest.raises(UnsupportedError, match="the cores are divided into 2"):
+        builder.replace_buffer(0, _elsewhere("cpu:2"))
 
 
 def test_a_released_buffer_is_refused() -> None:

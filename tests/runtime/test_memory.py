@@ -11,6 +11,7 @@ from semel.errors import DeviceError, ReleasedError, UnsupportedError
 from semel.ir.types import FLOAT32, TensorType
 from semel.runtime.allocator import allocate
 from semel.runtime.memory import Memory
+from semel.runtime.spec import DeviceSpec
 
 
 def far_buffer(memory: Memory, rows: int = 3) -> Buffer:
@@ -69,8 +70,10 @@ def test_memory_of_the_host_is_filled_duplicated_and_pinned() -> None:
 
 
 def test_buffers_are_made_on_devices_by_name() -> None:
-    assert Buffer.empty((2,), "float32", "cpu:0").device == "cpu"
+    assert Buffer.empty((2,), "float32").device == "cpu"
+    assert Buffer.empty((2,), "float32", "cpu:0").device == "cpu:0"
+    assert Buffer.empty((2,), "float32", DeviceSpec("cpu:1")).device == "cpu:1"
     with pytest.raises(UnsupportedError, match=r"\[Buffer.empty\] device must be one of"):
         Buffer.empty((2,), "float32", "gpu")
-    with pytest.raises(UnsupportedError, match="there is one device, cpu:0"):
-        Buffer.empty((2,), "float32", "cpu:1")
+    with pytest.raises(UnsupportedError, match=r"divided into 2 \(cpu:0 to cpu:1\), got cpu:2"):
+        Buffer.empty((2,), "float32", "cpu:2")

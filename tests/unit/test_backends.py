@@ -14,7 +14,8 @@ from semel.ir.expr import Index
 from semel.ir.target import target_for
 from semel.ir.types import FLOAT32
 from semel.kernel import ir
-from semel.runtime.device import check_device, find_device, split_device
+from semel.runtime.device import check_device, find_device
+from semel.runtime.spec import DeviceSpec
 
 OTHER = {"x86_64": "aarch64", "aarch64": "x86_64"}
 
@@ -26,22 +27,34 @@ def _kernel() -> ir.Kernel:
     return ir.Kernel("twos", (out,), (), (), tile, 1, body)
 
 
-def test_a_name_without_an_index_is_the_first_device() -> None:
-    assert split_device("test", "cpu") == split_device("test", "cpu:0") == ("cpu", 0)
-    assert check_device("test", "cpu:0") == "cpu"
-    assert find_device("cpu:0") is find_device("cpu")
-    assert find_backend("cpu:0") is find_backend("cpu")
+def test_a_name_without_an_index_is_the_first_device_but_of_the_cpu() -> None:
+    assert check_device("test", "null:0") == check_device("test", "null") == "null"
+    assert find_device("null:0") is find_device("null")
+    assert check_device("test", "cpu:0") == "cpu:0"
+    assert find_device("cpu:0") is not find_device("cpu")
+    assert find_backend("cpu:0") is find_backend("cpu:1") is find_backend("cpu")
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cpu:", "cpu:01", "cpu:-1", "cpu:x", "CPU", 0, None])
-def test_a_device_that_is_none_is_refused(name: str) -> None:
+def test_a_spec_serves_as_its_text() -> None:
+    assert find_device(DeviceSpec("cpu:1")) is find_device("cpu:1")
+    assert check_device("test", DeviceSpec("null:0")) == "null"
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:0", "disk2"])
+def test_a_device_of_an_unknown_kind_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"\[here\] device must be one of cpu.*, got"):
         check_device("here", name)
 
 
+@pytest.mark.parametrize("name", ["", "cpu:", "cpu:01", "cpu:-1", "cpu:x", "CPU", 0, None])
+def test_what_names_no_device_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"\[here\] device must be written kind, kind:index"):
+        check_device("here", name)
+
+
 def test_an_index_past_the_last_device_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"\[cpu\] there is one device, cpu:0, got cpu:1\."):
-        find_device("cpu:1")
+    with pytest.raises(UnsupportedError, match=r"\[null\] there is one device, null:0, got null:1"):
+        find_device("null:1")
 
 
 def test_the_compiler_half_needs_no_hardware_of_its_target() -> None:

@@ -37,6 +37,7 @@ def test_every_variable_reaches_its_field() -> None:
             "SEMEL_LOG": "schedule,memory",
             "SEMEL_VERIFY": "1",
             "SEMEL_FUSION": "off",
+            "SEMEL_CPU_PARTITIONS": "4",
             "SEMEL_SPIN_US": "7",
         }
     )
@@ -50,6 +51,7 @@ def test_every_variable_reaches_its_field() -> None:
         log=frozenset({"schedule", "memory"}),
         verify=True,
         fusion=False,
+        cpu_partitions=4,
         spin_us=7,
     )
 

@@ -116,9 +116,11 @@ define internal void @restore_float_mode(i64 %was) noinline {
 # A worker may run where the thread that it works for may run, asked anew each time, so that a
 # `taskset` is followed, and where that thread is not: the operating system likes to wake a thread
 # on the CPU of the one that wakes it, above all in a virtual machine, where idle CPUs do not look
-# idle, and the two then share that CPU for milliseconds. A caller with one CPU shares it.
+# idle, and the two then share that CPU for milliseconds. A caller with one CPU shares it. A worker
+# of a part of the machine has a mask of its own, and runs on no other CPUs whoever the caller is.
 SYSTEM = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinline {
   %number = inttoptr i64 %value to ptr
@@ -135,12 +137,22 @@ define internal void @place(ptr %worker, i64 %now) noinline {
   br i1 %has_started, label %ask, label %exit
 ask:
   set %worker.Worker.PLACED_AT = %now
+  %own = pointer %worker.Worker.CPUS
+  %is_bound = icmp ne ptr %own, null
+  br i1 %is_bound, label %bound, label %follow
+bound:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %own, i64 @MASK_BYTES, i1 false)
+  br label %masked
+follow:
   call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 @MASK_BYTES, i1 false)
   %written = call i64 @system(i64 @SYS_GET_AFFINITY, ptr null, i64 @MASK_BYTES,
                               ptr %mask, ptr null)
+  %is_written = icmp sgt i64 %written, 0
+  br label %masked
+masked:
+  %has_mask = phi i1 [ true, %bound ], [ %is_written, %follow ]
   %ignored = call i64 @system(i64 @SYS_GETCPU, ptr %cpu, i64 0, ptr null, ptr null)
   %here = load i64, ptr %cpu, align 8
-  %has_mask = icmp sgt i64 %written, 0
   %fits = icmp ult i64 %here, @MASK_BITS
   %known = and i1 %has_mask, %fits
   br i1 %known, label %move, label %exit

@@ -404,6 +404,11 @@ entry:
   %thread_id = call i64 @system(i64 @SYS_GETTID, ptr null, i64 0, ptr null, ptr null)
   set %me.Worker.THREAD_ID = %thread_id
   %inherited = call i64 @float_mode()
+  %cpus = pointer %me.Worker.CPUS
+  %is_bound = icmp ne ptr %cpus, null
+  br i1 %is_bound, label %stay, label %rest
+stay:
+  %bound = call i64 @system(i64 @SYS_SET_AFFINITY, ptr null, i64 @MASK_BYTES, ptr %cpus, ptr null)
   br label %rest
 rest:
   %spin_ticks = word %me.Worker.SPIN_TICKS

@@ -1,6 +1,6 @@
 """One folder a device, each with a compiler half and a runtime half, and the table of them.
 
-    find_backend("cpu:0")  -->  Backend(name, target, compiler, open)
+    find_backend("cpu:1")  -->  Backend(name, target, compiler, open)
 
 The compiler half turns kernels into code for a `Target` and needs no hardware. The runtime half
 is a `Device` (`semel.runtime.device`): memory, and programs linked to it. The table names the
@@ -18,7 +18,8 @@ from semel.errors import UnsupportedError
 from semel.ir.expr import Dim
 from semel.ir.target import Target, named_target
 from semel.kernel.ir import Kernel
-from semel.runtime.device import Device, import_backend, split_device
+from semel.runtime.device import Device, find_spec, import_backend
+from semel.runtime.spec import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +56,20 @@ class KernelCompiler(Protocol):
 class Backend:
     """One row of the table: what it is called, what it compiles for, how it is opened.
 
-    `target` is what this machine has, `named` what another one has by its name; `open` takes the
-    index in `name:index`.
+    `target` is what this machine has, `named` what another one has by its name; `open` takes
+    the spec of one device, and refuses one that is not there.
     """
 
     name: str
     target: Callable[[], Target]
     compiler: Callable[[Target], KernelCompiler]
-    open: Callable[[int], Device]
+    open: Callable[[DeviceSpec], Device]
     named: Callable[[str], Target] = named_target
 
 
 def find_backend(device: str) -> Backend:
     """The backend of a device; nothing is opened."""
-    name, _ = split_device("device", device)
-    backend: Backend = import_backend(name).BACKEND
+    backend: Backend = import_backend(find_spec("device", device).kind).BACKEND
     return backend
 
 

@@ -231,6 +231,7 @@ class Worker(IntEnum):
     EXITED = 3
     THREAD_ID = 4
     PLACED_AT = 5  # ticks when it was told last on which CPUs it may run
+    CPUS = 6  # where the mask of those lies; 0: those of whoever it works for
 
 
 class Signal(IntEnum):

@@ -29,6 +29,7 @@ from semel.runtime.free import HOST_DEVICE
 from semel.runtime.hold import Hold
 from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
 from semel.runtime.memory import Memory
+from semel.runtime.spec import DeviceSpec
 
 Array = np.ndarray[Any, Any]
 ConcreteShape = tuple[int, ...]
@@ -97,14 +98,14 @@ class Buffer:
         self.type, self.device, self._keeper, self._whole = type_, device, None, None
 
     @staticmethod
-    def empty(shape: Any, dtype: Any, device: str = HOST_DEVICE) -> Buffer:
+    def empty(shape: Any, dtype: Any, device: str | DeviceSpec = HOST_DEVICE) -> Buffer:
         """A zeroed buffer; every dim must be an int, and the device one that is there."""
-        device = check_device("Buffer.empty", device)
+        name = check_device("Buffer.empty", device)
         kind = TensorType(as_shape(shape, "Buffer.empty"), as_dtype(dtype, "Buffer.empty"))
         size = kind.num_bytes
         if not isinstance(size, int):
             raise PlanError("Buffer.empty", f"dims must be ints, got {kind}.")
-        return Buffer.window(find_device(device).allocate(size), 0, size, kind, device)
+        return Buffer.window(find_device(name).allocate(size), 0, size, kind, name)
 
     @staticmethod
     def window(

@@ -3,14 +3,13 @@
     find_device("cpu")  -->  Device
 
 The table names the module of each device as text, so that this layer imports none of them and
-a process pays only for the devices it uses. A device goes by `name` or `name:index`; without an
-index it is the first one. The compiler half of each is found by `semel.devices.find_backend`.
+a process pays only for the devices it uses. How a device is written says `semel.runtime.spec`. The
+compiler half of each is found by `semel.devices.find_backend`.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,11 +22,11 @@ from semel.runtime.free import HOST_DEVICE
 from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.memory import Memory
+from semel.runtime.spec import DeviceSpec
 
 #: Where the `BACKEND` of each device is.
 MODULES = {HOST_DEVICE: "semel.devices.cpu.backend", "null": "semel.devices.null.backend"}
 
-_NAME = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,3}))?")
 _open: dict[str, Device] = {}
 _imported: dict[str, ModuleType] = {}  #: backends by module, all of each
 _lock = make_lock()
@@ -50,6 +49,8 @@ class Device(Protocol):
     """A processor that runs plans. Opening it costs next to nothing; the first plan pays."""
 
     name: str
+    #: Threads that work for it run on these CPUs of the host; on any, if there are none here.
+    cpus: tuple[int, ...]
 
     def ensure_ready(self) -> None:
         """Load what every plan needs; the first plan would."""
@@ -83,21 +84,20 @@ class Device(Protocol):
         """Use this code, of a file that is trusted, if it is what would be compiled."""
 
 
-def split_device(where: str, device: Any) -> tuple[str, int]:
-    """Name and index of a device as it is written, if there is such a name; opens nothing."""
-    found = _NAME.fullmatch(device) if isinstance(device, str) else None
-    if found is None or found[1] not in MODULES:
+def find_spec(where: str, device: str | DeviceSpec) -> DeviceSpec:
+    """The spec of a device as it is written, if there is such a kind; opens nothing."""
+    spec = DeviceSpec.parse(device, where)
+    if spec.kind not in MODULES:
         known = ", ".join(sorted(MODULES))
         raise UnsupportedError(
-            where, f"device must be one of {known}, got {device!r}.", device=device
+            where, f"device must be one of {known}, got {device!r}.", device=str(device)
         )
-    return found[1], int(found[2] or 0)
+    return spec
 
 
-def check_device(where: str, device: Any) -> str:
-    """The name that a device goes by, without the index of a first one."""
-    name, index = split_device(where, device)
-    return f"{name}:{index}" if index else name
+def check_device(where: str, device: str | DeviceSpec) -> str:
+    """The name that a device goes by, if there is such a kind; opens nothing."""
+    return str(find_spec(where, device))
 
 
 def import_backend(name: str) -> ModuleType:
@@ -114,13 +114,13 @@ def import_backend(name: str) -> ModuleType:
     return found
 
 
-def find_device(device: str) -> Device:
+def find_device(device: str | DeviceSpec) -> Device:
     """The device of that name, opened at first use."""
-    name, index = split_device("device", device)
-    key = check_device("device", device)
+    spec = find_spec("device", device)
+    key = str(spec)
     with _lock:
         if key not in _open:
             # Opening takes a while, and a signal handler on this thread may have been quicker.
-            opened: Device = import_backend(name).BACKEND.open(index)
+            opened: Device = import_backend(spec.kind).BACKEND.open(spec)
             _open.setdefault(key, opened)
         return _open[key]

@@ -1,4 +1,4 @@
-"""The process-wide pool of native worker threads.
+"""The pool of native worker threads of a device.
 
     ensure(count)  -->  worker records that plans recruit from
 
@@ -6,10 +6,11 @@ A worker is a native thread in the generated worker loop: it holds no interprete
 no signals, and never runs Python. Each has a record with a mailbox; a plan offers it a lane
 there. Threads start when a plan first has work to share and stay; idle ones spin for a
 bounded time, then sleep in the kernel. A worker runs on the CPUs that its caller may use at
-that time. They end at interpreter exit. A forked child has none of its parent's threads and
-starts with an empty pool.
+that time, or on those of its pool. They end at interpreter exit. A forked child has none of its
+parent's threads and starts with an empty pool.
 
-Invariant: the records are never freed: a worker may read its mailbox at any time.
+Invariant: the records are never freed: a worker may read its mailbox at any time. Nor is the mask
+of CPUs beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from semel.ir import abi
 from semel.ir.abi import Worker
@@ -31,15 +32,25 @@ _STOP_SECONDS = 0.5
 
 
 class WorkerPool:
-    """Workers on one entry point. `stop(record)` asks one to end and says whether it was free."""
+    """Workers on one entry point, bound to `cpus` if some are given.
 
-    def __init__(self, entry: int, stop: Callable[[int], int], spin_ticks: int) -> None:
+    `stop(record)` asks one to end and says whether it was free.
+    """
+
+    def __init__(
+        self,
+        entry: int,
+        stop: Callable[[int], int],
+        spin_ticks: int,
+        cpus: Sequence[int] = (),
+    ) -> None:
         self._entry = entry
         self._stop = stop
         self._spin_ticks = spin_ticks
         self._lock = make_lock()
         self._is_starting = False
-        self._records = _immortal_records()
+        self._records = _immortal(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES)
+        self._mask = _mask(cpus)
         self._count = 0
         atexit.register(self.stop)
         os.register_at_fork(after_in_child=self._restart)
@@ -77,6 +88,7 @@ class WorkerPool:
         words = self._records.bytes[offset:].view("int64")[: abi.WORKER_WORDS]
         words[:] = 0
         words[Worker.SPIN_TICKS] = self._spin_ticks
+        words[Worker.CPUS] = 0 if self._mask is None else self._mask.address
         libc = ctypes.CDLL(None)
         thread = ctypes.c_ulong()
         # The thread inherits the mask of its creator: block everything around the creation,
@@ -115,7 +127,18 @@ class WorkerPool:
         self._count = 0
 
 
-def _immortal_records() -> HostMemory:
-    records = allocate(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES, mapped=True)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
-    return records
+def _mask(cpus: Sequence[int]) -> HostMemory | None:
+    """A bit for each CPU, as the system wants it; None: workers follow whoever they work for."""
+    bits = abi.MASK_WORDS * abi.WORD_BYTES * 8
+    if not cpus or max(cpus) >= bits:
+        return None
+    mask = _immortal(bits // 8)
+    for cpu in cpus:
+        mask.bytes[cpu // 8] |= 1 << cpu % 8
+    return mask
+
+
+def _immortal(size_bytes: int) -> HostMemory:
+    memory = allocate(size_bytes, mapped=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    return memory

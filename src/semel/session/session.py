@@ -11,6 +11,7 @@ from semel.errors import GraphError
 from semel.graph.builder import Dims, Graph
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
+from semel.runtime.spec import DeviceSpec
 from semel.session.compiled import CompiledGraph
 from semel.session.options import Options
 
@@ -18,7 +19,7 @@ from semel.session.options import Options
 class Session:
     """A device that graphs are compiled for."""
 
-    def __init__(self, device: str = HOST_DEVICE) -> None:
+    def __init__(self, device: str | DeviceSpec = HOST_DEVICE) -> None:
         self.device = check_device("Session", device)
 
     def __repr__(self) -> str:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from semel.devices import Backend
 from semel.devices.cpu.compiler import CpuCompiler
-from semel.devices.cpu.runtime import open_device
+from semel.devices.cpu.partition import open_partition
+from semel.devices.cpu.runtime import CpuDevice
 from semel.devices.cpu.toolchain import host_target
+from semel.runtime.device import find_device
+from semel.runtime.spec import DeviceSpec
+
+
+def open_device(spec: DeviceSpec) -> CpuDevice:
+    """The CPU, or a part of its cores; `semel.runtime.device` keeps it."""
+    if spec.index is None:
+        return CpuDevice()
+    return open_partition(spec, lambda: cast(CpuDevice, find_device(spec.kind)))
+
 
 BACKEND = Backend("cpu", host_target, CpuCompiler, open_device)

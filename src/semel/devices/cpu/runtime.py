@@ -24,7 +24,6 @@ from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.executable import CpuExecutable
 from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_model, host_target
-from semel.errors import UnsupportedError
 from semel.ir import abi
 from semel.ir.target import Target
 from semel.locks import make_lock
@@ -52,7 +51,7 @@ _Place = tuple[LoadedCode, int]
 
 
 @dataclass(frozen=True)
-class _Runner:
+class Runner:
     """The plan runner in memory, and its code."""
 
     code: DeviceCode
@@ -62,7 +61,7 @@ class _Runner:
     opened: tuple[int, int]  # nanoseconds, ticks
 
 
-def _open_runner(offered: Mapping[str, DeviceCode]) -> _Runner:
+def _open_runner(offered: Mapping[str, DeviceCode]) -> Runner:
     """The runner for this machine; what was offered is taken if it is what we would compile."""
     target = host_target()
     text = emit_runner(target.arch)
@@ -73,7 +72,7 @@ def _open_runner(offered: Mapping[str, DeviceCode]) -> _Runner:
         code, loaded = _make_runner(text, target, _load_runner)
     ticks: Callable[[], int] = _ENTRY(loaded.symbols["ticks"])
     opened = (time.perf_counter_ns(), ticks())
-    return _Runner(code, loaded, ticks, _ticks_per_us(ticks), opened)
+    return Runner(code, loaded, ticks, _ticks_per_us(ticks), opened)
 
 
 def _runner_key(text: str) -> str:
@@ -128,11 +127,12 @@ class CpuDevice:
 
     name = "cpu"
     is_host = True
+    cpus: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self._lock = make_lock()
         self._offered: dict[str, DeviceCode] = {}
-        self._runner: _Runner | None = None
+        self._runner: Runner | None = None
         self._loaded: list[LoadedCode] = []
         self._free: list[_Place] = []
         self._pool: WorkerPool | None = None
@@ -191,13 +191,15 @@ class CpuDevice:
         return MachineLimits(threads, found.flops_per_s, most)
 
     def pool(self) -> WorkerPool:
-        """The process-wide workers; none is started by asking."""
+        """The workers that all its plans share; none is started by asking."""
         runner = self._ready()
         with self._lock:
             if self._pool is None:
                 symbols = runner.loaded.symbols
                 spin_ticks = int(settings().spin_us * runner.ticks_per_us)
-                self._pool = WorkerPool(symbols["worker"], _STOP(symbols["stop"]), spin_ticks)
+                self._pool = WorkerPool(
+                    symbols["worker"], _STOP(symbols["stop"]), spin_ticks, self.cpus
+                )
             return self._pool
 
     def device_code(self, target: Target | None = None) -> DeviceCode:
@@ -216,7 +218,7 @@ class CpuDevice:
         with self._lock:
             self._free.append(place)
 
-    def _ready(self) -> _Runner:
+    def _ready(self) -> Runner:
         if self._runner is None:
             with self._lock:
                 if self._runner is None:
@@ -240,10 +242,3 @@ def _ticks_per_us(ticks: Callable[[], int]) -> float:
     time.sleep(0.001)
     end_ns, end = time.perf_counter_ns(), ticks()
     return max((end - start) * 1000.0 / (end_ns - start_ns), 1e-3)
-
-
-def open_device(index: int) -> CpuDevice:
-    """The one CPU device of the process; `semel.runtime.device` keeps it."""
-    if index:
-        raise UnsupportedError("cpu", f"there is one device, cpu:0, got cpu:{index}.")
-    return CpuDevice()

@@ -26,6 +26,7 @@ from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import Event
 from semel.runtime.optable import TableStep
 from semel.runtime.runstate import RunState
+from semel.runtime.spec import DeviceSpec
 
 
 class NullExecutable(CpuExecutable):
@@ -82,10 +83,10 @@ class NullDevice(CpuDevice):
         return NullExecutable(self, program)
 
 
-def open_device(index: int) -> NullDevice:
+def open_device(spec: DeviceSpec) -> NullDevice:
     """The one null device of the process; `semel.runtime.device` keeps it."""
-    if index:
-        raise UnsupportedError("null", f"there is one device, null:0, got null:{index}.")
+    if spec.index:
+        raise UnsupportedError("null", f"there is one device, null:0, got {spec}.")
     return NullDevice()
 
 
