@@ -184,6 +184,8 @@ if TYPE_CHECKING:
         unregister_custom_function,
     )
     from semel.runtime.kernel import CachedKernel
+    from semel.runtime.links import SyncStrategy
+    from semel.runtime.registry import DeviceRegistry
     from semel.runtime.spec import DeviceSpec
     from semel.runtime.timeline import TimelineSignal
     from semel.session.buckets import (
@@ -224,6 +226,8 @@ _LATER = {
     "register_native_function": "semel.runtime.custom",
     "unregister_custom_function": "semel.runtime.custom",
     "CachedKernel": "semel.runtime.kernel",
+    "SyncStrategy": "semel.runtime.links",
+    "DeviceRegistry": "semel.runtime.registry",
     "DeviceSpec": "semel.runtime.spec",
     "TimelineSignal": "semel.runtime.timeline",
     "BucketedCompileCache": "semel.session.buckets",
@@ -253,6 +257,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "CycleError",
     "DType",
     "DeviceError",
+    "DeviceRegistry",
     "DeviceSpec",
     "ExecutableGraph",
     "ExecutionPlan",
@@ -290,6 +295,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "StaleError",
     "StateError",
     "StateFileError",
+    "SyncStrategy",
     "Tensor",
     "TimedOutError",
     "TimelineSignal",

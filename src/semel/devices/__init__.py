@@ -9,7 +9,7 @@ module of each as text, so that a process pays only for those it uses; each has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,7 +57,8 @@ class Backend:
     """One row of the table: what it is called, what it compiles for, how it is opened.
 
     `target` is what this machine has, `named` what another one has by its name; `open` takes
-    the spec of one device, and refuses one that is not there.
+    the spec of one device, and refuses one that is not there. `listed` names those that are; None:
+    there is one, which goes by the kind's name.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Backend:
     compiler: Callable[[Target], KernelCompiler]
     open: Callable[[DeviceSpec], Device]
     named: Callable[[str], Target] = named_target
+    listed: Callable[[], Sequence[str]] | None = None
 
 
 def find_backend(device: str) -> Backend:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
-from semel.errors import UnsupportedError
+from semel.errors import DeviceError, PlanError, UnsupportedError
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.memory import Memory
+from semel.runtime.plugins import find_plugins
 from semel.runtime.spec import DeviceSpec
 
 #: Where the `BACKEND` of each device is.
@@ -65,6 +66,12 @@ class Device(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """What measured times depend on, besides the target: the model, how many cores."""
 
+    def reaches(self, other: Device) -> bool:
+        """Whether it reads and writes the other's memory where that lies."""
+
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated; None if nobody knows."""
+
     def default_threads(self) -> int:
         """Participants of an execute if nobody says otherwise."""
 
@@ -87,10 +94,13 @@ class Device(Protocol):
 def find_spec(where: str, device: str | DeviceSpec) -> DeviceSpec:
     """The spec of a device as it is written, if there is such a kind; opens nothing."""
     spec = DeviceSpec.parse(device, where)
-    if spec.kind not in MODULES:
+    if spec.kind not in MODULES and spec.kind not in known_kinds():
         known = ", ".join(sorted(MODULES))
         raise UnsupportedError(
-            where, f"device must be one of {known}, got {device!r}.", device=str(device)
+            where,
+            f"device must be one of {known}, got '{device}'.",
+            hint="DeviceRegistry().register(kind, module) adds one.",
+            device=str(device),
         )
     return spec
 
@@ -100,17 +110,55 @@ def check_device(where: str, device: str | DeviceSpec) -> str:
     return str(find_spec(where, device))
 
 
-def import_backend(name: str) -> ModuleType:
+def known_kinds() -> tuple[str, ...]:
+    """All kinds of devices, with those that installed packages declare by now."""
+    for kind, module in find_plugins().items():
+        MODULES.setdefault(kind, module)
+    return tuple(sorted(MODULES))
+
+
+def add_kind(kind: str, module: str | ModuleType) -> None:
+    """Let devices of this kind be those of a module; one that is known stays what it is."""
+    where = "DeviceRegistry.register"
+    if DeviceSpec.parse(kind, where).kind != kind:
+        raise PlanError(where, f"kind must be a name without an index, got {kind!r}.")
+    name = module if isinstance(module, str) else getattr(module, "__name__", None)
+    if not name or not (isinstance(module, str) or hasattr(module, "BACKEND")):
+        raise PlanError(
+            where, f"module must have a BACKEND, or be the name of one: {module!r:.60}."
+        )
+    with _lock:
+        if MODULES.setdefault(kind, name) != name:
+            raise PlanError(
+                where, f"'{kind}' is {MODULES[kind]} already, and must stay so, got {name}."
+            )
+        if isinstance(module, ModuleType):
+            _imported[name] = module
+
+
+def import_backend(kind: str) -> ModuleType:
     """The module with a device's `BACKEND`.
 
     Imported with a lock that a fork waits for: a module that another thread is in the middle of
     importing would stay half imported in the child.
     """
-    module = MODULES[name]
+    module = MODULES[kind]
     found = _imported.get(module)
     if found is None:
         with _lock:
-            found = _imported[module] = importlib.import_module(module)
+            found = _imported[module] = _import(kind, module)
+    return found
+
+
+def _import(kind: str, module: str) -> ModuleType:
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise DeviceError(
+            f"device {kind}", f"its module {module} cannot be imported: {error!r}.", device=kind
+        ) from error
+    if not hasattr(found, "BACKEND"):
+        raise DeviceError(f"device {kind}", f"its module {module} has no BACKEND.", device=kind)
     return found
 
 
@@ -124,3 +172,8 @@ def find_device(device: str | DeviceSpec) -> Device:
             opened: Device = import_backend(spec.kind).BACKEND.open(spec)
             _open.setdefault(key, opened)
         return _open[key]
+
+
+def open_devices() -> tuple[DeviceSpec, ...]:
+    """The devices that are open, in the order in which they were."""
+    return tuple(DeviceSpec(name) for name in list(_open))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from semel.config import settings
 from semel.devices import Backend
 from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.partition import open_partition
@@ -20,4 +21,9 @@ def open_device(spec: DeviceSpec) -> CpuDevice:
     return open_partition(spec, lambda: cast(CpuDevice, find_device(spec.kind)))
 
 
-BACKEND = Backend("cpu", host_target, CpuCompiler, open_device)
+def list_devices() -> list[str]:
+    """All of it, and its parts."""
+    return ["cpu", *(f"cpu:{index}" for index in range(settings().cpu_partitions))]
+
+
+BACKEND = Backend("cpu", host_target, CpuCompiler, open_device, listed=list_devices)

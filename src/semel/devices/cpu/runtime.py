@@ -28,7 +28,8 @@ from semel.ir import abi
 from semel.ir.target import Target
 from semel.locks import make_lock
 from semel.runtime.allocator import HostMemory, allocate
-from semel.runtime.device import DeviceCode
+from semel.runtime.device import Device, DeviceCode
+from semel.runtime.free import free_bytes
 from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.pool import WorkerPool
@@ -142,6 +143,12 @@ class CpuDevice:
 
     def allocate(self, size_bytes: int, *, mapped: bool = False) -> HostMemory:
         return allocate(size_bytes, mapped=mapped)
+
+    def reaches(self, other: Device) -> bool:
+        return self.is_host and other.is_host
+
+    def free_bytes(self) -> int | None:
+        return free_bytes()
 
     def facts(self) -> Mapping[str, Any]:
         return {"model": host_model(), "cores": available_cores()}
