@@ -199,6 +199,7 @@ if TYPE_CHECKING:
     from semel.session.files import load
     from semel.session.outputs import Outputs
     from semel.session.protocol import ExecutableGraph
+    from semel.session.residency import ExpertResidency
     from semel.session.session import Session
 
 #: What a program that only makes tensors does without: imported when it is asked for. The
@@ -236,6 +237,7 @@ _LATER = {
     "slice_rows": "semel.session.buckets",
     "CompiledGraph": "semel.session.compiled",
     "ExpertPool": "semel.session.experts",
+    "ExpertResidency": "semel.session.residency",
     "load": "semel.session.files",
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
@@ -263,6 +265,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "ExecutionPlan",
     "ExecutionPlanBuilder",
     "ExpertPool",
+    "ExpertResidency",
     "Explanation",
     "Graph",
     "GraphError",

@@ -65,6 +65,8 @@ from semel.topics import Topic
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
 _Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
+#: Another program in the place of the one in a file.
+_Change: TypeAlias = "Callable[[Program, PlanFile], Program]"
 _REBUILD = "Load it with recompile=True."
 _PLAN = Topic("plan")
 
@@ -109,19 +111,27 @@ class LoadOptions:
         take_memory_limit("load_plan", self.memory_limit)
 
 
-def open_plan(path: str | os.PathLike[str], how: LoadOptions) -> tuple[ExecutionPlan, PlanFile]:
-    """The plan in a file, and the file, which may say more about it (`file.about`)."""
+def open_plan(
+    path: str | os.PathLike[str], how: LoadOptions, change: _Change | None = None
+) -> tuple[ExecutionPlan, PlanFile]:
+    """The plan in a file, and the file, which may say more about it (`file.about`).
+
+    A compiled one is made of what `change` makes of its program.
+    """
     data, private = map_file(take_path("load_plan", path))
     file = parse_file(data, private, str(path), verify=how.verify)
     rebuild = _confined if not how.trust else _trusted if how.recompile else None
-    return _make_plan(file, rebuild, how.threads, how.memory_limit), file
+    return _make_plan(file, rebuild, how.threads, how.memory_limit, change), file
 
 
 def plan_from_bytes(
-    data: bytes, threads: int | None = None, memory_limit: int | None = None
+    data: bytes,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan whose file has these contents; the constants are copied."""
-    return _make_plan(_file_of_bytes(data, "bytes"), None, threads, memory_limit)
+    return _make_plan(_file_of_bytes(data, "bytes"), None, threads, memory_limit, change)
 
 
 def _file_of_bytes(data: bytes, name: str) -> PlanFile:
@@ -159,6 +169,7 @@ def _make_plan(
     rebuild: _Rebuild,
     threads: int | None,
     memory_limit: int | None,
+    change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
     with reading(file.name):
@@ -172,6 +183,8 @@ def _make_plan(
             program = _checked_program(program, is_image)
         if is_image:
             return _resume(file, program, threads, memory_limit)
+        if change is not None:
+            program = change(program, file)
         return instantiate(program, threads=threads, memory_limit=memory_limit)
 
 

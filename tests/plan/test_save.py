@@ -31,6 +31,7 @@ from semel.plan.file.write import PlanImage, Storage
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
+    ExpertLayer,
     NodeNote,
     PlanIO,
     PlanVariable,
@@ -227,7 +228,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "name nodes values rows inputs outputs results kept guards variables log device after "
-        "run_order alias_ids states params recipes",
+        "run_order alias_ids states params recipes experts",
         "stage_seconds compile_count max_capacity compile_for",
     ),
     # Ids of nodes mean something in plans built by hand only.
@@ -255,6 +256,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     KernelNotes: ("check_origins nodes reason choice name template", ""),
     NodeNote: ("node became ops origin", ""),
+    ExpertLayer: ("ids num_experts stacks", ""),
     PreparedCopy: ("id buffer_indices dependencies device lane", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies device lane", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies device lane", ""),

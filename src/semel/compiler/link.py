@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
+from semel.compiler.experts import find_experts
 from semel.compiler.recipes import Made, leaves_of
 from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, Variable, is_nonnegative, substitute, variables
@@ -119,6 +120,7 @@ def link_program(
         states=_states(asked, schedule, number, known),
         params=placed.params,
         recipes=placed.recipes,
+        experts=find_experts(graph, kernels, number),
     )
 
 

@@ -76,12 +76,13 @@ def prepare_graph(
     keep_params: bool = False,
     written: Mapping[Node, Node] | None = None,
     name: str = "",
+    change: Callable[[Program], Program] | None = None,
 ) -> ExecutionPlan:
     """Compile `graph` for a device of this machine and give it buffers: a plan, ready to run.
 
     `target` is the name of what to compile for, which this machine must be able to run. `written`
     are the nodes that the caller knows, by those of the graph that stand for them, if these differ.
-    `name` is what the plan is called.
+    `name` is what the plan is called. The plan is one of what `change` makes of the program.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     With `keep_params` the data of params is held as it was given, too.
@@ -135,6 +136,8 @@ def prepare_graph(
         if program.name != name:
             program = replace(program, name=name)
             keep_program(request, program)  # in the place of the one that its plans do not hold
+    if change is not None:
+        program = change(program)
     plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
     return plan

@@ -13,7 +13,7 @@ part of the plan, in the order in which it was declared, whether or not anything
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,10 @@ from semel.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan, Values
+    from semel.plan.program import Program
 
+#: Another program in the place of one with these routers.
+Change: TypeAlias = "Callable[[Program, tuple[Router, ...]], Program]"
 #: Bounds of variables by name: (least, most).
 Dims = Mapping[str, tuple[int, int]]
 
@@ -267,10 +270,14 @@ class Graph:
         extent: str | bool | None = None,
         keep: Mapping[str, Tensor] | None = None,
         bindings: Values | None = None,
+        change: Change | None = None,
         **options: Any,
     ) -> tuple[ExecutionPlan, tuple[Router, ...]]:
-        """Like `prepare`, with what its routers decide kept too; and under which names."""
-        return self._prepare(dims, extent, keep, bindings, options, is_routed=True)
+        """Like `prepare`, with what its routers decide kept too; and under which names.
+
+        With `change`, the plan is one of what that makes of the program and these routers.
+        """
+        return self._prepare(dims, extent, keep, bindings, options, True, change)
 
     def _prepare(
         self,
@@ -280,6 +287,7 @@ class Graph:
         bindings: Values | None,
         options: Mapping[str, Any],
         is_routed: bool = False,
+        change: Change | None = None,
     ) -> tuple[ExecutionPlan, tuple[Router, ...]]:
         with importing:  # only now is a compiler wanted
             from semel.compiler.pipeline import prepare_graph
@@ -293,6 +301,7 @@ class Graph:
                 if name in kept:
                     raise GraphError("keep", f"'{name}' is what a router decides, choose another.")
                 kept[name] = node
+            routers = tuple(router for router, _ in routed)
             plan = prepare_graph(
                 graph,
                 keep={
@@ -302,9 +311,10 @@ class Graph:
                 bindings=None if bindings is None else as_values(bindings, {}),
                 written={made: node for node, made in became.items()},
                 name=self.name,
+                change=None if change is None else lambda program: change(program, routers),
                 **options,
             )
-        return plan, tuple(router for router, _ in routed)
+        return plan, routers
 
     def _routed(
         self, graph: ir.Graph, became: Mapping[ir.Node, ir.Node]

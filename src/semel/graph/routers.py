@@ -18,14 +18,12 @@ from typing import Any
 from semel.errors import GraphError, InputError
 from semel.ir.fields import take, take_int
 from semel.ir.graph import Graph, Node
+from semel.ops.grouped import source_of
 from semel.tensor.activations import silu
 from semel.tensor.handle import TensorLike, lift
 from semel.tensor.nn import softmax
 from semel.tensor.order import topk
 from semel.tensor.tensor import Tensor
-
-#: What ids pass through unchanged on their way to `group_rows`.
-_SAME_IDS = frozenset({"check_index", "reshape", "cast"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,6 @@ class FoundRouter:
             keep[weights] = self.weights
         named = None if self.weights is None else weights
         return Router(self.layer, self.num_experts, self.k, ids, named), keep
-
-
-def source_of(ids: Node) -> Node:
-    """Where ids come from, before they were reshaped, checked or widened."""
-    while ids.op.name in _SAME_IDS:
-        ids = ids.inputs[0]
-    return ids
 
 
 def find_routers(graph: Graph, weights: Mapping[Node, Node]) -> tuple[FoundRouter, ...]:

@@ -38,6 +38,17 @@ Env = Mapping[str, int]
 HEADER = 2
 
 
+#: What ids pass through unchanged on their way to `group_rows`.
+_SAME_IDS = frozenset({"check_index", "reshape", "cast"})
+
+
+def source_of(ids: Node) -> Node:
+    """Where ids come from, before they were reshaped, checked or widened."""
+    while ids.op.name in _SAME_IDS:
+        ids = ids.inputs[0]
+    return ids
+
+
 def max_lines(positions: Dim, groups: Dim, block: int) -> Dim:
     """The most lines that `positions` in `groups` can fill: all groups but one end with a 1."""
     return (positions + minimum(groups, positions) * (block - 1)) // block

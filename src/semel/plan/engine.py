@@ -44,6 +44,7 @@ from semel.plan.weights import Weight
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
+from semel.runtime.custom import PythonFunction
 from semel.runtime.events import LoggedRun
 from semel.runtime.laned import LanedExecutable, link_program
 from semel.runtime.linked import Executable, FlatProgram
@@ -68,6 +69,8 @@ class Engine:
         self._lowest = min((parts.buffers[i].address for i in named), default=0)
         #: Of the run that is under way, if its time is limited.
         self.limit: TimeLimit | None = None
+        #: What else is to be told that a run has not ended well.
+        self._given_up: Callable[[], None] | None = None
         self._failures = 0  # runs that were begun and did not end well, as far as states know
         executable = link_program(parts.device, self._flatten())
         self.ways = Ways(Way(executable, self.linked))
@@ -201,6 +204,8 @@ class Engine:
             self.executable.rest()
         finally:
             self._forget_run()
+            if self._given_up is not None:
+                self._given_up()
 
     def _forget_run(self) -> None:
         if self.state.is_released:
@@ -406,6 +411,18 @@ class Engine:
     def arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""
         return () if self.store is None else (self.store.arena,)
+
+    def use_function(
+        self, kind: str, function: PythonFunction, given_up: Callable[[], None]
+    ) -> None:
+        """Let rows of that kind call this function, which gets the buffers themselves.
+
+        `given_up` is called when a run has not ended well.
+        """
+        known = self.parts.functions
+        own = replace(known[kind], convention="own", function=function)
+        self.parts = replace(self.parts, functions={**known, kind: own})
+        self._given_up = given_up
 
     # ------------------------------------------------------------ weights
 

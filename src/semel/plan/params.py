@@ -59,7 +59,11 @@ def with_params(
         _replaced(param, storages[i].id, fresh[i]) if i in fresh else param
         for i, param in enumerate(program.params)
     )
-    made = _derive(params, affected, threads)
+    made = {
+        index: _before(program, index).succeeded_by(weight)
+        for index, weight in _derive(params, affected, threads).items()
+    }
+    params = _as_read(params, affected, made)
     values = list(program.values)
     for index, weight in made.items():
         values[index] = replace(values[index], weight=weight)
@@ -93,6 +97,23 @@ def _derive(params: tuple[Param, ...], recipes: list[Recipe], threads: int) -> d
             ids = tuple(params[s].id if isinstance(s, int) else s for s in recipe.sources)
             jobs[recipe.value] = Job(recipe.formula, recipe.sizes, tuple(sources), ids)
     return made | dict(zip(jobs, derive(list(jobs.values()), threads), strict=True))
+
+
+def _before(program: Program, index: int) -> Weight:
+    found = program.values[index].weight
+    assert found is not None  # it is made by a recipe
+    return found
+
+
+def _as_read(
+    params: tuple[Param, ...], recipes: list[Recipe], made: Mapping[int, Weight]
+) -> tuple[Param, ...]:
+    """The params; the data of one that rows read as it is lies where they read it."""
+    read = {r.params[0]: made[r.value] for r in recipes if r.formula is None}
+    return tuple(
+        replace(param, raw=read[i]) if i in read and not param.is_kept else param
+        for i, param in enumerate(params)
+    )
 
 
 def _data(params: tuple[Param, ...], source: int | Weight) -> Weight:

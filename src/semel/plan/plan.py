@@ -70,6 +70,7 @@ from semel.plan.table import Signature, Table, io_table, named_outputs, param_ta
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer, read_arrays
 from semel.runtime.casting import check_casting
+from semel.runtime.custom import PythonFunction
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
@@ -590,6 +591,17 @@ class ExecutionPlan:
     def staged(self) -> list[str]:
         """Names of the bound arrays that are copied at each run because they overlap."""
         return self._engine.bindings.staged()
+
+    @alone
+    def use_function(
+        self, kind: str, function: PythonFunction, given_up: Callable[[], None]
+    ) -> None:
+        """Let rows of that kind call this one, here and in clones. For the package's own use.
+
+        It gets the buffers themselves, on the thread that runs, and must not keep them. `given_up`
+        is called after a run that does not end well.
+        """
+        self._engine.use_function(kind, function, given_up)
 
     @alone
     def direct_call(self, names: Sequence[str]) -> DirectCall:

@@ -115,6 +115,18 @@ class ProgramState:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertLayer:
+    """Products by groups of rows, by values: `ids` say which group, `stacks` have all matrices.
+
+    Of a stack, only those matrices are read whose groups are among the ids, and by nobody else.
+    """
+
+    ids: tuple[int, ...]
+    num_experts: int
+    stacks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeNote:
     """What became of a node of the graph as it was written, for people.
 
@@ -185,7 +197,8 @@ class Program:
     other data has a program that differs in these, and in the weights of those values.
     `compile_for` compiles what it was made from for another target, by its name, with other data
     of params, by theirs, where known, and a change of the graph, or None (`plan.again`).
-    `name` is that of the graph, for people, and `nodes` say what became of it.
+    `name` is that of the graph, for people, and `nodes` say what became of it. `experts` are the
+    layers whose stacks need not be in memory as a whole.
     """
 
     values: tuple[ProgramValue, ...]
@@ -210,6 +223,7 @@ class Program:
     compile_for: Callable[[str, Mapping[str, Any], Any], Program] | None = None
     name: str = ""
     nodes: tuple[NodeNote, ...] = ()
+    experts: tuple[ExpertLayer, ...] = ()
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
@@ -312,12 +326,27 @@ def check_program(program: Program) -> None:
             if found != "io":
                 raise PlanError(io.name, f"an {kind} of the program must lie in io, is {found}.")
     _check_states(program)
+    for layer in program.experts:
+        _check_experts(program, layer)
     for row in (placed.row for placed in program.walk()):
         if not all(0 <= arg < len(program.values) for arg in row.buffer_indices):
             raise PlanError("program", f"args must be values of it, got {row.buffer_indices}.")
         if isinstance(row, PreparedKernel):
             row.kernel.check_loaded()
             _check_written(program, row)
+
+
+def _check_experts(program: Program, layer: ExpertLayer) -> None:
+    """Every stack is a weight that has a matrix for each expert."""
+    for index in (*layer.ids, *layer.stacks):
+        if not 0 <= index < len(program.values):
+            raise PlanError("experts", f"must be values of the program, got {index}.")
+    for value in (program.values[index] for index in layer.stacks):
+        shape = value.type.shape
+        if value.place not in WEIGHTS or not shape or shape[0] != layer.num_experts:
+            raise PlanError(
+                value.name, f"must be a weight of {layer.num_experts} experts, is {value.type}."
+            )
 
 
 def _check_states(program: Program) -> None:

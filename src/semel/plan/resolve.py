@@ -6,6 +6,7 @@ engine, code  --resolve_code-->  go on, or a typed error
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from semel.errors import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "a change of its memory was interrupted."
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 #: Why a run comes back in the middle.
 _GOING_ON = frozenset({Code.HOST_CALL, Code.START_POOL, Code.AGAIN})
 
@@ -124,6 +126,9 @@ def _on_host_call(engine: Engine) -> None:
     run, row = engine.executable.came_back()
     position = engine.ways.now.linked.row_ops[row]
     op = engine.parts.ops[position]
+    if isinstance(op, PreparedCustomFunction) and _is_own(engine, op):
+        _call_own(engine, op)
+        return
     late, known = engine.state.late_values(), engine.parts.late_at(position)
     values = {**_counters_at(engine, run, position), **{name: late[name] for name in known}}
     match op:
@@ -144,6 +149,18 @@ def _counters_at(engine: Engine, run: RunState, position: int) -> dict[str, int]
     iterations = run.iterations
     loops = engine.parts.placed[position].loops
     return {loop.counter: iterations[loop.counter] for loop in loops}
+
+
+def _is_own(engine: Engine, op: PreparedCustomFunction) -> bool:
+    return engine.parts.functions[op.kind].convention == "own"
+
+
+def _call_own(engine: Engine, op: PreparedCustomFunction) -> None:
+    """Call a function of the package, which needs no windows around what it is given."""
+    function = engine.parts.functions[op.kind].function
+    assert function is not None
+    buffers = engine.parts.buffers
+    function(op.attrs, [buffers[i] for i in op.buffer_indices], NOTHING)
 
 
 def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, int]) -> None:

@@ -42,6 +42,7 @@ from semel.ir.fields import (
 )
 from semel.ir.types import INT64
 from semel.plan.row import COMPUTE, KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
+from semel.runtime.custom import find_custom_function
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
@@ -270,6 +271,11 @@ class PreparedCustomFunction(Row):
             fixedvars=take_values(where, "fixedvars", self.fixedvars),
             runtime_vars=take_items(where, "runtime_vars", RuntimeVar, self.runtime_vars),
         )
+
+    @property
+    def is_fence(self) -> bool:
+        found = find_custom_function(self.kind)
+        return found is not None and found.is_fence
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         # It writes what it likes of what it may write: nothing is sure.

@@ -72,9 +72,7 @@ class Layout:
             self.offsets[i] = offset
         self.arena_bytes = placed.arena_bytes
         self.naive_bytes = sum(align(self.sizes[i]) for i in arena)
-        first_values = {value.weight for value in values if value.place == "state"}
-        held = (weight for weight in program.saved_weights if weight not in first_values)
-        self.weights_bytes = sum(weight.size_bytes for weight in held)
+        self.weights_bytes = _weights_bytes(program)
 
     def _in_a_row(self, values: Sequence[ProgramValue], place: str) -> int:
         """Values of a place one after the other, each with a line of slack; what they take."""
@@ -117,14 +115,20 @@ class Layout:
         held = set(program.saved_weights)
         made = {program.values[r.value].weight for r in program.recipes if r.formula is not None}
         return PlanMemory(
-            weights_bytes=self.weights_bytes,
-            params_bytes=sum(raw.size_bytes for raw in held & {p.raw for p in program.params}),
-            derived_bytes=sum(weight.size_bytes for weight in made if weight is not None),
+            weights_bytes=_weights_bytes(program),
+            params_bytes=sum(raw.held_bytes for raw in held & {p.raw for p in program.params}),
+            derived_bytes=sum(weight.held_bytes for weight in made if weight is not None),
             arena_bytes=self.arena_bytes,
             io_bytes=self.io_bytes,
             state_bytes=self.state_bytes,
             naive_bytes=self.naive_bytes,
         )
+
+
+def _weights_bytes(program: Program) -> int:
+    """What weights take now."""
+    first_values = {value.weight for value in program.values if value.place == "state"}
+    return sum(w.held_bytes for w in program.saved_weights if w not in first_values)
 
 
 def _size_bytes(value: ProgramValue, bounded: Mapping[str, Variable]) -> int:

@@ -53,7 +53,7 @@ class Weight:
         self.array.flags.writeable = False
         self._memory: dict[str, Memory] = {}
         if memory is not None:
-            self._memory[_HOST] = memory
+            self._memory[HOST] = memory
 
     @classmethod
     def absent(cls, kind: TensorType) -> Weight:
@@ -70,12 +70,21 @@ class Weight:
     def size_bytes(self) -> int:
         return self.array.nbytes
 
+    @property
+    def held_bytes(self) -> int:
+        """What of it is in memory now."""
+        return self.size_bytes
+
+    def succeeded_by(self, weight: Weight) -> Weight:
+        """What to read in the place of this one, if `weight` replaces it."""
+        return weight
+
     def on(self, device: Device) -> Memory:
         """Where the device reads it: on the host, the array itself.
 
         Only what is too small for a kernel to read safely is copied.
         """
-        key = _HOST if device.is_host else device.name
+        key = HOST if device.is_host else device.name
         found = self._memory.get(key)
         return found or self._memory.setdefault(key, self._placed(device))
 
@@ -92,7 +101,8 @@ class Weight:
         return memory
 
 
-_HOST = "host"
+#: The key of memory that every device of the host reads.
+HOST = "host"
 
 
 # ---------------------------------------------------------------- recipes

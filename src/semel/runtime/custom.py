@@ -48,16 +48,17 @@ class CustomFunction:
 
     They may depend on the attributes: then they are functions of these. Negative positions
     count from the end. `check(attrs, types, variable_names)` raises at
-    build what can be known then.
+    build what can be known then. Nothing of a plan moves across a function that `is_fence`.
     """
 
     name: str
-    convention: str  # python, kernel or c
+    convention: str  # python, kernel or c; own: the package's, which gets the buffers themselves
     function: PythonFunction | None
     address: int
     reads: Positions
     writes: Positions
     check: CheckFunction | None = None
+    is_fence: bool = False
 
     def access(self, num_buffers: int, attrs: Any) -> list[str]:
         """r, w, rw or nothing for each of so many buffers; raises if a position is not there."""
@@ -86,6 +87,7 @@ _registered: dict[str, CustomFunction | str] = {
     "top_k": "semel.runtime.functions",
     "random_fill": "semel.runtime.functions",
     "graph": "semel.plan.nested",
+    "experts": "semel.plan.experts",
 }
 _lock = make_lock()
 

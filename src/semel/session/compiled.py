@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from semel.errors import InputError
 from semel.graph.routers import Router
 from semel.ir.fields import take, take_arrays, take_int
+from semel.loading import plan_from_bytes
 from semel.locks import make_lock
 from semel.plan.limits import RunLimits
 from semel.plan.plan import ExecutionPlan
@@ -31,8 +32,10 @@ from semel.plan.snapshot import Snapshot
 from semel.plan.states import PlanStates
 from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
+from semel.runtime.free import HOST_DEVICE
 from semel.session.capabilities import Capabilities, find_capabilities
 from semel.session.capture import Capture, RouterCapture
+from semel.session.experts import LayerMasks, Mask
 from semel.session.extent import (
     ActiveExtent,
     largest,
@@ -45,6 +48,13 @@ from semel.session.options import Options
 from semel.session.outputs import Outputs, as_names
 from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Into, Wanted
+from semel.session.residency import (
+    ExpertResidency,
+    Residency,
+    ResidencyStats,
+    no_residency,
+    residency_for,
+)
 from semel.session.values import (
     as_input,
     by_position,
@@ -75,10 +85,17 @@ class CompiledGraph:
         plan: ExecutionPlan,
         options: Options | None = None,
         routers: Sequence[Router] = (),
+        experts: ExpertResidency | Residency | None = None,
     ) -> None:
+        """`experts` is how a plan with its experts in a file has them, or those of its original."""
         self.options = options or Options()
         self.routers = tuple(routers)
         self._capture: RouterCapture | None = None
+        self._experts: Residency | None = None
+        if isinstance(experts, ExpertResidency):
+            self._experts = Residency.of(plan, self.routers, experts)
+        elif experts is not None:
+            self._experts = experts.clone(plan)
         self._pipeline: Pipeline | None = None
         self._making = make_lock()
         self._use(plan, Handles(plan, plan.program.defaults))
@@ -93,6 +110,9 @@ class CompiledGraph:
         self._note_handles()
         self._known: dict[tuple[str, ...] | None, Wanted] = {None: Wanted(plan.outputs)}
         self._all = self._known[None]
+        self._slot_reader: Reader[Any] = self._all.slots
+        if self._experts is not None:
+            self._slot_reader = self._experts.reader(self._all.slots)
 
     def __repr__(self) -> str:
         return f"CompiledGraph({self.signature.shortened()}, {self.plan.device})"
@@ -175,7 +195,7 @@ class CompiledGraph:
         everything, pipeline = self._all, self._pipeline
         is_plain = self._is_plain and (pipeline is None or pipeline.is_idle)
         if is_plain and type(inputs) in (list, tuple):
-            return self._slots(inputs, everything.slots)
+            return self._slots(inputs, self._slot_reader)
         if not isinstance(inputs, (list, tuple)):
             raise InputError("run_slots", f"takes a list of arrays, got {type(inputs).__name__}.")
         found = {n: v for n, v in by_position(self._table, inputs).items() if v is not None}
@@ -231,10 +251,14 @@ class CompiledGraph:
                 return self._call(others, request)
 
     def _call(self, inputs: Mapping[str, Any], request: Request[R]) -> R:
-        capture = self._capture
+        reader, capture, experts = request.reader, self._capture, self._experts
+        if capture is not None:
+            reader = capture.reader(reader)
+        if experts is not None:
+            reader = experts.reader(reader)
         return self._calls.run(
             inputs,
-            request.reader if capture is None else capture.reader(request.reader),
+            reader,
             None,
             self._limits(request),
             sticky=self.options.sticky,
@@ -442,13 +466,16 @@ class CompiledGraph:
             if extent is None or self.plan.program.extents:
                 set_extent(self.plan, extent)
             else:
-                self._go_on_with(plan_with_extent(self.plan, extent))
+                change = None if self._experts is None else self._experts.change
+                self._go_on_with(plan_with_extent(self.plan, extent, change))
 
     def _go_on_with(self, plan: ExecutionPlan) -> None:
         """Let another plan take the place of this one, which is not used any more."""
         handles = Handles(plan, plan.program.defaults)
         self._handles.copy_to(handles)
         before = self.plan
+        if self._experts is not None:
+            self._experts = self._experts.moved_to(plan)
         self._use(plan, handles)
         before.release_all_buffers()
 
@@ -501,6 +528,53 @@ class CompiledGraph:
         with self._lock:
             self._capture = capture
             self._note_handles()
+
+    # ------------------------------------------------------------ experts
+
+    def set_moe_resident_experts(self, mask: Any) -> None:
+        """Let exactly these experts be in memory, in every layer: bools, one for each expert.
+
+        It takes the place of all masks before, of this graph and its clones, and holds until
+        another one, or a policy, changes it. Results do not depend on it.
+        """
+        layers = self._residency().store.layers
+        self._settle_experts(dict.fromkeys(layers, mask))
+
+    def set_moe_resident_experts_per_layer(self, masks: LayerMasks) -> None:
+        """Likewise with a mask for each layer, by its number or in the order of layers."""
+        layers = list(self._residency().store.layers)
+        given = masks if isinstance(masks, Mapping) else dict(zip(layers, masks, strict=False))
+        if len(masks) != len(layers):
+            raise InputError(
+                "moe masks", f"needs a mask for each of {len(layers)} layers, got {len(masks)}."
+            )
+        self._settle_experts(given)
+
+    def moe_resident_experts(self) -> dict[int, Mask]:
+        """Which experts are in memory, by layer."""
+        experts = self._residency()
+        self._settle()
+        with self._lock:
+            return experts.masks()
+
+    def take_moe_residency_stats(self) -> dict[int, ResidencyStats] | None:
+        """What runs found in memory and what they moved, by layer; then it is forgotten.
+
+        None if nothing has happened, or all experts are in memory.
+        """
+        self._settle()
+        with self._lock:
+            return None if self._experts is None else self._experts.take_stats()
+
+    def _settle_experts(self, masks: Mapping[int, Any]) -> None:
+        self._settle()
+        with self._lock:
+            self._residency().settle(masks)
+
+    def _residency(self) -> Residency:
+        if self._experts is None:
+            raise no_residency()
+        return self._experts
 
     # ------------------------------------------------------------ params
 
@@ -567,7 +641,7 @@ class CompiledGraph:
         """One of its own over the same code and weights, which goes on from here."""
         self._settle()
         with self._lock:
-            made = CompiledGraph(self.plan.clone(), self.options, self.routers)
+            made = CompiledGraph(self.plan.clone(), self.options, self.routers, self._experts)
             self._handles.copy_to(made._handles)
             made._capture = None if self._capture is None else self._capture.fresh()
             made._note_handles()
@@ -581,17 +655,23 @@ class CompiledGraph:
         """Write it to one file for `semel.load`: code, params as they are now, and options.
 
         What belongs to this one is not part of it: what states hold (`snapshot()` has that),
-        handles, extents and capture. `targets` are names of machines, as in `ExecutionPlan.save`.
+        handles, extents, capture and who is resident. `targets` are names of machines, as in
+        `ExecutionPlan.save`.
         """
         self._settle()
         routers = [asdict(router) for router in self.routers]
-        about = {"options": asdict(self.options), "routers": routers}
+        experts = None if self._experts is None else self._experts.asked.as_record()
+        about = {"options": asdict(self.options), "routers": routers, "experts": experts}
         self.plan.save(path, targets=targets, about=about)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, it is what its file would hold."""
         self._settle()
-        return CompiledGraph, (self.plan, self.options, self.routers)
+        if self._experts is None:
+            return CompiledGraph, (self.plan, self.options, self.routers)
+        plan, asked = self.plan, self._experts.asked
+        how = plan.pack(), plan.threads, plan.memory_limit
+        return restore_resident, (*how, self.options, self.routers, asked)
 
     def explain(self) -> Explanation:
         """What each node became, what moves how many bytes, memory, steps, and why."""
@@ -600,3 +680,18 @@ class CompiledGraph:
     def capabilities(self) -> Capabilities:
         """What can be done with it."""
         return find_capabilities(self.plan, self.options)
+
+
+def restore_resident(
+    data: bytes,
+    threads: int,
+    memory_limit: int | None,
+    options: Options,
+    routers: tuple[Router, ...],
+    asked: ExpertResidency,
+) -> CompiledGraph:
+    """The compiled graph of a pickle whose experts are in a file, which is written here."""
+    asked = replace(asked, path=None)
+    place = residency_for("unpickle", HOST_DEVICE, asked)
+    plan = plan_from_bytes(data, threads, memory_limit, lambda program, _: place(program, routers))
+    return CompiledGraph(plan, options, routers, asked)

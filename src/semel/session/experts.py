@@ -17,8 +17,8 @@ everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from semel.errors import InputError
 from semel.ir.fields import take_int
 
 Mask = npt.NDArray[np.bool_]
+#: A mask for each layer, by its number or in order.
+LayerMasks: TypeAlias = Mapping[int, Any] | Sequence[Any] | Mask
 Counts = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 Policy = Literal["static", "lru", "decayed"]
@@ -162,6 +164,16 @@ class ExpertPool:
         self.promotions += len(moves.promoted)
         self.demotions += len(moves.demoted)
         return moves
+
+    def place(self, experts: Iterable[int]) -> None:
+        """Let exactly these be in memory, whoever decided it."""
+        chosen = {int(i) for i in _ids(list(experts), self.num_experts)}
+        if len(chosen) > self.budget:
+            raise InputError(
+                "ExpertPool",
+                f"at most {self.budget} experts may be resident, got {len(chosen)}.",
+            )
+        self._residents = chosen
 
     def _is_worth(self, new: int, old: int) -> bool:
         return bool(self._scores[new] > self._scores[old] * (1 + self.hysteresis))

@@ -9,6 +9,7 @@ graph that was compiled without an extent gets the only one that it can have.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from semel.errors import InputError, PlanError, VariableError
@@ -19,6 +20,7 @@ from semel.ir.graph import Graph, Node
 from semel.plan.again import compile_again
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
+from semel.plan.program import Program
 
 #: The first `actual` of `upper` rows.
 ActiveExtent = tuple[int, int]
@@ -45,10 +47,13 @@ def largest(plan: ExecutionPlan) -> int:
     return _extent_of(plan).max or 0
 
 
-def plan_with_extent(plan: ExecutionPlan, extent: Any) -> ExecutionPlan:
+def plan_with_extent(
+    plan: ExecutionPlan, extent: Any, place: Callable[[Program], Program] | None = None
+) -> ExecutionPlan:
     """The plan of the same graph with the only extent that it can have, which is set.
 
-    It has the params and the states of the other one, which stays as it is.
+    It is one of what `place` makes of the program, if that is given, and has the params and the
+    states of the other one, which stays as it is.
     """
     variable = _extent_of(plan)
     variable.bind(_actual(extent, variable))  # before anything is compiled
@@ -64,6 +69,8 @@ def plan_with_extent(plan: ExecutionPlan, extent: Any) -> ExecutionPlan:
             f"needs the graph compiled once more, for the extent '{variable.name}': {error}",
             hint=f'compile(graph, extent="{variable.name}") does it at once.',
         ) from error
+    if place is not None:
+        program = place(program)
     made = instantiate(program, threads=plan.threads, memory_limit=plan.memory_limit)
     made.compile_count = plan.compile_count + 1
     if len(plan.states):

@@ -12,7 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 from semel.runtime.buffer import Array
 from semel.runtime.lane import Ticket
 from semel.session.capture import Capture
+from semel.session.experts import LayerMasks
 from semel.session.outputs import Outputs
+from semel.session.residency import ResidencyStats
 
 
 @runtime_checkable
@@ -55,6 +57,15 @@ class ExecutableGraph(Protocol):
 
     def take_moe_topk_capture(self) -> dict[int, Capture] | None:
         """What the last run that was captured routed where, by layer, once."""
+
+    def set_moe_resident_experts(self, mask: Any) -> None:
+        """Let exactly these experts be in memory, in every layer."""
+
+    def set_moe_resident_experts_per_layer(self, masks: LayerMasks) -> None:
+        """Likewise with a mask for each layer."""
+
+    def take_moe_residency_stats(self) -> dict[int, ResidencyStats] | None:
+        """What runs found in memory and what they moved, by layer, once."""
 
     def bind_handle(self, name: str, data: Any) -> bool:
         """Give a state, or an input, a value that stays; True, or an error."""

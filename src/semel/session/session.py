@@ -14,6 +14,7 @@ from semel.runtime.free import HOST_DEVICE
 from semel.runtime.spec import DeviceSpec
 from semel.session.compiled import CompiledGraph
 from semel.session.options import Options
+from semel.session.residency import ExpertResidency, residency_for
 
 
 class Session:
@@ -34,6 +35,7 @@ class Session:
         casting: str = "exact",
         sticky: bool = False,
         depth: int = 4,
+        experts: ExpertResidency | None = None,
         **options: Any,
     ) -> CompiledGraph:
         """Compile a graph once; what comes back runs as often as you like.
@@ -44,13 +46,15 @@ class Session:
         extent that is set compiles the graph again, for the only such dim. With
         `casting="same_kind"`, arrays of another dtype of the same kind are converted. With
         `sticky`, an input that a run is not given is what it was in the run before. `depth` is
-        how many asynchronous runs may be under way. The other options are those of
+        how many asynchronous runs may be under way. With `experts`, those of its layers are in a
+        file, and only some of them in memory; results are the same. The other options are those of
         `semel.prepare`.
         """
         if not isinstance(graph, Graph):
             raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
         chosen = Options(casting=casting, sticky=sticky, depth=depth)
+        change = None if experts is None else residency_for("compile", self.device, experts)
         plan, routers = graph.prepare_routed(
-            dims=dims, extent=extent, device=self.device, **options
+            dims=dims, extent=extent, device=self.device, change=change, **options
         )
-        return CompiledGraph(plan, chosen, routers)
+        return CompiledGraph(plan, chosen, routers, experts)

@@ -35,6 +35,7 @@ from semel.plan.file.write import PLAN_FILE, refuse_plan_file
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import (
     GIVEN,
+    ExpertLayer,
     NodeNote,
     PlanIO,
     PlanVariable,
@@ -213,6 +214,10 @@ def read_program(
         kept=tuple(
             (as_text(name), as_index(index, len(values), "value"))
             for name, index in (as_list(entry, 2) for entry in as_list(record["kept"]))
+        ),
+        experts=tuple(
+            ExpertLayer(_ints(ids), as_int(count), _ints(stacks))
+            for ids, count, stacks in (as_list(e, 3) for e in as_list(record["experts"]))
         ),
         guards=tuple(
             (dim(expr), as_text(message))

@@ -331,6 +331,7 @@ def _encode_program(
         "inputs": [_encode_io(io, dim, offsets) for io in program.inputs],
         "outputs": [_encode_io(io, dim, offsets) for io in program.outputs],
         "results": list(program.results),
+        "experts": [[list(e.ids), e.num_experts, list(e.stacks)] for e in program.experts],
         "kept": [list(io) for io in program.kept],
         "guards": [[dim(expr), message] for expr, message in program.guards],
         "variables": [

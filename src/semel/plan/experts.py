@@ -1,0 +1,213 @@
+"""Layers of experts in a program: their stacks in a file, and a row that brings in who is needed.
+
+    Program  --with_residency-->  Program: stacks in a StackFile, one row more for each layer
+
+A stack is a weight whose first axis is that of experts, and that nothing but the products of its
+layer read. The row comes once it is known who is routed to and before these products: it
+says that it writes the ids, so that whatever follows from them waits for it. It is a fence, too:
+the rows before it are over, which is how whoever keeps experts knows that a layer is.
+
+What the row does is the plan's own business (`ExecutionPlan.use_function`). Without that, it brings
+in who is needed, for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from semel.errors import UnsupportedError
+from semel.plan.program import ExpertLayer, Program, ProgramValue
+from semel.plan.rows import PreparedCustomFunction, PreparedOp
+from semel.plan.spill import Spill
+from semel.plan.tree import num_rows, walk
+from semel.plan.weights import HOST, Weight
+from semel.runtime.buffer import Buffer
+from semel.runtime.custom import CustomFunction
+from semel.runtime.stacks import StackFile, StackMemory
+
+EXPERTS = "experts"
+
+
+class ExpertWeight(Weight):
+    """A stack of experts: the array is that of its file, and kernels read a `StackMemory`."""
+
+    __slots__ = ("directory", "num_experts")
+
+    def __init__(self, array: np.ndarray[Any, Any], memory: StackMemory, directory: str) -> None:
+        super().__init__(array, memory)
+        self.num_experts, self.directory = memory.count, directory
+
+    @property
+    def held_bytes(self) -> int:
+        memory = self._memory[HOST]
+        assert isinstance(memory, StackMemory)
+        return memory.held_bytes
+
+    def succeeded_by(self, weight: Weight) -> Weight:
+        """The weight that replaces this one, in a file of its own."""
+        if weight.is_absent:
+            return weight
+        spill = Spill([weight.array])
+        return stacked(weight, spill.write(self.directory), spill.offsets[0], self.num_experts)
+
+
+def stacked(weight: Weight, file: StackFile | None, offset: int, num_experts: int) -> ExpertWeight:
+    """The weight, whose bytes lie in a file; an absent one has none."""
+    size = weight.array.nbytes
+    memory = StackMemory(file, offset, num_experts, size // num_experts)
+    array = weight.array
+    if file is not None:
+        array = np.ndarray(array.shape, array.dtype, file.bytes.data, offset)
+    made = ExpertWeight(array, memory, "" if file is None else file.directory)
+    made.is_absent = weight.is_absent
+    return made
+
+
+def with_residency(program: Program, numbers: Mapping[int, str], path: str | None) -> Program:
+    """The program with the stacks of these layers, by the names of their ids, in a file."""
+    layers = _named_layers(program, numbers)
+    stacks = {i: layer.num_experts for layer in layers.values() for i in layer.stacks}
+    return _with_rows(_with_stacks(program, stacks, path), layers)
+
+
+def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, ExpertLayer]:
+    kept = dict(program.kept)
+    found: dict[int, ExpertLayer] = {}
+    for number, name in numbers.items():
+        own = [layer for layer in program.experts if kept[name] in layer.ids and layer.stacks]
+        if not own:
+            raise UnsupportedError(
+                f"layer {number}",
+                "must have experts in stacks of its own, which are weights with one matrix for "
+                "each expert that nothing else reads.",
+                hint="Compile without experts=, or with weights that are constants or params.",
+            )
+        found[number] = own[0]
+    return found
+
+
+def _with_stacks(program: Program, stacks: Mapping[int, int], path: str | None) -> Program:
+    """The program with these values, by their number of experts, in one file."""
+    weights = {i: _weight(program.values[i]) for i in stacks}
+    kinds = {weights[i]: count for i, count in stacks.items()}
+    there = [w for w in kinds if not w.is_absent]
+    spill = Spill([w.array for w in there])
+    file = spill.write_to(path) if there or path is not None else None
+    offsets = dict(zip(there, spill.offsets, strict=True))
+    made = {
+        w: stacked(w, file if w in offsets else None, offsets.get(w, 0), count)
+        for w, count in kinds.items()
+    }
+    values = tuple(
+        replace(value, weight=made[weights[i]]) if i in weights else value
+        for i, value in enumerate(program.values)
+    )
+    params = tuple(
+        replace(p, raw=made[p.raw]) if p.raw in made and not p.is_kept else p
+        for p in program.params
+    )
+    return replace(program, values=values, params=params)
+
+
+def _weight(value: ProgramValue) -> Weight:
+    assert value.weight is not None, "a stack is a weight"
+    return value.weight
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _with_rows(program: Program, layers: Mapping[int, ExpertLayer]) -> Program:
+    """The program with a row for each layer, where its ids are known; one may have them already."""
+    if any(row.kind == EXPERTS for row in program.rows):
+        return program
+    ends = {number: _last_use(program.rows, layer.stacks) for number, layer in layers.items()}
+    starts = {number: _where_known(program.rows, layer.ids) for number, layer in layers.items()}
+    new: dict[int, list[PreparedOp]] = {}
+    for number, layer in layers.items():
+        at = starts[number]
+        over = [other for other, end in ends.items() if end < at]
+        row = PreparedCustomFunction(
+            0,
+            EXPERTS,
+            {"layer": number, "ids": len(layer.ids), "over": over},
+            (*layer.ids, *layer.stacks),
+        )
+        new.setdefault(at, []).append(row)
+    return insert_rows(program, new)
+
+
+def _last_use(rows: Sequence[PreparedOp], values: Iterable[int]) -> int:
+    """The outermost row that touches one of these last."""
+    wanted = set(values)
+    return max(i for i, row in enumerate(rows) if _touches(row, wanted))
+
+
+def _where_known(rows: Sequence[PreparedOp], ids: Iterable[int]) -> int:
+    """The outermost row behind those that make these: the first that touches each does."""
+    return 1 + max(next(i for i, row in enumerate(rows) if _touches(row, {v})) for v in ids)
+
+
+def _touches(row: PreparedOp, values: set[int]) -> bool:
+    return any(not values.isdisjoint(placed.row.buffer_indices) for placed in walk([row]))
+
+
+def insert_rows(program: Program, new: Mapping[int, Sequence[PreparedOp]]) -> Program:
+    """The program with rows before some of its outermost ones, by number.
+
+    It is one that was compiled: nothing but bytes says who depends on whom.
+    """
+    rows: list[PreparedOp] = []
+    position: list[int] = []  # of each old row, in the tree
+    more = 0
+    for i, row in enumerate(program.rows):
+        rows += [*new.get(i, ()), row]
+        more += len(new.get(i, ()))
+        position += range(len(position) + more, len(position) + more + num_rows(row))
+    return replace(
+        program,
+        rows=_numbered(rows, 0),
+        values=tuple(
+            replace(v, first=position[v.first], last=position[v.last]) for v in program.values
+        ),
+        nodes=tuple(
+            replace(note, ops=tuple(position[op] for op in note.ops)) for note in program.nodes
+        ),
+    )
+
+
+def _numbered(rows: Sequence[PreparedOp], first: int) -> tuple[PreparedOp, ...]:
+    """The rows under the numbers of their positions."""
+    made: list[PreparedOp] = []
+    for row in rows:
+        own, bodies = first, []
+        first += 1
+        for body in row.bodies:
+            bodies.append(_numbered(body, first))
+            first += sum(map(num_rows, body))
+        made.append(replace(row.with_bodies(bodies), id=own))
+    return tuple(made)
+
+
+# ---------------------------------------------------------------- the row
+
+
+def _num_ids(attrs: Any) -> tuple[int, ...]:
+    return tuple(range(attrs["ids"]))
+
+
+def bring_routed(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
+    """Bring in who is routed to and is not there; nobody ever leaves."""
+    routed = np.unique(buffers[0].array()).tolist()
+    for buffer in buffers[attrs["ids"] :]:
+        if isinstance(buffer.memory, StackMemory):
+            buffer.memory.bring(sorted(set(routed) - set(buffer.memory.held())))
+
+
+FUNCTIONS = {
+    EXPERTS: CustomFunction(EXPERTS, "python", bring_routed, 0, None, _num_ids, is_fence=True),
+}
