@@ -274,7 +274,8 @@ def test_params_may_be_given_later(expected: list[bytes]) -> None:
 
 
 def test_an_extent_that_is_set_later_keeps_residents(expected: list[bytes]) -> None:
-    c = resident(budget=3)
+    g = model()  # which holds the weights that are laid out once more
+    c = Session().compile(g, dims=DIMS, experts=ExpertResidency(budget=3))
     c.set_moe_resident_experts(mask(2, 6))
     c.set_active_extent((5, 32))
     x = np.zeros((32, WIDE), np.float32)
