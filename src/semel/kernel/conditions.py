@@ -2,6 +2,7 @@
 
     bool Value  --Conditions.facts-->  tuple[Dim, ...]
     int Value   --Conditions.dim-->    Dim
+    statements x facts  --assume-->    statements without the conditions that they decide
 
 A value that is no index expression (a load, a local) takes part as a variable of its own, with
 the range of its dtype: two uses of one value in one statement are one number. Across statements
@@ -10,11 +11,13 @@ that holds only for what no store can change, so `lasting_facts` leaves the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from semel.ir.expr import Dim, Variable, bounds, maximum, minimum, variables
-from semel.ir.types import DType
-from semel.kernel.ir import Value, walk_values
+from semel.ir.types import BOOL, DType
+from semel.kernel import ir
+from semel.kernel.ir import Statement, Value, walk_values
+from semel.kernel.rewrite import ValueMap, map_statements
 
 _COMPARED: dict[str, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
     "lt": lambda a, b: (b - a - 1,),
@@ -110,3 +113,25 @@ def _fits(value: Dim, dtype: DType) -> bool:
     low, high = bounds(value)
     least, most = _range(dtype)
     return low is not None and high is not None and least <= low and high <= most
+
+
+# ---------------------------------------------------------------- what is known
+
+
+def assume(body: Sequence[Statement], facts: Sequence[Dim]) -> tuple[Statement, ...]:
+    """The statements where these are >= 0: what follows at once is not asked any more."""
+    known, conditions, yes = set(facts), Conditions(), ir.const(BOOL, True)
+
+    def leaf(value: Value) -> Value:
+        match value.op:
+            case "and" if yes in value.args:
+                return next((a for a in value.args if a is not yes), yes)
+            case "select":
+                return ir.select(*value.args)
+            case "load" if value.args[:1] == (yes,):
+                return ir.load(*value.data)
+            case op if op in _COMPARED and value.args[0].dtype.is_integer:
+                return yes if known.issuperset(conditions.facts(value)) else value
+        return value
+
+    return map_statements(body, ValueMap(leaf))

@@ -2,41 +2,50 @@
 
     loops (rest..., along, ..., column) around { b[.. + column] = f(a[.. + along + column*pitch]) }
     -->
-    for block of columns: vectors along `along`, one per column of the block
+    for vector along `along`: for block of columns: a vector per column, turned as it is stored
 
 A vector along the columns would gather its lanes from as many cache lines, and the next row
 would come back for the same lines. Vectors along the axis that the operand has innermost are
 read straight; a block of them, one per column, is turned in registers as it is stored
-(`codegen.cpu.turned_stores`). Nothing but the order of elements changes.
+(`codegen.cpu.turned_stores`). Blocks follow each other along the columns, so that stores run
+through memory line by line: loads that miss overlap, stores wait for each other. Nothing but the
+order of elements changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from semel.ir.expr import (
     Dim,
     Index,
     ceildiv,
-    floordiv,
     linear_coefficient,
     lower_bound,
     minimum,
     product,
+    substitute,
     upper_bound,
 )
 from semel.kernel import ir
+from semel.kernel.conditions import Conditions, assume
 from semel.kernel.ir import Statement, Value, statement_values, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.lowered import Names, split_rows
 
-#: Elements of a tile along each of the two axes.
-BLOCK = 128
+#: Elements of a tile, and at most so many of them side by side: the lines that they are read
+#: from, one each, stay in the first-level cache until all of a line is read.
+TILE = 16384
+WIDE = 256
 #: More work than this is repeated for every column of a block at too high a price in code.
 MAX_VALUES = 40
 #: Fewer columns than this are interleaved, whole; it is as many as shuffles are worth.
 FEW = 8
+#: What conditions are made of that depend on indices alone.
+_OF_INDICES = {"const", "index", "and", "or", "not", *ir.COMPARISONS}
 
 
 def find_turn(loops: Sequence[Index], body: Sequence[Statement], lanes: int) -> Index | None:
@@ -44,7 +53,7 @@ def find_turn(loops: Sequence[Index], body: Sequence[Statement], lanes: int) -> 
     if len(loops) < 2 or not all(isinstance(s, ir.Store) and s.guard is None for s in body):
         return None
     column = loops[-1]
-    values = list(walk_values([v for s in body for v in statement_values(s)]))
+    values = _values_of(body)
     if len(values) > MAX_VALUES or any(v.op in ir.MATH for v in values):
         return None
     loads = [v.data[1] for v in values if v.op == "load"]
@@ -57,6 +66,10 @@ def find_turn(loops: Sequence[Index], body: Sequence[Statement], lanes: int) -> 
         if gains and all(a in (0, 1) for a, _ in steps) and _has_room(column, body, lanes):
             return along
     return None
+
+
+def _values_of(body: Sequence[Statement]) -> list[Value]:
+    return list(walk_values([v for s in body for v in statement_values(s)]))
 
 
 def _has_room(column: Index, body: Sequence[Statement], lanes: int) -> bool:
@@ -77,86 +90,129 @@ def _copies(body: Sequence[Statement], lanes: int) -> int:
 def tile_turned(
     loops: Sequence[Index], along: Index, body: tuple[Statement, ...], names: Names, lanes: int
 ) -> tuple[Index, tuple[Statement, ...]]:
-    """The tile and its statements: a block along both axes, at one index of the others."""
+    """The tile and its statements: blocks along both axes, at one index of the others."""
     column = loops[-1]
     rest = [i for i in loops[:-1] if i is not along]
-    copies = _copies(body, lanes)
-    if isinstance(column.extent, int) and column.extent < copies:
-        copies = wide = column.extent
-        tall = BLOCK * BLOCK // copies // lanes * lanes
-    else:
-        wide = tall = BLOCK
+    copies, wide = _copies(body, lanes), WIDE
+    if isinstance(column.extent, int):
+        copies = min(copies, column.extent)
+        wide = min(-(-column.extent // copies) * copies, WIDE)
+    tall = TILE // wide // lanes * lanes
     across, down = ceildiv(column.extent, wide), ceildiv(along.extent, tall)
     tile = Index("tile", product(i.extent for i in rest) * across * down)
     row, place = tile // (across * down), tile % (across * down)
     left, first = (place // down) * wide, (place % down) * tall
     right, last = minimum(left + wide, column.extent), minimum(first + tall, along.extent)
-    turned = _Turned(along, column, body, names, lanes, copies)
-    statements = turned.columns(left, right, first, last)
-    return tile, substitute_indices(statements, split_rows(row, rest))
+    down_axis = _Axis(along, first, last, lanes, tall // lanes)
+    turned = _Turned(down_axis, _Axis(column, left, right, copies, wide // copies), names)
+    return tile, substitute_indices(turned.statements(body), split_rows(row, rest))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A loop of which a tile takes [start, stop), in at most `most` steps of `size`."""
+
+    loop: Index
+    start: Dim
+    stop: Dim
+    size: int
+    most: int
+
+    @property
+    def is_enough(self) -> Value | None:
+        """Whether there is a whole step; None if there always is."""
+        low = lower_bound(self.loop.extent)
+        if low is not None and low >= self.size:
+            return None
+        return ir.index(self.loop.extent) >= ir.index(self.size)
+
+    def begin(self, step: Index) -> Dim:
+        """Where a step begins.
+
+        What is left in the end is a whole step too, that ends where the range does: it stores
+        some elements a second time, as they are.
+        """
+        begin = self.start + step * self.size
+        is_even = self.loop.extent % self.size == 0
+        return begin if is_even else minimum(begin, self.stop - self.size)
+
+    def over(self, step: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The body for every step."""
+        return (ir.Loop(step, 0, ceildiv(self.stop - self.start, self.size), body),)
 
 
 @dataclass(frozen=True)
 class _Turned:
-    """The statements of a tile, for ranges of both axes.
+    """The statements of a tile; where an axis is shorter than a step they go one by one."""
 
-    A rest shorter than a block is a whole block that ends where the range does: it stores
-    some elements a second time, as they are. An axis that may be shorter than a block has
-    its rest under a mask, scattered.
-    """
-
-    along: Index
-    column: Index
-    body: tuple[Statement, ...]
+    along: _Axis
+    column: _Axis
     names: Names
-    lanes: int
-    copies: int
 
-    def columns(self, left: Dim, right: Dim, first: Dim, last: Dim) -> list[Statement]:
-        """Blocks of columns, then what is left of them."""
-        copies = self.copies
-        copy = Index(self.names("u"), copies)
-        block = Index(self.names("b"), BLOCK // copies + 1)
-        blocks = floordiv(right - left, copies)
-        together = tuple(ir.Loop(copy, 0, copies, (s,), unroll=True) for s in self.body)
+    def statements(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        asked = [it for it in (self.along.is_enough, self.column.is_enough) if it is not None]
+        if not asked:
+            return self._blocks(body)
+        enough = reduce(and_, asked)
+        few = ir.op("not", enough)
+        return ir.If(enough, self._blocks(body)), ir.If(few, self._one_by_one(body))
 
-        def at(base: Dim) -> list[Statement]:
-            return self.rows(substitute_indices(together, {self.column: base + copy}), first, last)
+    def _one_by_one(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        for axis in (self.column, self.along):
+            own = Index(self.names("w"), axis.loop.extent)
+            inner = substitute_indices(body, {axis.loop: own})
+            body = (ir.Loop(own, axis.start, axis.stop, inner),)
+        return body
 
-        result: list[Statement] = [ir.Loop(block, 0, blocks, tuple(at(left + block * copies)))]
-        if self.column.extent % copies == 0:
-            return result
-        if _is_at_least(self.column.extent, copies):
-            result.append(ir.If(_is_left((right - left) % copies), tuple(at(right - copies))))
-            return result
-        single = Index(self.names("w"), self.column.extent)
-        inner = self.rows(substitute_indices(self.body, {self.column: single}), first, last)
-        result.append(ir.Loop(single, left + blocks * copies, right, tuple(inner)))
-        return result
+    def _blocks(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """For every vector of the one axis all columns of the tile."""
+        row, block = (Index(self.names("q"), axis.most) for axis in (self.along, self.column))
+        down, across = self.along.begin(row), self.column.begin(block)
+        facts = self._facts(body)
+        if facts:
+            inside = reduce(and_, [self._holds(fact, down, across) for fact in facts])
+            inner: tuple[Statement, ...] = (
+                ir.If(inside, self._block(assume(body, facts), down, across)),
+                ir.If(ir.op("not", inside), self._block(body, down, across)),
+            )
+        else:
+            inner = self._block(body, down, across)
+        return self.along.over(row, self.column.over(block, inner))
 
-    def rows(self, body: Sequence[Statement], first: Dim, last: Dim) -> list[Statement]:
-        """Vectors along the other axis, then what is left of it."""
-        lanes, along = self.lanes, self.along
-        if not _is_at_least(along.extent, lanes):
-            own = Index(self.names("v"), along.extent)
-            return [ir.Loop(own, first, last, substitute_indices(body, {along: own}), lanes)]
+    def _block(self, body: tuple[Statement, ...], down: Dim, across: Dim) -> tuple[Statement, ...]:
+        """A vector per column, for every statement."""
+        lane, copy = (
+            Index(self.names("v"), self.along.size),
+            Index(self.names("u"), self.column.size),
+        )
+        moved = substitute_indices(
+            body, {self.along.loop: down + lane, self.column.loop: across + copy}
+        )
+        together = tuple(ir.Loop(copy, 0, copy.extent, (s,), unroll=True) for s in moved)
+        return (ir.Loop(lane, 0, lane.extent, together, self.along.size),)
 
-        def at(base: Dim) -> tuple[Statement, ...]:
-            lane = Index(self.names("v"), lanes)
-            return (ir.Loop(lane, 0, lanes, substitute_indices(body, {along: base + lane}), lanes),)
+    def _facts(self, body: Sequence[Statement]) -> tuple[Dim, ...]:
+        """What is >= 0 wherever anything is loaded, if a whole block can be asked for it.
 
-        vector = Index(self.names("q"), BLOCK * BLOCK // lanes)
-        count = floordiv(last - first, lanes)
-        result: list[Statement] = [ir.Loop(vector, 0, count, at(first + vector * lanes))]
-        if along.extent % lanes != 0:
-            result.append(ir.If(_is_left((last - first) % lanes), at(last - lanes)))
-        return result
+        Beside padding these are its borders. Blocks inside of them need no masks.
+        """
+        guards = {v.args[0] for v in _values_of(body) if v.op == "load" and v.args}
+        if not guards or any(v.op not in _OF_INDICES for v in walk_values(list(guards))):
+            return ()
+        conditions = Conditions()
+        first, *others = (conditions.facts(guard) for guard in guards)
+        common = [fact for fact in first if all(fact in other for other in others)]
+        return tuple(fact for fact in common if self._is_straight(fact))
 
+    def _is_straight(self, fact: Dim) -> bool:
+        steps = (linear_coefficient(fact, axis.loop) for axis in (self.along, self.column))
+        return all(isinstance(step, int) for step in steps)
 
-def _is_at_least(extent: Dim, least: int) -> bool:
-    low = lower_bound(extent)
-    return low is not None and low >= least
-
-
-def _is_left(rest: Dim) -> Value:
-    return ir.index(rest) > ir.index(0)
+    def _holds(self, fact: Dim, down: Dim, across: Dim) -> Value:
+        """Whether it is >= 0 in all of a block: then it is in the worst corner."""
+        corner: dict[Index, Dim] = {}
+        for axis, begin in ((self.along, down), (self.column, across)):
+            step = linear_coefficient(fact, axis.loop)
+            assert isinstance(step, int)
+            corner[axis.loop] = begin if step >= 0 else begin + axis.size - 1
+        return ir.index(substitute(fact, corner)) >= ir.index(0)

@@ -22,9 +22,18 @@ After:   %1 = stored f32[24,384,64];   %2 = permute; %3 = reshape f32[384,1536];
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from semel.ir.expr import product
 from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite, users
-from semel.ops.attrs import PadAttrs, PermuteAttrs, ReshapeAttrs, ScalarAttrs, SliceAttrs
+from semel.ops.attrs import (
+    ConcatAttrs,
+    PadAttrs,
+    PermuteAttrs,
+    ReshapeAttrs,
+    ScalarAttrs,
+    SliceAttrs,
+)
 from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
 from semel.ops.narrow import is_widened
@@ -182,8 +191,7 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     """The weight that `chain` leads from, stored in panels, in the shape of `right`."""
     *lead, depth, columns = (int(d) for d in right.type.shape)  # type: ignore[arg-type]
     panels, rank = -(-columns // lanes), len(lead)
-    last = _columns_last(chain)
-    node = stored(_in_panels(last if lead else _in_few_axes(last, 1), rank, lanes))
+    node = stored(_joined_panels(_columns_last(chain), rank, lanes))
     node = reshape_to(node, (*lead, panels, depth, lanes))
     axes = (*range(rank), rank + 1, rank, rank + 2)
     turned = make_node("permute", (node,), PermuteAttrs(axes))
@@ -194,14 +202,45 @@ def _packed_view(right: Node, chain: list[Node], lanes: int) -> Node:
     return make_node("slice", (flat,), SliceAttrs(starts, (*lead, depth, columns), steps))
 
 
-def _in_panels(node: Node, lead: int, lanes: int) -> Node:
+def _joined_panels(node: Node, lead: int, lanes: int) -> Node:
+    """The panels of (*lead, *k, columns); of weights side by side, if none shares one, of each.
+
+    Their elements need not ask which weight they come from, and no size is a fixed number.
+    """
+    parts = _side_by_side(node)
+    fills = [int(part.type.shape[-1]) % lanes == 0 for part in parts]  # type: ignore[arg-type]
+    if len(parts) == 1 or not all(fills[:-1]):
+        return _in_panels(node, lead, lanes)
+    panels = [
+        _in_panels(part, lead, lanes, pads=not is_full)
+        for part, is_full in zip(parts, fills, strict=True)
+    ]
+    return make_node("concat", panels, ConcatAttrs(lead))
+
+
+def _side_by_side(node: Node) -> Sequence[Node]:
+    """What a matrix is joined of column by column, or the matrix alone."""
+    below, axes = node, tuple(range(node.type.rank))
+    if node.op.name == "permute":
+        below, axes = node.inputs[0], node.attrs.axes
+    if below.op.name != "concat" or below.attrs.axis != axes[-1]:
+        return (node,)
+    if below is node:
+        return node.inputs
+    return [make_node("permute", (part,), node.attrs) for part in below.inputs]
+
+
+def _in_panels(node: Node, lead: int, lanes: int, *, pads: bool = True) -> Node:
     """(*lead, *k, columns) as (*lead, panels, *k, lanes), the last panel padded with zeros."""
+    node = node if lead else _in_few_axes(node, 1)
     *outer, columns = (int(d) for d in node.type.shape)  # type: ignore[arg-type]
-    panels, none = -(-columns // lanes), (0,) * len(outer)
-    # The same ops whether anything is padded or not: then one kernel packs all.
-    zero = make_node("scalar", (), ScalarAttrs(0, node.type.dtype))
-    after = (*none, panels * lanes - columns)
-    wide = make_node("pad", (node, zero), PadAttrs((*none, 0), after))
+    panels, wide = -(-columns // lanes), node
+    if pads:
+        # The same ops whether anything is missing or not: then one kernel packs all.
+        none = (0,) * len(outer)
+        zero = make_node("scalar", (), ScalarAttrs(0, node.type.dtype))
+        after = (*none, panels * lanes - columns)
+        wide = make_node("pad", (node, zero), PadAttrs((*none, 0), after))
     split = make_node("reshape", (wide,), ReshapeAttrs((*outer, panels, lanes)))
     rank = len(outer)
     axes = (*range(lead), rank, *range(lead, rank), rank + 1)

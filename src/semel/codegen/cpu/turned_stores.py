@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from semel.codegen.cpu.shuffles import Shuffles
 from semel.codegen.scalar.conversions import Conversions
-from semel.codegen.scalar.frame import Frame
+from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import memory_type
 from semel.codegen.scalar.values import Values
 from semel.codegen.vector.lane_memory import LaneMemory
 from semel.codegen.vector.vector_lanes import VectorLanes
-from semel.ir.expr import Dim, atoms, linear_coefficient, substitute
+from semel.ir.expr import Dim, Index, atoms, linear_coefficient, substitute
 from semel.kernel import ir
-from semel.kernel.ir import Buffer
+from semel.kernel.ir import Buffer, walk_values
 from semel.kernel.rewrite import substitute_indices
 
 
@@ -59,8 +59,7 @@ class TurnedStores:
         buffer = store.buffer
         vectors = []
         for i in range(start, stop):
-            (copy,) = substitute_indices([store], {loop.index: i})
-            assert isinstance(copy, ir.Store)
+            copy = self._copy(store, loop.index, i)
             value = self.lanes.spread(self.values.value(copy.value), buffer.dtype)
             lines = self.frame.lines
             vectors.append(self.conversions.to_memory(lines, buffer.dtype, value, lanes))
@@ -71,6 +70,20 @@ class TurnedStores:
         else:
             self._store_rows(buffer, first, pitch, vectors, lanes)
         return True
+
+    def _copy(self, store: ir.Store, index: Index, number: int) -> ir.Store:
+        """One of the copies.
+
+        What it adds to addresses is added last, since a copy is known here and no sooner: there
+        is one address for all of them, and not one for each in every loop around.
+        """
+        own: Dim = number
+        if all(v.op != "local" for v in walk_values([store.value])):
+            own = Index(f"{index.name}_{number}", index.extent)
+            self.frame.env[own] = Ref(str(number), False, self.frame.level)
+        (copy,) = substitute_indices([store], {index: own})
+        assert isinstance(copy, ir.Store)
+        return copy
 
     def _block_store(self, loop: ir.Loop) -> ir.Store | None:
         """The one store of a loop whose copies lie side by side and whose lanes lie apart."""
