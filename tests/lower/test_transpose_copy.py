@@ -54,13 +54,13 @@ SIZES = [(1, 1), (8, 8), (7, 300), (300, 7), (16, 9), (261, 70), (33, 1030), (0,
 def test_sizes_that_vary(dtype: str) -> None:
     n, m = Variable("n", 0, 2000), Variable("m", 0, 2000)
     x = Tensor.input("x", (n, m), dtype)
+    widths = [(0, 0), (3, 2)]
     with semel.config.override(debug=frozenset({"poison"})):
-        plan = semel.prepare({"turned": x.T, "padded": x.T.pad([(0, 0), (3, 2)])})
+        turned, padded = x.T.prepare(), x.T.pad(widths).prepare()
         for shape in SIZES:
             data = numbered(shape, dtype)
-            turned, padded = plan(x=data)
-            np.testing.assert_array_equal(turned, data.T)
-            np.testing.assert_array_equal(padded, np.pad(data.T, [(0, 0), (3, 2)]))
+            np.testing.assert_array_equal(turned(x=data), data.T)
+            np.testing.assert_array_equal(padded(x=data), np.pad(data.T, widths))
 
 
 @RARELY

@@ -126,15 +126,17 @@ class _Axis:
             return None
         return ir.index(self.loop.extent) >= ir.index(self.size)
 
-    def begin(self, step: Index) -> Dim:
-        """Where a step begins.
+    def begin(self, step: Index, names: Names) -> tuple[Dim, tuple[Statement, ...]]:
+        """Where a step begins, and what binds that.
 
         What is left in the end is a whole step too, that ends where the range does: it stores
         some elements a second time, as they are.
         """
         begin = self.start + step * self.size
-        is_even = self.loop.extent % self.size == 0
-        return begin if is_even else minimum(begin, self.stop - self.size)
+        if self.loop.extent % self.size == 0:
+            return begin, ()
+        bound = Index(names("s"), self.loop.extent - self.size + 1)
+        return bound, (ir.Bind(bound, ir.index(minimum(begin, self.stop - self.size))),)
 
     def over(self, step: Index, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """The body for every step."""
@@ -167,7 +169,8 @@ class _Turned:
     def _blocks(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """For every vector of the one axis all columns of the tile."""
         row, block = (Index(self.names("q"), axis.most) for axis in (self.along, self.column))
-        down, across = self.along.begin(row), self.column.begin(block)
+        down, bind_row = self.along.begin(row, self.names)
+        across, bind_block = self.column.begin(block, self.names)
         facts = self._facts(body)
         if facts:
             inside = reduce(and_, [self._holds(fact, down, across) for fact in facts])
@@ -177,7 +180,8 @@ class _Turned:
             )
         else:
             inner = self._block(body, down, across)
-        return self.along.over(row, self.column.over(block, inner))
+        columns = self.column.over(block, (*bind_block, *inner))
+        return self.along.over(row, (*bind_row, *columns))
 
     def _block(self, body: tuple[Statement, ...], down: Dim, across: Dim) -> tuple[Statement, ...]:
         """A vector per column, for every statement."""
