@@ -15,7 +15,7 @@ import pytest
 from tests.forks import in_child
 
 from semel.errors import PlanError, TimedOutError
-from semel.runtime.lane import Lane, Ticket
+from semel.runtime.lane import _LONG_NAP_S, Lane, Ticket, _Queue
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -101,6 +101,80 @@ def test_a_ticket_that_has_not_begun_is_run_where_it_is_wanted() -> None:
     with pytest.raises(TimedOutError, match="it is waiting"):  # it could not keep the time
         first.result(timeout=0.01)
     assert first.result() == second.result() == 0
+
+
+class Bell:
+    """In the place of a queue's, whose thread is the test: what naps it takes, and what then."""
+
+    def __init__(self, meanwhile: Callable[[], object] = int) -> None:
+        self.naps: list[float] = []
+        self.num_rung = 0
+        self._meanwhile = meanwhile
+
+    def acquire(self, timeout: float = -1) -> bool:
+        self.naps.append(timeout)
+        self._meanwhile()
+        return False
+
+    def release(self) -> None:
+        self.num_rung += 1
+
+
+def queue_without_thread(bell: Bell) -> _Queue:
+    queue = _Queue("test", None)
+    queue._has_thread, queue._bell = True, bell  # type: ignore[assignment]
+    return queue
+
+
+def test_the_thread_leaves_short_work_to_those_who_do_it_themselves() -> None:
+    def ask() -> None:
+        if len(bell.naps) < 8:
+            waiting.pop(0).result()
+            waiting.append(queue.submit(int))
+
+    bell = Bell(ask)
+    queue = queue_without_thread(bell)
+    waiting = [queue.submit(int) for _ in range(3)]
+    assert queue.rest()
+    assert bell.naps == []  # nobody is at it
+    waiting.pop(0).result()
+    assert queue.rest()
+    assert bell.naps == [1e-4, 2e-4, 4e-4, 8e-4, *[_LONG_NAP_S] * 4]
+    assert queue.take() is waiting[0]
+    waiting[0].run()
+    queue.finish(waiting[0])
+    assert queue.rest()
+    assert len(bell.naps) == 8
+
+
+def test_the_thread_leaves_the_next_work_to_those_who_wait_for_what_it_does() -> None:
+    bell = Bell()
+    queue = queue_without_thread(bell)
+    first, _ = queue.submit(int), queue.submit(int)
+    assert queue.take() is first
+    queue.run_here(first)  # it is under way: they will wait
+    first.run()
+    queue.finish(first)
+    assert queue.rest()
+    assert bell.naps == [1e-4]
+
+
+def test_who_waits_for_what_nobody_is_at_wakes_the_thread() -> None:
+    bell = Bell()
+    queue = queue_without_thread(bell)
+    first, second = queue.submit(int), queue.submit(int)
+    for ticket in (first, second):
+        with pytest.raises(TimedOutError, match="waiting"):
+            ticket.wait(0)
+    assert bell.num_rung == 2
+    assert queue.take() is first
+    queue._runner = -1  # some other thread
+    with pytest.raises(TimedOutError, match="waiting"):
+        second.wait(0)
+    assert bell.num_rung == 2
+    bell.acquire = lambda timeout=-1: True  # type: ignore[method-assign]
+    queue._num_helped += 1
+    assert queue.rest()
 
 
 def test_a_ticket_is_not_run_before_its_turn() -> None:

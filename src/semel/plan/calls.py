@@ -179,7 +179,8 @@ class Calls:
         if slots is None or len(arrays) != len(slots):
             return _UNLIKE
         ndarray = np.ndarray
-        for array, (_, shape, dtype) in zip(arrays, slots, strict=False):
+        for i, (_, shape, dtype) in enumerate(slots):  # to zip strictly costs 0.3 us more
+            array = arrays[i]
             if type(array) is not ndarray or array.shape != shape:
                 return _UNLIKE
             if array.dtype is not dtype and array.dtype != dtype:
@@ -187,8 +188,8 @@ class Calls:
         read = fast.reads.get(reader)
         if read is None:
             reader.check(engine)
-        for array, (view, _, _) in zip(arrays, slots, strict=False):
-            view[...] = array
+        for i, (view, _, _) in enumerate(slots):
+            view[...] = arrays[i]
         enter = engine.enter
         try:  # `Engine.run`, in place
             code = enter()

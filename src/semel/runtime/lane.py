@@ -40,6 +40,9 @@ _PATIENCE_S = 0.5
 #: costs some 30 us, most of which the one who wakes it pays: both then want the interpreter.
 _AWAKE_S = 2e-3
 _NAP_S = 50e-6
+#: How long it naps at most while callers do what they wait for themselves: to be in their way costs
+#: them more than that work, where it is short.
+_LONG_NAP_S = 1e-3
 
 
 class Ticket(Generic[T]):
@@ -191,6 +194,8 @@ class _Queue:
         self._waiting: deque[Ticket[Any]] = deque()
         self._running: Ticket[Any] | None = None
         self._runner = 0  # the thread that is at it
+        self._num_helped = 0  # how often another thread did a ticket, or was there to do it
+        self._num_seen = 0  # of these, when the lane's thread looked last
         self._is_closed = False
         self._has_thread = False
         self._is_asleep = False
@@ -317,27 +322,38 @@ class _Queue:
     def rest(self) -> bool:
         """Nap, then sleep, until there may be something to do; False: there never will be.
 
-        Who naps need not be woken, and leaves the interpreter to whoever submits and asks at once.
+        Who naps need not be woken, and leaves the interpreter to whoever submits and asks at once:
+        what waits is theirs as long as they did some of it since this thread looked last.
         """
-        awake_until = time.monotonic() + _AWAKE_S
-        while not (self._waiting and self._running is None):
+        nap, awake_until = _NAP_S, time.monotonic() + _AWAKE_S
+        while True:
+            is_helped = self._num_helped != self._num_seen
+            self._num_seen = self._num_helped
+            if not is_helped and self._waiting and self._running is None:
+                return True
             if self._is_closed and self.is_idle:
                 return False
-            if time.monotonic() < awake_until:
-                time.sleep(_NAP_S)
+            now = time.monotonic()
+            if is_helped:
+                nap, awake_until = min(2 * nap, _LONG_NAP_S), now + _AWAKE_S
+            if now < awake_until:
+                if self._bell.acquire(timeout=nap):
+                    return True  # somebody waits for what nobody is at
                 continue
             # In this order, as whoever submits does the reverse: one of both sees the other.
             self._is_asleep = True
             if not (self._waiting and self._running is None) and not self._is_closed:
                 self._bell.acquire()
             self._is_asleep = False
-            break
-        return True
+            return True
 
     def run_here(self, ticket: Ticket[Any]) -> None:
         """Do the ticket on this thread, if it is the next one and the lane is at rest."""
         try:
-            if self.take(ticket) is ticket:
+            is_taken = self.take(ticket) is ticket
+            if is_taken or self._running is ticket:
+                self._num_helped += 1
+            if is_taken:
                 ticket.run()
                 self.finish(ticket)
         except BaseException as error:  # a signal handler's, between any two of these
@@ -349,7 +365,8 @@ class _Queue:
         """Until the ticket is over."""
         limit = take_timeout(f"lane '{self.name}'", timeout)
         until = None if limit is None else time.monotonic() + limit
-        self.ring()  # a signal handler may have kept the one who submitted it from that
+        if self._is_asleep or self._running is None:
+            self.ring()  # it may nap, or a signal handler have kept the one who submitted from that
         with self.lock:
             while not ticket.done():
                 if self._is_inside():
@@ -406,15 +423,12 @@ class _Queue:
 
 def _work(queue: _Queue) -> None:
     """The thread of a lane."""
-    going_on = True
-    while going_on:
+    while queue.rest():
         ticket = queue.take()
-        if ticket is None:
-            going_on = queue.rest()
-        else:
+        if ticket is not None:
             ticket.run()
             queue.finish(ticket)
-            del ticket  # what it holds is not ours while we sleep
+        del ticket  # what it holds is not ours while we sleep
     queue.ring()  # should there be another thread
 
 

@@ -18,6 +18,8 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from semel.errors import InputError
 from semel.graph.routers import Router
 from semel.ir.fields import take, take_arrays, take_int
@@ -105,6 +107,7 @@ class CompiledGraph:
         self.plan, self._handles = plan, handles
         self._calls, self._table, self._lock = plan.calls, plan.inputs, plan.lock
         self._slots = self._calls.slots
+        self._dtypes = {name: entry.dtype.numpy for name, entry in self._table.items()}
         #: The shapes by which the last run that was begun was judged.
         self._good_shapes: dict[str, tuple[int, ...]] = {}
         self._note_handles()
@@ -194,7 +197,8 @@ class CompiledGraph:
         """
         everything, pipeline = self._all, self._pipeline
         is_plain = self._is_plain and (pipeline is None or pipeline.is_idle)
-        if is_plain and type(inputs) in (list, tuple):
+        kind = type(inputs)
+        if is_plain and (kind is list or kind is tuple):
             return self._slots(inputs, self._slot_reader)
         if not isinstance(inputs, (list, tuple)):
             raise InputError("run_slots", f"takes a list of arrays, got {type(inputs).__name__}.")
@@ -286,11 +290,15 @@ class CompiledGraph:
 
     def _as_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of these inputs' dtypes."""
-        for name in inputs:
-            if name not in self._table:
+        dtypes, arrays = self._dtypes, {}
+        for name, value in inputs.items():
+            if name not in dtypes:
                 raise unknown_input(self._table, name)
-        casting = self.options.casting
-        return {name: as_input(self._table[name], v, casting) for name, v in inputs.items()}
+            if type(value) is np.ndarray and value.dtype == dtypes[name]:
+                arrays[name] = value
+            else:
+                arrays[name] = as_input(self._table[name], value, self.options.casting)
+        return arrays
 
     # ------------------------------------------------------------ asynchronous runs
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from semel.errors import InputError
 from semel.ir.fields import take_int
 from semel.ir.types import DType, as_dtype
@@ -65,8 +63,6 @@ def missing_inputs(table: Table, names: Iterable[str]) -> InputError:
 
 def as_input(entry: Entry, value: Any, casting: str) -> Array:
     """One value as an array of an input's dtype; numbers and lists become what they must."""
-    if type(value) is np.ndarray and value.dtype == entry.dtype.numpy:
-        return value
     return cast_value(value, entry.dtype, f"input '{entry.name}'", casting)
 
 
