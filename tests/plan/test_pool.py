@@ -18,7 +18,7 @@ _HEAD = """
 import os, signal, threading, time
 import numpy as np
 import semel
-from semel.runtime import pool as module
+from semel.runtime import native as module
 from semel.runtime.device import find_device
 
 def tasks():

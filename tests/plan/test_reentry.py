@@ -103,6 +103,7 @@ READ: dict[str, Attempt] = {
     "inputs": lambda p: p.inputs,
     "kept": lambda p: p.kept,
     "kernels": lambda p: p.kernels,
+    "lane_work": lambda p: p.lane_work,
     "lock": lambda p: p.lock,
     "memory": lambda p: p.memory,
     "missing_params": lambda p: p.missing_params(),

@@ -1,6 +1,6 @@
 """The native plan runner and the worker loop, as LLVM IR.
 
-    emit_runner(arch)  -->  LLVM IR text: entries, run, rebind, walk, recruit, worker
+    emit_runner(arch)  -->  LLVM IR text: entries, run, rebind, walk, recruit, worker, signals, lane
 
 `i64 @entry_k()` runs the plan whose header lies in `@slots[k]`: a call without arguments is
 the cheapest that ctypes has. A run rebinds if variables changed, then walks the steps. A
@@ -33,6 +33,7 @@ import re
 
 from semel.codegen.runner_bind import BIND, COMMIT, REBIND
 from semel.codegen.runner_forms import expand_forms
+from semel.codegen.runner_lane import LANE
 from semel.codegen.runner_machine import MACHINE, SYSTEM, SYSTEM_CALLS
 from semel.codegen.runner_points import CHUNKS, POINTS
 from semel.codegen.runner_share import SHARE, WORKER
@@ -60,13 +61,17 @@ def emit_runner(arch: str) -> str:
         "@STOP": str(abi.STOP),
         "@HAS_LIMIT": str(abi.HAS_LIMIT),
         "@COME_BACK": str(abi.COME_BACK),
+        "@SUBMISSION_BYTES": str(abi.SUBMISSION_WORDS * abi.WORD_BYTES),
+        "@MAX_SUBMISSIONS": str(abi.MAX_SUBMISSIONS),
+        "@END_IDLE": str(abi.END_IDLE),
+        "@END_NOW": str(abi.END_NOW),
         "@MASK_BYTES": str(abi.MASK_WORDS * abi.WORD_BYTES),
         "@MASK_BITS": str(abi.MASK_WORDS * 64),
     }
     names |= {f"@SYS_{name}": str(number) for name, number in SYSTEM_CALLS[arch].items()}
     parts = (MACHINE[arch], SYSTEM, SIGNAL, REBIND, BIND, COMMIT, POINTS, CHUNKS, EVENTS)
     walking = expand_forms("\n".join((WALK, SHARE, RUN, WORKER)))
-    text = "\n".join((expand_forms("\n".join(parts)), walking, _timed(walking)))
+    text = "\n".join((expand_forms("\n".join(parts)), walking, _timed(walking), expand_forms(LANE)))
     text = re.sub(r"@[A-Z]\w*(?:\.\w+)?", lambda m: names[m.group()], text)
     # Without `nounwind` every function would carry an unwind table that nobody reads.
     return re.sub(r"(?m)^(define .*) \{$", r"\1 nounwind {", text + "\n" + _entries())
@@ -74,7 +79,7 @@ def emit_runner(arch: str) -> str:
 
 #: More iterations than this are as good as any number, where work is estimated.
 _MANY_TIMES = 1 << 20
-_CONSTANTS = (abi.Code, abi.RowKind, abi.Opcode)
+_CONSTANTS = (abi.Call, abi.Code, abi.Opcode, abi.RowKind, abi.Verdict)
 
 
 def _timed(text: str) -> str:

@@ -36,10 +36,12 @@ _RECORDS = (
     abi.Header,
     abi.Lane,
     abi.Point,
+    abi.Ring,
     abi.Row,
     abi.Segment,
     abi.Signal,
     abi.Step,
+    abi.Submission,
     abi.Worker,
 )
 #: Places of the words of all records, by `Record.NAME`.

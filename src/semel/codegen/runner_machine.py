@@ -129,15 +129,36 @@ define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %timeout) noinlin
 }
 
 define internal void @place(ptr %worker, i64 %now) noinline {
+  %thread = pointer %worker.Worker.THREAD_ID
+  %has_started = icmp ne ptr %thread, null
+  when %has_started
+  set %worker.Worker.PLACED_AT = %now
+  %own = pointer %worker.Worker.CPUS
+  call void @place_thread(ptr %thread, ptr %own)
+  end
+  ret void
+}
+
+; A thread, by the system's number, may run wherever this one may.
+define internal void @free_thread(ptr %thread) noinline {
+  %mask = alloca [@MASK_BYTES x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 @MASK_BYTES, i1 false)
+  %written = call i64 @system(i64 @SYS_GET_AFFINITY, ptr null, i64 @MASK_BYTES,
+                              ptr %mask, ptr null)
+  %has_mask = icmp sgt i64 %written, 0
+  when %has_mask
+  %freed = call i64 @system(i64 @SYS_SET_AFFINITY, ptr %thread, i64 @MASK_BYTES,
+                            ptr %mask, ptr null)
+  end
+  ret void
+}
+
+; A thread, by the system's number, may run where this one may, or on CPUs of its own, and not where
+; this one is.
+define internal void @place_thread(ptr %thread, ptr %own) noinline {
   %mask = alloca [@MASK_BYTES x i8], align 8
   %cpu = alloca i64, align 8
   store i64 0, ptr %cpu, align 8
-  %thread = pointer %worker.Worker.THREAD_ID
-  %has_started = icmp ne ptr %thread, null
-  br i1 %has_started, label %ask, label %exit
-ask:
-  set %worker.Worker.PLACED_AT = %now
-  %own = pointer %worker.Worker.CPUS
   %is_bound = icmp ne ptr %own, null
   br i1 %is_bound, label %bound, label %follow
 bound:

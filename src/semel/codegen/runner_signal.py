@@ -77,6 +77,17 @@ define internal i1 @signal_sleep(ptr %s, i64 %value, i64 %seen, i64 %ns) noinlin
   ret i1 %is_reached
 }
 
+@signal_spin_ticks = dso_local global i64 0, align 8
+
+; Wait until a value is reached: 1; or 0 after a while, in which others may look at other things.
+define dso_local i64 @signal_await(ptr %s, i64 %value) {
+  %bell = at %s.Signal.BELL
+  %seen = atomic %bell acquire
+  %spin_ticks = load i64, ptr @signal_spin_ticks, align 8
+  %found = call i64 @signal_wait(ptr %s, i64 %value, i64 %seen, i64 %spin_ticks, i64 50000000)
+  ret i64 %found
+}
+
 ; Wait until a value is reached: 1; or until the bell, which was `seen`, rings, or so many ns are
 ; over after the spin: 0.
 define dso_local i64 @signal_wait(ptr %s, i64 %value, i64 %seen, i64 %spin_ticks, i64 %ns) {

@@ -26,6 +26,8 @@ POINT_WORDS = 16
 BASE_WORDS = 4
 WORKER_WORDS = 16
 SIGNAL_WORDS = 8
+RING_WORDS = 16
+SUBMISSION_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
 ONLY_MOVED = 2  #: the dirty word if bases moved and nothing else changed
@@ -34,6 +36,10 @@ COME_BACK = 2  #: ... and of one that comes back before the next
 NO_CLAIM = -1  #: the claim word while no step is published
 STOP = -1  #: in a mailbox: the worker ends
 MASK_WORDS = 16  #: CPUs that a worker's affinity can name, in words
+MAX_SUBMISSIONS = 256  #: of a lane, begun or not; a power of 2
+END_IDLE = 1  #: in a ring: the lane's thread ends when nothing is left to do
+END_NOW = 2  #: ... and as soon as it can
+NO_FAILURE = -(1 << 63)  #: below all values of signals
 NUM_ENTRIES = 64  #: plans that one loaded copy of the runner serves
 
 LARGE_NS = 20_000  #: a step with less estimated work is run by the caller alone
@@ -240,6 +246,51 @@ class Signal(IntEnum):
     VALUE = 0
     SLEEPERS = 1  # threads that sleep on BELL, or are about to
     BELL = 2  # changes whenever they are to look
+    LAST_FAILED = 3  # of the values that stand for work that failed, the largest
+
+
+class Ring(IntEnum):
+    """A lane's submissions and its thread. What threads wait for are signals."""
+
+    SLOTS = 0  # its submissions: number n lies at n % MAX_SUBMISSIONS
+    SUBMITTED = 1  # a signal: how many there have been
+    DONE = 2  # a signal: how many are over
+    CALLS = 3  # a signal: how often Python was called, with what for in the low byte
+    ANSWERS = 4  # a signal: how often it has answered, with a Verdict in the low byte
+    SPIN_TICKS = 5
+    CPUS = 6  # a mask of where the thread may run; 0: wherever its creator may
+    END = 7  # 0, END_IDLE, END_NOW
+    OWNER = 8  # the thread, by the system's number
+    EXITED = 9
+    NUM_CALLS = 10
+    FIRST = 11  # the number of the submission to begin with
+    PLACED_AT = 12  # ticks when the thread was told last to stay off the CPU of who submits
+    PLACE_TICKS = 13  # how long that holds while it does not sleep
+
+
+class Submission(IntEnum):
+    """What a lane is to do, and when."""
+
+    HEADER = 0  # of the plan to run; 0: Python does it
+    NUM_WAITS = 1
+    WAITS = 2  # (signal, value) pairs that must be reached before
+    PAIRS = 4  # room for six of them
+
+
+class Call(IntEnum):
+    """What a lane calls Python for, beside the codes of plans."""
+
+    WORK = 32  # a submission without a header
+    DOUBT = 33  # a signal that was waited for may stand for work that failed
+    IDLE = 34  # there is nothing to do; goes on without an answer
+    EXIT = 35  # the thread is over; likewise
+
+
+class Verdict(IntEnum):
+    """What Python answers."""
+
+    DONE = 0  # the submission is over
+    RUN = 1  # run it, or go on with the run
 
 
 class Code(IntEnum):

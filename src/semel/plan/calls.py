@@ -125,7 +125,7 @@ class Calls:
         with engine.lock:  # `Hold.alone`, in place to save the calls
             hold = engine.hold
             if hold.is_held:
-                raise hold.refusal()
+                hold.settle()
             try:
                 hold.is_held = True
                 result = self._again_in_order(arrays, reader)

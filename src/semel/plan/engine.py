@@ -39,6 +39,7 @@ from semel.plan.resolve import INTERRUPTED, check_limits, resolve_code
 from semel.plan.rows import PreparedWait
 from semel.plan.split import link_lanes
 from semel.plan.store import ProgramStore
+from semel.plan.submitted import came_back
 from semel.plan.ways import Way, Ways, going_back
 from semel.plan.weights import Weight
 from semel.plan.writers import find_writers
@@ -197,6 +198,24 @@ class Engine:
             resolve_code(self, code)
             check_limits(self)
             code = enter()
+
+    # ------------------------------------------------------------ runs on lanes
+
+    @property
+    def header(self) -> int:
+        """Where the header of a native run lies that is all there is to a run; else 0."""
+        executable = self.ways.now.executable
+        return executable.header if self.enter is executable.call else 0
+
+    def came_back(self, code: int) -> bool:
+        """Do what a run on a lane came back for; whether it goes on then."""
+        return came_back(self, code)
+
+    def ask_back(self) -> None:
+        """Let a run come back before its next step, to be given up."""
+        self.cancel()
+
+    # ------------------------------------------------------------ ends of runs
 
     def abandon(self) -> None:
         """After an exception: an unfinished run is over, refused values are forgotten."""

@@ -347,7 +347,7 @@ class ExecutionPlan:
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
-                raise hold.refusal()
+                hold.settle()
             try:
                 hold.is_held = True
                 code = engine.enter()
@@ -358,6 +358,11 @@ class ExecutionPlan:
                 raise
             finally:
                 hold.is_held = False
+
+    @property
+    def lane_work(self) -> Engine:
+        """What a lane runs: see `NativeLane.submit_run`."""
+        return self._engine
 
     def execute_limited(
         self, *, timeout: float | None = None, fetch: Iterable[str] | None = None
@@ -487,7 +492,7 @@ class ExecutionPlan:
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
-                raise hold.refusal()
+                hold.settle()
             try:
                 hold.is_held = True
                 bindings = engine.bindings
@@ -509,7 +514,7 @@ class ExecutionPlan:
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
-                raise hold.refusal()
+                hold.settle()
             try:
                 hold.is_held = True
                 bindings = engine.bindings

@@ -84,6 +84,8 @@ class _Part:
 class LanedExecutable:
     """The executables of all lanes of a program; the first one is the caller's."""
 
+    header = 0
+
     def __init__(self, device: Device, program: FlatProgram) -> None:
         self._main = _Part("caller", device.link(program))
         self._others = [

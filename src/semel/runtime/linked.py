@@ -133,6 +133,10 @@ class Executable(Protocol):
     def call(self) -> Callable[[], int]: ...
 
     @property
+    def header(self) -> int:
+        """Where the header lies that `call` is a native run of; 0 if it is more, or nothing."""
+
+    @property
     def state(self) -> RunState: ...
 
     def bind(self) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -26,6 +25,7 @@ from semel.ir import abi
 from semel.ir.abi import Worker
 from semel.locks import make_lock
 from semel.runtime.allocator import HostMemory, allocate
+from semel.runtime.native import cpu_mask, start_thread
 
 MAX_WORKERS = 256
 _STOP_SECONDS = 0.5
@@ -50,7 +50,7 @@ class WorkerPool:
         self._lock = make_lock()
         self._is_starting = False
         self._records = _immortal(MAX_WORKERS * abi.WORKER_WORDS * abi.WORD_BYTES)
-        self._mask = _mask(cpus)
+        self._mask = cpu_mask(tuple(cpus))
         self._count = 0
         atexit.register(self.stop)
         os.register_at_fork(after_in_child=self._restart)
@@ -88,27 +88,9 @@ class WorkerPool:
         words = self._records.bytes[offset:].view("int64")[: abi.WORKER_WORDS]
         words[:] = 0
         words[Worker.SPIN_TICKS] = self._spin_ticks
-        words[Worker.CPUS] = 0 if self._mask is None else self._mask.address
-        libc = ctypes.CDLL(None)
-        thread = ctypes.c_ulong()
-        # The thread inherits the mask of its creator: block everything around the creation,
-        # so that signals keep going to Python's threads.
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        try:
-            # Inside, because it may run a handler that raises when the mask is set already.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            failed = libc.pthread_create(
-                ctypes.byref(thread),
-                None,
-                ctypes.c_void_p(self._entry),
-                ctypes.c_void_p(self._records.address + offset),
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        words[Worker.CPUS] = self._mask
         # Without a thread the callers do all the work themselves: slower, not wrong.
-        if not failed:
-            libc.pthread_detach(thread)
-        return not failed
+        return start_thread(self._entry, self._records.address + offset)
 
     def stop(self) -> None:
         """End the workers; a plan that runs later does all its work on the calling thread."""
@@ -125,17 +107,6 @@ class WorkerPool:
     def _restart(self) -> None:
         # The records are the child's own copy, and no thread reads them: they serve again.
         self._count = 0
-
-
-def _mask(cpus: Sequence[int]) -> HostMemory | None:
-    """A bit for each CPU, as the system wants it; None: workers follow whoever they work for."""
-    bits = abi.MASK_WORDS * abi.WORD_BYTES * 8
-    if not cpus or max(cpus) >= bits:
-        return None
-    mask = _immortal(bits // 8)
-    for cpu in cpus:
-        mask.bytes[cpu // 8] |= 1 << cpu % 8
-    return mask
 
 
 def _immortal(size_bytes: int) -> HostMemory:

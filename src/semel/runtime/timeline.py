@@ -7,6 +7,8 @@ lost. The number is a word of native memory: rows of plans and lanes set it and 
 the interpreter, and so may anybody else with it. Who waits looks again and again for a moment, and
 then sleeps in the kernel, without the interpreter's lock.
 
+A value may stand for work that failed: who waits for that very value gets the error.
+
 Invariant: lines are never unmapped. Who sets a value looks for sleepers afterwards, when whoever
 waited may have dropped the signal.
 """
@@ -16,34 +18,42 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from semel.errors import PlanError, TimedOutError
 from semel.ir import abi
 from semel.ir.abi import Signal
-from semel.ir.fields import take, take_timeout, take_value
+from semel.ir.fields import NO_LIMIT, take, take_timeout, take_value
+from semel.locks import make_lock
 from semel.runtime.freed import when_freed
 from semel.runtime.native import host_runner
 from semel.runtime.words import address_of, aligned_words
 
 # Plain ints index faster than members of an enum.
-_VALUE, _BELL = int(Signal.VALUE), int(Signal.BELL)
+_VALUE, _BELL, _LAST_FAILED = int(Signal.VALUE), int(Signal.BELL), int(Signal.LAST_FAILED)
+#: Failures that a signal remembers. They hold frames, and a lane may fail a million times.
+_MOST_FAILURES = 64
 #: How long who waits looks by itself before it sleeps.
-_SPIN_US = 20
+_SPIN_US = 50
 #: How long it sleeps at most before Python looks for signals of the system.
 _SLICE_NS = 50_000_000
+_FOREVER_NS = 10**18
 _LINES_AT_ONCE = 64
 
 # Short calls keep the interpreter's lock: to let go of it and take it again costs more.
 _SET = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 _RING = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_AWAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 _WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *(ctypes.c_int64,) * 4)
+
+#: Around what is known of failures, of all signals: they are rare.
+_failing = make_lock()
 
 
 class TimelineSignal:
     """A monotonic number with a name; safe to use from any thread and from signal handlers."""
 
-    __slots__ = ("__weakref__", "_token", "_words", "address", "name")
+    __slots__ = ("__weakref__", "_failures", "_token", "_unseen", "_words", "address", "name")
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
         self.name = take("TimelineSignal", "name", str, name)
@@ -53,10 +63,18 @@ class TimelineSignal:
         #: Where its words lie, for native code.
         self.address = line.address
         self._words = line.words
-        self._words[_VALUE] = number
+        self._words[_VALUE], self._words[_LAST_FAILED] = number, abi.NO_FAILURE
+        self._failures: dict[int, BaseException] = {}
+        self._unseen: dict[int, None] = {}
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self.value})"
+
+    def _take(self, value: Any) -> int:
+        """The number, if it is one; a good one costs nothing."""
+        if isinstance(value, int) and -NO_LIMIT <= value <= NO_LIMIT:
+            return value
+        return take_value(f"signal '{self.name}'", "value", value)
 
     @property
     def value(self) -> int:
@@ -68,7 +86,7 @@ class TimelineSignal:
 
         It must not be smaller than what was reached before: time does not go back.
         """
-        number = take_value(f"signal '{self.name}'", "value", value)
+        number = self._take(value)
         before = (_functions or _load()).set(self.address, number)
         if number < before:
             raise PlanError(
@@ -79,7 +97,7 @@ class TimelineSignal:
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
-        return self._words[_VALUE] >= take_value(f"signal '{self.name}'", "value", value)
+        return self._words[_VALUE] >= self._take(value)
 
     def wait(
         self,
@@ -91,15 +109,34 @@ class TimelineSignal:
         """Go on when `value` is reached; a TimedOutError if that takes longer than `timeout` s.
 
         Without a timeout it waits for ever, with 0 not at all. False if `unless()` holds before:
-        it is asked whenever the signal was set or nudged.
+        it is asked whenever the signal was set or nudged. If the value stands for work that
+        failed, its error is raised.
         """
-        number = take_value(f"signal '{self.name}'", "value", value)
+        number = self._take(value)
+        is_reached = self.await_value(number, timeout, unless)
+        if is_reached and number <= self._words[_LAST_FAILED]:
+            error = self.failure(number)
+            if error is not None:
+                raise error
+        return is_reached
+
+    def await_value(
+        self,
+        number: int,
+        timeout: float | None = None,
+        unless: Callable[[], object] | None = None,
+    ) -> bool:
+        """Wait like `wait`, for a value that is known to be good, whatever it stands for."""
         words = self._words
         if words[_VALUE] >= number:
             return True
+        native = _functions or _load()
+        if timeout is None and unless is None:
+            while not native.await_(self.address, number):
+                pass
+            return True
         limit = take_timeout(f"signal '{self.name}'", timeout)
         until = None if limit is None else time.monotonic() + limit
-        native = _functions or _load()
         spin = native.spin_ticks
         while True:
             bell = words[_BELL]  # before what is asked: whoever changes that rings afterwards
@@ -119,9 +156,48 @@ class TimelineSignal:
                 return True
             spin = 0
 
+    def sleep_until(self, value: int, spin_ticks: int) -> int:
+        """Wait for ever, in one go: for threads that have no signals to look for. What it is at."""
+        native = _functions or _load()
+        while not native.wait(self.address, value, self._words[_BELL], spin_ticks, _FOREVER_NS):
+            spin_ticks = 0
+        return self.value
+
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
         (_functions or _load()).ring(self.address)
+
+    # ------------------------------------------------------------ failures
+
+    def note_failure(self, value: int, error: BaseException) -> None:
+        """The work that `value` stands for has failed; to be said before the value is reached.
+
+        Of many failures the first that nobody has seen is kept, and the last ones.
+        """
+        with _failing:
+            self._failures[value] = error
+            self._unseen[value] = None
+            if len(self._failures) > _MOST_FAILURES:
+                first = next(iter(self._unseen))
+                oldest = next(number for number in self._failures if number != first)
+                del self._failures[oldest]
+                self._unseen.pop(oldest, None)
+            self._words[_LAST_FAILED] = max(self._words[_LAST_FAILED], value)
+
+    def failure(self, value: int) -> BaseException | None:
+        """What the work raised that this value stands for; None if it went well, or is not over.
+
+        From here on somebody has seen it.
+        """
+        with _failing:
+            self._unseen.pop(value, None)
+            return self._failures.get(value)
+
+    def first_unseen(self) -> BaseException | None:
+        """The first failure that nobody was told of; from here on somebody was, of all of them."""
+        with _failing:
+            unseen, self._unseen = self._unseen, {}
+            return next((self._failures[value] for value in unseen), None)
 
 
 # ---------------------------------------------------------------- lines
@@ -165,6 +241,7 @@ class _Functions(NamedTuple):
     """What the host's runner does with signals."""
 
     set: Callable[[int, int], int]
+    await_: Callable[[int, int], int]
     wait: Callable[[int, int, int, int, int], int]
     ring: Callable[[int], None]
     spin_ticks: int
@@ -177,10 +254,13 @@ _functions: _Functions | None = None
 def _load() -> _Functions:
     global _functions  # noqa: PLW0603 - set once; twice would be as good
     runner = host_runner()
+    spin_ticks = int(_SPIN_US * runner.ticks_per_us)
+    ctypes.c_int64.from_address(runner.symbol("signal_spin_ticks")).value = spin_ticks
     _functions = _Functions(
         _SET(runner.symbol("signal_set")),
+        _AWAIT(runner.symbol("signal_await")),
         _WAIT(runner.symbol("signal_wait")),
         _RING(runner.symbol("signal_ring")),
-        int(_SPIN_US * runner.ticks_per_us),
+        spin_ticks,
     )
     return _functions

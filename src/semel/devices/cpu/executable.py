@@ -66,7 +66,8 @@ class CpuExecutable:
         for number, value in enumerate(program.initial):
             if value is not None:
                 self.state.set_value(number, value)
-        self._entry.point_to(self.table.address)
+        self.header = self.table.address
+        self._entry.point_to(self.header)
 
     def relink(self, program: FlatProgram) -> None:
         before = self.state
@@ -121,6 +122,7 @@ class CpuExecutable:
             memory.discard()
 
     def stop(self) -> None:
+        self.header = 0
         self._entry.point_to(0)
         for memory in self._scratch:
             memory.release()

@@ -40,7 +40,8 @@ _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ON_HEADER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUNNER_SYMBOLS = (
     *("slots", "run_timed", "bind", "ticks", "worker", "stop"),
-    *("signal_set", "signal_wait", "signal_ring"),
+    *("signal_set", "signal_wait", "signal_await", "signal_ring", "signal_spin_ticks"),
+    *("lane", "lane_submit"),
     *(f"entry_{k}" for k in range(abi.NUM_ENTRIES)),
 )
 _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long

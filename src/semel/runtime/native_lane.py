@@ -1,0 +1,503 @@
+"""A lane whose thread is native: runs of plans one after the other, without the interpreter.
+
+    lane.submit_run(plan, after=[(signal, 3)])  -->  the value of `lane.timeline` when it is over
+
+The thread takes submissions from a ring, waits for the signals that each must follow, and enters
+the plan. For what needs Python (functions, rows of the host, errors, memory to grow) it calls its
+companion, a thread of Python that sleeps otherwise, and goes on when that has answered. Both start
+with the first submission. What fails is noted with its value: who waits for that value and what
+was submitted to follow it get the error, everything else goes on.
+
+A plan is the lane's until its submissions are over (`semel.runtime.hold`): who uses it meanwhile
+waits. Forks and the end of the interpreter are as for `semel.runtime.lane`: what was not over by
+then is the parent's, or is dropped.
+
+Invariants: a submission counts from the moment that SUBMITTED says so, one native step; what it
+refers to is held until it is over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+import weakref
+from _thread import start_new_thread
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from semel.config import settings
+from semel.errors import DeviceError, InternalError, PlanError, TimedOutError
+from semel.ir import abi
+from semel.ir.abi import Call, Ring, Submission, Verdict
+from semel.ir.fields import take, take_int, take_value
+from semel.locks import make_lock
+from semel.runtime.freed import when_freed
+from semel.runtime.hold import Hold
+from semel.runtime.native import cpu_mask, host_runner, start_thread
+from semel.runtime.timeline import TimelineSignal
+from semel.runtime.words import Words, address_of, aligned_words
+
+#: What must be reached before a submission begins.
+After = Iterable[tuple[TimelineSignal, int]]
+
+#: How long the end of the interpreter waits for what is under way.
+_PATIENCE_S = 0.5
+#: How long a thread that never sleeps is believed to be on another CPU than who submits.
+_PLACE_US = 100_000
+_DEPTH = int(abi.MAX_SUBMISSIONS)
+_SLOT_WORDS = int(abi.SUBMISSION_WORDS)
+_HEADER, _NUM_WAITS = int(Submission.HEADER), int(Submission.NUM_WAITS)
+_WAITS, _PAIRS = int(Submission.WAITS), int(Submission.PAIRS)
+_MOST_PAIRS = (_SLOT_WORDS - _PAIRS) // 2
+_SUBMIT = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_FORKED = "the process was forked before this was done: it is the parent's to do."
+
+
+class LaneWork(Protocol):
+    """What a lane does: a run of a plan, or a function."""
+
+    @property
+    def header(self) -> int:
+        """Where the native header of the plan lies; 0 if the work is Python's."""
+
+    def came_back(self, code: int) -> bool:
+        """Do what a code of the run, or a `Call`, asks for; whether native code goes on then.
+
+        What it raises is the failure of the submission, which is over with it.
+        """
+
+    def ask_back(self) -> None:
+        """Let a run come back soon; from any thread."""
+
+
+class HeldWork(LaneWork, Protocol):
+    """A run of a plan."""
+
+    @property
+    def hold(self) -> Hold: ...
+
+
+class LanePlan(Protocol):
+    """A plan, for lanes."""
+
+    @property
+    def lane_work(self) -> HeldWork: ...
+
+
+class _CallWork:
+    """A function in the place of a plan."""
+
+    __slots__ = ("_function",)
+    header = 0
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+
+    def came_back(self, code: int) -> bool:
+        self._function()
+        return False
+
+    def ask_back(self) -> None:
+        """A function ends by itself."""
+
+
+class NativeLane:
+    """Submissions in order, one at a time, from any thread; on these CPUs, if some are given."""
+
+    __slots__ = ("__weakref__", "_ring", "_token", "timeline")
+
+    def __init__(self, name: str = "lane", cpus: Iterable[int] = ()) -> None:
+        take("NativeLane", "name", str, name)
+        self._ring = _Ring(name, cpus)
+        self._token = when_freed(self._ring.close)
+        #: Reaches n when submission number n, from 1 on, is over.
+        self.timeline = self._ring.done
+
+    def __repr__(self) -> str:
+        return f"NativeLane({self.name!r}, {self.num_pending} pending)"
+
+    @property
+    def name(self) -> str:
+        return self._ring.name
+
+    @property
+    def num_pending(self) -> int:
+        """Submissions that are not over."""
+        return self._ring.num_pending
+
+    @property
+    def num_submitted(self) -> int:
+        """The value of the last submission."""
+        return self._ring.submitted.value
+
+    def submit_run(self, plan: LanePlan, after: After = ()) -> int:
+        """Execute the plan once these values are reached; the value that says it is over.
+
+        Inputs and variables are those of now, the outputs can be read afterwards.
+        """
+        work = plan.lane_work
+        hold, ring = work.hold, self._ring
+        while True:
+            with hold.lock:
+                is_apart = hold.lane is ring or not (hold.is_held or hold.lane)
+                follow = after if is_apart else self._behind(hold, after)
+                value = ring.submit(work, follow, hold)
+            if value:
+                return value
+            ring.wait_for_room()
+
+    def _behind(self, hold: Hold, after: After) -> After:
+        """What a run must follow whose plan another lane has: what that does with it."""
+        if hold.lane is None:
+            raise hold.refusal()
+        return (*after, *hold.lane.end_of(hold.value))
+
+    def submit_call(self, function: Callable[[], object], after: After = ()) -> int:
+        """Call `function()` once these values are reached, on a thread of Python."""
+        if not callable(function):
+            raise PlanError(f"lane '{self.name}'", f"must call a function, got {function!r:.60}.")
+        return self.submit_work(_CallWork(function), after)
+
+    def submit_work(self, work: LaneWork, after: After = ()) -> int:
+        """Do any other work in its turn."""
+        ring = self._ring
+        while not (value := ring.submit(work, after, None)):
+            ring.wait_for_room()
+        return value
+
+    def failure(self, value: int) -> BaseException | None:
+        """What a submission raised; None if it went well or is not over."""
+        return self.timeline.failure(take_value(f"lane '{self.name}'", "value", value))
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Wait until all that was submitted so far is over, well or not."""
+        self._ring.wait_over(self._ring.submitted.value, timeout)
+
+    def close(self) -> None:
+        """Take no more; what was submitted is still done."""
+        self._ring.close()
+
+
+class _Ring:
+    """What a lane, its thread and its companion share."""
+
+    def __init__(self, name: str, cpus: Iterable[int]) -> None:
+        self.name = name
+        self.lock = make_lock()
+        self.submitted = TimelineSignal(f"{name}: submitted")
+        self.done = TimelineSignal(name)
+        self._slots = aligned_words(_DEPTH * _SLOT_WORDS)
+        self._slot_words = self._slots.data
+        self._pairs_at = address_of(self._slots) + _PAIRS * abi.WORD_BYTES
+        #: What each slot refers to, until it is over.
+        self._works: list[LaneWork | None] = [None] * _DEPTH
+        self._after: list[Any] = [()] * _DEPTH
+        self._forgotten = 0  # of so many submissions nothing is held any more
+        self._cpus = cpu_mask(tuple(cpus))
+        self._is_closed = False
+        self._lost_from: int | None = None
+        self._post: Callable[[int, int], None] = _nobody
+        self._reset()
+        _rings.add(self)
+
+    def _reset(self) -> None:
+        """No threads, nothing under way."""
+        self._pid = os.getpid()
+        self._is_started = False
+        self._companion = 0  # which thread it is
+        self._running = 0  # the submission that it is at
+        self._lent: list[Hold] = []
+        self.calls = TimelineSignal(f"{self.name}: calls")
+        self.answers = TimelineSignal(f"{self.name}: answers")
+        # New words, since a thread that was begun and never came may still come.
+        self._ring = words = aligned_words(abi.RING_WORDS)
+        self._address = address_of(words)
+        words[Ring.SLOTS] = address_of(self._slots)
+        words[Ring.CPUS] = self._cpus
+        words[Ring.FIRST] = self.submitted.value
+        for field, signal in (
+            (Ring.SUBMITTED, self.submitted),
+            (Ring.DONE, self.done),
+            (Ring.CALLS, self.calls),
+            (Ring.ANSWERS, self.answers),
+        ):
+            words[field] = signal.address
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def num_pending(self) -> int:
+        done = self.done.value  # first: nothing is over before it was submitted
+        return self.submitted.value - done
+
+    def is_inside(self, value: int) -> bool:
+        return self._companion == threading.get_ident() and 0 < self._running <= value
+
+    def lend(self, hold: Hold) -> bool:
+        """For work that reads what runs before it have left; later runs wait for it anyway."""
+        work = self._works[(self._running - 1) % _DEPTH]
+        if getattr(work, "hold", None) is hold:
+            return False
+        self._lent.append(hold)
+        hold.is_held = False
+        return True
+
+    def _take_back(self) -> None:
+        """The work is over: what it was lent is the lane's again, if more is to come of it."""
+        while self._lent:
+            hold = self._lent.pop()
+            with hold.lock:
+                if hold.lane is self and hold.value > self._running:
+                    hold.is_held = True
+
+    def end_of(self, value: int) -> After:
+        """What to wait for to be behind a submission."""
+        return ((self.done, value),) if value <= self.submitted.value else ()
+
+    def wait_over(self, value: int, timeout: float | None = None) -> None:
+        if value > self.submitted.value:
+            return  # a signal handler kept it from being submitted
+        if self.is_inside(value):
+            raise PlanError(
+                f"lane '{self.name}'",
+                "its own work cannot wait for what comes after it.",
+                hint="Wait on another thread.",
+            )
+        try:
+            self.done.await_value(value, timeout)
+        except TimedOutError as error:
+            raise TimedOutError(
+                f"lane '{self.name}'",
+                f"must be done with submission {value} within {timeout} s, it has done "
+                f"{self.done.value} of {self.submitted.value}.",
+                signal=self.done.name,
+                value=value,
+            ) from error
+
+    def has_lost(self, value: int) -> bool:
+        self.after_fork()
+        return self._lost_from is not None and value > self._lost_from
+
+    # ------------------------------------------------------------ submitting
+
+    def submit(self, work: LaneWork, after: After, hold: Hold | None) -> int:
+        """The value of one more submission; 0 if there is no room. `hold` is to be the lane's."""
+        with self.lock:
+            if not self._is_started or self._is_closed:
+                self._ensure_threads()
+            value = self.submitted.value + 1
+            if value - self._forgotten > _DEPTH:
+                self._forget()
+                if value - self._forgotten > _DEPTH:
+                    return 0
+            slot = (value - 1) % _DEPTH
+            at, words = slot * _SLOT_WORDS, self._slot_words
+            words[at] = work.header
+            words[at + _NUM_WAITS] = self._write_waits(slot, after) if after else 0
+            self._works[slot] = work
+            if hold is not None:
+                hold.lane, hold.value, hold.is_held = self, value, True
+            self._post(self._address, value)
+            return value
+
+    def _write_waits(self, slot: int, after: After) -> int:
+        """The signals and values that a submission must follow; how many."""
+        pairs = tuple(after)
+        for signal, value in pairs:
+            where = f"lane '{self.name}'"
+            take(where, "after", TimelineSignal, signal)
+            take_int(where, "after", value)
+        numbers = [number for signal, value in pairs for number in (signal.address, value)]
+        at, words = slot * _SLOT_WORDS, self._slot_words
+        words[at + _WAITS] = self._pairs_at + at * abi.WORD_BYTES
+        held: Words | None = None
+        if len(pairs) > _MOST_PAIRS:
+            held = aligned_words(len(numbers))
+            held[:] = numbers
+            words[at + _WAITS] = address_of(held)
+        else:
+            for k, number in enumerate(numbers, at + _PAIRS):
+                words[k] = number
+        self._after[slot] = (pairs, held)
+        return len(pairs)
+
+    def wait_for_room(self) -> None:
+        value = self.submitted.value - _DEPTH + 1
+        if self.is_inside(value + _DEPTH - 1):
+            raise PlanError(
+                f"lane '{self.name}'",
+                f"is full ({_DEPTH} pending), and its own work cannot wait for it.",
+                hint="Submit from another thread.",
+            )
+        self.done.await_value(value)
+
+    def _forget(self) -> list[Any]:
+        """Let go of what is over; what that was, to be dropped without the lock."""
+        done, gone = self.done.value, []
+        for number in range(self._forgotten, done):
+            slot = number % _DEPTH
+            gone.append((self._works[slot], self._after[slot]))
+            self._works[slot], self._after[slot] = None, ()
+        self._forgotten = max(self._forgotten, done)
+        return gone
+
+    # ------------------------------------------------------------ threads
+
+    def _ensure_threads(self) -> None:
+        if self._is_closed:
+            raise PlanError(f"lane '{self.name}'", "is closed and takes no more work.")
+        runner = host_runner()
+        self._post = _SUBMIT(runner.symbol("lane_submit"))
+        _stop_at_exit()
+        self._ring[Ring.SPIN_TICKS] = int(settings().spin_us * runner.ticks_per_us)
+        self._ring[Ring.PLACE_TICKS] = int(_PLACE_US * runner.ticks_per_us)
+        try:
+            # A second companion, or a second thread on the ring, after a signal handler that
+            # raised just here, sees that it is one and ends.
+            start_new_thread(_accompany, (self, self._ring))
+            is_started = start_thread(runner.symbol("lane"), self._address)
+        except RuntimeError as error:
+            raise DeviceError(f"lane '{self.name}'", f"needs a thread: {error}.") from error
+        if not is_started:
+            raise DeviceError(f"lane '{self.name}'", "needs a thread, and none can be had.")
+        self._is_started = True
+
+    def claim(self, ring: Words) -> bool:
+        """Whether this thread is the companion from now on, of the lane's thread on that ring."""
+        with self.lock:
+            if self._companion or ring is not self._ring:
+                return False
+            self._companion = threading.get_ident()
+            return True
+
+    def serve(self, call: int) -> int:
+        """Do what the lane's thread calls for; the verdict."""
+        value = self.done.value + 1
+        slot = (value - 1) % _DEPTH
+        work = self._works[slot]
+        try:
+            self._running = value
+            if call == Call.DOUBT:
+                self._check_before(slot)
+                return Verdict.RUN
+            if work is None or not work.came_back(call):
+                return Verdict.DONE
+            self._slot_words[slot * _SLOT_WORDS + _HEADER] = work.header
+            return Verdict.RUN
+        except BaseException as error:
+            if not getattr(error, "__notes__", None):
+                error.add_note(f"submission {value} of lane '{self.name}'")
+            self.done.note_failure(value, error)
+            return Verdict.DONE
+        finally:
+            self._take_back()
+            self._running = 0
+
+    def _check_before(self, slot: int) -> None:
+        """Raise what went wrong with anything that a submission must follow."""
+        for signal, value in self._after[slot][0]:
+            error = signal.failure(value)
+            if error is not None:
+                raise error
+
+    def tidy(self) -> None:
+        """Hold nothing of what is over."""
+        with self.lock:
+            gone = self._forget()
+        del gone
+
+    # ------------------------------------------------------------ ending
+
+    def close(self, end: int = abi.END_IDLE) -> None:
+        """Take no more. Never waits."""
+        self._is_closed = True
+        self._ring[Ring.END] = max(end, int(self._ring[Ring.END]))
+        if self._is_started:
+            self.submitted.nudge()
+
+    def stop(self) -> None:
+        """End soon, in the middle of what is under way if it can be ended."""
+        self.close(abi.END_NOW)
+        work = self._works[self.done.value % _DEPTH]
+        if work is not None and self.num_pending:
+            work.ask_back()
+
+    def settle(self, until: float) -> None:
+        """Wait for the thread to end; if it does not, what it uses is never freed."""
+        while self._is_started and not self._ring[Ring.EXITED]:
+            if time.monotonic() >= until:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+                return
+            time.sleep(0.0005)
+
+    def after_fork(self) -> None:
+        """In the child: the threads are the parent's, and so is what they had to do."""
+        if self._pid == os.getpid():
+            return
+        lost, self._lost_from = self.done.value, self.done.value
+        last = self.submitted.value
+        for value in range(lost + 1, last + 1):
+            self.done.note_failure(value, PlanError(f"lane '{self.name}'", _FORKED))
+        self._reset()
+        if last > lost:
+            self.done.set(last)
+        self._forget()
+
+
+def _nobody(ring: int, value: int) -> None:
+    raise InternalError("lane", f"was given submission {value}, and has no thread.")
+
+
+def _accompany(lane: _Ring, ring: Words) -> None:
+    """The companion of a lane's thread."""
+    if not lane.claim(ring):
+        return
+    calls, answers = lane.calls, lane.answers
+    spin = int(ring[Ring.SPIN_TICKS])
+    count = 0
+    while True:
+        word = calls.sleep_until((count + 1) << 8, spin)
+        count, call = word >> 8, word & 255
+        if call == Call.EXIT:
+            return
+        if call != Call.IDLE:
+            verdict = lane.serve(call)
+            if lane.calls is not calls:
+                return  # in the child of a fork that the work made
+            answers.set((count << 8) | verdict)
+        lane.tidy()
+
+
+# ---------------------------------------------------------------- all lanes
+
+_rings: weakref.WeakSet[_Ring] = weakref.WeakSet()
+_is_registered = False
+
+
+def _stop_at_exit() -> None:
+    global _is_registered  # noqa: PLW0603 - set once; twice would be as good
+    if not _is_registered:
+        _is_registered = True
+        atexit.register(_stop_all)
+
+
+def _stop_all() -> None:
+    """The interpreter ends: no thread of ours may be in the middle of anything."""
+    rings, until = list(_rings), time.monotonic() + _PATIENCE_S
+    for ring in rings:
+        with suppress(Exception):
+            ring.stop()
+    for ring in rings:
+        ring.settle(until)
+
+
+def _after_fork_in_child() -> None:
+    for ring in list(_rings):
+        ring.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
