@@ -29,6 +29,7 @@ from semel.ir.expr import (
     Variable,
     atoms,
     ceildiv,
+    evaluate,
     is_nonnegative,
     linear_coefficient,
     product,
@@ -70,8 +71,14 @@ STAGED_COLUMNS = 256
 #: A reduction to few rows is only worth fusing while one thread can do it quickly.
 SERIAL_ELEMENTS = 1 << 18
 
+#: From how many uses of an element on it is worth a thought to store it, and how much work, beside
+#: what windows do anyway, is worth a kernel of its own.
+OFTEN, DEAR_WINDOW = 1.5, 24
+
 #: Elements that neighbouring lanes may lie apart and still share cache lines.
 NEAR = 4
+#: The value of a variable where costs are compared.
+_USUAL = 64
 
 _ANY_WIDTH = one_width(32)
 
@@ -269,7 +276,19 @@ class _Scheduler:
             return why.many_indices(len(indices))
         if self.weight[node] >= DEAR and self._is_repeated(group, indices[0]):
             return why.REPEATED
+        if node.op.kind == "elementwise" and self._is_asked_often(node, indices):
+            return why.ASKED_OFTEN
         return None
+
+    def _is_asked_often(self, node: Node, indices: list[Indices]) -> bool:
+        """Whether windows ask for each element again and again, and to store it costs less.
+
+        A contraction that it follows stores something in any case.
+        """
+        often = max(_times_asked(at, node) for at in indices)
+        if often < OFTEN or self._loads(node) == 0:
+            return False
+        return self.weight[node] * (often - 1) >= DEAR_WINDOW or self._follows_kernel(node)
 
     def _is_repeated(self, group: Group, at: Indices) -> bool:
         """Whether loops that the value does not depend on lie outside those it does."""
@@ -763,6 +782,23 @@ def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
         at, node = operand_index(node, 0, at, no_gather), node.inputs[0]
     step = linear_coefficient(flat_index(at, node.type.shape), loop)
     return isinstance(step, int) and abs(step) <= NEAR
+
+
+def _times_asked(at: Indices, node: Node) -> float:
+    """How often each element of a node is asked for, where windows slide over it."""
+    times = 1.0
+    for i, size in zip(at, node.type.shape, strict=True):
+        loops = [a.extent for a in atoms(i) if isinstance(a, Index)]
+        # Along one axis: what is 1 wide is asked for as often as its windows are wide.
+        if len(loops) > 1:
+            times *= _typical(product(loops)) / max(_typical(size), 1)
+    return times
+
+
+def _typical(dim: Dim) -> int:
+    """A size to reckon with; of variables, one that is neither small nor large."""
+    sizes = {v: max(v.min, _USUAL if v.max is None else min(v.max, _USUAL)) for v in variables(dim)}
+    return evaluate(dim, sizes)
 
 
 def _kept(at: Indices, node: Node) -> list[tuple[Any, Dim]]:

@@ -72,6 +72,7 @@ FOLLOWS_KERNEL = Why(
     "follows_kernel", "the kernel before it, of a contraction or of rows, computes it on the way"
 )
 REPEATED = Why("repeated", "it would be computed again in every iteration of an outer loop")
+ASKED_OFTEN = Why("asked_often", "windows would compute each of its elements again and again")
 REPEATED_BY_COLUMNS = Why(
     "repeated_by_columns", "it would be computed again for every block of columns"
 )

@@ -101,6 +101,7 @@ class TurnedLoads:
         if mask is not None:
             bit = self.out.emit(lines, f"extractelement <{lanes} x i1> {mask}, i32 {row}")
             mask = self.out.splat(lines, "i1", bit, lanes)
+            pointer = self.memory.inside(block.source, pointer, bit)
         dtype = block.source.dtype
         element, align = memory_type(dtype), dtype.size_bytes
         raw = self.memory.contiguous_load(element, lanes, pointer, align, mask)

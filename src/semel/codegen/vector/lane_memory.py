@@ -16,7 +16,7 @@ from semel.codegen.scalar.llvm_types import element_type, mangle, memory_type, v
 from semel.codegen.scalar.scalar_memory import ScalarMemory
 from semel.codegen.vector.vector_lanes import VectorLanes
 from semel.errors import InternalError
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, lower_bound
 from semel.ir.types import BOOL
 from semel.kernel.ir import Buffer, Value
 
@@ -52,24 +52,50 @@ class LaneMemory:
         buffer, at = value.data
         lanes, lines = self.lanes.opened.lanes, self.frame.lines
         element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
-        mask = self.lanes.mask(guard)
         stride = self.lanes.stride(at)
         if stride in (1, -1):
+            mask = self._load_mask(buffer, guard)
             pointer = self.indices.pointer(buffer, at)
             if stride == -1:
                 pointer = self._back(buffer, pointer)
                 mask = self._reverse(mask, "i1") if mask else None
+            if guard is not None:
+                pointer = self.inside(buffer, pointer, self._is_any(guard))
             raw = self.contiguous_load(element, lanes, pointer, align, mask)
             if stride == -1:
                 raw = self._reverse(raw, element)
         else:
-            raw = self._gather(buffer, at, mask, lanes)
+            raw = self._gather(buffer, at, self.lanes.mask(guard), lanes)
         text = self.conversions.from_memory(lines, buffer.dtype, raw, lanes)
         if guard is not None and other is not None:
             keep = self.lanes.spread(guard, BOOL)
             fill = self.lanes.spread(other, value.dtype)
             text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
         return Ref(text, True, self.frame.level)
+
+    def _load_mask(self, buffer: Buffer, guard: Ref | None) -> str | None:
+        """The lanes to load. Where the guard is false for all of them it may be any vector."""
+        size = lower_bound(buffer.size)
+        if guard is None or guard.is_vector or size is None or size < self.lanes.opened.lanes:
+            return self.lanes.mask(guard)
+        return self.lanes.mask(None)
+
+    def _is_any(self, guard: Ref) -> str:
+        """Whether some lane is to be loaded, as far as the guard says."""
+        if not guard.is_vector:
+            return guard.text
+        lanes, lines = self.lanes.opened.lanes, self.frame.lines
+        bits = self.out.emit(lines, f"bitcast <{lanes} x i1> {guard.text} to i{lanes}")
+        return self.out.emit(lines, f"icmp ne i{lanes} {bits}, 0")
+
+    def inside(self, buffer: Buffer, pointer: str, is_any: str) -> str:
+        """The address, or that of the buffer where no lane is to be loaded.
+
+        A masked load that touches a page which is not there costs hundreds of cycles, though it
+        loads nothing; with one lane to load its address is at most a vector away from the buffer.
+        """
+        base = self.frame.pointers[buffer]
+        return self.out.emit(self.frame.lines, f"select i1 {is_any}, ptr {pointer}, ptr {base}")
 
     def contiguous_load(
         self, element: str, lanes: int, pointer: str, align: int, mask: str | None

@@ -1,0 +1,88 @@
+"""What windows ask for again and again is computed once, where it costs least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import semel
+from semel import Tensor
+from semel.ir.graph import Graph
+from semel.passes import run_passes
+from semel.schedule.group import Group
+from semel.schedule.groups import build_schedule
+
+RNG = np.random.default_rng(3)
+
+
+def _weights(*shape: int) -> Tensor:
+    return Tensor((RNG.standard_normal(shape) / 8).astype(np.float32))
+
+
+def _groups(y: Tensor) -> tuple[Group, ...]:
+    return build_schedule(run_passes(Graph((y.node,)))).groups
+
+
+def _sliding(groups: tuple[Group, ...]) -> Group:
+    """The group that reads windows."""
+    (found,) = (g for g in groups if any(n.op.slides for n in g.inside) and g.reduces)
+    return found
+
+
+def _names(group: Group) -> set[str]:
+    return {n.op.name for n in group.inside}
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda y: y.relu(),
+    "hardswish": lambda y: y * ((y + 3).clip(0, 6) / 6),
+    "silu": lambda y: y.silu(),
+    "sigmoid twice": lambda y: y * y.sigmoid(),
+    "gelu": lambda y: y.gelu(),
+    "mish": lambda y: y * y.softplus().tanh(),
+}
+
+
+@pytest.mark.parametrize("batch", [1, semel.Variable("n", 1, 8)])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_between_convolutions_follows_the_first(
+    name: str, batch: int | semel.Variable
+) -> None:
+    x = Tensor.input("x", (batch, 16, 12, 12))
+    y = ACTIVATIONS[name](x.conv2d(_weights(32, 16, 1, 1)))
+    z = y.conv2d(_weights(32, 1, 5, 5), padding=2, groups=32)
+    groups = _groups(z)
+    arithmetic = [n for n in _sliding(groups).inside if n.op.kind == "elementwise"]
+    assert len(arithmetic) == 1, "the products that are added up, and nothing else"
+    (first,) = (g for g in groups if g.contract is not None)
+    assert any(n.op.kind == "elementwise" for n in first.inside)
+
+
+def test_what_is_dear_is_stored_before_windows_read_it() -> None:
+    x = Tensor.input("x", (1, 32, 12, 12))
+    groups = _groups(x.tanh().conv2d(_weights(32, 1, 3, 3), padding=1, groups=32))
+    assert "tanh" not in _names(_sliding(groups))
+
+
+def test_what_is_cheap_is_computed_by_windows_that_overlap_little() -> None:
+    x = Tensor.input("x", (1, 32, 12, 12))
+    (group,) = (g for g in _groups(x.relu().max_pool(2, stride=2)) if g.reduces)
+    assert "max" in _names(group) or "relu" in _names(group)
+
+
+def test_the_numbers_are_those_of_the_reference() -> None:
+    n = semel.Variable("n", 1, 4)
+    x = Tensor.input("x", (n, 16, 9, 7))
+    first, second = _weights(32, 16, 1, 1), _weights(32, 1, 5, 5)
+    plan = (x.conv2d(first).silu().conv2d(second, padding=2, groups=32)).prepare()
+    data = RNG.standard_normal((3, 16, 9, 7)).astype(np.float32)
+    y = np.einsum("nchw,oc->nohw", data, first.numpy()[:, :, 0, 0])
+    y = np.pad(y / (1 + np.exp(-y)), ((0, 0), (0, 0), (2, 2), (2, 2)))
+    expected = sum(
+        y[:, :, i : i + 9, j : j + 7] * second.numpy()[:, 0, i, j].reshape(32, 1, 1)
+        for i in range(5)
+        for j in range(5)
+    )
+    np.testing.assert_allclose(plan(x=data), expected, rtol=1e-4, atol=1e-5)
