@@ -785,14 +785,9 @@ def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
 
 
 def _times_asked(at: Indices, node: Node) -> float:
-    """How often each element of a node is asked for, where windows slide over it."""
-    times = 1.0
-    for i, size in zip(at, node.type.shape, strict=True):
-        loops = [a.extent for a in atoms(i) if isinstance(a, Index)]
-        # Along one axis: what is 1 wide is asked for as often as its windows are wide.
-        if len(loops) > 1:
-            times *= _typical(product(loops)) / max(_typical(size), 1)
-    return times
+    """How often each element of a node is asked for, by the loops that its index names."""
+    loops = {a for i in at for a in atoms(i) if isinstance(a, Index)}
+    return _typical(product(a.extent for a in loops)) / max(_typical(node.type.num_elements), 1)
 
 
 def _typical(dim: Dim) -> int:
