@@ -32,7 +32,7 @@ from semel.compiler.recompiles import check_may_compile
 from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend
 from semel.errors import CompileError, GraphError, InternalError
 from semel.ir.encode import as_int, as_list, as_text, decode_signature
-from semel.ir.fields import take_memory_limit, take_path, take_threads
+from semel.ir.fields import MemoryLimit, take_memory_limits, take_path, take_threads
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
 from semel.kernel.bounds import confine_kernel
@@ -78,7 +78,7 @@ def load_plan(
     trust: bool = True,
     verify: bool = True,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
 ) -> ExecutionPlan:
     """The plan that `plan.save(path)` wrote, with fresh buffers and unbound variables.
 
@@ -104,11 +104,11 @@ class LoadOptions:
     trust: bool = True
     verify: bool = True
     threads: int | None = None
-    memory_limit: int | None = None
+    memory_limit: MemoryLimit = None
 
     def __post_init__(self) -> None:
         take_threads("load_plan", self.threads)
-        take_memory_limit("load_plan", self.memory_limit)
+        take_memory_limits("load_plan", self.memory_limit)
 
 
 def open_plan(
@@ -127,7 +127,7 @@ def open_plan(
 def plan_from_bytes(
     data: bytes,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
     change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan whose file has these contents; the constants are copied."""
@@ -144,7 +144,7 @@ def _file_of_bytes(data: bytes, name: str) -> PlanFile:
 
 
 def _plan_inside(
-    file: PlanFile, rebuild: _Rebuild, threads: int | None, memory_limit: int | None, data: Any
+    file: PlanFile, rebuild: _Rebuild, threads: int | None, memory_limit: MemoryLimit, data: Any
 ) -> ExecutionPlan:
     """A plan that is an operation of the one in the file; trusted as much as that one."""
     if not isinstance(data, bytes):
@@ -168,7 +168,7 @@ def _make_plan(
     file: PlanFile,
     rebuild: _Rebuild,
     threads: int | None,
-    memory_limit: int | None,
+    memory_limit: MemoryLimit,
     change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
@@ -200,7 +200,7 @@ def _checked_program(program: Program, is_image: bool) -> Program:
 
 
 def _resume(
-    file: PlanFile, program: Program, threads: int | None, memory_limit: int | None
+    file: PlanFile, program: Program, threads: int | None, memory_limit: MemoryLimit
 ) -> ExecutionPlan:
     """A plan built by hand, with the memory, variables and inputs that it was saved with."""
     memory, device = read_memory(file, program, memory_limit), find_device(program.device)

@@ -491,8 +491,8 @@ def test_subsets_of_outputs_of_random_graphs_have_the_same_bits(
     for fetch in fetches:
         for buffer in plan.output_buffers:
             buffer.array()[...] = np.nan
-        if plan._engine.store is not None:
-            plan._engine.store.arena.fill(0xFF)
+        for arena in plan._engine.arena():
+            arena.fill(0xFF)
         plan.execute_limited(fetch=fetch)
         for name, buffer in zip(plan.outputs, plan.output_buffers, strict=True):
             if name in fetch:

@@ -84,6 +84,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "byte_offset": NO_INT,
     "byte_size": NO_INT,
     "trip": (3.5, "n", None, True, (3,)),
+    "size": (3.5, "n", True, (3,)),
     "min_val": (3.5, "3", None, True, -(1 << 70)),
     "max_val": (3.5, "3", True, -1, 1 << 70),
     "body": (None, 5, "x", (5,), [None], (RuntimeVar("n", 0),)),

@@ -232,7 +232,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "stage_seconds compile_count max_capacity compile_for",
     ),
     # Ids of nodes mean something in plans built by hand only.
-    ProgramValue: ("name type place weight first last node_ids", ""),
+    ProgramValue: ("name type place weight first last node_ids device", ""),
     Param: ("name type version raw is_kept is_missing", "id"),
     Recipe: ("value sources formula sizes", "params"),  # which its sources say
     Formula: ("rows types num_sources", ""),
@@ -257,7 +257,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     KernelNotes: ("check_origins nodes reason choice name template", ""),
     NodeNote: ("node became ops origin", ""),
     ExpertLayer: ("ids num_experts stacks", ""),
-    PreparedCopy: ("id buffer_indices dependencies device lane", ""),
+    PreparedCopy: ("id buffer_indices dependencies device lane size", ""),
     PreparedBufferView: ("id buffer_indices byte_offset byte_size dependencies device lane", ""),
     PreparedBranch: ("id buffer_indices then orelse dependencies device lane", ""),
     PreparedLoop: ("id counter trip body test dependencies buffer_indices device lane", ""),

@@ -74,14 +74,14 @@ loaded_kernels = LoadedKernels()
 
 def compile_kernels(
     kernels: Sequence[Lowered], compiler: KernelCompiler, *, is_here: bool = True
-) -> tuple[CachedKernel, ...]:
-    """The native kernel of each lowered group, parallel to `kernels`."""
-    distinct = {id(lowered.kernel): lowered for lowered in kernels}
+) -> tuple[CachedKernel | None, ...]:
+    """The native kernel of each lowered group, parallel to `kernels`; None for copies."""
+    distinct = {id(lowered.kernel): lowered for lowered in kernels if not lowered.is_copy}
     native = {
         key: compile_kernel(it.kernel, compiler, it.text, is_here=is_here)
         for key, it in distinct.items()
     }
-    return tuple(native[id(lowered.kernel)] for lowered in kernels)
+    return tuple(native.get(id(lowered.kernel)) for lowered in kernels)
 
 
 def compile_kernel(

@@ -18,7 +18,7 @@ from semel.ir.lineage import Change, image
 from semel.lower.lowered import Lowered, regions_around
 from semel.ops.stored import reads_params
 from semel.plan.program import NodeNote, Program
-from semel.plan.rows import PreparedKernel
+from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.schedule.group import Schedule
 
 #: What a node became, and the positions of the rows where.
@@ -63,7 +63,7 @@ class _Rows:
 def _rows_of(schedule: Schedule, kernels: Sequence[Lowered], program: Program) -> _Rows:
     found = _Rows(set(schedule.graph.nodes))
     around: dict[int, int] = {}
-    calls = [placed for placed in program.walk() if isinstance(placed.row, PreparedKernel)]
+    calls = [p for p in program.walk() if isinstance(p.row, (PreparedKernel, PreparedCopy))]
     for placed, lowered in zip(calls, kernels, strict=True):
         if lowered.region is not None:
             *_, outermost = regions_around(lowered.region)
@@ -92,6 +92,8 @@ def _fate(node: Node, made: Node, rows: _Rows, together: _Fate) -> _Fate:
         return together
     if made.op.has_bodies:
         return made.op.name, ops
+    if made.op.moves:
+        return "copy", ops
     return "view" if made.op.is_view and made not in rows.stored else "kernel", ops
 
 

@@ -28,6 +28,7 @@ from semel.lower.lowered import (
     Argument,
     Arm,
     Branch,
+    Elsewhere,
     LoopRegion,
     Lowered,
     OtherHalf,
@@ -38,6 +39,7 @@ from semel.lower.lowered import (
 from semel.lower.states import state_homes
 from semel.ops.attrs import UpdateRowsAttrs, step_name
 from semel.ops.state import fills_frame, has_places, written_shape
+from semel.ops.stored import WEIGHTS as STORED
 from semel.ops.stored import reads_params
 from semel.plan.params import without_spare_data
 from semel.plan.program import (
@@ -48,16 +50,25 @@ from semel.plan.program import (
     ProgramValue,
     StateRows,
 )
-from semel.plan.row import KernelNotes, RuntimeVar
-from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp, PreparedRebind
+from semel.plan.row import COPY, KernelNotes, RuntimeVar
+from semel.plan.rows import (
+    PreparedBranch,
+    PreparedCopy,
+    PreparedKernel,
+    PreparedLoop,
+    PreparedOp,
+    PreparedRebind,
+)
 from semel.plan.tree import num_rows, walk
 from semel.plan.weights import Param, Recipe, Weight, weight_store
+from semel.runtime.device import find_device
 from semel.runtime.kernel import CachedKernel
 from semel.schedule.group import Schedule
 from semel.schedule.names import kernel_name
 
 Guard: TypeAlias = tuple[Dim, str]
-Call: TypeAlias = tuple[Lowered, CachedKernel]
+#: What runs, and its code; a copy has none.
+Call: TypeAlias = tuple[Lowered, CachedKernel | None]
 #: Counters of loops and late variables, as kernels name them and as the program does.
 Names: TypeAlias = Mapping[Variable, Variable]
 
@@ -66,7 +77,7 @@ def link_program(
     asked: Graph,
     schedule: Schedule,
     kernels: Sequence[Lowered],
-    artefacts: Sequence[CachedKernel],
+    artefacts: Sequence[CachedKernel | None],
     seconds: Mapping[str, float],
     keep: Mapping[str, Node],
     device: str,
@@ -79,11 +90,13 @@ def link_program(
     """
     graph = schedule.graph
     homes = state_homes(schedule.states)
+    kernels = [_on_device(lowered) for lowered in kernels]
     order = _values(asked, kernels, homes)
     number = {node: i for i, node in enumerate(order)}
     number |= {version: number[home] for version, home in homes.items()}
     own = _variables(asked, graph.guards)
-    made = _Rows(schedule, number, device, {v.variable.name for v in own})
+    lies = _devices(order, kernels, device)
+    made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies)
     rows = made.make(kernels, artefacts)
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
@@ -103,6 +116,7 @@ def link_program(
                 results,
                 made.names_in[_scope(value)],
                 placed,
+                "" if lies[value] == device else lies[value],
             )
             for i, value in enumerate(order)
         ),
@@ -147,8 +161,8 @@ class _Weights:
         self._param = {node: i for i, node in enumerate(nodes)}
         self.recipes = tuple(
             self._recipe(node, value)
-            for node, value in number.items()
-            if isinstance(node, Node) and self.place(node) == "param"
+            for argument, value in number.items()
+            if (node := _leaf(argument)) is not None and self.place(node) == "param"
         )
         params = tuple(_param(node, given.keep_params) for node in self._param)
         self.params = without_spare_data(params, self.recipes)
@@ -305,9 +319,15 @@ class _Rows:
     """
 
     def __init__(
-        self, schedule: Schedule, number: Mapping[Argument, int], device: str, taken: set[str]
+        self,
+        schedule: Schedule,
+        number: Mapping[Argument, int],
+        device: str,
+        taken: set[str],
+        lies: Mapping[Argument, str],
     ) -> None:
         self._number, self._place, self._device = number, _numbers(schedule), device
+        self._lies = lies
         self._position = self._num_loops = 0
         self._graph = schedule.graph
         self._here = _List()
@@ -319,7 +339,7 @@ class _Rows:
         self.names_in: dict[Region | None, Names] = {}
 
     def make(
-        self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel]
+        self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel | None]
     ) -> tuple[PreparedOp, ...]:
         """The rows of all kernels, in order."""
         names = self.names_in[None] = self._named(self._graph.late, {})
@@ -344,7 +364,8 @@ class _Rows:
         self._here = _List(guards, {names[v] for v in graph.late})
         rows: list[PreparedOp] = []
         if first := self._here.take_guards(()):
-            rows.append(PreparedRebind(self._take_position(), (), (), guards=first))
+            where = calls[0][0].device
+            rows.append(PreparedRebind(self._take_position(), (), (), guards=first, device=where))
         rows += self._rows(calls, region, names)
         rows += self._rebind(names) if self._here.guards else []
         self._here = around
@@ -359,7 +380,7 @@ class _Rows:
                 case None:
                     for call in inside:
                         rows += self._rebind(names, [call])
-                        rows.append(self._call(*call, names))
+                        rows.append(self._row(*call, names))
                 case LoopRegion():
                     rows += self._rebind(names, inside)
                     rows.append(self._loop(inner, inside, names))
@@ -403,6 +424,7 @@ class _Rows:
             substitute(region.trip, names),
             tuple(body),
             buffer_indices=() if region.condition is None else (self._number[region.condition],),
+            device=calls[0][0].device,
         )
 
     def _branch(
@@ -415,7 +437,28 @@ class _Rows:
             self.body_of[arm] = position, len(arms)
             arms.append(tuple(self._body(list(several), arm, names)))
         then, orelse = arms
-        return PreparedBranch(position, (self._number[branch.condition],), then, orelse)
+        device = calls[0][0].device
+        condition = self._number[_weight_on(branch.condition, device)]
+        return PreparedBranch(position, (condition,), then, orelse, device=device)
+
+    def _row(self, lowered: Lowered, artefact: CachedKernel | None, names: Names) -> PreparedOp:
+        return self._copy(lowered) if artefact is None else self._call(lowered, artefact, names)
+
+    def _copy(self, lowered: Lowered) -> PreparedCopy:
+        """What goes to another device, on the copy lane of the one that it goes to.
+
+        From memory that only its own device reaches, on that one's.
+        """
+        to, source = lowered.args
+        before = self._lies[source]
+        is_near = find_device(before).is_host
+        return PreparedCopy(
+            self._take_position(),
+            (self._number[to], self._number[source]),
+            device=lowered.device or self._device if is_near else before,
+            lane=COPY,
+            size=to.type.num_bytes,
+        )
 
     def _call(self, lowered: Lowered, artefact: CachedKernel, names: Names) -> PreparedKernel:
         place = self._place
@@ -432,7 +475,7 @@ class _Rows:
             artefact,
             [self._number[n] for n in lowered.args],
             [names.get(v, v) for v in lowered.kernel.variables],
-            device=self._device,
+            device=lowered.device or self._device,
             origins=_origins(lowered),
             notes=KernelNotes(
                 check_origins=tuple(check.origin for check in lowered.kernel.checks),
@@ -515,9 +558,47 @@ def _values(
     order.update(dict.fromkeys((*graph.states, *homes.values())))
     for lowered in kernels:
         arms = (r for r in regions_around(lowered.region) if isinstance(r, Arm))
-        order.update(dict.fromkeys(_home(arm.branch.condition, homes) for arm in arms))
+        conditions = (_weight_on(arm.branch.condition, lowered.device) for arm in arms)
+        order.update(dict.fromkeys(_home(condition, homes) for condition in conditions))
         order.update(dict.fromkeys(lowered.args))
     return list(order)
+
+
+def _leaf(value: Argument) -> Node | None:
+    """The node behind a value that is one, wherever it is read."""
+    if isinstance(value, Elsewhere):
+        return value.leaf
+    return value if isinstance(value, Node) else None
+
+
+def _weight_on(value: Argument, device: str) -> Argument:
+    """A value as a device reads it: a weight lies on each, all else on one."""
+    if device and isinstance(value, Node) and value.op.name in STORED:
+        return Elsewhere(value, device)
+    return value
+
+
+def _on_device(lowered: Lowered) -> Lowered:
+    """The kernel with the weights of its device; what goes elsewhere is read where it lies."""
+    if not lowered.device:
+        return lowered
+    device = "" if lowered.is_copy else lowered.device
+    return replace(lowered, args=tuple(_weight_on(arg, device) for arg in lowered.args))
+
+
+def _devices(
+    order: Sequence[Argument], kernels: Sequence[Lowered], device: str
+) -> dict[Argument, str]:
+    """Where each value lies: where kernels write it, and an input or a state where it says."""
+    found: dict[Argument, str] = {}
+    for lowered in kernels:
+        written = lowered.args[:1] if lowered.is_copy else lowered.args
+        found.update(dict.fromkeys(written, lowered.device or device))
+    for value in order:
+        if isinstance(value, Node) and value.op.name in ("input", "state"):
+            found[value] = value.attrs.device or device
+        found.setdefault(value, device)
+    return found
 
 
 def _home(value: Argument, homes: Mapping[Node, Argument]) -> Argument:
@@ -561,12 +642,16 @@ def _value(
     results: Mapping[Node, Node],
     known: Names,
     weights: _Weights,
+    device: str,
 ) -> ProgramValue:
     kind = _plain(node.type, known)
     if isinstance(node, OtherHalf):
-        return ProgramValue(node.state.attrs.name, kind, "state")
+        return ProgramValue(node.state.attrs.name, kind, "state", device=device)
     if isinstance(node, Slot):
-        return ProgramValue(node.name, kind, "arena", None, *span)
+        return ProgramValue(node.name, kind, "arena", None, *span, device=device)
+    if isinstance(node, Elsewhere):
+        there = _value(graph, node.leaf, span, results, known, weights, device)
+        return replace(there, node_ids=())
     is_asked = any(node is made for _, made in graph.results)
     weight = weights.weight(node)
     place = weights.place(node) or ("io" if is_asked else "arena")
@@ -582,7 +667,7 @@ def _value(
     # Whoever asks for the node of an output is shown the output, whatever else holds it.
     own = () if results.get(node, node) is not node else (node.id,)
     also = tuple(w.id for w, made in results.items() if made is node and w is not node)
-    return ProgramValue(name, kind, place, weight, span[0], span[1], (*own, *also))
+    return ProgramValue(name, kind, place, weight, span[0], span[1], (*own, *also), device)
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:

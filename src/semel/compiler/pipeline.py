@@ -35,7 +35,7 @@ from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import check_runs_here, choose_target, find_backend, lacking
 from semel.errors import GraphError, UserError
-from semel.ir.fields import take_memory_limit, take_switch, take_threads, take_values
+from semel.ir.fields import MemoryLimit, take_memory_limits, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
 from semel.ir.lineage import Change, recorded
@@ -50,8 +50,17 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
-from semel.runtime.device import check_device
+from semel.runtime.device import check_device, find_device
 from semel.runtime.free import HOST_DEVICE
+from semel.schedule.devices import (
+    check_devices,
+    find_devices,
+    is_spread,
+    output_devices,
+    settle,
+    through_host,
+    without_idle_moves,
+)
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
 from semel.schedule.names import kernel_name
@@ -66,7 +75,7 @@ def prepare_graph(
     graph: Graph,
     *,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
     fusion: bool | None = None,
     tune: bool | Mapping[str, int] | None = None,
     bindings: Mapping[str, int] | None = None,
@@ -88,7 +97,7 @@ def prepare_graph(
     With `keep_params` the data of params is held as it was given, too.
     """
     threads = take_threads("prepare", threads)
-    memory_limit = take_memory_limit("prepare", memory_limit)
+    memory_limit = take_memory_limits("prepare", memory_limit)
     fusion = take_switch("prepare", "fusion", fusion)
     if isinstance(tune, Mapping):
         tune = take_values("prepare", "tune", tune)
@@ -213,6 +222,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     target, keep = asked.target, asked.keep
     compiler = find_backend(asked.device).compiler(target)
     stage.dump("input", asked.graph, format_graph)
+    places = _Spread(asked.graph, asked.device) if is_spread(asked.graph) else None
     changes: list[Change] = []
     panel = panel_width(target)
     passes = all_passes(target, panel, asked.verify)
@@ -220,13 +230,23 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         guarded = with_guards(asked.graph)
         if guarded.declared:  # what nobody reads is not run
             guarded = replace(guarded, declared=())
+        if places is not None:
+            guarded = places.simple(guarded)
         graph = stage("graph", lambda: run_passes(guarded, passes, asked.verify))
+        if places is not None:
+            graph = places.settled(graph)
     stage.dump("graph", graph, format_graph)
     weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))
     with recorded(changes):
         schedule = stage(
             "schedule",
-            lambda: build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep),
+            lambda: build_schedule(
+                graph,
+                fusion=asked.fusion,
+                panel=panel,
+                kept=keep,
+                devices=None if places is None else places.find,
+            ),
         )
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
@@ -260,6 +280,33 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         return program
     nodes = describe_nodes(asked.graph, changes, schedule, kernels, program)
     return replace(program, nodes=nodes)
+
+
+class _Spread:
+    """A graph over several devices, on its way through the stages."""
+
+    def __init__(self, graph: Graph, device: str) -> None:
+        check_devices(graph, device)
+        self._device, self._wanted = device, output_devices(graph, device)
+
+    def simple(self, graph: Graph) -> Graph:
+        """As passes take it: moves where something moves, and no others."""
+        return through_host(
+            without_idle_moves(graph, self._device), self._device, HOST_DEVICE, _reaches
+        )
+
+    def settled(self, graph: Graph) -> Graph:
+        """As the scheduler takes it: all that is computed is on one device."""
+        return settle(graph, self._device, self._wanted)
+
+    def find(self, graph: Graph) -> Mapping[Node, str]:
+        """The devices of nodes that are not on the plan's own."""
+        return find_devices(graph, self._device, self._wanted)
+
+
+def _reaches(one: str, other: str) -> bool:
+    """Whether a copy goes from device to device without a stop in the host's memory."""
+    return find_device(one).is_host or find_device(other).is_host
 
 
 def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:

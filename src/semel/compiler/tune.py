@@ -109,7 +109,7 @@ def choose_kernels(
     if not known and values is None:
         return tuple(kernels)
     chooser = _Chooser(compiler, tuning, known, values)
-    result = tuple(chooser.replaced(lowered) for lowered in kernels)
+    result = tuple(replace(chooser.replaced(it), device=it.device) for it in kernels)
     tuning.memory.add(chooser.found)
     return result
 

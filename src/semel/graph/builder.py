@@ -36,6 +36,7 @@ from semel.ops.state import is_whole
 from semel.runtime.buffer import as_array as exact_array
 from semel.tensor.body import check_closed
 from semel.tensor.handle import DTypeLike, TensorLike, as_array, lift, wrap
+from semel.tensor.place import take_device
 from semel.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -77,25 +78,43 @@ class Graph:
     # ------------------------------------------------------------ what goes in
 
     def input(
-        self, name: str, shape: Any, dtype: DTypeLike = "float32", *, default: Any = None
+        self,
+        name: str,
+        shape: Any,
+        dtype: DTypeLike = "float32",
+        *,
+        default: Any = None,
+        device: Any = None,
     ) -> Tensor:
         """A tensor that every run is given; a dim that is a string is a variable.
 
-        A run that is not given it takes the `default`, a copy of which goes with the plan.
+        A run that is not given it takes the `default`, a copy of which goes with the plan. It lies
+        on the `device`, and what is computed from it is computed there; without one, on the
+        plan's own.
         """
         self._check_free(name, "input")
         kind = TensorType(as_shape(self._shape(shape), "input"), as_dtype(dtype, "input"))
         data = None if default is None else _default(name, kind, default)
-        self.inputs[name] = made = wrap(make_node("input", (), InputAttrs(name, kind, data)))
+        where = "" if device is None else take_device("input", device)
+        attrs = InputAttrs(name, kind, data, device=where)
+        self.inputs[name] = made = wrap(make_node("input", (), attrs))
         return made
 
     def param(
-        self, name: str, data: Any = None, dtype: DTypeLike | None = None, *, shape: Any = None
+        self,
+        name: str,
+        data: Any = None,
+        dtype: DTypeLike | None = None,
+        *,
+        shape: Any = None,
+        device: Any = None,
     ) -> Tensor:
         """Data that may be replaced later, by name.
 
-        With a `shape` in the place of data it must be set before the first run.
+        With a `shape` in the place of data it must be set before the first run. It lies on each
+        device where somebody reads it, or on the `device` alone.
         """
+        where = None if device is None else take_device("param", device)
         self._check_free(name, "param")
         if (data is None) == (shape is None):
             raise GraphError(
@@ -108,7 +127,7 @@ class Graph:
             storage = Storage.missing(kind.shape, kind.dtype.numpy)  # type: ignore[arg-type]
             made = wrap(make_node("param", (), ParamAttrs(name, storage, kind)))
         self.params[name] = made
-        return made
+        return made if where is None else made.to(where)
 
     def constant(self, data: Any, dtype: DTypeLike | None = None) -> Tensor:
         """Data that stays."""
@@ -122,16 +141,19 @@ class Graph:
         *,
         init: Any = None,
         exchanged: bool = False,
+        device: Any = None,
     ) -> State:
         """A tensor that is kept between runs, of its largest shape; zeros at first, or `init`.
 
         One that is replaced may be `exchanged`: its next value is always made in a second buffer,
-        so that a run that fails leaves the old one as it was.
+        so that a run that fails leaves the old one as it was. It lies on the `device`, and so must
+        what is stored there; without one, on the plan's own.
         """
+        where = "" if device is None else take_device("state", device)
         self._check_free(name, "state")
         kind = TensorType(as_shape(shape, "state"), as_dtype(dtype, "state"))
         first = None if init is None else Storage(as_array(init, kind.dtype))
-        leaf = make_node("state", (), StateAttrs(name, kind, first, exchanged))
+        leaf = make_node("state", (), StateAttrs(name, kind, first, exchanged, where))
         self.states[name] = made = State.of(self, leaf)
         return made
 

@@ -101,7 +101,9 @@ def _whole(kind: TensorType, extent: Variable, where: str) -> TensorType:
 def _whole_input(node: Node, extent: Variable) -> Node:
     name, part = node.attrs.name, node.type.shape
     whole = _whole(node.type, extent, f"input '{name}'")
-    made = make_node("input", (), InputAttrs(name, whole, node.attrs.default, part))
+    made = make_node(
+        "input", (), InputAttrs(name, whole, node.attrs.default, part, node.attrs.device)
+    )
     stands_for(made, node)
     return made
 

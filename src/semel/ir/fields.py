@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from semel.config import MAX_THREADS
 from semel.errors import InputError, PlanError, VariableError
@@ -21,6 +21,8 @@ from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 #: What a word can hold with room for arithmetic: values of variables lie within.
 NO_LIMIT = (1 << 62) - 1
 
+#: Bytes of all there is, or by device; None: as many as there are.
+MemoryLimit: TypeAlias = "int | Mapping[str, int] | None"
 Item = TypeVar("Item")
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -143,6 +145,13 @@ def take_threads(where: str, value: Any) -> int | None:
 def take_memory_limit(where: str, value: Any) -> int | None:
     """A number of bytes."""
     return _take_option(where, "memory_limit", value, 0, NO_LIMIT, "a number of bytes, an int")
+
+
+def take_memory_limits(where: str, value: Any) -> MemoryLimit:
+    """A number of bytes, or several by device."""
+    if not isinstance(value, Mapping):
+        return take_memory_limit(where, value)
+    return {str(device): take_memory_limit(where, each) or 0 for device, each in value.items()}
 
 
 def take_switch(where: str, what: str, value: Any) -> bool | None:

@@ -110,6 +110,7 @@ class OpDef:
       made_of(node)  the same node written with other ops; None: it is none that is written so
       has_bodies     it runs graphs that its attributes hold, and may have several results
       reads(node)    the operands that a kernel of its own reads from memory, by number; None: all
+      moves          it is its operand, in memory of another device: a copy, no kernel
       kernel_name    what a kernel is called that computes it; "": as whoever wrote it called it
     """
 
@@ -139,6 +140,7 @@ class OpDef:
     made_of: Callable[[Any], Any] | None = None
     has_bodies: bool = False
     reads: Callable[[Any], Iterable[int]] | None = None
+    moves: bool = False
     kernel_name: str = ""
 
     @property

@@ -30,7 +30,7 @@ class Feature:
     """What a node says beside its operands, its data and its numbers.
 
     `is_known` is False if a value needs more than the graph: an input, a variable that is not late,
-    or constants inside the body of a loop or a branch, which no list shows.
+    another device, or constants inside the body of a loop or a branch, which no list shows.
     """
 
     __slots__ = ("__weakref__", "is_known", "kind")
@@ -224,7 +224,7 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
         case "loop" | "cond":
             rest, storages = plain_attrs(attrs)
             is_known = is_known and not storages
-        case "input" | "state" | "frame" | "stored":
+        case "input" | "state" | "frame" | "stored" | "move":
             is_known = False
     return _find_feature((name, rest, len(node.inputs), is_known), kind)
 

@@ -169,8 +169,9 @@ def _format_node(
 
 
 def _format_marks(attrs: Any) -> list[str]:
-    """What some leaves say besides: the part of an input that is read, how a state is updated."""
-    marks = {name: getattr(attrs, name, None) for name in ("part", "is_exchanged")}
+    """What some leaves say besides: the part of an input that is read, how a state is updated,
+    where they lie."""
+    marks = {name: getattr(attrs, name, None) for name in ("part", "is_exchanged", "device")}
     shown = [f"{name}={_format_value(value)}" for name, value in marks.items() if value]
     return [f"{{{', '.join(shown)}}}"] if shown else []
 

@@ -55,25 +55,40 @@ def lower_schedule(
     `region` is where they run, if the schedule is that of a body. `others` are kernels of other
     schedules, which groups may share, too.
     """
+    homes = state_homes(schedule.states)
     result: list[Lowered] = []
     known: dict[Any, Lowered] = {}
     for group in schedule.groups:
-        if group.body is not None:
-            result += lower_bodies(group, schedule.graph, region, target, lower_schedule)
-            continue
-        key = (group_key(group), target)
-        first = known.get(key)
-        if first is not None:
-            result.append(for_group(first, group))
-            continue
-        shared = None if others is None else others.find(key)
-        first = lower_group(group, target) if shared is None else shared.for_group(group)
-        if others is not None and shared is None and (made := shared_kernel(first)) is not None:
-            others.add(key, made)
-        known[key] = first
-        result.append(first)
-    homes = state_homes(schedule.states)
-    return tuple(place_states(it, homes) for it in result) if homes else tuple(result)
+        found = _lower(group, schedule, target, region, known, others)
+        if homes:
+            found = [place_states(it, homes) for it in found]
+        if group.device:  # with all that is inside
+            found = [replace(it, device=group.device) for it in found]
+        result += found
+    return tuple(result)
+
+
+def _lower(
+    group: Group,
+    schedule: Schedule,
+    target: Target,
+    region: Region | None,
+    known: dict[Any, Lowered],
+    others: SharedKernels | None,
+) -> list[Lowered]:
+    """The kernels of one group; `known` are those of groups before it."""
+    if group.body is not None:
+        return lower_bodies(group, schedule.graph, region, target, lower_schedule)
+    key = (group_key(group), target)
+    first = known.get(key)
+    if first is not None:
+        return [for_group(first, group)]
+    shared = None if others is None else others.find(key)
+    first = lower_group(group, target) if shared is None else shared.for_group(group)
+    if others is not None and shared is None and (made := shared_kernel(first)) is not None:
+        others.add(key, made)
+    known[key] = first
+    return [first]
 
 
 def lower_group(group: Group, target: Target, choice: Choice | None = None) -> Lowered:

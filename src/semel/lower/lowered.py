@@ -86,6 +86,18 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A weight as kernels on another device than the plan's own read it."""
+
+    leaf: Node
+    device: str
+
+    @property
+    def type(self) -> TensorType:
+        return self.leaf.type
+
+
+@dataclass(frozen=True)
 class OtherHalf:
     """The second buffer of a state, in which its next value is made."""
 
@@ -97,7 +109,7 @@ class OtherHalf:
 
 
 #: What a kernel's buffer is: the value of a node, memory of a loop or a branch, or of a state.
-Argument: TypeAlias = "Node | Slot | OtherHalf"
+Argument: TypeAlias = "Node | Slot | OtherHalf | Elsewhere"
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,9 @@ class Lowered:
     `choice` says, for people, how the kernel is cut and why so, if there was a choice.
     `text` is the kernel's, once somebody needed it: writing it takes a while.
     `has_lanes`: the rule has chosen how many lanes every vector loop has.
-    In a body, `region` is the innermost one, and `moved` what the kernel was made from.
+    In a body, `region` is the innermost one, and `moved` what the kernel was made from. `device` is
+    where it runs, "" if that is the plan's own. What goes to another device `is_copy`: nothing is
+    in the kernel then but its two buffers.
     """
 
     kernel: Kernel
@@ -126,6 +140,11 @@ class Lowered:
     has_lanes: bool = False
     region: Region | None = None
     moved: Moved | None = field(default=None, compare=False, repr=False)
+    device: str = ""
+
+    @property
+    def is_copy(self) -> bool:
+        return self.group.root.op.moves
 
 
 def regions_around(region: Region | None) -> Iterator[Region]:

@@ -247,6 +247,11 @@ def _accumulate(mode: str, old: Value, new: Value) -> Value:
     return ir.op(mode, old, new)
 
 
+def _nothing(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
+    """What goes to another device is copied by that device: no kernel does it."""
+    return Index("tile", 0), [], ()
+
+
 _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] = {
     "scan": _scan,
     "argsort": _argsort,
@@ -254,4 +259,5 @@ _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] =
     "update_rows": _update_rows,
     "group_rows": list_rows,
     "compact": lower_compact,
+    "move": _nothing,
 }

@@ -3,7 +3,7 @@
     import semel.ops  -->  semel.ir.opdef.OPS holds every op
 
 Each file is one family: leaf, elementwise, movement, reduce, contract, own_kernel, loop, cond,
-late, state. An op is a row of its family's table; importing this package fills the table.
+late, state, place. An op is a row of its family's table; importing this package fills the table.
 """
 
 from semel.ops import (
@@ -18,6 +18,7 @@ from semel.ops import (
     loop,
     movement,
     own_kernel,
+    place,
     reduce,
     state,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "loop",
     "movement",
     "own_kernel",
+    "place",
     "reduce",
     "state",
 ]

@@ -29,12 +29,14 @@ class InputAttrs:
     """A tensor the caller passes at every run, known by `name`; if it does not, the `default`.
 
     If only a `part` of it is read, from 0 on along each axis, that is how large the part is.
+    It lies on a `device`, the plan's own if it names none.
     """
 
     name: str
     type: TensorType
     default: Storage | None = None
     part: tuple[Dim, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,24 @@ class StoredAttrs:
 
 @dataclass(frozen=True, slots=True)
 class StateAttrs:
-    """A tensor that is kept between runs, known by `name`; `init` is its first value, or zeros."""
+    """A tensor that is kept between runs, known by `name`; `init` is its first value, or zeros.
+
+    It lies on a `device`, the plan's own if it names none.
+    """
 
     name: str
     type: TensorType
     init: Storage | None = None
     #: Whether the next value is always made in a second buffer: a run that fails leaves the old.
     is_exchanged: bool = False
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAttrs:
+    """The device that a tensor goes to."""
+
+    device: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,13 @@ class Calls:
             return self.run(self._named(arrays), reader)
         return result  # type: ignore[no-any-return]  # what the reader returned
 
+    @property
+    def _is_near(self) -> bool:
+        """Whether all that goes in and comes out lies in the host's memory."""
+        parts = self._engine.parts
+        named = (*(io.index for io in parts.input_io), *parts.outputs)
+        return all(parts.buffers[i].memory.is_host for i in named)
+
     def forget(self) -> None:
         """Nothing is as in the last call."""
         self._fast = None
@@ -241,7 +248,7 @@ class Calls:
                 slots[name].forget()
             raise
         run()
-        if not engine.parts.device.is_host:
+        if not self._is_near:
             return reader.prepare(engine)()
         fast = self._remember(arrays, given)
         result = fast.prepare(reader, engine, key)()

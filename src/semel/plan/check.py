@@ -396,6 +396,8 @@ def _check_sizes(
 ) -> None:
     """Every buffer must hold what its kernel touches at the variables' maxima."""
     for row in (p.row for p in placed):
+        if isinstance(row, PreparedCopy):
+            _check_copied_size(row, scope, counters, buffers)
         if not isinstance(row, PreparedKernel):
             continue
         _check_fixed_work(row, scope, counters)
@@ -410,6 +412,25 @@ def _check_sizes(
                     f"({'unbounded' if most is None else f'{most} bytes'} at the "
                     f"variables' maxima), it has {held} bytes.",
                 )
+
+
+def _check_copied_size(
+    row: PreparedCopy,
+    scope: RowScope,
+    counters: Mapping[str, Variable],
+    buffers: Sequence[Buffer],
+) -> None:
+    """Both buffers must hold what is copied, which is the same in all iterations of a loop."""
+    if row.size is None:
+        return
+    where, size = f"op {row.id} (copy)", scope.dim(row.size)
+    most, held = upper_bound(size), buffers[row.buffer_indices[0]].capacity_bytes
+    if any(v.name in counters for v in variables(size)):
+        raise PlanError(where, f"size must not depend on a loop's counter, got {size}.", op=row.id)
+    if most is None or most > held or not is_nonnegative(size):
+        raise PlanError(
+            where, f"size must lie in [0, {held}], that of its buffers, got {row.size}.", op=row.id
+        )
 
 
 def _check_constants(program: Program, placed: Sequence[Placed], scope: RowScope) -> None:
@@ -442,8 +463,6 @@ def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequen
     for kind, ios in (("input", program.inputs), ("output", program.outputs)):
         for io in ios:
             where, buffer = f"{kind} '{io.name}'", buffers[io.index]
-            if buffer.device != program.device:
-                raise PlanError(where, f"must lie on {program.device}, it lies on {buffer.device}.")
             if io.type.dtype != buffer.dtype:
                 raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
             most = upper_bound(in_terms_of(bounded, io.type.num_bytes))

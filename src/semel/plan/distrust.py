@@ -91,6 +91,10 @@ def _check_growth(program: Program, row: PreparedKernel, known: Knowledge) -> No
 
 def _check_copied(program: Program, row: PreparedCopy) -> None:
     sizes = [program.values[arg].type.num_bytes for arg in row.buffer_indices]
+    if row.size is not None:
+        sizes.append(row.size)
     if len(set(sizes)) > 1:
-        message = f"what is copied must have one size at all values, got {sizes[0]} and {sizes[1]}."
+        message = (
+            f"what is copied must have one size at all values, got {sizes[0]} and {sizes[-1]}."
+        )
         raise PlanError(f"op {row.id} (copy)", message, op=row.id)

@@ -46,6 +46,7 @@ from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
 from semel.runtime.custom import PythonFunction
+from semel.runtime.device import find_device
 from semel.runtime.events import LoggedRun
 from semel.runtime.laned import LanedExecutable, link_program
 from semel.runtime.linked import Executable, FlatProgram
@@ -425,11 +426,12 @@ class Engine:
     @property
     def io_address(self) -> int:
         """Where the block with all inputs and outputs begins; what offsets count from."""
-        return self._lowest if self.store is None else self.store.io.address
+        store = self.store
+        return self._lowest if store is None else store.io[store.program.device].address
 
     def arena(self) -> tuple[Memory, ...]:
         """Memory of intermediates."""
-        return () if self.store is None else (self.store.arena,)
+        return () if self.store is None else tuple(self.store.arena.values())
 
     def use_function(
         self, kind: str, function: PythonFunction, given_up: Callable[[], None]
@@ -450,7 +452,7 @@ class Engine:
         try:
             self.state.is_moving = True
             for index, weight in changed.items():
-                self.place(index, weight.on(self.parts.device))
+                self.place(index, weight.on(find_device(self.parts.buffers[index].device)))
             explained = replace(self.program, values=program.values, params=program.params)
             self.program = program if self.program is self.parts.program else explained
             self.parts = replace(self.parts, program=program)

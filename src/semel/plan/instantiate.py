@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from semel.config import settings
 from semel.errors import VariableError
+from semel.ir.fields import MemoryLimit
 from semel.plan.check import check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, check_program
@@ -22,7 +23,7 @@ def instantiate(
     program: Program,
     *,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
     bindings: Mapping[str, int] | None = None,
     arena: bool | None = None,
 ) -> ExecutionPlan:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from semel.errors import OrderError
 from semel.ir.abi import RowKind
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, ceildiv
 from semel.ir.fields import NO_LIMIT
 from semel.plan.hazards import (
     Access,
@@ -287,8 +287,8 @@ class _Linker:
                     is_serial=not row.kernel.host_parallel_safe,
                 )
             case PreparedCopy():
-                size = own[0].capacity_bytes
-                tiles = _copy_tiles(own[0].byte_range, own[1].byte_range)
+                size = own[0].capacity_bytes if row.size is None else scope.dim(row.size)
+                tiles = _copy_tiles(size, *(buffer.byte_range for buffer in own))
                 return TableRow(
                     RowKind.COPY,
                     0,
@@ -297,7 +297,7 @@ class _Linker:
                     tiles,
                     bytes=2 * size,
                     size_bytes=size,
-                    tile_bytes=size if tiles == 1 else _COPY_TILE_BYTES,
+                    tile_bytes=own[0].capacity_bytes if tiles == 1 else _COPY_TILE_BYTES,
                 )
             case PreparedCustomFunction() if kind is not RowKind.HOST_CALL:
                 address = scope.function(row).address
@@ -331,7 +331,8 @@ class _Linker:
                 return OpAccess(touched, self._scope.bind(row).tiles, after, is_alone)
             case PreparedCopy():
                 dst, src = (buffers[b].byte_range for b in row.buffer_indices)
-                return OpAccess(touched, _copy_tiles(dst, src), after)
+                size = dst[2] - dst[1] if row.size is None else self._scope.dim(row.size)
+                return OpAccess(touched, _copy_tiles(size, dst, src), after)
             case _:
                 is_alone = row.is_fence or self._is_hosted(row)
                 return OpAccess(touched, 1, after, is_alone)
@@ -407,6 +408,8 @@ class _Views:
         return self._left
 
 
-def _copy_tiles(dst: ByteRange, src: ByteRange) -> int:
+def _copy_tiles(size: Dim, dst: ByteRange, src: ByteRange) -> Dim:
     """Overlapping ranges are copied in one piece: only then is the order of bytes right."""
-    return 1 if overlap(dst, src) else max(1, -(-(dst[2] - dst[1]) // _COPY_TILE_BYTES))
+    if overlap(dst, src) or dst[2] - dst[1] <= _COPY_TILE_BYTES:
+        return 1
+    return ceildiv(size, _COPY_TILE_BYTES)

@@ -152,11 +152,41 @@ class PlanParts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes that a plan holds on one device; scratch is counted with the plan.
+
+    `weights_bytes` are those that kernels read there, which other plans and, where memory is the
+    host's, other devices may share.
+    """
+
+    weights_bytes: int = 0
+    arena_bytes: int = 0
+    io_bytes: int = 0
+    state_bytes: int = 0
+    naive_bytes: int = 0
+
+    @property
+    def own_bytes(self) -> int:
+        """What this plan holds there for itself."""
+        return self.arena_bytes + self.io_bytes + self.state_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it."""
+        return self.weights_bytes + self.own_bytes
+
+    def __str__(self) -> str:
+        parts = ["weights", "arena", "io", *(["state"] if self.state_bytes else [])]
+        sizes = ", ".join(f"{name} {getattr(self, f'{name}_bytes'):,}" for name in parts)
+        return f"{self.peak_bytes:,} bytes ({sizes})"
+
+
+@dataclass(frozen=True, slots=True)
 class PlanMemory:
     """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing.
 
     Of the weights, `params_bytes` are params as they were given, `derived_bytes` what was made from
-    params; the others are constants.
+    params; the others are constants. `devices` has, by name, what lies on each.
     """
 
     weights_bytes: int = 0
@@ -167,6 +197,7 @@ class PlanMemory:
     state_bytes: int = 0
     scratch_bytes: int = 0
     naive_bytes: int = 0
+    devices: Mapping[str, DeviceMemory] = field(default_factory=dict, repr=False)
     measure: Callable[[Mapping[str, int]], PlanMemory] | None = field(
         default=None, repr=False, compare=False
     )

@@ -12,6 +12,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from semel.ir.fields import MemoryLimit
 from semel.runtime.device import find_device
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _READER = "semel.loading"
 _WRITER = "semel.plan.file.write"  # which needs programs itself
 
 
-def restore_plan(data: bytes, threads: int | None, memory_limit: int | None) -> ExecutionPlan:
+def restore_plan(data: bytes, threads: int | None, memory_limit: MemoryLimit) -> ExecutionPlan:
     """The plan whose file has these contents."""
     reader: Any = import_module(_READER)
     plan: ExecutionPlan = reader.plan_from_bytes(data, threads, memory_limit)

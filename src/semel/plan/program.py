@@ -42,7 +42,8 @@ class ProgramValue:
     """One tensor. `place` is one of PLACES, or GIVEN; constants and params have a `weight`.
 
     A state may have one too, as its first value; else that is zeros. An arena value is alive from
-    row `first` to row `last`, both included. `node_ids` are the graph nodes that it holds.
+    row `first` to row `last`, both included. `node_ids` are the graph nodes that it holds. It lies
+    on a `device`, the program's own if it names none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ProgramValue:
     first: int = 0
     last: int = 0
     node_ids: tuple[int, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,9 @@ class NodeNote:
     """What became of a node of the graph as it was written, for people.
 
     `became` is: the leaf it is (input, param, constant, ...) or is equal to; "kernel", computed by
-    the rows at `ops`; "view", an index in these; a loop or a branch ("cond"), which they run;
-    "part" of what they compute, in another form; "folded" when the graph was compiled; "weights",
-    computed from params before any run; or "unused".
+    the rows at `ops`; "copy", which they are; "view", an index in these; a loop or a branch
+    ("cond"), which they run; "part" of what they compute, in another form; "folded" when the graph
+    was compiled; "weights", computed from params before any run; or "unused".
     """
 
     node: str

@@ -72,7 +72,7 @@ def output_copier(engine: Engine, index: int) -> Callable[[], Array]:
     buffer = engine.parts.buffers[index]
     if is_settled(engine, index):
         return buffer.array(buffer.shape).copy
-    if engine.parts.device.is_host:
+    if buffer.memory.is_host:
         return lambda: buffer.array(buffer.readable_shape()).copy()
     return lambda: buffer.peek(buffer.readable_shape())
 
@@ -80,7 +80,7 @@ def output_copier(engine: Engine, index: int) -> Callable[[], Array]:
 def is_settled(engine: Engine, index: int) -> bool:
     """Whether an output lies in the same bytes of the host after each run."""
     return (
-        engine.parts.device.is_host
+        engine.parts.buffers[index].memory.is_host
         and not engine.bindings.moves(index)
         and not has_late_shape(engine, index)
     )

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 #: The lane of rows that say nothing else.
 COMPUTE = "compute"
+COPY = "copy"
 #: What a device does side by side: kernels, and copies beside them.
-LANES = (COMPUTE, "copy")
+LANES = (COMPUTE, COPY)
 #: A device, and a lane of it.
 LaneKey: TypeAlias = tuple[str, str]
 
@@ -64,6 +65,7 @@ class Scope(Protocol):
     def bind(self, row: PreparedKernel) -> BoundKernel: ...
     def function(self, row: PreparedCustomFunction) -> CustomFunction: ...
     def size_bytes(self, index: int) -> int: ...
+    def dim(self, value: Dim) -> Dim: ...
 
 
 class RowWriter(Protocol):

@@ -191,7 +191,10 @@ class PreparedKernel(Row):
 
 @dataclass(frozen=True, slots=True)
 class PreparedCopy(Row):
-    """Copy one buffer to another of the same size: `buffer_indices = (dst, src)`."""
+    """Copy one buffer to another of the same size: `buffer_indices = (dst, src)`.
+
+    All of it, or the first `size` bytes, an expression over the plan's variables.
+    """
 
     kind = "copy"
 
@@ -200,18 +203,30 @@ class PreparedCopy(Row):
     dependencies: tuple[int, ...] = ()
     device: str = ""
     lane: str = COMPUTE
+    size: Dim | None = None
 
     def __post_init__(self) -> None:
-        _take_common(self)
+        where = _take_common(self)
+        if self.size is not None:
+            set_fields(self, size=take_dim(where, "size", self.size))
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return () if self.size is None else (self.size,)
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         target, source = self.buffer_indices
-        size = scope.size_bytes(target)
+        size = scope.size_bytes(target) if self.size is None else scope.dim(self.size)
         return Use(target, "w", size), Use(source, "r", size)
+
+    def encode(self, to: RowWriter) -> dict[str, Any]:
+        record = Row.encode(self, to)
+        return record if self.size is None else {**record, "size": to.dim(self.size)}
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedCopy:
-        return PreparedCopy(**_read_common(record))
+        size = source.dim(record["size"]) if "size" in record else None
+        return PreparedCopy(size=size, **_read_common(record))
 
 
 @dataclass(frozen=True, slots=True)

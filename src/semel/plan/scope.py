@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable, substitute, upper_bound
+from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
 from semel.plan.row import BoundKernel
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.runtime.buffer import Buffer
@@ -51,6 +51,10 @@ class RowScope:
     def size_bytes(self, index: int) -> int:
         """How many bytes a buffer has."""
         return self._buffers[index].capacity_bytes
+
+    def dim(self, value: Dim) -> Dim:
+        """An expression of a row in the plan's variables."""
+        return substitute(value, {v: self._variables[v.name] for v in variables(value)})
 
     def bind(self, row: PreparedKernel) -> BoundKernel:
         """The kernel of `row` in the plan's variables."""

@@ -180,11 +180,18 @@ def _link(parts: PlanParts, lane: _LaneRows, is_caller: bool) -> _LinkedLane:
         after=_after(parts, lane, whole, starts, position),
         late=parts.late if is_caller else (),
         guards_at={position[at]: n for at, n in parts.guards_at.items() if at in position},
-        threads=parts.threads if name == COMPUTE else 1,
+        threads=_threads(parts, device) if name == COMPUTE else 1,
     )
     linked = link_rows(made)
     inserted = {starts[k]: kind for k, kind in lane.joints.items()}
     return _LinkedLane(lane.key, made, linked, tuple(whole), _joints(made, linked, inserted))
+
+
+def _threads(parts: PlanParts, device: str) -> int:
+    """As many as the plan has, and on another device no more than that has by itself."""
+    if device == parts.program.device:
+        return parts.threads
+    return min(parts.threads, find_device(device).default_threads())
 
 
 def blocks_at(

@@ -134,8 +134,12 @@ class PlanStates(Mapping[str, StateInfo]):
         store = self._engine.store
         if store is None:  # a plan built by hand has none
             return StateMemory(0, 0, 0)
-        memory = store.states
-        return StateMemory(memory.size_bytes, memory.own_bytes, memory.shared_bytes)
+        held = store.states.values()
+        return StateMemory(
+            sum(memory.size_bytes for memory in held),
+            sum(memory.own_bytes for memory in held),
+            sum(memory.shared_bytes for memory in held),
+        )
 
     def sequences(self, name: str) -> PlanSequences:
         """The sequences of that name: their lengths, and what they hold."""

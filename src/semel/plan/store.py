@@ -4,8 +4,8 @@
 
 Inputs and outputs of a compiled program lie in one IO block, intermediates share one arena, both
 sized for the variables' maxima. A variable without a maximum gets a capacity that grows on demand.
-States lie in a block of their own, which never moves. Weights lie where `plan.weights` has them,
-for all who read them.
+States lie in a block of their own, which never moves. Each device that values lie on has such
+blocks. Weights lie where `plan.weights` has them, for all who read them.
 
 A plan built by hand has the buffers that it was given and no store; `fork_buffers` makes those of
 its clones.
@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from semel.errors import OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Variable, evaluate, upper_bound
+from semel.ir.fields import MemoryLimit
 from semel.plan.memory import Lifetime, plan_memory
-from semel.plan.parts import PlanMemory, PlanParts
+from semel.plan.parts import DeviceMemory, PlanMemory, PlanParts
 from semel.plan.program import (
     WEIGHTS,
     Program,
@@ -50,16 +51,29 @@ def first_capacities(program: Program, values: Mapping[str, int]) -> dict[str, i
 
 
 class Layout:
-    """Sizes and offsets of all values at given capacities; plain numbers, no memory."""
+    """Sizes and offsets of all values at given capacities; plain numbers, no memory.
+
+    `blocks` has, by device, what lies there.
+    """
 
     def __init__(self, program: Program, sizes: list[int], is_shared: bool) -> None:
         values = program.values
-        self._device = program.device
+        self.device = program.device
         self.sizes = sizes
         self.offsets = [0] * len(values)
-        self.io_bytes = self._in_a_row(values, "io")
-        self.state_bytes = self._in_a_row(values, "state")
-        arena = [i for i, value in enumerate(values) if value.place == "arena"]
+        on: dict[str, list[int]] = {program.device: []}
+        for i, value in enumerate(values):
+            on.setdefault(value.device or program.device, []).append(i)
+        self.blocks = {
+            device: self._on_device(values, own, is_shared) for device, own in on.items()
+        }
+        self.weights_bytes = _weights_bytes(program)
+
+    def _on_device(
+        self, values: Sequence[ProgramValue], own: Sequence[int], is_shared: bool
+    ) -> DeviceMemory:
+        """Give the values of one device their offsets there."""
+        arena = [i for i in own if values[i].place == "arena"]
         placed = plan_memory(
             [
                 Lifetime(self.sizes[i], values[i].first, values[i].last)
@@ -70,18 +84,27 @@ class Layout:
         )
         for i, offset in zip(arena, placed.offsets, strict=True):
             self.offsets[i] = offset
-        self.arena_bytes = placed.arena_bytes
-        self.naive_bytes = sum(align(self.sizes[i]) for i in arena)
-        self.weights_bytes = _weights_bytes(program)
+        weights = {values[i].weight for i in own if values[i].place in WEIGHTS}
+        return DeviceMemory(
+            weights_bytes=sum(weight.held_bytes for weight in weights if weight is not None),
+            arena_bytes=placed.arena_bytes,
+            io_bytes=self._in_a_row([i for i in own if values[i].place == "io"]),
+            state_bytes=self._in_a_row([i for i in own if values[i].place == "state"]),
+            naive_bytes=sum(align(self.sizes[i]) for i in arena),
+        )
 
-    def _in_a_row(self, values: Sequence[ProgramValue], place: str) -> int:
-        """Values of a place one after the other, each with a line of slack; what they take."""
+    def _in_a_row(self, own: Sequence[int]) -> int:
+        """Values one after the other, each with a line of slack; what they take."""
         end = 0
-        for i, value in enumerate(values):
-            if value.place == place:
-                self.offsets[i] = end
-                end += align(max(self.sizes[i], 1)) + 64
+        for i in own:
+            self.offsets[i] = end
+            end += align(max(self.sizes[i], 1)) + 64
         return end
+
+    @property
+    def own_bytes(self) -> int:
+        """What a plan holds for itself on all devices, scratch aside."""
+        return sum(block.own_bytes for block in self.blocks.values())
 
     @staticmethod
     def within(program: Program, capacities: Mapping[str, int], is_shared: bool) -> Layout:
@@ -102,12 +125,21 @@ class Layout:
         sizes = [evaluate(v.type.num_bytes, known) for v in program.values]
         return Layout(program, sizes, is_shared)
 
-    def check_limit(self, memory_limit: int | None, scratch: int = 0) -> None:
-        """Refuse what does not fit before anything is allocated."""
-        own = self.io_bytes + self.arena_bytes + self.state_bytes + scratch
+    def check_limit(self, memory_limit: MemoryLimit, scratch: int = 0) -> None:
+        """Refuse what does not fit before anything is allocated.
+
+        One number is the limit of all together, several are those of devices by name.
+        """
+        own = self.own_bytes + scratch
         wanted = own + self.weights_bytes
-        if memory_limit is not None and wanted > memory_limit:
-            raise OutOfMemoryError(self._device, wanted, memory_limit)
+        if isinstance(memory_limit, Mapping):
+            for device, block in self.blocks.items():
+                most = memory_limit.get(device)
+                more = scratch if device == self.device else 0
+                if most is not None and block.peak_bytes + more > most:
+                    raise OutOfMemoryError(device, block.peak_bytes + more, most)
+        elif memory_limit is not None and wanted > memory_limit:
+            raise OutOfMemoryError(self.device, wanted, memory_limit)
         check_free(own)  # the weights are there already
 
     def as_memory(self, program: Program) -> PlanMemory:
@@ -118,10 +150,11 @@ class Layout:
             weights_bytes=_weights_bytes(program),
             params_bytes=sum(raw.held_bytes for raw in held & {p.raw for p in program.params}),
             derived_bytes=sum(weight.held_bytes for weight in made if weight is not None),
-            arena_bytes=self.arena_bytes,
-            io_bytes=self.io_bytes,
-            state_bytes=self.state_bytes,
-            naive_bytes=self.naive_bytes,
+            arena_bytes=sum(block.arena_bytes for block in self.blocks.values()),
+            io_bytes=sum(block.io_bytes for block in self.blocks.values()),
+            state_bytes=sum(block.state_bytes for block in self.blocks.values()),
+            naive_bytes=sum(block.naive_bytes for block in self.blocks.values()),
+            devices=self.blocks,
         )
 
 
@@ -147,11 +180,11 @@ def _size_bytes(value: ProgramValue, bounded: Mapping[str, Variable]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """`memory_limit` bounds weights, arena, IO and scratch together; `is_shared`: intermediates
-    that are never alive together may lie in the same bytes.
+    """`memory_limit` bounds weights, arena, IO and scratch together, or those of devices by name;
+    `is_shared`: intermediates that are never alive together may lie in the same bytes.
     """
 
-    memory_limit: int | None
+    memory_limit: MemoryLimit
     is_shared: bool
 
 
@@ -163,20 +196,23 @@ class ProgramStore:
         program: Program,
         capacities: Mapping[str, int],
         options: StoreOptions,
-        states: Memory | None = None,
+        states: Mapping[str, Memory] | None = None,
     ) -> None:
         self.program, self.options = program, options
-        self._device = find_device(program.device)
         self.capacities = dict(capacities)
         layout = self._layout(capacities)
         layout.check_limit(options.memory_limit)
-        #: Never moves. Pages cost nothing before a run writes there: room is a reservation.
-        self.states = states or self._device.allocate(
-            layout.state_bytes, mapped=layout.state_bytes > 0
-        )
+        self._devices = {name: find_device(name) for name in layout.blocks}
+        #: By device. They never move, and pages cost nothing before a run writes there: room is a
+        #: reservation.
+        self.states = states or {
+            name: device.allocate(size, mapped=size > 0)
+            for name, device in self._devices.items()
+            for size in [layout.blocks[name].state_bytes]
+        }
         self._allocate(layout)
         self.buffers = tuple(
-            Buffer.window(*self._where(i), value.type, program.device)
+            Buffer.window(*self._where(i), value.type, value.device or program.device)
             for i, value in enumerate(program.values)
         )
         if states is None:
@@ -185,14 +221,16 @@ class ProgramStore:
     def _put_first_values(self, layout: Layout) -> None:
         for i, value in enumerate(self.program.values):
             if value.place == "state" and value.weight is not None:
-                self.states.copy_in(layout.offsets[i], value.weight.array)
+                states = self.states[value.device or self.program.device]
+                states.copy_in(layout.offsets[i], value.weight.array)
 
     def fork(self) -> ProgramStore:
         """As much memory for another plan; what states hold is there too, and shared if it can be.
 
         Nobody writes to states meanwhile.
         """
-        return ProgramStore(self.program, self.capacities, self.options, self.states.fork())
+        states = {name: memory.fork() for name, memory in self.states.items()}
+        return ProgramStore(self.program, self.capacities, self.options, states)
 
     def _layout(self, capacities: Mapping[str, int]) -> Layout:
         _check_capacities(self.program, capacities)
@@ -200,21 +238,27 @@ class ProgramStore:
 
     def _allocate(self, layout: Layout) -> None:
         self._current = layout
-        self.io = self._device.allocate(layout.io_bytes)
-        self.arena = self._device.allocate(layout.arena_bytes, mapped=layout.arena_bytes > 0)
+        #: By device, as the states are.
+        self.io: dict[str, Memory] = {}
+        self.arena: dict[str, Memory] = {}
+        for name, block in layout.blocks.items():
+            device, size = self._devices[name], block.arena_bytes
+            self.io[name] = device.allocate(block.io_bytes)
+            self.arena[name] = device.allocate(size, mapped=size > 0)
 
     def _where(self, i: int) -> tuple[Memory, int, int]:
         layout = self._current
         value = self.program.values[i]
+        device = value.device or self.program.device
         if value.place in WEIGHTS and value.weight is not None:
-            return value.weight.on(self._device), 0, layout.sizes[i]
-        blocks = {"arena": self.arena, "state": self.states}
-        return blocks.get(value.place, self.io), layout.offsets[i], layout.sizes[i]
+            return value.weight.on(self._devices[device]), 0, layout.sizes[i]
+        blocks = {"arena": self.arena, "state": self.states}.get(value.place, self.io)
+        return blocks[device], layout.offsets[i], layout.sizes[i]
 
     @property
     def own_bytes(self) -> int:
         """What is held now, weights and scratch aside."""
-        return self._current.io_bytes + self._current.arena_bytes + self._current.state_bytes
+        return self._current.own_bytes
 
     @property
     def memory(self) -> PlanMemory:
@@ -247,7 +291,7 @@ class ProgramStore:
         for i, buffer in enumerate(self.buffers):
             buffer.move(*self._where(i))
             if i in kept:
-                self.io.copy_in(buffer.offset, old[i])
+                buffer.memory.copy_in(buffer.offset, old[i])
 
 
 def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:

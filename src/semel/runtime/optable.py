@@ -65,7 +65,7 @@ class TableRow:
     tiles: Dim
     flops: Dim = 0
     bytes: Dim = 0
-    size_bytes: int = 0
+    size_bytes: Dim = 0
     tile_bytes: int = 0
     is_serial: bool = False  # never shared, however much there is to do
 
@@ -247,9 +247,11 @@ class OpTable:
                 register = self._program.register(value)
                 self._place(register, values, values_address, next_value, number)
                 next_value += 1
-            if row.kind is RowKind.COPY:
-                words[Row.VALUES], words[Row.TILE_BYTES] = row.size_bytes, row.tile_bytes
             at = i * abi.ROW_WORDS
+            if row.kind is RowKind.COPY:
+                words[Row.TILE_BYTES] = row.tile_bytes
+                size = self._program.register(row.size_bytes)
+                self._place(size, table, rows_address, at + Row.VALUES, number)
             tiles, work = self._program.register(row.tiles), self._work(row)
             self._place(tiles, table, rows_address, at + Row.TILES, number)
             self._place(work, table, rows_address, at + Row.WORK_NS, number)

@@ -40,7 +40,8 @@ class Group:
     here; `reads` are the materialised nodes and leaves it loads. `loops` are the
     root's loop indices by axis (0 where the axis has size 1); `outer` are those
     that fused reductions keep: the others run inside, once per phase. `rows` says at
-    which index, in terms of the loops, each reduction is wanted.
+    which index, in terms of the loops, each reduction is wanted. `device` is where all of it is
+    computed, "" if that is the plan's own.
     """
 
     root: Node
@@ -61,6 +62,7 @@ class Group:
     rows: dict[Node, Indices] = field(default_factory=dict)
     work: int = 0
     body: LoopBody | BranchBody | None = None  # what a loop repeats, a branch chooses from
+    device: str = ""
 
     @property
     def shape(self) -> Shape:

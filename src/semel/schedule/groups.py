@@ -18,9 +18,9 @@ fused reduction or contraction is computed once; groups are in topological order
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from semel.ir.expr import (
     Dim,
@@ -80,6 +80,9 @@ NEAR = 4
 #: The value of a variable where costs are compared.
 _USUAL = 64
 
+#: Finds the device of each node of a graph.
+FindDevices: TypeAlias = Callable[[Graph], Mapping[Node, str]]
+
 _ANY_WIDTH = one_width(32)
 
 
@@ -90,11 +93,13 @@ def build_schedule(
     panel: PanelWidth = _ANY_WIDTH,
     stored: Why = why.IS_OUTPUT,
     kept: Collection[str] = (),
+    devices: FindDevices | None = None,
 ) -> Schedule:
     """Decide what is computed together; without fusion every node is a kernel of its own.
 
     `panel` says how many columns of a contraction lowering takes at once, `stored` why the
     graph's outputs are wanted in memory; those named in `kept` are because they are kept.
+    `devices` finds the device of each node, if they are not all on the plan's own.
     """
     forced: dict[Node, Why] = {}
     while True:
@@ -102,7 +107,8 @@ def build_schedule(
         names = graph.names[len(graph.late) :]
         whys += [why.IS_KEPT if name in kept else stored for name in names]
         try:
-            return _Scheduler(graph, fusion, panel, whys, forced).run()
+            places = {} if devices is None else devices(graph)
+            return _Scheduler(graph, fusion, panel, whys, forced, places).run()
         except Conflict as conflict:
             graph, forced = resolve_conflict(graph, conflict, forced)
 
@@ -130,7 +136,9 @@ class _Scheduler:
         panel: PanelWidth,
         whys: Sequence[Why],
         forced: Mapping[Node, Why],
+        devices: Mapping[Node, str],
     ) -> None:
+        self.devices = devices
         self.graph, self.fusion, self.panel, self.whys = graph, fusion, panel, whys
         self.forced = forced
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
@@ -256,6 +264,8 @@ class _Scheduler:
 
     def _why_not(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         """None if `node` may be computed inside `group`, else the reason it may not."""
+        if node.op.moves:
+            return why.GOES_ELSEWHERE
         if node.op.kind in ("opaque", "update"):
             return why.own_kernel(node.op.name)
         if group.kind == "opaque":
@@ -593,7 +603,8 @@ class _Scheduler:
         kind = "opaque" if root.op.kind == "update" and has_places(root) else kind
         cause = self.wanted[root].why
         assert cause is not None, f"{root!r} starts a kernel for no reason"
-        group = Group(root, kind, tuple(loops), Reason(root, cause))
+        where = self.devices.get(root, "")
+        group = Group(root, kind, tuple(loops), Reason(root, cause), device=where)
         self.groups.append(group)
         self.reasons.append(group.reason)
         self.depends[group] = set()

@@ -4,8 +4,9 @@
 
 Two groups may join if they loop over the same elements in the same way, read a
 common tensor of that size, and neither needs the other's result: sum and max of one
-tensor, sine and cosine of one tensor. The tensor is then read once. Groups that compute one number
-each, with no loop inside, join whatever they read: the call of a kernel costs more than the number.
+tensor, sine and cosine of one tensor. The tensor is then read once. Both are on one device. Groups
+that compute one number each, with no loop inside, join whatever they read: the call of a kernel
+costs more than the number.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def merge_siblings(
 
 
 def _shape_key(group: Group) -> Any:
-    """Groups with equal keys have the same loops and the same phases."""
+    """Groups with equal keys have the same loops and the same phases, on one device."""
     outer = None
     if group.outer is not None:
         outer = tuple(isinstance(i, Index) and i in group.outer for i in group.loops)
@@ -54,7 +55,7 @@ def _shape_key(group: Group) -> Any:
         (n.inputs[0].type.shape, n.attrs.axes if n.attrs.chunk is None else n.attrs)
         for n in group.reduces
     )
-    return group.shape, outer, extents
+    return group.device, group.shape, outer, extents
 
 
 def _why_together(a: Group, b: Group) -> Why | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from semel.errors import PlanFileError, UserError
 from semel.graph.routers import Router
+from semel.ir.fields import MemoryLimit
 from semel.loading import LoadOptions, open_plan
 from semel.plan.file.read import PlanFile
 from semel.plan.program import Program
@@ -30,7 +31,7 @@ def load(
     trust: bool = True,
     verify: bool = True,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
     experts: ExpertResidency | None = None,
 ) -> CompiledGraph:
     """The compiled graph that `save(path)` wrote; states have their first values.

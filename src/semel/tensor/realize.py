@@ -20,6 +20,7 @@ import numpy as np
 from semel.config import Settings, settings
 from semel.errors import GraphError
 from semel.ir.expr import Dim, LateVariable, variables
+from semel.ir.fields import MemoryLimit
 from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
 from semel.ir.outline import Outline, take_outline
@@ -38,7 +39,7 @@ def prepare(
     outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     *,
     threads: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: MemoryLimit = None,
     fusion: bool | None = None,
     tune: bool | Mapping[str, int] | None = None,
     bindings: Values | None = None,

@@ -39,6 +39,7 @@ from semel.tensor import (
     movement,
     nn,
     order,
+    place,
     pool,
     quantise,
     random,
@@ -88,20 +89,33 @@ class Tensor:
         self._node, self._value = made._node, made._value
 
     @staticmethod
-    def input(name: str, shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
-        """A tensor that the caller passes at every run, by name."""
+    def input(
+        name: str, shape: Dims, dtype: DTypeLike = "float32", *, device: Any = None
+    ) -> Tensor:
+        """A tensor that the caller passes at every run, by name.
+
+        It lies on the `device`, and what is computed from it is computed there; without one, on
+        the plan's own.
+        """
         _check_name(name, "input")
         kind = TensorType(as_shape(shape, "input"), as_dtype(dtype, "input"))
         _check_known(name, kind)
-        return apply("input", attrs=InputAttrs(name, kind))
+        where = "" if device is None else place.take_device("input", device)
+        return apply("input", attrs=InputAttrs(name, kind, device=where))
 
     @staticmethod
-    def param(name: str, data: Any, dtype: DTypeLike | None = None) -> Tensor:
-        """Data that may be replaced later, by name: it is copied now, and never folded."""
+    def param(
+        name: str, data: Any, dtype: DTypeLike | None = None, *, device: Any = None
+    ) -> Tensor:
+        """Data that may be replaced later, by name: it is copied now, and never folded.
+
+        It lies on each device where somebody reads it, or on the `device` alone.
+        """
         _check_name(name, "param")
         array = as_array(data, None if dtype is None else as_dtype(dtype, "param"))
         kind = TensorType(array.shape, as_dtype(array.dtype, "param"))
-        return apply("param", attrs=ParamAttrs(name, Storage(array), kind))
+        made = apply("param", attrs=ParamAttrs(name, Storage(array), kind))
+        return made if device is None else place.to(made, device)
 
     # ------------------------------------------------------------ what it is
 
@@ -325,7 +339,7 @@ class Tensor:
 
     cast = handle.cast
     astype = handle.cast
-    to = handle.cast
+    to = place.to
     bitcast = handle.bitcast
 
     # ------------------------------------------------------------ shape and place (movement.py)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -26,6 +26,7 @@ import numpy as np
 from semel.errors import GraphError, OutOfMemoryError, PlanFileError
 from semel.ir.encode import DimReader, as_index, as_int, as_list, as_text, decode_type
 from semel.ir.expr import Dim, Variable
+from semel.ir.fields import MemoryLimit
 from semel.ir.plain import decode_plain
 from semel.ir.target import Target
 from semel.ir.types import TensorType
@@ -286,7 +287,9 @@ def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:
     place = as_text(record["place"])
     if weight is None and place == "param":
         weight = Weight.absent(kind)  # if it may be is checked with its recipe
-    return ProgramValue(as_text(record["name"]), kind, place, weight, first, last, ids)
+    device = as_text(record.get("device", ""))
+    device = check_device("decode", device) if device else ""
+    return ProgramValue(as_text(record["name"]), kind, place, weight, first, last, ids, device)
 
 
 def _read_param(record: Any, dim: DimReader, weights: _Weights) -> Param:
@@ -417,7 +420,7 @@ class SavedMemory:
     marks: tuple[int, ...]
 
 
-def read_memory(file: PlanFile, program: Program, memory_limit: int | None) -> SavedMemory:
+def read_memory(file: PlanFile, program: Program, memory_limit: MemoryLimit) -> SavedMemory:
     """The memory that an image was saved with."""
     record = file.header["memory"]
     buffers = _read_buffers(record, file, program.device, memory_limit)
@@ -443,14 +446,16 @@ def read_memory(file: PlanFile, program: Program, memory_limit: int | None) -> S
     return SavedMemory(buffers, values, shapes, marks)
 
 
-def check_limit(device: str, wanted: int, memory_limit: int | None) -> None:
+def check_limit(device: str, wanted: int, memory_limit: MemoryLimit) -> None:
     """Refuse a plan that takes more than it may."""
+    if isinstance(memory_limit, Mapping):
+        memory_limit = memory_limit.get(device)
     if memory_limit is not None and wanted > memory_limit:
         raise OutOfMemoryError(device, wanted, memory_limit)
 
 
 def _read_buffers(
-    record: Any, file: PlanFile, device: str, memory_limit: int | None
+    record: Any, file: PlanFile, device: str, memory_limit: MemoryLimit
 ) -> list[Buffer]:
     entries = [as_list(entry, 4) for entry in as_list(record["storages"])]
     check_limit(device, sum(_size(size) for size, *_ in entries), memory_limit)

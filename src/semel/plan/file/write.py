@@ -323,6 +323,7 @@ def _encode_program(
                 "type": encode_type(value.type, dim),
                 "life": [value.first, value.last],
                 "offset": None if value.weight is None else offsets.get(value.weight),
+                **({"device": value.device} if value.device else {}),
                 **({"ids": list(value.node_ids)} if with_ids and value.node_ids else {}),
             }
             for value in program.values

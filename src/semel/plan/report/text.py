@@ -172,6 +172,7 @@ def _nodes(it: Explanation) -> Iterator[str]:
 #: What a node became, in words, with the ops behind it.
 _BECAME = {
     "kernel": "computed by",
+    "copy": "copied by",
     "view": "an index in",
     "part": "part of",
     "loop": "the loop",

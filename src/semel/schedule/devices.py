@@ -1,0 +1,254 @@
+"""On which device each node is computed.
+
+    Graph as written  --without_idle_moves-->  Graph, and the device of each of its outputs
+    Graph behind passes  --settle-->  Graph in which every computed node is on one device
+    ... --find_devices-->  the device of each node
+
+An input or a state lies where it says, a move goes where it says, and everything else is computed
+where its operands lie: two of them on different devices are an error. What depends on constants,
+params and numbers alone is *at home anywhere*: it is computed on each device that wants it, and a
+move of it says nothing but that. The plan's own device is that of all who say nothing.
+
+Invariant: behind `settle` an edge between two devices is a move, so that whatever shares a kernel
+by edges is on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from semel.errors import GraphError, UnsupportedError
+from semel.ir.expr import LateVariable, variables
+from semel.ir.graph import Graph, Node, Scope, attr_bodies, make_node, stands_for
+from semel.ir.lineage import note
+from semel.ops.attrs import MoveAttrs
+
+#: Whether bytes go from one device to another without a stop.
+Reach: TypeAlias = Callable[[str, str], bool]
+#: The device of each node; None: anywhere.
+Homes: TypeAlias = "dict[Node, str | None]"
+
+
+def is_spread(graph: Graph) -> bool:
+    """Whether anything in a graph, or in a body in it, says where it is."""
+    leaves = (*graph.inputs, *graph.states)
+    if "move" in graph.ops or any(node.attrs.device for node in leaves):
+        return True
+    return graph.has_bodies and any(is_spread(body) for n in graph.nodes for body in _bodies(n))
+
+
+def _bodies(node: Node) -> list[Graph]:
+    return list(attr_bodies(node.attrs)) if node.op.has_bodies else []
+
+
+def find_homes(graph: Graph, device: str) -> Homes:
+    """Where each node is, as far as it or its operands say; `device` is the plan's own."""
+    found: Homes = {}
+    for node in graph.nodes:
+        if node.op.moves:
+            found[node] = node.attrs.device
+        elif node.op.name in ("input", "state"):
+            found[node] = node.attrs.device or device
+        else:
+            found[node] = _home_of_operands(node, found)
+    return found
+
+
+def _home_of_operands(node: Node, found: Homes) -> str | None:
+    homes: dict[str, Node] = {}
+    for operand in node.inputs:
+        home = found[operand]
+        if home is not None:
+            homes.setdefault(home, operand)
+    if len(homes) > 1:
+        (one, first), (other, second) = list(homes.items())[:2]
+        where = f" ({node.origins[-1]})" if node.origins else ""
+        raise GraphError(
+            node.made_by or node.op.name,
+            f"operands must lie on one device, got {first.type} on {one} and {second.type} on "
+            f"{other}{where}.",
+            hint=f'Move one of them: .to("{one}") or .to("{other}").',
+            devices=(one, other),
+        )
+    return next(iter(homes), None)
+
+
+# ---------------------------------------------------------------- as it was written
+
+
+def check_devices(graph: Graph, device: str) -> None:
+    """What is written must be possible: one device for each node, and for what is inside it."""
+    homes = find_homes(graph, device)
+    for node in graph.nodes:
+        if any(is_spread(body) for body in _bodies(node)):
+            raise UnsupportedError(
+                node.op.name,
+                "all that is inside a loop or a branch is computed on its device, got a move "
+                "inside.",
+                hint="Move what goes in, and what comes out.",
+            )
+        home = homes[node]
+        if home in (None, device):
+            continue
+        late = _late(node)
+        if late:
+            raise UnsupportedError(
+                node.made_by or node.op.name,
+                f"{node.type} has a size that a run finds out, which only the plan's own device "
+                f"knows, {device}; got {home}.",
+                hint="Move what has a fixed size, or prepare for that device.",
+                device=home,
+            )
+
+
+def _late(node: Node) -> list[LateVariable]:
+    dims = [*node.type.shape, *(d for n in node.inputs for d in n.type.shape)]
+    found = [v for dim in dims for v in variables(dim) if isinstance(v, LateVariable)]
+    return [*found, *node.rule.late]
+
+
+def output_devices(graph: Graph, device: str) -> tuple[str, ...]:
+    """Where each output is wanted."""
+    homes = find_homes(graph, device)
+    return tuple(homes[node] or device for node in graph.outputs)
+
+
+def without_idle_moves(graph: Graph, device: str) -> Graph:
+    """The graph without moves that go nowhere: of what is there, or is at home anywhere.
+
+    Passes then see weights as weights, wherever they are read.
+    """
+    homes = find_homes(graph, device)
+    anywhere: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.name not in ("input", "state") and anywhere.issuperset(node.inputs):
+            anywhere.add(node)
+
+    def change(node: Node, inputs: tuple[Node, ...]) -> Node:
+        is_idle = node.op.moves and (node in anywhere or homes[node.inputs[0]] == homes[node])
+        return inputs[0] if is_idle else _with_inputs(node, inputs)
+
+    return _changed(graph, change)
+
+
+def through_host(graph: Graph, device: str, host: str, reach: Reach) -> Graph:
+    """The graph with moves by way of the host where one device does not reach the other."""
+    homes = find_homes(graph, device)
+
+    def change(node: Node, inputs: tuple[Node, ...]) -> Node:
+        before = homes[node.inputs[0]] if node.op.moves else None
+        if before is not None and not reach(before, node.attrs.device):
+            inputs = (make_node("move", inputs, MoveAttrs(host)),)
+        return _with_inputs(node, inputs)
+
+    return _changed(graph, change)
+
+
+def _with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
+    return node if inputs == node.inputs else make_node(node.op.name, inputs, node.attrs)
+
+
+def _changed(graph: Graph, change: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+    """The graph with each node as `change` makes it of its new operands."""
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        new[node] = change(node, tuple([new[n] for n in node.inputs]))
+        if new[node] is not node:
+            stands_for(new[node], node)
+    return _renewed(graph, [new[n] for n in graph.outputs], new)
+
+
+def _renewed(graph: Graph, outputs: Sequence[Node], new: Mapping[Node, Node]) -> Graph:
+    changed = {node: made for node, made in new.items() if made is not node}
+    if not changed and tuple(outputs) == graph.outputs:
+        return graph
+    note(changed)
+    declared = tuple(changed.get(n, n) for n in graph.declared)
+    return replace(graph, outputs=tuple(outputs), declared=declared)
+
+
+# ---------------------------------------------------------------- behind the passes
+
+
+def settle(graph: Graph, device: str, wanted: Sequence[str]) -> Graph:
+    """The graph with everything that is computed on one device.
+
+    What is at home anywhere and wanted on several devices becomes one node for each, equal ones and
+    yet not the same; the results of a loop or a branch are computed once, and moved. `wanted` are
+    the devices of the outputs.
+    """
+    return _Settler(graph, device, wanted).run()
+
+
+class _Settler:
+    def __init__(self, graph: Graph, device: str, wanted: Sequence[str]) -> None:
+        self._graph, self._wanted = graph, tuple(wanted)
+        self._homes = find_homes(graph, device)
+        self._asked = self._find_asked()
+        self._new: dict[tuple[Node, str], Node] = {}
+        self._scopes: dict[str, Scope] = {}
+
+    def _find_asked(self) -> dict[Node, dict[str, None]]:
+        """The devices that want each node which is at home anywhere, users before operands."""
+        asked: dict[Node, dict[str, None]] = {node: {} for node in self._graph.nodes}
+        for node, where in zip(self._graph.outputs, self._wanted, strict=True):
+            asked[node][where] = None
+        for node in reversed(self._graph.nodes):
+            home = self._homes[node]
+            if home is not None:
+                asked[node] = {home: None}
+            for operand in node.inputs:
+                asked[operand].update(asked[node])
+        return asked
+
+    def run(self) -> Graph:
+        first: dict[Node, Node] = {}
+        for node in self._graph.nodes:
+            for number, where in enumerate(self._asked[node]):
+                made = self._make(node, where, number)
+                self._new[node, where] = made
+                first.setdefault(node, made)
+                if made is not node:
+                    stands_for(made, node)
+            first.setdefault(node, node)  # declared, and read by nobody
+        outputs = [
+            self._at(node, where)
+            for node, where in zip(self._graph.outputs, self._wanted, strict=True)
+        ]
+        return _renewed(self._graph, outputs, first)
+
+    def _at(self, node: Node, where: str) -> Node:
+        """The node as those on a device have it."""
+        home = self._homes[node]
+        return self._new[node, where if home is None else home]
+
+    def _make(self, node: Node, where: str, number: int) -> Node:
+        if node.op.kind == "leaf":
+            return node
+        if node.op.moves and self._homes[node.inputs[0]] is None:
+            return self._at(node.inputs[0], where)
+        if node.op.has_bodies and number:
+            first = self._new[node, next(iter(self._asked[node]))]
+            return make_node("move", (first,), MoveAttrs(where))
+        inputs = tuple([self._at(operand, where) for operand in node.inputs])
+        if not number:
+            return _with_inputs(node, inputs)
+        with self._scopes.setdefault(where, Scope()):
+            return make_node(node.op.name, inputs, node.attrs)
+
+
+def find_devices(graph: Graph, device: str, wanted: Sequence[str]) -> dict[Node, str]:
+    """The device of each node of a graph that is settled, "" for the plan's own.
+
+    Of a leaf that several read, that of one of them.
+    """
+    homes = find_homes(graph, device)
+    for node, where in zip(graph.outputs, wanted, strict=True):
+        homes[node] = homes[node] or where
+    for node in reversed(graph.nodes):
+        home = homes[node]
+        for operand in node.inputs if home is not None and not node.op.moves else ():
+            homes[operand] = homes[operand] or home
+    return {node: home for node, home in homes.items() if home not in (None, device)}

@@ -1,0 +1,49 @@
+"""Which device a tensor lies on.
+
+    x --to--> x, computed from there on where the device says
+
+A device is part of what is written, not of a value: the numbers are the same everywhere. What is
+computed from tensors of one device is computed there; constants and params are wherever
+somebody reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.types import DTYPES, DType
+from semel.locks import importing
+from semel.ops.attrs import MoveAttrs
+from semel.tensor.handle import TensorLike, apply, lift
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
+
+_DTYPES = frozenset(each.name for each in DTYPES)
+
+
+def to(x: TensorLike, device: Any) -> Tensor:
+    """The same tensor on another device: what is computed from it is computed there.
+
+    A copy in plans, beside whatever else they do; `astype` is the cast.
+    """
+    x = lift(x)
+    made = apply("move", x, attrs=MoveAttrs(take_device("to", device)))
+    made._value = x._value
+    return made
+
+
+def take_device(where: str, device: Any) -> str:
+    """The name that a device goes by; nothing is opened."""
+    is_dtype = isinstance(device, (DType, np.dtype, type))
+    if is_dtype or (isinstance(device, str) and device in _DTYPES):
+        raise GraphError(
+            where, f"takes a device, got the dtype {device!r}.", hint="astype() is the cast."
+        )
+    with importing:
+        from semel.runtime.device import check_device
+
+    return check_device(where, device)
