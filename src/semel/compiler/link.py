@@ -50,7 +50,7 @@ from semel.plan.program import (
     ProgramValue,
     StateRows,
 )
-from semel.plan.row import COPY, KernelNotes, RuntimeVar
+from semel.plan.row import COMPUTE, COPY, KernelNotes, RuntimeVar
 from semel.plan.rows import (
     PreparedBranch,
     PreparedCopy,
@@ -447,16 +447,17 @@ class _Rows:
     def _copy(self, lowered: Lowered) -> PreparedCopy:
         """What goes to another device, on the copy lane of the one that it goes to.
 
-        From memory that only its own device reaches, on that one's.
+        From memory that only its own device reaches, on that one's; what stays there, beside the
+        kernels.
         """
         to, source = lowered.args
-        before = self._lies[source]
+        before, after = self._lies[source], lowered.device or self._device
         is_near = find_device(before).is_host
         return PreparedCopy(
             self._take_position(),
             (self._number[to], self._number[source]),
-            device=lowered.device or self._device if is_near else before,
-            lane=COPY,
+            device=after if is_near else before,
+            lane=COMPUTE if before == after else COPY,
             size=to.type.num_bytes,
         )
 

@@ -34,7 +34,7 @@ from semel.compiler.recompiles import check_may_compile
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import check_runs_here, choose_target, find_backend, lacking
-from semel.errors import GraphError, UserError
+from semel.errors import GraphError, UnsupportedError, UserError
 from semel.ir.fields import MemoryLimit, take_memory_limits, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
@@ -54,12 +54,13 @@ from semel.runtime.device import check_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.devices import (
     check_devices,
+    devices_named,
     find_devices,
     is_spread,
     output_devices,
     settle,
     through_host,
-    without_idle_moves,
+    without_moved_weights,
 )
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
@@ -287,13 +288,14 @@ class _Spread:
 
     def __init__(self, graph: Graph, device: str) -> None:
         check_devices(graph, device)
+        for each in devices_named(graph, device):
+            _check_target(device, each)
         self._device, self._wanted = device, output_devices(graph, device)
 
     def simple(self, graph: Graph) -> Graph:
-        """As passes take it: moves where something moves, and no others."""
-        return through_host(
-            without_idle_moves(graph, self._device), self._device, HOST_DEVICE, _reaches
-        )
+        """As passes take it: weights are weights, and every way is one that there is."""
+        simple = without_moved_weights(graph)
+        return through_host(simple, self._device, HOST_DEVICE, _reaches)
 
     def settled(self, graph: Graph) -> Graph:
         """As the scheduler takes it: all that is computed is on one device."""
@@ -304,9 +306,21 @@ class _Spread:
         return find_devices(graph, self._device, self._wanted)
 
 
+def _check_target(device: str, other: str) -> None:
+    """Kernels of a plan are all for one target."""
+    one, two = find_backend(device).target(), find_backend(other).target()
+    if one != two:
+        raise UnsupportedError(
+            "prepare",
+            f"all devices of a plan must have one target, got {one.name} of {device} and "
+            f"{two.name} of {other}.",
+            device=other,
+        )
+
+
 def _reaches(one: str, other: str) -> bool:
     """Whether a copy goes from device to device without a stop in the host's memory."""
-    return find_device(one).is_host or find_device(other).is_host
+    return one == other or find_device(one).is_host or find_device(other).is_host
 
 
 def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:

@@ -1,6 +1,6 @@
 """On which device each node is computed.
 
-    Graph as written  --without_idle_moves-->  Graph, and the device of each of its outputs
+    Graph as written  --without_moved_weights-->  Graph as passes take it
     Graph behind passes  --settle-->  Graph in which every computed node is on one device
     ... --find_devices-->  the device of each node
 
@@ -9,8 +9,9 @@ where its operands lie: two of them on different devices are an error. What depe
 params and numbers alone is *at home anywhere*: it is computed on each device that wants it, and a
 move of it says nothing but that. The plan's own device is that of all who say nothing.
 
-Invariant: behind `settle` an edge between two devices is a move, so that whatever shares a kernel
-by edges is on one device.
+Invariants: nobody looks across a move, wherever it goes, so that a graph has the same bits on any
+devices: one that goes nowhere is a copy, too. Behind `settle` an edge between two devices is a
+move, so that whatever shares a kernel by edges is on one device.
 """
 
 from __future__ import annotations
@@ -109,26 +110,30 @@ def _late(node: Node) -> list[LateVariable]:
     return [*found, *node.rule.late]
 
 
+def devices_named(graph: Graph, device: str) -> tuple[str, ...]:
+    """The devices that nodes are on, the plan's own first."""
+    homes = find_homes(graph, device).values()
+    return tuple(dict.fromkeys([device, *(home for home in homes if home is not None)]))
+
+
 def output_devices(graph: Graph, device: str) -> tuple[str, ...]:
     """Where each output is wanted."""
     homes = find_homes(graph, device)
     return tuple(homes[node] or device for node in graph.outputs)
 
 
-def without_idle_moves(graph: Graph, device: str) -> Graph:
-    """The graph without moves that go nowhere: of what is there, or is at home anywhere.
+def without_moved_weights(graph: Graph) -> Graph:
+    """The graph without moves of what is at home anywhere.
 
     Passes then see weights as weights, wherever they are read.
     """
-    homes = find_homes(graph, device)
     anywhere: set[Node] = set()
     for node in graph.nodes:
         if node.op.name not in ("input", "state") and anywhere.issuperset(node.inputs):
             anywhere.add(node)
 
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
-        is_idle = node.op.moves and (node in anywhere or homes[node.inputs[0]] == homes[node])
-        return inputs[0] if is_idle else _with_inputs(node, inputs)
+        return inputs[0] if node.op.moves and node in anywhere else _with_inputs(node, inputs)
 
     return _changed(graph, change)
 
