@@ -22,7 +22,7 @@ import numpy as np
 
 from semel.errors import InputError
 from semel.graph.routers import Router
-from semel.ir.fields import take, take_arrays, take_int
+from semel.ir.fields import MemoryLimit, take, take_arrays, take_int
 from semel.loading import plan_from_bytes
 from semel.locks import make_lock
 from semel.plan.limits import RunLimits
@@ -693,7 +693,7 @@ class CompiledGraph:
 def restore_resident(
     data: bytes,
     threads: int,
-    memory_limit: int | None,
+    memory_limit: MemoryLimit,
     options: Options,
     routers: tuple[Router, ...],
     asked: ExpertResidency,
