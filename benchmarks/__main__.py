@@ -14,6 +14,14 @@ from pathlib import Path
 
 from benchmarks.decode import decode_lines
 from benchmarks.driver import RowResult, installed_peers, measure
+from benchmarks.experts import (
+    QUICK,
+    ExpertTable,
+    expert_bars,
+    expert_lines,
+    measure_experts,
+    store_line,
+)
 from benchmarks.peers import NAMES
 from benchmarks.plan import measure_plan, plan_lines
 from benchmarks.prepare import measure_prepare, prepare_lines
@@ -32,6 +40,7 @@ _GROUPS = (
     "conv",
     "models",
     "decode",
+    "experts",
     "plan",
     "session",
     "startup",
@@ -45,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     if arguments.target is not None:  # here, and in the processes that are started
         os.environ["SEMEL_TARGET"] = arguments.target
-    group = "decode_quick" if arguments.quick else arguments.group
+    group = arguments.group
+    if group == "decode" and arguments.quick:
+        group = "decode_quick"
     rows = [
         row
         for row in ROWS.values()
@@ -63,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions |= found
     plan = measure_plan() if arguments.group in ("plan", "all") else []
     plan += measure_session() if arguments.group in ("session", "all") else []
+    experts = _measure_experts(arguments) if arguments.group in ("experts", "all") else []
+    plan += expert_bars(experts)
     startup = measure_startup() if arguments.group in ("startup", "all") else {}
     prepare = measure_prepare() if arguments.group in ("prepare", "all") else []
     if results:
@@ -70,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(limits_line(results))
     if arguments.group == "decode":
         print(align(decode_lines(results)))
+    if experts:
+        print(align(expert_lines(experts)), *map(store_line, experts), sep="\n")
     if plan:
         print(align(plan_lines(plan)))
     if startup:
@@ -77,9 +92,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if prepare:
         print(align(prepare_lines(prepare)))
     if arguments.json:
-        text = json.dumps(document(results, versions, startup, plan, prepare), indent=1)
+        found = document(results, versions, startup, plan, prepare, experts)
+        text = json.dumps(found, indent=1)
         Path(arguments.json).write_text(text + "\n")
     return 0
+
+
+def _measure_experts(arguments: argparse.Namespace) -> list[ExpertTable]:
+    options = QUICK if arguments.quick else {}
+    found = []
+    for threads in arguments.threads:
+        _progress(f"experts, {threads} thread{'s' if threads > 1 else ''}")
+        found.append(measure_experts(threads, rounds=arguments.rounds, **options))
+    return found
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -95,10 +120,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", type=_names(NAMES), default=list(NAMES), metavar="PEER,..", help=", ".join(NAMES)
     )
-    parser.add_argument("--quick", action="store_true", help="decode: a small model")
+    parser.add_argument("--quick", action="store_true", help="decode, experts: a small model")
     arguments = parser.parse_args(argv)
-    if arguments.quick and arguments.group != "decode":
-        parser.error(f"--quick is of the group decode, got {arguments.group}")
+    if arguments.quick and arguments.group not in ("decode", "experts"):
+        parser.error(f"--quick is of the groups decode and experts, got {arguments.group}")
     if arguments.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
     return arguments

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.driver import RowResult, Timing
+from benchmarks.experts import ExpertTable
 from benchmarks.peers import NAMES
 from benchmarks.plan import PlanRow
 from benchmarks.prepare import PrepareRow
@@ -173,6 +174,7 @@ def document(
     startup: Mapping[str, float],
     plan: Sequence[PlanRow] = (),
     prepare: Sequence[PrepareRow] = (),
+    experts: Sequence[ExpertTable] = (),
 ) -> dict[str, Any]:
     """Everything measured, with what is needed to repeat it."""
     return {
@@ -189,6 +191,7 @@ def document(
         "startup_seconds": dict(startup),
         "plan": [asdict(row) for row in plan],
         "prepare": [asdict(row) for row in prepare],
+        "experts": [asdict(table) for table in experts],
         "results": [asdict(r) for r in results],
         "verdicts": [asdict(v) for v in judge(results)],
     }

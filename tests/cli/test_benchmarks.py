@@ -14,6 +14,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import compare
 from benchmarks.driver import RowResult, Timing, installed_peers, measure
+from benchmarks.experts import ExpertRow, ExpertTable, expert_bars, expert_lines, store_line
 from benchmarks.prepare import Start, judge_start, prepare_lines
 from benchmarks.report import FORMAT, document, judge, table
 from benchmarks.rows import ROWS, make_inputs
@@ -116,6 +117,49 @@ def test_a_step_is_held_against_peers_and_against_reading() -> None:
     assert judge([result("quick_40", semel=floor / 0.95, torch=floor * 2)])[0].met == "yes"
     assert judge([result("quick_40", semel=floor * 2, torch=floor * 3)])[0].met == "no"
     assert judge([result("quick_40", semel=floor / 0.95, torch=floor * 0.8)])[0].met == "no"
+
+
+def experts(plain: float, captured: float, all_: float, none: float) -> ExpertTable:
+    """Steps of so many milliseconds; without residents, 8 experts of 2 MB come in at 4 GB/s."""
+    return ExpertTable(
+        1,
+        2_000_000,
+        4e9,
+        (
+            ExpertRow("no residency", "-", plain * 1e-3),
+            ExpertRow("no residency, captured", "-", captured * 1e-3),
+            ExpertRow("all", "any", all_ * 1e-3, hits=8),
+            ExpertRow("none", "any", none * 1e-3, misses=8, bytes_moved=16e6, waited_s=4e-3),
+        ),
+    )
+
+
+def test_residents_are_held_against_a_decoder_without_residency() -> None:
+    good, bad = (expert_bars([experts(10, *times, 20)]) for times in ((10.05, 10.1), (10.2, 10.3)))
+    assert [row.is_met for row in good] == [True, True]
+    assert [row.is_met for row in bad] == [False, False]
+
+
+def test_what_is_moved_is_a_share_of_what_the_store_brings_in() -> None:
+    table = experts(10, 10, 10, 16)
+    plain, _, all_, none = (line[3:] for line in expert_lines([table])[1:])
+    assert plain == ["100", "100.0%", "-", "-", "-", "-", "-"]
+    assert all_ == ["100", "100.0%", "100.0%", "0.00", "0.00", "0", "0%"]
+    assert none == ["62", "62.5%", "0.0%", "8.00", "16.00", "4000", "25%"]
+    said = store_line(table)
+    assert "4.0 GB/s; a step with no residents moves 1.0 GB/s" in said
+    assert "takes 16000 us: 10000 with all residents, 4000 by the store's speed, 2000 more" in said
+
+
+def test_a_decoder_with_moving_experts_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["experts", "--quick", "--threads", "1", "--rounds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^no residency +1 +- +\d+ +100.0%", said, re.MULTILINE)
+    assert re.search(r"^all +1 +any +\d+ +[\d.]+% +100.0% +0.00 +0.00 ", said, re.MULTILINE)
+    for policy in ("static", "lru", "decayed"):
+        assert re.search(rf"^1/8 +1 +{policy} +\d+ ", said, re.MULTILINE)
+    assert re.search(r"^none +1 +any +\d+ +[\d.]+% +0.0% +4.00 +0.07 ", said, re.MULTILINE)
+    assert "store, 1 thread: " in said and "capture on over off, 1 thr" in said
 
 
 def write(path: Path, *results: RowResult) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.models import reference
 
-from semel import CompiledGraph, Session
+from semel import CompiledGraph, ExpertPool, Session
 from semel.models.mixture import SMALL_MIXTURE, build_mixture, gumbel, mixture_weights
 
 SIZE = SMALL_MIXTURE
@@ -16,6 +19,8 @@ DIMS = {"t": (1, 32)}
 PROMPT = [0, 4, 8, 13, 21]
 WEIGHTS = mixture_weights(SIZE)
 EXACT = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
+EXAMPLE = importlib.import_module("examples.09_experts")
+STEPS = 24
 SILENCE = np.zeros(SIZE.vocabulary, np.float32)
 
 
@@ -89,3 +94,65 @@ def test_texts_stay_with_a_subject_and_routing_is_skewed(decoder: CompiledGraph)
     half = np.sort(counts)[:, -SIZE.experts // 2 :].sum()
     assert half / counts.sum() > 0.8
     assert np.all((counts > 0).sum(-1) > SIZE.experts // 2)
+
+
+# ------------------------------------------------------------ experts that move
+
+
+@cache
+def by_numpy(seed: int) -> tuple[list[int], np.ndarray]:
+    """What the example writes with this seed, and the experts [layers, steps, chosen] it needs."""
+    tokens = [0]
+    for noise in gumbel(STEPS, SIZE, seed):
+        logits, ids = reference.mixture(tokens, EXACT, SIZE)
+        tokens.append(int((logits + noise).argmax()))
+    return tokens[1:], ids
+
+
+def misses_of(pool: ExpertPool, ids: np.ndarray) -> int:
+    """How often an expert is not there: a guest stays if the pool wants him, and none is fetched
+    before he is asked for."""
+    there, misses = set(pool.resident), 0
+    for step, routed in enumerate(ids.tolist()):
+        misses += len(set(routed) - there)
+        pool.observe([routed])
+        if pool.should_refresh(step):
+            pool.refresh()
+        there = (there | set(routed)) & set(pool.resident)
+    return misses
+
+
+@cache
+def rows_of_the_example() -> dict[tuple[int, str], Any]:
+    return {(row.resident, row.policy): row for row in EXAMPLE.measure(SIZE, STEPS)}
+
+
+def test_the_example_has_all_budgets_and_policies() -> None:
+    some = {(n, who) for n in (4, 1) for who in ("static", "lru", "decayed")}
+    assert set(rows_of_the_example()) == {(8, "static"), (0, "static")} | some
+
+
+def test_the_example_writes_what_numpy_does_whoever_is_resident() -> None:
+    tokens, _ = by_numpy(2)
+    assert len(set(tokens)) > 4
+    for row in rows_of_the_example().values():
+        assert row.tokens == tokens, row
+
+
+def test_misses_of_the_example_are_those_of_its_routing_and_explain_its_bytes() -> None:
+    _, before = by_numpy(1)
+    _, ids = by_numpy(2)
+    expert_bytes = 4 * sum(rows * columns for rows, columns in SIZE.expert_shapes.values())
+    for (budget, policy), row in rows_of_the_example().items():
+        for layer, stats in row.stats.items():
+            profile = np.bincount(before[layer].ravel(), minlength=SIZE.experts)
+            pool = ExpertPool(SIZE.experts, budget, policy=policy, profile=profile)
+            assert stats.misses == misses_of(pool, ids[layer]), (budget, policy, layer)
+            assert stats.hits + stats.misses == STEPS * SIZE.chosen
+            assert stats.tokens == STEPS
+            assert stats.bytes_moved == stats.misses * expert_bytes
+    moved = {
+        key: sum(s.misses for s in row.stats.values()) for key, row in rows_of_the_example().items()
+    }
+    assert moved[8, "static"] == 0 < moved[4, "lru"] < moved[1, "lru"]
+    assert moved[0, "static"] == 2 * STEPS * SIZE.chosen

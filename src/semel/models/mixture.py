@@ -34,11 +34,11 @@ class MixtureSize:
     """Layers and widths; `chosen` of `experts` for each token; `room` for so many tokens."""
 
     layers: int = 4
-    width: int = 256
+    width: int = 192
     heads: int = 4
     experts: int = 32
     chosen: int = 2
-    hidden: int = 512
+    hidden: int = 384
     subjects: int = 16
     vocabulary: int = 512
     room: int = 512
