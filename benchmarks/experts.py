@@ -27,10 +27,11 @@ from benchmarks.plan import PlanRow
 from benchmarks.row import Array
 from semel import CompiledGraph, ExpertResidency, Graph, Session
 from semel.models.mixture import SMALL_MIXTURE, MixtureSize, build_mixture, gumbel, mixture_weights
+from semel.session.experts import Policy
 
 #: 453 MB of experts, 3.5 MB each.
 LARGE = MixtureSize(width=384, heads=6, hidden=768)
-POLICIES = ("static", "lru", "decayed")
+POLICIES: tuple[Policy, ...] = ("static", "lru", "decayed")
 _STEPS = 192
 _DIMS = {"t": (1, 64)}
 _PLAIN, _CAPTURED, _ALL, _NONE = "no residency", "no residency, captured", "all", "none"
@@ -78,7 +79,8 @@ class Text:
     def begin(self, decoder: CompiledGraph) -> Array:
         """Read the prompt: the first token behind it."""
         decoder.reset()
-        return decoder.run(ids=self.prompt, noise=self.noise[0], fetch=["next"])[0]
+        (token,) = decoder.run(ids=self.prompt, noise=self.noise[0], fetch=["next"])
+        return np.asarray(token)
 
     def go_on(self, decoder: CompiledGraph, token: Array) -> Iterator[tuple[int, float]]:
         """Each further token, and the seconds of its step."""
@@ -132,8 +134,9 @@ class _Contender:
         step = float(best.mean())
         if not self.moves:
             return ExpertRow(self.resident, self.policy, step)
-        each = (total / len(best) for total in self.totals[-1])
-        return ExpertRow(self.resident, self.policy, step, *each, min(self.waited[1:]) / len(best))
+        hits, misses, moved = (total / len(best) for total in self.totals[-1])
+        waited = min(self.waited[1:]) / len(best)
+        return ExpertRow(self.resident, self.policy, step, hits, misses, moved, waited)
 
 
 def measure_experts(
@@ -145,7 +148,7 @@ def measure_experts(
     expert_bytes = 4 * sum(rows * columns for rows, columns in size.expert_shapes.values())
     with tempfile.TemporaryDirectory() as folder:
         contenders = _contenders(graph, size, steps, threads, Path(folder))
-        whole = next(c for c in contenders if c.resident == _ALL).decoder.clone()
+        whole = next(c for c in contenders if c.resident == _ALL).decoder
         rates = []
         for number in range(rounds + 1):
             tokens = set()
@@ -168,23 +171,20 @@ def _contenders(
     captured = plain.clone()
     captured.enable_moe_topk_capture()
 
-    def contender(resident: str, policy: str, budget: int) -> _Contender:
+    def contender(resident: str, policy: Policy | None, budget: int) -> _Contender:
         residency = ExpertResidency(
-            budget=budget,
-            policy=policy if policy in POLICIES else "static",
-            profile=profile,
-            path=folder / "experts",
+            budget=budget, policy=policy or "static", profile=profile, path=folder / "experts"
         )
         decoder = session.compile(graph, dims=_DIMS, threads=threads, experts=residency)
-        return _Contender(resident, policy, decoder)
+        return _Contender(resident, policy or "any", decoder)
 
     some = (("1/2", size.experts // 2), ("1/8", size.experts // 8))
     return [
         _Contender(_PLAIN, "-", plain),
         _Contender(_CAPTURED, "-", captured),
-        contender(_ALL, "any", size.experts),
+        contender(_ALL, None, size.experts),
         *(contender(name, policy, budget) for name, budget in some for policy in POLICIES),
-        contender(_NONE, "any", 0),
+        contender(_NONE, None, 0),
     ]
 
 

@@ -123,7 +123,7 @@ def misses_of(pool: ExpertPool, ids: np.ndarray) -> int:
 
 
 @cache
-def rows_of_the_example() -> dict[tuple[int, str], Any]:
+def rows_of_the_example() -> dict[tuple[int, Any], Any]:
     return {(row.resident, row.policy): row for row in EXAMPLE.measure(SIZE, STEPS)}
 
 
