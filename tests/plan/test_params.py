@@ -21,6 +21,7 @@ from semel.errors import (
     ReleasedError,
 )
 from semel.frontends.safetensors import load_safetensors, save_safetensors
+from semel.plan.engine import Engine
 from semel.plan.plan import ExecutionPlan
 from semel.plan.weights import weight_store
 
@@ -373,6 +374,46 @@ def test_what_was_replaced_goes() -> None:
     plan.set_param("w", draw(3, 2048, 70))
     gc.collect()
     assert gone() is None
+
+
+def test_weights_that_are_set_together_are_made_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = {"a": (40, 70), "b": (40, 40), "c": (30, 40), "d": (40,)}
+
+    def prepare(seed: int) -> tuple[ExecutionPlan, dict[str, Array]]:
+        given = {name: draw(seed + i, *shape) for i, (name, shape) in enumerate(shapes.items())}
+        p = {name: Tensor.param(name, array) for name, array in given.items()}
+        x = Tensor.input("x", (5, 70))
+        return ((x @ p["a"].T + p["d"]) @ p["b"] @ p["c"].T).prepare(), given
+
+    plan, _ = prepare(1)
+    others = [prepare(seed) for seed in (10, 20)]
+    runs: list[Engine] = []
+    run = Engine.run
+
+    def counted(engine: Engine, *enter: Any) -> None:
+        runs.append(engine)
+        run(engine, *enter)
+
+    for other, given in others:
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "run", counted)
+            plan.set_params({name: array.copy() for name, array in given.items()})
+        assert bits(plan(x=X)) == bits(other(x=X))
+    assert len(runs) == 2 and runs[0] is runs[1]  # which is at rest in between
+
+
+def test_what_made_a_weight_holds_nothing_of_it() -> None:
+    plan = linear(draw(1, 50, 70), draw(2, 50))
+    source = draw(3, 50, 70)
+    seen = weakref.ref(source)
+    plan.set_param("w", source)
+    del source
+    gc.collect()
+    assert seen() is None
+    made = weakref.ref(plan.program.values[plan.program.recipes[0].value].weight)
+    plan.set_params({"w": draw(4, 50, 70), "b": draw(5, 50)})
+    gc.collect()
+    assert made() is None
 
 
 def test_programs_that_read_the_same_data_in_one_form_share_it() -> None:

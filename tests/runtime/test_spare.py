@@ -85,7 +85,8 @@ def test_arrays_come_and_go_on_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert held.size + spare.waiting_bytes <= 64 + 4 * 256
+    # Each has two for a moment: the next one, and the one before that goes.
+    assert held.size + spare.waiting_bytes <= 64 + 4 * 2 * 256
 
 
 @pytest.mark.parametrize("keep", [False, True])

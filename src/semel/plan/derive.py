@@ -4,8 +4,8 @@
 
 The rows of all jobs are one program on memory that is given, sizes are fixed in each row: jobs
 share no bytes but what they read, so that the plan runs them side by side on all threads. It
-runs once and is dropped. A few jobs, as when a param is replaced, run one by one on engines that
-are kept for the next time: memory moves under them as under a plan whose arrays are swapped.
+runs once and is dropped. A few jobs, as when params are replaced, run on an engine that is kept for
+the next time that the same formulas make as many weights of these sizes: it is told where they lie.
 What some program holds already is found in the store and not made again. Weights are made by the
 host, whatever device reads them.
 """
@@ -36,9 +36,9 @@ from semel.runtime.slab import LARGE_PAGE_BYTES, allocate_slab
 from semel.runtime.spare import MAX_SPARE_BYTES, spare_memory
 
 SLAB_BYTES = 2 * LARGE_PAGE_BYTES  #: from which on weights are made side by side
-FEW_JOBS = 16  #: that are run one by one
+FEW_JOBS = 16  #: of which an engine is kept
 MAX_IDLE = 64  #: engines at rest
-_idle: OrderedDict[Hashable, tuple[Engine, TensorType]] = OrderedDict()
+_idle: OrderedDict[Hashable, _Kept] = OrderedDict()
 _lock = make_lock()
 
 
@@ -63,19 +63,20 @@ class Job:
 
 def derive(jobs: Sequence[Job], threads: int | None = None) -> list[Weight]:
     """The weight of each job."""
-    found = {job.key: w for job in jobs if (w := weight_store.find(job.key)) is not None}
-    missing = {job.key: job for job in jobs if job.key not in found}
+    keys = [job.key for job in jobs]
+    found = {key: weight for key in keys if (weight := weight_store.find(key)) is not None}
+    missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in found}
     if missing:
         made = _run(list(missing.values()), threads)
         for key, weight in zip(missing, made, strict=True):
             found[key] = weight_store.add(key, weight)
-    return [found[job.key] for job in jobs]
+    return [found[key] for key in keys]
 
 
 def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     device = find_device(HOST_DEVICE)
     if threads is not None and len(jobs) <= FEW_JOBS and not any(j.has_between for j in jobs):
-        return [_run_alone(job, device, threads) for job in jobs]
+        return _run_again(jobs, device, threads)
     made = _Merged(device)
     kinds = [job.formula.types_at(job.sizes)[job.formula.num_sources] for job in jobs]
     memory = _memory_for_all(kinds, is_again=threads is not None)
@@ -85,45 +86,63 @@ def _run(jobs: Sequence[Job], threads: int | None) -> list[Weight]:
     return results
 
 
-def _run_alone(job: Job, device: Device, threads: int) -> Weight:
-    """One job on an engine that is at rest, or on a new one."""
-    key, count = (job.formula, tuple(sorted(job.sizes.items())), threads), job.formula.num_sources
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An engine that makes weights of these types, wherever they and their sources lie.
+
+    It holds no data: memory that it is shown belongs to whoever lets it run.
+    """
+
+    engine: Engine
+    kinds: tuple[TensorType, ...]
+
+
+def _run_again(jobs: Sequence[Job], device: Device, threads: int) -> list[Weight]:
+    """All jobs in one run of an engine that is at rest, or of a new one."""
+    key = (tuple((job.formula, tuple(sorted(job.sizes.items()))) for job in jobs), threads)
     with _lock:
-        found = _idle.pop(key, None)
-    engine, kind = found or _alone(job, device, threads)
-    memory, nothing = _memory_for(kind, is_again=True), allocate(0)
-    for index, weight in enumerate(job.sources):
-        engine.place(index, weight.on(device))
-    engine.place(count, memory)
-    engine.run()
-    for index in range(count + 1):
-        engine.place(index, nothing)  # what is at rest holds no data
+        kept = _idle.pop(key, None)
+    kept = kept or _kept_for(jobs, device, threads)
+    made = [_as_weight(kind, _memory_for(kind, is_again=True)) for kind in kept.kinds]
+    lying = (w for job, weight in zip(jobs, made, strict=True) for w in (*job.sources, weight))
+    for index, weight in enumerate(lying):
+        kept.engine.show(index, weight.on(device).address)
+    kept.engine.run()
     with _lock:
-        _idle[key] = engine, kind
+        _idle[key] = kept
         gone = [_idle.popitem(last=False)[1] for _ in range(len(_idle) - MAX_IDLE)]
     del gone  # outside of the lock
-    return _as_weight(kind, memory)
+    return made
 
 
-def _alone(job: Job, device: Device, threads: int) -> tuple[Engine, TensorType]:
-    """An engine for one job, whose sources and result can move, and the type of the result."""
-    types = job.formula.types_at(job.sizes)
-    ios = [PlanIO(f"#{i}", i, kind) for i, kind in enumerate(types)]
+def _kept_for(jobs: Sequence[Job], device: Device, threads: int) -> _Kept:
+    """An engine for these jobs: for each its sources, then its result, all of which can move."""
+    ios: list[PlanIO] = []
+    rows: list[PreparedKernel] = []
+    results: list[PlanIO] = []
+    for job in jobs:
+        first, types = len(ios), job.formula.types_at(job.sizes)
+        ios += [PlanIO(f"#{first + i}", first + i, kind) for i, kind in enumerate(types)]
+        results.append(ios[-1])
+        for row in fixed_rows(job.formula, job.sizes):
+            indices = tuple(first + i for i in row.buffer_indices)
+            rows.append(replace(row, id=len(rows), buffer_indices=indices))
+    sources = tuple(io for io in ios if io not in results)
     program = Program(
         values=tuple(ProgramValue(io.name, io.type, GIVEN) for io in ios),
-        rows=fixed_rows(job.formula, job.sizes),
-        inputs=tuple(ios[:-1]),
-        outputs=tuple(ios[-1:]),
-        results=(ios[-1].index,),
+        rows=tuple(rows),
+        inputs=sources,
+        outputs=tuple(results),
+        results=tuple(io.index for io in results),
         device=device.name,
     )
     buffers = [
-        Buffer.window(allocate(0), 0, _size_bytes(kind), kind, device.name) for kind in types
+        Buffer.window(allocate(0), 0, _size_bytes(io.type), io.type, device.name) for io in ios
     ]
     engine = Engine(check_plan(program, buffers, device, threads), None)
-    for io in program.inputs:
+    for io in sources:
         engine.state.inputs[io.name].record(tuple(int(d) for d in io.type.shape))  # type: ignore[arg-type]
-    return engine, types[-1]
+    return _Kept(engine, tuple(io.type for io in results))
 
 
 class _Merged:

@@ -453,8 +453,10 @@ class Engine:
             self.state.is_moving = True
             for index, weight in changed.items():
                 self.place(index, weight.on(find_device(self.parts.buffers[index].device)))
-            explained = replace(self.program, values=program.values, params=program.params)
-            self.program = program if self.program is self.parts.program else explained
+            if self.program is self.parts.program:
+                self.program = program
+            else:  # one that says more to people
+                self.program = replace(self.program, values=program.values, params=program.params)
             self.parts = replace(self.parts, program=program)
             if self.store is not None:
                 self.store.program = program
@@ -477,6 +479,10 @@ class Engine:
         self._pins[index] = memory.pin()
         buffer.move(memory, 0, buffer.capacity_bytes)
         self.state.run.set_base(self.linked.bases[index], buffer.address)
+
+    def show(self, index: int, address: int) -> None:
+        """Let the next run find a buffer that has a base at an address that the caller keeps."""
+        self.state.run.set_base(self.linked.bases[index], address)
 
     # ------------------------------------------------------------ arrays in the place of memory
 

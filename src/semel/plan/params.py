@@ -11,8 +11,8 @@ data: it is there if rows read it as it is, if its file is mapped, or if the pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,81 +21,135 @@ from semel.errors import InputError
 from semel.ir.graph import Storage
 from semel.plan.derive import Job, derive
 from semel.plan.program import Program
-from semel.plan.weights import Param, Recipe, Weight, needed_params, weight_store
+from semel.plan.weights import (
+    Param,
+    Recipe,
+    Weight,
+    missing_data,
+    needed_params,
+    weight_store,
+)
 from semel.runtime.buffer import as_array
 from semel.runtime.interop import is_immutable, is_mapped
 from semel.runtime.spare import spare_memory
+
+#: Less is found in the cache wherever it lies: to look for memory that waits would cost more.
+SPARE_FROM_BYTES = 1 << 14
+
+
+@dataclass(slots=True)
+class _Data:
+    """What a param is from now on, and how it is known to the store of weights."""
+
+    id: int
+    weight: Weight
 
 
 def with_params(
     program: Program, given: Mapping[str, Any], threads: int
 ) -> tuple[Program, dict[int, Weight]]:
     """The program with these params, and its weights that changed, by value."""
-    number = {param.name: i for i, param in enumerate(program.params)}
-    for name in given:
-        if name not in number:
-            known = ", ".join(number) or "none"
-            raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
-    # Data that plans share comes as a Storage, which nobody writes to.
-    shared = {number[name]: data for name, data in given.items() if isinstance(data, Storage)}
-    plain = {n: data.array if isinstance(data, Storage) else data for n, data in given.items()}
-    arrays = {number[name]: _checked(program.params[number[name]], a) for name, a in plain.items()}
-    missing = {i for i, p in enumerate(program.params) if p.is_missing} - arrays.keys()
+    old = program.params
+    arrays = _checked_all(old, given)
+    missing = missing_data(old) - arrays.keys()
     affected = [
         recipe
         for recipe in program.recipes
         if not arrays.keys().isdisjoint(recipe.params) and missing.isdisjoint(recipe.params)
     ]
     for recipe in affected:
-        _check_sources(program.params, recipe, arrays.keys())
-    held = needed_params(program.params, program.recipes)
-    held |= {i for i, param in enumerate(program.params) if param.is_kept}
-    storages = {
-        i: shared.get(i) or Storage(_owned(array) if i in held else _lent(array))
-        for i, array in arrays.items()
-    }
-    fresh = {i: weight_store.of_storage(storage) for i, storage in storages.items()}
-    params = tuple(
-        _replaced(param, storages[i].id, fresh[i]) if i in fresh else param
-        for i, param in enumerate(program.params)
-    )
+        _check_sources(old, recipe, arrays.keys())
+    needed = needed_params(missing, program.recipes)
+    data = {i: _taken(array, i in needed or old[i].is_kept) for i, array in arrays.items()}
     made = {
         index: _before(program, index).succeeded_by(weight)
-        for index, weight in _derive(params, affected, threads).items()
+        for index, weight in _derive(old, data, affected, threads).items()
     }
-    params = _as_read(params, affected, made)
+    for recipe in affected:
+        if recipe.formula is None and not old[recipe.params[0]].is_kept:
+            # It lies where rows read it as it is.
+            data[recipe.params[0]].weight = made[recipe.value]
+    params = tuple(
+        _replaced(param, data[i], i in needed) if i in data else _without_spare(param, i in needed)
+        for i, param in enumerate(old)
+    )
     values = list(program.values)
     for index, weight in made.items():
         values[index] = replace(values[index], weight=weight)
-    params = without_spare_data(params, program.recipes)
     return replace(program, values=tuple(values), params=params), made
+
+
+def _checked_all(
+    params: tuple[Param, ...], given: Mapping[str, Any]
+) -> dict[int, Storage | np.ndarray[Any, Any]]:
+    """What is given, by number; data that plans share is a Storage, which nobody writes to."""
+    number = {param.name: i for i, param in enumerate(params)}
+    for name in given:
+        if name not in number:
+            known = ", ".join(number) or "none"
+            raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
+    found: dict[int, Storage | np.ndarray[Any, Any]] = {}
+    for name, data in given.items():
+        i = number[name]
+        is_shared = isinstance(data, Storage)
+        array = _checked(params[i], data.array if is_shared else data)
+        found[i] = data if is_shared else array
+    return found
+
+
+def _taken(given: Storage | np.ndarray[Any, Any], is_held: bool) -> _Data:
+    """The data of a param; what nobody shares is not looked for either."""
+    if isinstance(given, Storage):
+        return _Data(given.id, weight_store.of_storage(given))
+    storage = Storage(_owned(given) if is_held else _lent(given))
+    return _Data(storage.id, Weight(storage.array))
 
 
 def without_spare_data(params: tuple[Param, ...], recipes: Iterable[Recipe]) -> tuple[Param, ...]:
     """The params, with data only where something needs it, it was asked for or costs no memory."""
-    needed = needed_params(params, recipes)
-    return tuple(
-        param if i in needed else _without_spare_data(param) for i, param in enumerate(params)
-    )
+    needed = needed_params(missing_data(params), recipes)
+    return tuple(_without_spare(param, i in needed) for i, param in enumerate(params))
 
 
-def _without_spare_data(param: Param) -> Param:
-    if param.raw is None or param.is_kept or is_mapped(param.raw.array):
-        return param
-    return replace(param, raw=None)
+def _replaced(param: Param, data: _Data, is_needed: bool) -> Param:
+    raw = _held(param, data.weight, is_needed)
+    return Param(param.name, param.type, param.version + 1, data.id, raw, param.is_kept)
 
 
-def _derive(params: tuple[Param, ...], recipes: list[Recipe], threads: int) -> dict[int, Weight]:
-    """The weights of these values."""
+def _without_spare(param: Param, is_needed: bool) -> Param:
+    raw = None if param.raw is None else _held(param, param.raw, is_needed)
+    return param if raw is param.raw else replace(param, raw=raw)
+
+
+def _held(param: Param, raw: Weight, is_needed: bool) -> Weight | None:
+    """The data of a param, if it is to be held."""
+    return raw if is_needed or param.is_kept or is_mapped(raw.array) else None
+
+
+def _derive(
+    params: tuple[Param, ...], data: Mapping[int, _Data], recipes: list[Recipe], threads: int
+) -> dict[int, Weight]:
+    """The weights of these values, from new data and from what other params hold."""
+
+    def source(it: int | Weight) -> Weight:
+        if isinstance(it, Weight):
+            return it
+        found = data[it].weight if it in data else params[it].raw
+        assert found is not None  # `_check_sources` has seen to it
+        return found
+
+    def name(it: int | Weight) -> Hashable:
+        return it if isinstance(it, Weight) else data[it].id if it in data else params[it].id
+
     jobs: dict[int, Job] = {}
     made: dict[int, Weight] = {}
     for recipe in recipes:
-        sources = [_data(params, source) for source in recipe.sources]
+        sources = tuple(source(it) for it in recipe.sources)
         if recipe.formula is None:
             made[recipe.value] = sources[0]
         else:
-            ids = tuple(params[s].id if isinstance(s, int) else s for s in recipe.sources)
-            jobs[recipe.value] = Job(recipe.formula, recipe.sizes, tuple(sources), ids)
+            ids = tuple(name(it) for it in recipe.sources)
+            jobs[recipe.value] = Job(recipe.formula, recipe.sizes, sources, ids)
     return made | dict(zip(jobs, derive(list(jobs.values()), threads), strict=True))
 
 
@@ -103,27 +157,6 @@ def _before(program: Program, index: int) -> Weight:
     found = program.values[index].weight
     assert found is not None  # it is made by a recipe
     return found
-
-
-def _as_read(
-    params: tuple[Param, ...], recipes: list[Recipe], made: Mapping[int, Weight]
-) -> tuple[Param, ...]:
-    """The params; the data of one that rows read as it is lies where they read it."""
-    read = {r.params[0]: made[r.value] for r in recipes if r.formula is None}
-    return tuple(
-        replace(param, raw=read[i]) if i in read and not param.is_kept else param
-        for i, param in enumerate(params)
-    )
-
-
-def _data(params: tuple[Param, ...], source: int | Weight) -> Weight:
-    found = params[source].raw if isinstance(source, int) else source
-    assert found is not None  # `_check_sources` has seen to it
-    return found
-
-
-def _replaced(param: Param, id: int, weight: Weight) -> Param:
-    return replace(param, version=param.version + 1, id=id, raw=weight, is_missing=False)
 
 
 def _check_sources(params: tuple[Param, ...], recipe: Recipe, given: Any) -> None:
@@ -163,6 +196,8 @@ def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy that nobody else has, unless nobody can change the array."""
     if is_immutable(array):
         return array
+    if array.nbytes < SPARE_FROM_BYTES:
+        return array.copy()
     made: np.ndarray[Any, Any] = spare_memory.empty(array.nbytes).view(array.dtype)
     made = made.reshape(array.shape)
     made[...] = array

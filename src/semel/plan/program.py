@@ -24,7 +24,15 @@ from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
 from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
 from semel.plan.tree import Placed, walk
-from semel.plan.weights import Formula, Param, Recipe, Weight, check_recipes, needed_params
+from semel.plan.weights import (
+    Formula,
+    Param,
+    Recipe,
+    Weight,
+    check_recipes,
+    missing_data,
+    needed_params,
+)
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 
@@ -296,7 +304,7 @@ class Program:
     @property
     def saved_weights(self) -> tuple[Weight, ...]:
         """Those of a file: not what only the file of its params still holds, or what is absent."""
-        needed = needed_params(self.params, self.recipes)
+        needed = needed_params(missing_data(self.params), self.recipes)
         spare = (p.raw for i, p in enumerate(self.params) if not p.is_kept and i not in needed)
         lent = set(spare) - {value.weight for value in self.values}
         return tuple(w for w in self.weights if w not in lent and not w.is_absent)

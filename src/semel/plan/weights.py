@@ -172,9 +172,13 @@ class Param:
     is_missing: bool = False
 
 
-def needed_params(params: Sequence[Param], recipes: Iterable[Recipe]) -> set[int]:
-    """The params whose data must be held: rows read it, or a recipe waits for another param."""
-    missing = {i for i, param in enumerate(params) if param.is_missing}
+def missing_data(params: Sequence[Param]) -> set[int]:
+    """The numbers of the params that nobody has set yet."""
+    return {i for i, param in enumerate(params) if param.is_missing}
+
+
+def needed_params(missing: set[int], recipes: Iterable[Recipe]) -> set[int]:
+    """The params whose data must be held: rows read it, or a recipe waits for a `missing` one."""
     needed: set[int] = set()
     for recipe in recipes:
         if recipe.formula is None or not missing.isdisjoint(recipe.params):

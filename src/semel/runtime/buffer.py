@@ -460,10 +460,13 @@ def as_array(value: Any, dtype: DType, where: str) -> Array:
     def refuse(sentence: str) -> InputError:
         return InputError(where, sentence)
 
-    if not any(hasattr(value, protocol) for protocol in (*NUMPY_PROTOCOLS, "__dlpack__")):
+    if type(value) is np.ndarray:  # neither masked nor anything else
+        array = value
+    elif any(hasattr(value, protocol) for protocol in (*NUMPY_PROTOCOLS, "__dlpack__")):
+        array = read_array(value, refuse)
+    else:
         check_unmasked(value, refuse)
         return _convert(value, dtype, where)
-    array = read_array(value, refuse)
     if array.dtype != dtype.numpy:
         raise InputError(where, f"dtype must be {dtype}, got {array.dtype}.", hint="Cast it first.")
     return array
