@@ -5,8 +5,9 @@ next and lives in the package of its name; `Trace` times it and, with SEMEL_DUMP
 writes its product to a file named after it.
 
     graph      passes.all_passes         fold, simplify, decompose, lay out weights
-    weights    compiler.recipes          what is made of constants and params before any run
     schedule   schedule.build_schedule   which nodes share a kernel
+               compiler.once             ... and which of them need no run
+    weights    compiler.recipes          what is made of constants and params before any run
     kernels    lower.lower_schedule      loops for every group
     tune       compiler.tune             other cuts of them, where measured to be faster
     artefacts  compiler.artefacts        machine code, from the cache or from LLVM
@@ -28,6 +29,7 @@ from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.known_kernels import known_kernels
 from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
+from semel.compiler.once import store_known
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.recipes import FormulaCompiler, Made, make_weights
 from semel.compiler.recompiles import check_may_compile
@@ -216,6 +218,7 @@ class _Asked:
     keep: Mapping[str, Node] = field(default_factory=dict)
     keep_params: bool = False
     is_explained: bool = False
+    is_recipe: bool = False  # it is itself what is computed once
 
 
 def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
@@ -233,22 +236,24 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
             guarded = replace(guarded, declared=())
         if places is not None:
             guarded = places.simple(guarded)
-        graph = stage("graph", lambda: run_passes(guarded, passes, asked.verify))
-        if places is not None:
-            graph = places.settled(graph)
-    stage.dump("graph", graph, format_graph)
-    weights = stage("weights", lambda: _make_weights(graph, target, asked.verify))
+
+    def passed(graph: Graph) -> Graph:
+        graph = run_passes(graph, passes, asked.verify)
+        return graph if places is None else places.settled(graph)
+
+    def scheduled(graph: Graph) -> Schedule:
+        devices = None if places is None else places.find
+        return build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep, devices=devices)
+
+    def with_stored(first: Schedule) -> Schedule:
+        graph = first.graph if asked.is_recipe else store_known(first)
+        return first if graph is first.graph else scheduled(passed(graph))
+
     with recorded(changes):
-        schedule = stage(
-            "schedule",
-            lambda: build_schedule(
-                graph,
-                fusion=asked.fusion,
-                panel=panel,
-                kept=keep,
-                devices=None if places is None else places.find,
-            ),
-        )
+        graph = stage("graph", lambda: passed(guarded))
+        stage.dump("graph", graph, format_graph)
+        schedule = stage("schedule", lambda: with_stored(scheduled(graph)))
+    weights = stage("weights", lambda: _make_weights(schedule.graph, target, asked.verify))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = stage("kernels", lambda: lower_schedule(schedule, target, others=known_kernels))
@@ -328,7 +333,8 @@ def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made
 
     def formulas_for(target: Target) -> FormulaCompiler:
         def compile_formula(formula: Graph) -> Program:
-            return _compile(_Asked(formula, target, verify=verify), Trace(None))
+            asked = _Asked(formula, target, verify=verify, is_recipe=True)
+            return _compile(asked, Trace(None))
 
         return FormulaCompiler((target, verify), compile_formula)
 

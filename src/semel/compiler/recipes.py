@@ -263,7 +263,7 @@ class _Sizes:
             case "expand" | "slice":
                 return self._changed(node, below[0])
         match node.op.kind:
-            case "elementwise":
+            case "elementwise" if node.op.is_pointwise and below:
                 for other in below[1:]:
                     self._equal(below[0], other)
                 return below[0]

@@ -34,7 +34,9 @@ def can_be_made(node: Node) -> bool:
         case "movement":
             is_allowed = not node.op.gathers
         case "elementwise":
-            is_allowed = node.op.is_pointwise and bool(node.inputs)
+            is_allowed = node.op.index is None and not node.op.may_fail
+        case "opaque":
+            is_allowed = not (node.op.has_bodies or node.op.may_fail or node.op.moves)
         case kind:
             is_allowed = kind in ("reduce", "contract")
     dims = (*node.type.shape, *attr_dims(node.attrs))

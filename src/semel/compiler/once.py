@@ -1,0 +1,54 @@
+"""What every run would compute again though it is known before any: stored, like a weight.
+
+    Schedule  --store_known-->  Graph in which what constants and params alone determine is a leaf
+
+Passes fold what is small. Of what is left, that which is dear to compute, or lies in memory between
+two kernels anyway, becomes a `stored` leaf, which is made before the first run, whatever its size.
+What is cheap, and computed by a kernel on its way, costs less there than to read it.
+"""
+
+from __future__ import annotations
+
+from semel.ir.graph import Graph, Node, rewrite
+from semel.ops.stored import KNOWN, can_be_made, stored
+from semel.schedule.group import DEAR, Schedule
+
+
+def store_known(schedule: Schedule) -> Graph:
+    """The graph with leaves in the place of what runs need not compute; itself if there is none."""
+    graph = schedule.graph
+    work = _known(graph)
+    in_memory = {node for group in schedule.groups for node in group.outputs if node in work}
+    asked = _asked(graph, work) if work else set()
+    wanted = {n for n in asked if n in in_memory or work[n] >= DEAR}
+    if not wanted:
+        return graph
+    # Nothing below them is replaced, so that they are themselves when it is their turn.
+    return rewrite(graph, lambda node: stored(node) if node in wanted else None)
+
+
+def _known(graph: Graph) -> dict[Node, int]:
+    """The work in what is determined before any run, by kernels of fixed sizes that cannot fail."""
+    work: dict[Node, int] = {n: 0 for n in graph.nodes if n.op.name in KNOWN}
+    leaves = frozenset(work)
+    for node in graph.nodes:
+        if node.op.kind != "leaf" and can_be_made(node) and work.keys() >= set(node.inputs):
+            is_counted = node.op.kind in ("elementwise", "movement")
+            own = node.op.cost if is_counted else DEAR
+            work[node] = min(own + sum(work[n] for n in node.inputs), DEAR)
+    return {node: amount for node, amount in work.items() if node not in leaves}
+
+
+def _asked(graph: Graph, work: dict[Node, int]) -> set[Node]:
+    """The known nodes that unknown ones read, perhaps in another shape."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node not in work:
+            stack = [n for n in node.inputs if n in work]
+            while stack:
+                each = stack.pop()
+                if each.op.kind == "movement":
+                    stack += [n for n in each.inputs if n in work]
+                elif not (each.op.is_product and node.op.kind == "reduce"):
+                    found.add(each)  # a sum rounds once, of products that it sees
+    return found
