@@ -108,3 +108,10 @@ def test_what_may_fail_fails_in_the_run() -> None:
     plan = (x[:2] + Tensor(M)[index]).prepare()
     with pytest.raises(semel.IndexRangeError, match="99"):
         plan(x=X)
+
+
+def test_what_is_known_can_be_moved() -> None:
+    x = Tensor.input("x", (64,))
+    known = Tensor(C).cumsum(0)
+    plan = (x.to("cpu:1") * known.to("cpu:1")).to("cpu").prepare()
+    np.testing.assert_array_equal(plan(x=C), (x * known).prepare()(x=C))
