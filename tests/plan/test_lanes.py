@@ -132,6 +132,28 @@ def test_a_plan_on_one_lane_knows_nothing_of_lanes() -> None:
     assert plan._engine.enter == plan._engine.executable.call
 
 
+def test_lanes_meet_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is entered to begin, to go on from there, and to end, however often they meet."""
+    s = Laned(16)
+    for k in range(40):
+        s.copy(f"x{k}", f"x{k + 1}", lane="copy" if k % 2 else "compute")
+    plan = s.build("x40")
+    executable = plan._engine.executable
+    assert isinstance(executable, LanedExecutable) and len(waits(plan)) == 39
+    entered: list[int] = []
+
+    def enter() -> int:
+        entered.append(1)
+        return executable._main.executable.call()
+
+    monkeypatch.setattr(executable._main, "enter", enter)
+    s.buffers["x0"].copyin(X)
+    for turn in range(1, 6):
+        plan.execute()
+        assert len(entered) == 3 * turn
+    np.testing.assert_array_equal(s.buffers["x40"].numpy(), X)
+
+
 def test_rows_of_lanes_really_overlap(calls: list[Callable[[], object]]) -> None:
     """A host row of the caller goes on only when the copy lane has come to its signal."""
     met = TimelineSignal("met")

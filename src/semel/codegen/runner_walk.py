@@ -127,6 +127,57 @@ define internal void @count_step(ptr %h, i64 %index, i64 %shared) alwaysinline {
   ret void
 }
 
+; Wait at a row for the value of a signal; false if the run is to come back before: it has been
+; asked to, its time is over, or Python should look for signals of the system.
+define internal i1 @meet(ptr %h, ptr %row) noinline {
+entry:
+  call void @dawdle(ptr %h, i64 3)
+  %s = pointer %row.Row.FUNCTION
+  %values = pointer %row.Row.VALUES
+  %value = load i64, ptr %values, align 8
+  %bell = at %s.Signal.BELL
+  %asking = at %h.Header.ASKED
+  %deadline = word %h.Header.DEADLINE
+  %until = word %h.Header.UNTIL
+  %spin_ticks = word %h.Header.IDLE_TICKS
+  %is_soon = call i1 @signal_spin(ptr %s, i64 %value, i64 %spin_ticks)
+  br i1 %is_soon, label %met, label %look
+look:
+  ; The bell first: whoever asks rings it afterwards.
+  %seen = atomic %bell seq_cst
+  %asked = atomic %asking seq_cst
+  %is_wanted = icmp sge i64 %asked, @COME_BACK
+  br i1 %is_wanted, label %back, label %clock
+clock:
+  %now = call i64 @ticks()
+  %after = sub i64 %now, %deadline
+  %is_slice_over = icmp sgt i64 %after, 0
+  %overtime = sub i64 %now, %until
+  %is_over = icmp sgt i64 %overtime, 0
+  %has_limit = icmp ne i64 %asked, 0
+  %is_late = and i1 %is_over, %has_limit
+  %goes_back = or i1 %is_slice_over, %is_late
+  br i1 %goes_back, label %back, label %sleep
+sleep:
+  %is_reached = call i1 @signal_sleep(ptr %s, i64 %value, i64 %seen, i64 5000000)
+  br i1 %is_reached, label %met, label %look
+met:
+  ret i1 true
+back:
+  ret i1 false
+}
+
+; Let a signal reach the value of a row; false if it is further already, which is for Python to say.
+define internal i1 @tell(ptr %h, ptr %row) noinline {
+  call void @dawdle(ptr %h, i64 3)
+  %s = pointer %row.Row.FUNCTION
+  %values = pointer %row.Row.VALUES
+  %value = load i64, ptr %values, align 8
+  %before = call i64 @signal_set(ptr %s, i64 %value)
+  %is_good = icmp sle i64 %before, %value
+  ret i1 %is_good
+}
+
 define internal i64 @walk(ptr %h, i64 %start) noinline {
 entry:
   %rows = pointer %h.Header.ROWS
@@ -146,7 +197,7 @@ step:
   %is_asked = icmp ne i64 %asked, 0
   br i1 %is_asked, label %limited, label %begin
 limited:
-  %is_wanted = icmp eq i64 %asked, @COME_BACK
+  %is_wanted = icmp sge i64 %asked, @COME_BACK
   br i1 %is_wanted, label %stopped, label %look
 look:
   %until = word %h.Header.UNTIL
@@ -189,7 +240,15 @@ decide:
 other:
   switch i64 %kind, label %next [ i64 @RowKind.LOOP, label %enter
                                   i64 @RowKind.BRANCH, label %branch
-                                  i64 @RowKind.REBIND, label %late_sizes ]
+                                  i64 @RowKind.REBIND, label %late_sizes
+                                  i64 @RowKind.WAIT, label %wait
+                                  i64 @RowKind.SIGNAL, label %signal ]
+wait:
+  %is_met = call i1 @meet(ptr %h, ptr %control_row)
+  br i1 %is_met, label %next, label %stopped
+signal:
+  %is_told = call i1 @tell(ptr %h, ptr %control_row)
+  br i1 %is_told, label %next, label %host
 enter:
   %is_some = icmp sgt i64 %trip, 0
   br i1 %is_some, label %first_time, label %skip
@@ -266,7 +325,7 @@ clock:
 next:
   %to = phi i64 [ %i1, %small_done ], [ %later, %clock ], [ %after, %skip ],
                 [ %i1, %first_time ], [ %i1, %back ], [ %target, %other ],
-                [ %chosen, %branch ], [ %i1, %late_sizes ]
+                [ %chosen, %branch ], [ %i1, %late_sizes ], [ %i1, %wait ], [ %i1, %signal ]
   br label %head
 again:
   %again_at = add i64 %later, 1

@@ -32,7 +32,8 @@ SUBMISSION_WORDS = 16
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
 ONLY_MOVED = 2  #: the dirty word if bases moved and nothing else changed
 HAS_LIMIT = 1  #: the asked word of a run that looks at the clock before each step
-COME_BACK = 2  #: ... and of one that comes back before the next
+COME_BACK = 2  #: ... and of one that comes back before the next, to be given up
+NEWS = 3  #: ... or to look at what other lanes want
 NO_CLAIM = -1  #: the claim word while no step is published
 STOP = -1  #: in a mailbox: the worker ends
 MASK_WORDS = 16  #: CPUs that a worker's affinity can name, in words
@@ -139,7 +140,7 @@ class Header(IntEnum):
     NUM_HELD = 69
     FLIPS = 70  # pairs of bases that change places
     NUM_FLIPS = 71
-    ASKED = 72  # 0, HAS_LIMIT, or COME_BACK, which others write: what holds before the next step
+    ASKED = 72  # 0, HAS_LIMIT, or COME_BACK or NEWS, which others write: what holds before a step
     UNTIL = 73  # the tick from which on a run comes back before its next step; 0: no limit
 
 
@@ -147,7 +148,8 @@ class Row(IntEnum):
     """One call: a kernel over its tiles, a copy, a return to Python, or a control row.
 
     Control rows are alone in their steps. The two rows of a loop and a rebind have a point as
-    FUNCTION, the former the number of iterations as TILES; a branch and a jump have a step there.
+    FUNCTION, the former the number of iterations as TILES; a branch and a jump have a step there, a
+    wait and a signal the words of a signal, with the value as their one of VALUES.
     """
 
     KIND = 0
@@ -161,7 +163,7 @@ class Row(IntEnum):
 
 
 class RowKind(IntEnum):
-    """What a row does. WAIT and SIGNAL have numbers and nothing else yet."""
+    """What a row does."""
 
     KERNEL = 0
     COPY = 1
@@ -170,8 +172,8 @@ class RowKind(IntEnum):
     END = 4  # the next iteration, or on
     BRANCH = 5  # goes to a later step if the byte at an address is 0
     REBIND = 6  # late variables get their values, which are checked
-    WAIT = 7
-    SIGNAL = 8
+    WAIT = 7  # goes on when a signal has reached a value
+    SIGNAL = 8  # lets a signal reach a value
     JUMP = 9  # goes to a later step
 
 

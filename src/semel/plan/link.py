@@ -46,6 +46,12 @@ from semel.runtime.optable import TableHeld, TableInput, TableLoop, TableRebind,
 _COPY_TILE_BYTES = 256 << 10
 
 
+class Meeting(PreparedWait):
+    """A row at which the caller's lane comes back to Python, to begin or to end with the others."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class LinkedRows:
     """`steps` of segments of positions; `row_ops[r]` is the position behind table row r.
@@ -207,7 +213,7 @@ class _Linker:
         if isinstance(row, PreparedRebind):
             self._rebind(first, row)
             return
-        kind = RowKind.HOST_CALL if self._is_hosted(row) else RowKind.KERNEL
+        kind = self._kind(row)
         rows = [self._row(self._ops[i], kind) for segment in step for i in segment]
         self._add(kind, step, rows)
 
@@ -302,6 +308,8 @@ class _Linker:
             case PreparedCustomFunction() if kind is not RowKind.HOST_CALL:
                 address = scope.function(row).address
                 return TableRow(RowKind.KERNEL, address, places, scope.values(row), 1)
+            case PreparedSignal() | PreparedWait():
+                return TableRow(kind, row.signal.address, (), (row.value,), 1)
             case _:
                 return TableRow(RowKind.HOST_CALL, 0, (), (), 1)
 
@@ -310,13 +318,20 @@ class _Linker:
     def _has_row(self, i: int) -> bool:
         return not isinstance(self._ops[i], PreparedBufferView)
 
-    def _is_hosted(self, row: PreparedOp) -> bool:
-        """Whether the runner comes back to Python for it."""
-        if isinstance(row, (PreparedSignal, PreparedWait)):
-            return True
-        if not isinstance(row, PreparedCustomFunction):
-            return False
-        return self._scope.function(row).convention != "kernel"
+    def _kind(self, row: PreparedOp) -> RowKind:
+        """What the runner does at a step of the row, which has no bodies."""
+        match row:
+            case Meeting():
+                return RowKind.HOST_CALL
+            case PreparedSignal():
+                return RowKind.SIGNAL
+            case PreparedWait():
+                return RowKind.WAIT
+            case PreparedCustomFunction():
+                is_kernel = self._scope.function(row).convention == "kernel"
+                return RowKind.KERNEL if is_kernel else RowKind.HOST_CALL
+            case _:
+                return RowKind.KERNEL
 
     def _access(self, i: int) -> OpAccess:
         row, buffers, after = self._ops[i], self._parts.buffers, self._predecessors(i)
@@ -334,7 +349,7 @@ class _Linker:
                 size = dst[2] - dst[1] if row.size is None else self._scope.dim(row.size)
                 return OpAccess(touched, _copy_tiles(size, dst, src), after)
             case _:
-                is_alone = row.is_fence or self._is_hosted(row)
+                is_alone = row.is_fence or self._kind(row) is RowKind.HOST_CALL
                 return OpAccess(touched, 1, after, is_alone)
 
     def _join_insides(self) -> None:

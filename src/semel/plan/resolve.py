@@ -17,7 +17,7 @@ from semel.errors import (
     TimedOutError,
 )
 from semel.ir.abi import Code
-from semel.ir.expr import evaluate
+from semel.ir.expr import evaluate, variables
 from semel.plan.errors import (
     guard_error,
     late_error,
@@ -73,9 +73,20 @@ def check_limits(engine: Engine) -> None:
             raise TimedOutError(
                 "plan",
                 f"a run must be over within {limit.seconds} s, this one had come to step {step} "
-                f"of {num_steps}.",
+                f"of {num_steps}.{_missing_signal(engine)}",
             )
         engine.executable.limit(left)
+
+
+def _missing_signal(engine: Engine) -> str:
+    """What a run that has no more time may have waited for."""
+    known = engine.state.bound_values()
+    for row in engine.parts.ops:
+        if isinstance(row, PreparedWait) and known.keys() >= {v.name for v in variables(row.value)}:
+            value, signal = evaluate(row.value, known), row.signal
+            if not signal.is_reached(value):
+                return f" Signal '{signal.name}' must reach {value}, it is at {signal.value}."
+    return ""
 
 
 def _on_busy(engine: Engine) -> None:
@@ -134,12 +145,8 @@ def _on_host_call(engine: Engine) -> None:
     match op:
         case PreparedCustomFunction():
             _call_host(engine, op, values)
-        case PreparedSignal():
+        case PreparedSignal():  # which the runner found further than that: it is refused
             op.signal.set(evaluate(op.value, {**engine.state.bound_values(), **values}))
-        case PreparedWait():
-            value = evaluate(op.value, {**engine.state.bound_values(), **values})
-            left = None if engine.limit is None else engine.limit.left()
-            op.signal.wait(value, left, unless=lambda: engine.state.run.is_asked_back)
         case _:
             raise InternalError("runner", "came back for a row that is no host call.")
 

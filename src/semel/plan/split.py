@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from semel.ir.expr import Dim
 from semel.plan.dependencies import find_fences
 from semel.plan.lanes import name_lane
-from semel.plan.link import LinkedRows, link_rows
+from semel.plan.link import LinkedRows, Meeting, link_rows
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.row import COMPUTE, LaneKey
 from semel.plan.rows import PreparedBufferView, PreparedOp, PreparedSignal, PreparedWait
@@ -123,11 +123,17 @@ class _LaneRows:
 
     def insert(self, kind: JointKind, signal: TimelineSignal, value: int = 0) -> None:
         """A row of ours at which the lane meets others."""
-        record = PreparedSignal if kind is JointKind.SIGNAL else PreparedWait
+        record = _RECORDS.get(kind, Meeting)
         device, lane = self.key
         self.joints[len(self.rows)] = kind
         self.rows.append(record(_INSERTED, signal, value, device=device, lane=lane))
         self.whole.append(_INSERTED)
+
+
+_RECORDS: dict[JointKind, type[PreparedSignal | PreparedWait]] = {
+    JointKind.SIGNAL: PreparedSignal,
+    JointKind.WAIT: PreparedWait,
+}
 
 
 def _gather(parts: PlanParts, crossings: Crossings) -> list[_LaneRows]:

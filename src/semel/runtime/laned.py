@@ -3,12 +3,13 @@
     FlatProgram with `others`  --link_program-->  LanedExecutable  --call()-->  Code
 
 A run binds and checks on the caller's lane. At START the other lanes take over variables and bases
-and begin, each on its `Lane`; at END all of them are over, and only then is the run a good one.
-In between they meet at joints. Rows that Python must do are the caller's, whichever lane they are
-on: it comes back for them like for its own. So does a failure of any lane: `came_back` says where.
+and begin, each on a `NativeLane`; at END all of them are over, and only then is the run a good one.
+In between they meet at rows that wait and signal, in native code. Rows that Python must do are the
+caller's, whichever lane they are on: it comes back for them like for its own. So does a failure of
+any lane: `came_back` says where.
 
-Nobody waits for ever: whoever waits at a joint is nudged when the run has failed or was given up,
-and the caller when there is something for it to do. Invariant: when `call` says OK, and after
+Nobody waits for ever: whoever waits is nudged when the run has failed or was given up, and the
+caller is told when there is something for it to do. Invariant: when `call` says OK, and after
 `rest`, no lane is at work.
 """
 
@@ -18,23 +19,25 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from semel.config import settings
 from semel.errors import PlanError, TimedOutError
-from semel.ir.abi import Code
+from semel.ir.abi import Call, Code
 from semel.ir.expr import evaluate
 from semel.runtime.device import Device, find_device
 from semel.runtime.events import LoggedRun
-from semel.runtime.lane import Lane
 from semel.runtime.linked import Executable, FlatProgram, Joint, JointKind, RunLog
 from semel.runtime.measured import Event, Span
+from semel.runtime.native_lane import NativeLane
 from semel.runtime.runstate import RunState
 from semel.runtime.timeline import TimelineSignal
 
 _JITTER_S = 0.0005
+#: How long a run that is given up waits for its lanes before it tells them again.
+_TELL_AGAIN_S = 0.002
 #: Codes after which a lane goes on by itself.
 _GOES_ON = (Code.START_POOL, Code.AGAIN)
 
@@ -45,17 +48,11 @@ def link_program(device: Device, program: FlatProgram) -> Executable:
 
 
 class _Part:
-    """One lane of a linked program: its executable, where it meets others, and its thread."""
+    """One lane of a linked program: its executable, and where it meets others."""
 
-    def __init__(self, name: str, executable: Executable) -> None:
-        self.name, self.executable = name, executable
-        self.lane = Lane(name)
-        #: Reached with the number of the run when the lane has done its part of it.
-        self.finished = TimelineSignal(f"{name}: finished")
-        #: Reached when the caller has done what the lane asked it for.
-        self.served = TimelineSignal(f"{name}: served")
-        self.num_asked = 0
-        self.enter: Callable[[], int] = executable.call
+    def __init__(self, device: Device, program: FlatProgram) -> None:
+        self.executable = device.link(program)
+        self.enter: Callable[[], int] = self.executable.call
 
     def take(self, program: FlatProgram, first_row: int) -> None:
         """Note what it runs, and the number of its first row among all lanes'."""
@@ -72,7 +69,13 @@ class _Part:
         """The joint that a run has come to; None at other rows of the host."""
         return self.joints.get(self.executable.came_back()[1])
 
-    def value(self, joint: Joint) -> int:
+    @property
+    def header(self) -> int:
+        """Of a native run; 0 if it is entered in another way."""
+        executable = self.executable
+        return executable.header if self.enter == executable.call else 0
+
+    def value_at(self, joint: Joint) -> int:
         """The value of a joint, where the run is now."""
         if isinstance(joint.value, int):
             return joint.value
@@ -81,27 +84,57 @@ class _Part:
         return evaluate(joint.value, {**known, **state.iterations})
 
 
+class _OtherPart(_Part):
+    """One that is not the caller's, and its thread."""
+
+    def __init__(self, name: str, device: Device, program: FlatProgram) -> None:
+        super().__init__(device, program)
+        self.lane = NativeLane(name, device.cpus)
+        self.value = 0  # of the lane's timeline, when its part of the run is over
+        #: Reached when the caller has done what the lane asked it for.
+        self.served = TimelineSignal(f"{name}: served")
+        self.num_asked = 0
+
+
+class _PartRun:
+    """What a lane does in one run."""
+
+    __slots__ = ("_executable", "_part")
+
+    def __init__(self, executable: LanedExecutable, part: _OtherPart) -> None:
+        self._executable, self._part = executable, part
+
+    @property
+    def header(self) -> int:
+        return self._part.header
+
+    def came_back(self, code: int) -> bool:
+        return self._executable.serve(self._part, code)
+
+    def ask_back(self) -> None:
+        self._part.executable.ask_back()
+
+
 class LanedExecutable:
     """The executables of all lanes of a program; the first one is the caller's."""
 
     header = 0
 
     def __init__(self, device: Device, program: FlatProgram) -> None:
-        self._main = _Part("caller", device.link(program))
+        self._main = _Part(device, program)
         self._others = [
-            _Part(f"{one.device}/{one.lane}", find_device(one.device).link(one.program))
+            _OtherPart(f"{one.device}/{one.lane}", find_device(one.device), one.program)
             for one in program.others
         ]
-        self._parts = [self._main, *self._others]
-        self._run = 0  # its number
+        self._parts: list[_Part] = [self._main, *self._others]
         self._is_running = False  # other lanes have begun, and the caller has not seen their end
         self._is_stopped = False
         #: What went wrong on which lane first: a code, or an exception.
         self._failure: tuple[_Part, int | BaseException] | None = None
         #: Lanes that have come to a row of the host, in order.
-        self._asking: deque[_Part] = deque()
+        self._asking: deque[_OtherPart] = deque()
         self._parked: Joint | None = None
-        self._came_from = self._main
+        self._came_from: _Part = self._main
         self._until: float | None = None  # when the caller comes back at the latest
         self._has_jitter = "jitter" in settings().debug
         self._take(program)
@@ -113,10 +146,12 @@ class LanedExecutable:
             part.take(own, first)
             first += len(own.rows)
         joints = [joint for part in self._parts for joint in part.joints.values()]
-        #: Values of counted signals in one run, at most.
-        self._stride = 1 + sum(joint.is_counted for joint in joints)
-        self._signals = list({id(joint.signal): joint.signal for joint in joints}.values())
-        self._signals += [s for part in self._others for s in (part.finished, part.served)]
+        signals = {id(joint.signal): joint.signal for joint in joints}
+        counted = {id(joint.signal) for joint in joints if joint.is_counted}
+        #: Those of the run itself, which begin anew with each.
+        self._counted = [signal for key, signal in signals.items() if key in counted]
+        self._signals = list(signals.values())
+        self._signals += [s for part in self._others for s in (part.served, part.lane.timeline)]
 
     @property
     def state(self) -> RunState:
@@ -130,12 +165,15 @@ class LanedExecutable:
         if (self._is_running or self._parked is not None) and not main.state.is_busy:
             self.rest()  # of an earlier run, which could not even be given up in peace
         while True:
+            main.state.take_news()  # before one looks: what comes later is told again
             if self._has_news() or self._is_late():
                 return self._tell()
             if self._parked is None:
                 code = main.enter()
                 self._parked = main.joint() if code == Code.HOST_CALL else None
-                if self._parked is None:
+                if code == Code.AGAIN and self._has_news():
+                    main.executable.go_on(code)
+                elif self._parked is None:
                     self._came_from = main
                     return code
             elif self._meet_others(self._parked):
@@ -167,11 +205,10 @@ class LanedExecutable:
         return state, part.first_row + row
 
     def go_on(self, code: int) -> None:
-        part = self._came_from
-        if part is self._main:
-            part.executable.go_on(code)
+        if self._came_from is self._main:
+            self._main.executable.go_on(code)
         else:
-            self._asking.popleft()
+            part = self._asking.popleft()
             part.served.set(part.num_asked)
 
     def bind(self) -> int:
@@ -202,67 +239,74 @@ class LanedExecutable:
         unless: Callable[[], object],
         timeout: float | None = None,
     ) -> bool:
-        """Wait at a joint, or let others go on; False if `unless()` held before."""
+        """Begin, or wait for the end; False if `unless()` held before."""
         if self._has_jitter:
             time.sleep(random.random() * _JITTER_S)
         if joint.kind is JointKind.START:
             self._begin()
-            return True
-        if joint.kind is JointKind.END:
-            self._is_running = not all(
-                one.finished.wait(self._run, timeout, unless=unless) for one in self._others
+        elif joint.kind is JointKind.END:
+            is_over = all(
+                one.lane.timeline.await_value(one.value, timeout, unless) for one in self._others
             )
+            # A lane that has failed is over too.
+            self._is_running = not is_over or self._failure is not None
             return not self._is_running
-        first = self._run * self._stride if joint.is_counted else 0
-        value = first + part.value(joint)
-        if joint.kind is JointKind.WAIT:
-            return joint.signal.wait(value, timeout, unless=unless)
-        joint.signal.set(value)
+        else:  # a signal that native code found further than that: it is refused
+            joint.signal.set(part.value_at(joint))
         return True
 
     def _begin(self) -> None:
         self.rest()
-        self._run += 1
+        for signal in self._counted:
+            signal.restart()
         self._is_running = True
         for part in self._others:
-            part.lane.submit(partial(self._work, part))
+            part.state.follow(self._main.state)
+            part.value = part.lane.submit_work(_PartRun(self, part))
 
     # ------------------------------------------------------------ the other lanes
 
-    def _work(self, part: _Part) -> None:
-        """The run on one lane, from its begin to its end."""
+    def serve(self, part: _OtherPart, code: int) -> bool:
+        """Do what a lane has come back for; whether it goes on in native code."""
         try:
-            part.state.follow(self._main.state)
-            code = self._go(part)
-            if code == Code.OK:
-                part.finished.set(self._run)
-            elif code is not None:
-                self._fail(part, code)
+            if code == Call.WORK:
+                self._go(part)
+                return False
+            return self._go_on(part, code)
         except BaseException as error:
             self._fail(part, error)
+            return False
 
-    def _go(self, part: _Part) -> int | None:
-        """The code that the lane is over with; None if the run was given up before."""
+    def _go(self, part: _OtherPart) -> None:
+        """A lane's run that is entered by Python, from its begin to its end."""
         while not self._is_stopped:
             code = part.enter()
-            if code == Code.HOST_CALL:
-                joint = part.joint()
-                is_met = (
-                    self._ask(part) if joint is None else self._meet(part, joint, self._is_given_up)
-                )
-                if not is_met:
-                    return None
-            elif code not in _GOES_ON:
-                return code
-            part.executable.go_on(code)
-        return None
+            if code == Code.OK or not self._go_on(part, code):
+                return
 
-    def _ask(self, part: _Part) -> bool:
+    def _go_on(self, part: _OtherPart, code: int) -> bool:
+        """Whether a lane that came back with this code goes on; if not, the run has ended."""
+        if self._is_stopped:
+            return False
+        if code == Code.HOST_CALL:
+            joint = part.joint()
+            is_met = (
+                self._ask(part) if joint is None else self._meet(part, joint, self._is_given_up)
+            )
+            if not is_met:
+                return False
+        elif code not in _GOES_ON:
+            self._fail(part, code)
+            return False
+        part.executable.go_on(code)
+        return True
+
+    def _ask(self, part: _OtherPart) -> bool:
         """Let the caller do the row that this lane has come to."""
         part.num_asked += 1
         self._asking.append(part)
         self._nudge()
-        return part.served.wait(part.num_asked, unless=self._is_given_up)
+        return part.served.await_value(part.num_asked, unless=self._is_given_up)
 
     def _is_given_up(self) -> bool:
         return self._is_stopped
@@ -280,6 +324,7 @@ class LanedExecutable:
 
     def _nudge(self) -> None:
         """Let whoever waits look again. What there is to see was written before."""
+        self._main.state.tell_news()
         for signal in self._signals:
             signal.nudge()
 
@@ -293,9 +338,10 @@ class LanedExecutable:
         interruption: BaseException | None = None
         while any(part.lane.num_pending for part in self._others):
             try:
-                self._stop()
+                self._stop()  # again, for those that had not begun
                 for part in self._others:
-                    part.lane.sync()
+                    with suppress(TimedOutError):
+                        part.lane.sync(_TELL_AGAIN_S)
             except BaseException as error:
                 interruption = error
         for part in self._others:
@@ -320,6 +366,8 @@ class LanedExecutable:
 
     def after_fork(self) -> None:
         """In the child: the other lanes' threads are the parent's, and so is a run of theirs."""
+        for other in self._others:
+            other.lane.after_fork()
         for part in self._parts:
             part.executable.after_fork()
         if self._is_running:

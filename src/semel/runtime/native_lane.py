@@ -181,6 +181,10 @@ class NativeLane:
         """Take no more; what was submitted is still done."""
         self._ring.close()
 
+    def after_fork(self) -> None:
+        """In the child: what was not over by then is the parent's. Happens by itself, soon."""
+        self._ring.after_fork()
+
 
 class _Ring:
     """What a lane, its thread and its companion share."""

@@ -15,6 +15,8 @@ The table is flat. Control rows are alone in their steps (`TableStep((1,), kind)
     BRANCH  row.buffers[0]: a byte; if it is 0, on with step `target`
     JUMP    on with step `target`
     REBIND  row.buffers[i]: an int64, the value of `variables[i]` of its TableRebind
+    WAIT    row.function: the words of a signal, on when it has reached row.values[0]
+    SIGNAL  likewise, which reaches that value here
 
 `target` is a later step, at most one behind the last, and not inside a loop that the step is
 outside of: only END goes back. A conditional loop is LOOP, test rows, BRANCH behind END, body, END.

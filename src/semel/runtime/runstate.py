@@ -160,6 +160,21 @@ class RunState:
         if self._words[Header.BUSY]:
             self._words[Header.ASKED] = abi.COME_BACK
 
+    def tell_news(self) -> None:
+        """Let a run that is under way come back with AGAIN before its next step; or do nothing.
+
+        From any thread. Once it has come back somebody must `take_news`.
+        """
+        words = self._words
+        if words[Header.BUSY] and words[_ASKED] != abi.COME_BACK:
+            words[_ASKED] = abi.NEWS
+
+    def take_news(self) -> None:
+        """Let the run go on until there are others; before one looks what they are."""
+        words = self._words
+        if words[_ASKED] == abi.NEWS:
+            words[_ASKED] = abi.HAS_LIMIT if words[Header.UNTIL] else 0
+
     @property
     def is_asked_back(self) -> bool:
         """Whether that was asked of a run that is not over."""
@@ -205,11 +220,14 @@ class RunState:
 
     def follow(self, leader: RunState) -> None:
         """Take over the variables and bases of another table of the same run."""
-        for number in range(len(self._table.bounds)):
-            if self.current[number] != leader.current[number]:
-                self.set_value(number, leader.current[number])
-        for number in range(self._table.num_bases):
-            self._set_base(number, leader._table.base(number))
+        if self.current.tobytes() != leader.current.tobytes():
+            for number in range(len(self._table.bounds)):
+                if self.current[number] != leader.current[number]:
+                    self.set_value(number, leader.current[number])
+        own, others = self._bases[::_BASE_WORDS], leader._bases[::_BASE_WORDS]
+        if own.tobytes() != others.tobytes():
+            for number in range(self._table.num_bases):
+                self._set_base(number, leader._table.base(number))
 
     def take_over(self, other: RunState) -> None:
         """Go on in the place of another table over the same variables, inputs and bases."""

@@ -163,6 +163,10 @@ class TimelineSignal:
             spin_ticks = 0
         return self.value
 
+    def restart(self) -> None:
+        """Begin at 0 again; for the only ones who know the signal, while nobody waits for it."""
+        self._words[_VALUE] = 0
+
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
         (_functions or _load()).ring(self.address)

@@ -20,7 +20,6 @@ from semel.devices.cpu.executable import CpuExecutable
 from semel.devices.cpu.runtime import CpuDevice
 from semel.devices.cpu.toolchain import host_target
 from semel.errors import UnsupportedError
-from semel.ir.abi import RowKind
 from semel.runtime.events import EventLog
 from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import Event
@@ -47,7 +46,7 @@ class NullExecutable(CpuExecutable):
             bounds=(*program.bounds, *limits),
             initial=(*program.initial, *(low for low, _ in limits)),
             rows=tuple(program.rows[row] for row in joints),
-            steps=tuple(TableStep((1,), RowKind.HOST_CALL) for _ in joints),
+            steps=tuple(TableStep((1,), program.rows[row].kind) for row in joints),
             loops=(),
             rebinds=(),
             threads=1,
