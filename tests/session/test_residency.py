@@ -13,11 +13,14 @@ from tests.session.entries import ENTRIES
 
 from semel import (
     CompiledGraph,
+    DeviceError,
     ExecutableGraph,
     ExpertResidency,
     Graph,
+    IndexRangeError,
     InputError,
     Session,
+    TimedOutError,
     UnsupportedError,
     load,
 )
@@ -211,6 +214,191 @@ def test_clones_run_at_the_same_time(expected: list[bytes]) -> None:
     assert not wrong
     check_memory(c)
     assert all(m.sum() <= 3 for m in c.moe_resident_experts().values())
+
+
+def test_layers_that_are_full_are_counted_and_ask_nobody(expected: list[bytes]) -> None:
+    c = resident()
+    for runs, (x, y) in enumerate(zip(XS, expected, strict=True)):
+        c.enable_moe_topk_capture()
+        assert c.run(x)[0].tobytes() == y
+        ids, found = c.take_moe_topk_capture(), stats(c)
+        assert ids is not None
+        for layer, capture in ids.items():
+            assert found[layer].hits == len(np.unique(capture.ids))
+            assert (found[layer].misses, found[layer].tokens) == (0, len(x))
+        assert c._residency()._full == {0, 1}, runs
+    c.clone().set_moe_resident_experts(mask(3))
+    assert c._residency()._full == set()
+    assert c.run(XS[2])[0].tobytes() == expected[2]
+    assert stats(c)[0].misses > 0
+
+
+def test_a_run_for_some_outputs_counts_what_it_computes() -> None:
+    g = model(1)
+    (first,) = g.outputs.values()
+    g.output("second", first.grouped_matmul(UPS[1], (first @ ROUTERS[1]).topk(1)[1]).sum(-2))
+    c = Session().compile(g, dims=DIMS, experts=ExpertResidency())
+    for _ in range(3):
+        c.run(XS[1], fetch=["y"])
+        found = stats(c)
+        assert found[0].hits > 0 and found[1] == ResidencyStats()
+        c.run(XS[1])
+        assert stats(c)[1].tokens == len(XS[1])
+
+
+def test_plans_can_be_used_by_themselves(expected: list[bytes]) -> None:
+    c = resident(budget=2)
+    other = c.plan.clone()
+    for x, y in zip(XS, expected, strict=True):
+        assert other(x=x).tobytes() == c.plan(x=x).tobytes() == y
+        c.set_moe_resident_experts(mask())
+    full = resident()
+    full.run(XS[2])
+    plain = Session().compile(model(), dims=DIMS)
+    for each in (full, plain):
+        each.plan.set_param("down 1", UPS[0].reshape(DOWNS[1].shape))
+    assert full.run(XS[2])[0].tobytes() == plain.run(XS[2])[0].tobytes() != expected[2]
+    check_memory(full)
+
+
+def test_runs_that_fail_leave_the_store_as_it_was(expected: list[bytes]) -> None:
+    g = Graph("model")
+    x, ids = g.input("x", ("tokens", WIDE)), g.input("ids", ("tokens", K), "int64")
+    x = x + g.moe(x, UPS[0], DOWNS[0], ids=ids)
+    g.output("y", x + g.moe(x, UPS[1], DOWNS[1], ids=(ids + 1)))
+    c = Session().compile(g, dims=DIMS, experts=ExpertResidency(budget=2))
+    good, bad = np.array([[0, 6]]), np.array([[5, EXPERTS - 1]])
+    before = c.run(XS[0], good)[0]
+    rest = check_memory(c)
+    c.take_moe_residency_stats()
+    with pytest.raises(IndexRangeError, match="8"):
+        c.run(XS[0], bad)  # in the second layer: the first one has its guests
+    assert check_memory(c) == rest
+    assert stats(c)[0].misses == 2
+    np.testing.assert_array_equal(c.run(XS[0], good)[0], before)
+    with pytest.raises(TimedOutError, match="within"):
+        c.run(XS[0], good, timeout=1e-9)
+    assert check_memory(c) == rest
+
+
+@pytest.mark.parametrize("budget", [3, EXPERTS])
+def test_experts_of_tokens_that_a_run_finds_out(budget: int) -> None:
+    def build() -> Graph:
+        g = Graph("model")
+        x = g.input("x", (16, WIDE))
+        x = x[x.sum(-1) > 0]  # as many as there are
+        g.output("y", g.moe(x, UPS[0], DOWNS[0], logits=x @ ROUTERS[0], k=K))
+        return g
+
+    c = Session().compile(build(), experts=ExpertResidency(budget=budget, policy="lru"))
+    plain, clone = Session().compile(build()), c.plan.clone()
+    for seed in range(4):
+        x = np.random.default_rng(seed).standard_normal((16, WIDE)).astype(np.float32)
+        assert c.run(x)[0].tobytes() == plain.run(x)[0].tobytes() == clone(x=x).tobytes()
+        assert stats(c)[0].tokens == np.count_nonzero(x.sum(-1) > 0)
+        check_memory(c)
+
+
+def test_asynchronous_runs(expected: list[bytes]) -> None:
+    c = resident(budget=2, policy="decayed")
+    found = c.run_pipelined([(x,) for x in XS])
+    assert [each[0].tobytes() for each in found] == expected
+    check_memory(c)
+
+
+def test_the_policy_decides_layer_by_layer() -> None:
+    """Who was routed to last is resident, and was moved only if he was not before."""
+    c = resident(budget=3, policy="lru")
+    c.enable_moe_topk_capture()
+    for x in [XS[0], XS[3], XS[4], XS[0]]:
+        there = c.moe_resident_experts()
+        c.run(x)
+        ids, found = c.take_moe_topk_capture(), stats(c)
+        assert ids is not None
+        for layer, capture in ids.items():
+            routed = set(capture.ids.ravel().tolist())
+            assert found[layer].misses == len(routed - set(np.flatnonzero(there[layer])))
+            newest = set(capture.ids[-1].tolist())
+            assert newest <= set(np.flatnonzero(c.moe_resident_experts()[layer]))
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_a_file_of_ones_own_is_written_once(tmp_path: Path, expected: list[bytes]) -> None:
+    path = tmp_path / "experts"
+    first = resident(budget=1, path=path)
+    assert first.run(XS[2])[0].tobytes() == expected[2]
+    written = path.stat()
+    again = resident(budget=1, path=str(path))
+    assert again.run(XS[2])[0].tobytes() == expected[2]
+    assert path.stat().st_mtime_ns == written.st_mtime_ns
+    assert [p.name for p in tmp_path.iterdir()] == ["experts"]
+
+
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "experts"
+    for contents in (b"", b"something", b"x" * 100_000):
+        path.write_bytes(contents)
+        with pytest.raises(InputError, match="must hold the experts of this graph"):
+            resident(path=path)
+        assert path.read_bytes() == contents
+    resident_of_others = Session().compile(
+        model(1), dims=DIMS, experts=ExpertResidency(path=tmp_path / "other")
+    )
+    del resident_of_others
+    with pytest.raises(InputError, match="must hold the experts of this graph"):
+        resident(path=tmp_path / "other")
+    with pytest.raises(InputError, match="cannot be written"):
+        resident(path=tmp_path / "no such directory" / "experts")
+
+
+def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.plan.spill._free_bytes", lambda _: 1000)
+    with pytest.raises(DeviceError, match=r"need [0-9]+ bytes of a disk, there are 1000 in"):
+        resident()
+
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(DeviceError, match=r"must fit into .*No space left"):
+        resident(path=tmp_path / "experts")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"budget": 1, "budget_bytes": 1}, "in experts or in bytes, got both"),
+        ({"budget": -1}, "budget must be at least 0, got -1"),
+        ({"budget_bytes": -1}, "budget_bytes must be at least 0, got -1"),
+        ({"policy": "best"}, "policy must be one of static, lru, decayed, got 'best'"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ExpertResidency(**wrong)
+
+
+def test_what_a_graph_must_have() -> None:
+    g = Graph("plain")
+    g.output("y", g.input("x", (2, 3)) + 1)
+    with pytest.raises(UnsupportedError, match="a layer of experts, this one has none"):
+        Session().compile(g, experts=ExpertResidency())
+    g = Graph("given")
+    x, w = g.input("x", (4, WIDE)), g.input("w", (EXPERTS, WIDE, INNER))
+    g.output("y", x.grouped_matmul(w, (x @ ROUTERS[0]).topk(1)[1]))
+    with pytest.raises(UnsupportedError, match="must have experts in stacks of its own"):
+        Session().compile(g, experts=ExpertResidency())
+
+
+def test_a_budget_in_bytes_is_for_all_layers() -> None:
+    room = sum(layer.room for layer in resident(budget=0)._residency().store.layers.values())
+    for experts in (0, 1, 3):
+        c = resident(budget_bytes=experts * room + room // 2)
+        assert [int(m.sum()) for m in c.moe_resident_experts().values()] == [experts] * LAYERS
+        assert check_memory(c) <= experts * room
 
 
 # ---------------------------------------------------------------- files, pickles, params, extents

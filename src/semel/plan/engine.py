@@ -45,7 +45,7 @@ from semel.plan.weights import Weight
 from semel.plan.writers import find_writers
 from semel.runtime.allocator import allocate
 from semel.runtime.buffer import Array
-from semel.runtime.custom import PythonFunction
+from semel.runtime.custom import FunctionOwner
 from semel.runtime.device import find_device
 from semel.runtime.events import LoggedRun
 from semel.runtime.laned import LanedExecutable, link_program
@@ -71,8 +71,7 @@ class Engine:
         self._lowest = min((parts.buffers[i].address for i in named), default=0)
         #: Of the run that is under way, if its time is limited.
         self.limit: TimeLimit | None = None
-        #: What else is to be told that a run has not ended well.
-        self._given_up: Callable[[], None] | None = None
+        self._owner: FunctionOwner | None = None
         self._failures = 0  # runs that were begun and did not end well, as far as states know
         executable = link_program(parts.device, self._flatten())
         self.ways = Ways(Way(executable, self.linked))
@@ -224,8 +223,8 @@ class Engine:
             self.executable.rest()
         finally:
             self._forget_run()
-            if self._given_up is not None:
-                self._given_up()
+            if self._owner is not None:
+                self._owner.give_up()
 
     def _forget_run(self) -> None:
         if self.state.is_released:
@@ -433,17 +432,12 @@ class Engine:
         """Memory of intermediates."""
         return () if self.store is None else tuple(self.store.arena.values())
 
-    def use_function(
-        self, kind: str, function: PythonFunction, given_up: Callable[[], None]
-    ) -> None:
-        """Let rows of that kind call this function, which gets the buffers themselves.
-
-        `given_up` is called when a run has not ended well.
-        """
+    def use_function(self, kind: str, owner: FunctionOwner) -> None:
+        """Let rows of that kind call `owner`, who is told of runs given up and weights replaced."""
         known = self.parts.functions
-        own = replace(known[kind], convention="own", function=function)
+        own = replace(known[kind], owner=owner)
         self.parts = replace(self.parts, functions={**known, kind: own})
-        self._given_up = given_up
+        self._owner = owner
 
     # ------------------------------------------------------------ weights
 
@@ -461,9 +455,12 @@ class Engine:
             if self.store is not None:
                 self.store.program = program
             self._note_params()
+            self.state.version += 1
             self.state.is_moving = False
         finally:
             self.check_moved()
+        if self._owner is not None:
+            self._owner.take_weights()
 
     def _note_params(self) -> None:
         """Runs are refused natively as long as a param is missing, like those on invalid states."""

@@ -7,6 +7,9 @@ layer read. The row comes once it is known who is routed to and before these pro
 says that it writes the ids, so that whatever follows from them waits for it. It is a fence, too:
 the rows before it are over, which is how whoever keeps experts knows that a layer is.
 
+It is in a branch: a flag of the plan says that nobody of the layer is missing, and then nothing is
+called. Where it lies is told by the attributes of the row.
+
 What the row does is the plan's own business (`ExecutionPlan.use_function`). Without that, it brings
 in who is needed, for good.
 """
@@ -20,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from semel.errors import UnsupportedError
+from semel.ir.types import BOOL, TensorType
 from semel.plan.program import ExpertLayer, Program, ProgramValue
-from semel.plan.rows import PreparedCustomFunction, PreparedOp
+from semel.plan.rows import PreparedBranch, PreparedCustomFunction, PreparedOp
 from semel.plan.spill import Spill
 from semel.plan.tree import num_rows, walk
 from semel.plan.weights import HOST, Weight
@@ -123,22 +127,26 @@ def _weight(value: ProgramValue) -> Weight:
 
 def _with_rows(program: Program, layers: Mapping[int, ExpertLayer]) -> Program:
     """The program with a row for each layer, where its ids are known; one may have them already."""
-    if any(row.kind == EXPERTS for row in program.rows):
+    if any(placed.row.kind == EXPERTS for placed in walk(program.rows)):
         return program
     ends = {number: _last_use(program.rows, layer.stacks) for number, layer in layers.items()}
     starts = {number: _where_known(program.rows, layer.ids) for number, layer in layers.items()}
     new: dict[int, list[PreparedOp]] = {}
+    flags: list[ProgramValue] = []
     for number, layer in layers.items():
         at = starts[number]
         over = [other for other, end in ends.items() if end < at]
+        flag = len(program.values) + len(flags)
+        flags.append(ProgramValue(f"layer {number} is full", TensorType((1,), BOOL), "io"))
         row = PreparedCustomFunction(
             0,
             EXPERTS,
-            {"layer": number, "ids": len(layer.ids), "over": over},
+            {"layer": number, "ids": len(layer.ids), "over": over, "flag": flag},
             (*layer.ids, *layer.stacks),
         )
-        new.setdefault(at, []).append(row)
-    return insert_rows(program, new)
+        new.setdefault(at, []).append(PreparedBranch(0, (flag,), (), (row,)))
+    made = insert_rows(program, new)
+    return replace(made, values=(*made.values, *flags))
 
 
 def _last_use(rows: Sequence[PreparedOp], values: Iterable[int]) -> int:

@@ -70,7 +70,7 @@ from semel.plan.table import Signature, Table, io_table, named_outputs, param_ta
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer, read_arrays
 from semel.runtime.casting import check_casting
-from semel.runtime.custom import PythonFunction
+from semel.runtime.custom import FunctionOwner, without_owner
 from semel.runtime.device import DeviceCode
 from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
@@ -598,15 +598,12 @@ class ExecutionPlan:
         return self._engine.bindings.staged()
 
     @alone
-    def use_function(
-        self, kind: str, function: PythonFunction, given_up: Callable[[], None]
-    ) -> None:
-        """Let rows of that kind call this one, here and in clones. For the package's own use.
+    def use_function(self, kind: str, owner: FunctionOwner) -> None:
+        """Let rows of that kind call `owner`, and let it know what becomes of the plan.
 
-        It gets the buffers themselves, on the thread that runs, and must not keep them. `given_up`
-        is called after a run that does not end well.
+        For the package's own use. Clones of the plan have the function of that name again.
         """
-        self._engine.use_function(kind, function, given_up)
+        self._engine.use_function(kind, owner)
 
     @alone
     def direct_call(self, names: Sequence[str]) -> DirectCall:
@@ -712,7 +709,9 @@ class ExecutionPlan:
 
     def _again(self, threads: int, store: ProgramStore) -> ExecutionPlan:
         """Another plan of the same program, with memory of its own."""
-        made = replace(self._engine.parts, buffers=store.buffers, threads=threads)
+        parts = self._engine.parts
+        functions = {kind: without_owner(known) for kind, known in parts.functions.items()}
+        made = replace(parts, buffers=store.buffers, threads=threads, functions=functions)
         return ExecutionPlan(made, store)
 
     def _fork(self, threads: int) -> ExecutionPlan:

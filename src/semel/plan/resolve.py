@@ -6,7 +6,7 @@ engine, code  --resolve_code-->  go on, or a typed error
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import (
@@ -27,6 +27,7 @@ from semel.plan.errors import (
 )
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
+from semel.runtime.buffer import Buffer
 from semel.runtime.custom import call_on_host
 from semel.runtime.runstate import RunState
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "a change of its memory was interrupted."
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
 #: Why a run comes back in the middle.
 _GOING_ON = frozenset({Code.HOST_CALL, Code.START_POOL, Code.AGAIN})
 
@@ -137,11 +137,14 @@ def _on_host_call(engine: Engine) -> None:
     run, row = engine.executable.came_back()
     position = engine.ways.now.linked.row_ops[row]
     op = engine.parts.ops[position]
-    if isinstance(op, PreparedCustomFunction) and _is_own(engine, op):
-        _call_own(engine, op)
-        return
-    late, known = engine.state.late_values(), engine.parts.late_at(position)
-    values = {**_counters_at(engine, run, position), **{name: late[name] for name in known}}
+    if isinstance(op, PreparedCustomFunction):
+        owner = engine.parts.functions[op.kind].owner
+        if owner is not None:
+            buffers = [engine.parts.buffers[i] for i in op.buffer_indices]
+            values_here = partial(_all_values, engine, run, position)
+            owner.call(op.attrs, buffers, engine.state.version, values_here)
+            return
+    values = _values_here(engine, run, position)
     match op:
         case PreparedCustomFunction():
             _call_host(engine, op, values)
@@ -151,6 +154,18 @@ def _on_host_call(engine: Engine) -> None:
             raise InternalError("runner", "came back for a row that is no host call.")
 
 
+def _values_here(engine: Engine, run: RunState, position: int) -> dict[str, int]:
+    """The values that variables have at this place of the run only."""
+    late, known = engine.state.late_values(), engine.parts.late_at(position)
+    return {**_counters_at(engine, run, position), **{name: late[name] for name in known}}
+
+
+def _all_values(engine: Engine, run: RunState, position: int) -> dict[str, int]:
+    state = engine.state
+    here = _values_here(engine, run, position)
+    return {**state.bound_values(), **state.held_values(), **here}
+
+
 def _counters_at(engine: Engine, run: RunState, position: int) -> dict[str, int]:
     """The counters of the loops around an operation, at the iteration that its lane is in."""
     iterations = run.iterations
@@ -158,16 +173,12 @@ def _counters_at(engine: Engine, run: RunState, position: int) -> dict[str, int]
     return {loop.counter: iterations[loop.counter] for loop in loops}
 
 
-def _is_own(engine: Engine, op: PreparedCustomFunction) -> bool:
-    return engine.parts.functions[op.kind].convention == "own"
-
-
-def _call_own(engine: Engine, op: PreparedCustomFunction) -> None:
-    """Call a function of the package, which needs no windows around what it is given."""
-    function = engine.parts.functions[op.kind].function
-    assert function is not None
-    buffers = engine.parts.buffers
-    function(op.attrs, [buffers[i] for i in op.buffer_indices], NOTHING)
+def _shape(buffer: Buffer, values: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape here: late variables are known to the plan's buffers only when a run is over."""
+    try:
+        return tuple(evaluate(dim, values) for dim in buffer.type.shape)
+    except KeyError:
+        return buffer.shape  # which says what is missing
 
 
 def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, int]) -> None:
@@ -182,7 +193,7 @@ def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, in
             engine.parts.functions[op.kind],
             op.attrs,
             buffers,
-            [b.shape for b in buffers],
+            [_shape(b, values) for b in buffers],
             values,
             [v.name for v in op.runtime_vars],
         )

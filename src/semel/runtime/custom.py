@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -42,23 +42,48 @@ Positions: TypeAlias = "tuple[int, ...] | Callable[[Any], tuple[int, ...]] | Non
 _C_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
+class FunctionOwner(Protocol):
+    """What is called by rows of one plan in the place of a function. For the package's own use."""
+
+    def call(
+        self,
+        attrs: Any,
+        buffers: Sequence[Buffer],
+        version: int,
+        values: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """The row was reached; the buffers are the plan's own, and must not be kept.
+
+        While `version` is the same, so are all variables that callers bind, and all memory.
+        `values` has all variables as they are here.
+        """
+
+    def give_up(self) -> None:
+        """A run has not ended well."""
+
+    def take_weights(self) -> None:
+        """Weights were replaced; nothing runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class CustomFunction:
     """A registered function. `reads` and `writes` are positions; None means all of them.
 
     They may depend on the attributes: then they are functions of these. Negative positions
     count from the end. `check(attrs, types, variable_names)` raises at
-    build what can be known then. Nothing of a plan moves across a function that `is_fence`.
+    build what can be known then. Nothing of a plan moves across a function that `is_fence`. If a
+    plan has an `owner` for it, that is called instead.
     """
 
     name: str
-    convention: str  # python, kernel or c; own: the package's, which gets the buffers themselves
+    convention: str  # python, kernel or c
     function: PythonFunction | None
     address: int
     reads: Positions
     writes: Positions
     check: CheckFunction | None = None
     is_fence: bool = False
+    owner: FunctionOwner | None = None
 
     def access(self, num_buffers: int, attrs: Any) -> list[str]:
         """r, w, rw or nothing for each of so many buffers; raises if a position is not there."""
@@ -99,6 +124,11 @@ def find_custom_function(name: str) -> CustomFunction | None:
         function: CustomFunction = import_module(found).FUNCTIONS[name]
         return function
     return found
+
+
+def without_owner(known: CustomFunction) -> CustomFunction:
+    """The function for another plan."""
+    return known if known.owner is None else replace(known, owner=None)
 
 
 def custom_function_names() -> list[str]:

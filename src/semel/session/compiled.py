@@ -258,16 +258,14 @@ class CompiledGraph:
         reader, capture, experts = request.reader, self._capture, self._experts
         if capture is not None:
             reader = capture.reader(reader)
-        if experts is not None:
+        limits, sticky = self._limits(request), self.options.sticky
+        if experts is None:
+            return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
+        with self._lock:
+            if not request.wanted.is_all:
+                experts.ask_again()  # whether a layer is part of the run is seen if it asks
             reader = experts.reader(reader)
-        return self._calls.run(
-            inputs,
-            reader,
-            None,
-            self._limits(request),
-            sticky=self.options.sticky,
-            accept=self._accept,
-        )
+            return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
 
     def _limits(self, request: Request[Any]) -> RunLimits | None:
         wanted = request.wanted
@@ -576,8 +574,7 @@ class CompiledGraph:
 
     def _settle_experts(self, masks: Mapping[int, Any]) -> None:
         self._settle()
-        with self._lock:
-            self._residency().settle(masks)
+        self._residency().settle(masks)
 
     def _residency(self) -> Residency:
         if self._experts is None:

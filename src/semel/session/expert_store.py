@@ -14,9 +14,11 @@ leaves while he is read, whatever other threads decide.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -60,6 +62,11 @@ class LayerStore:
             made.is_decided, made._steps = self.is_decided, self._steps
             made.settle(self.residents)
             return made
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all experts are resident; they stay so until somebody settles others."""
+        return len(self.residents) == self.num_experts
 
     def mask(self) -> Mask:
         """Of each expert whether he is resident."""
@@ -158,12 +165,16 @@ class ExpertStore:
 
     def __init__(self, layers: Mapping[int, LayerStore]) -> None:
         self.layers = dict(layers)
+        #: The residencies of the graphs whose experts these are.
+        self.users: WeakSet[Any] = WeakSet()
 
     def with_stacks(self, stacks: Mapping[int, Stacks]) -> ExpertStore:
         """One with the same residents, in these stacks."""
         return ExpertStore({n: layer.again(stacks[n]) for n, layer in self.layers.items()})
 
     def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
         for layer in getattr(self, "layers", {}).values():
             layer.close()
 
@@ -189,8 +200,12 @@ class ExpertStore:
 
         Nothing changes if one of the masks does not fit.
         """
-        chosen = {number: self._chosen(number, mask) for number, mask in masks.items()}
+        chosen = self.chosen(masks)
         return {number: self.layers[number].settle(who) for number, who in chosen.items()}
+
+    def chosen(self, masks: Mapping[int, Any]) -> dict[int, list[int]]:
+        """Who these masks name, if they fit."""
+        return {number: self._chosen(number, mask) for number, mask in masks.items()}
 
     def _chosen(self, number: int, mask: Any) -> list[int]:
         if number not in self.layers:

@@ -2,7 +2,7 @@
 
     compile(graph, experts=ExpertResidency(...))  -->  Residency: ExpertStore, stats of this graph
 
-A row of the plan calls `enter` once a layer's router has decided (`semel.plan.experts`). Layers
+A row of the plan calls `call` once a layer's router has decided (`semel.plan.experts`). Layers
 whose products are over by then are left, and the others when the run is.
 """
 
@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from semel.errors import InputError, UnsupportedError
 from semel.graph.routers import Router
+from semel.ir.expr import evaluate, variables
 from semel.ir.fields import take, take_int
 from semel.plan.engine import Engine
 from semel.plan.experts import EXPERTS, with_residency
@@ -25,7 +27,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.readers import Reader
 from semel.plan.rows import PreparedCustomFunction
-from semel.runtime.buffer import Buffer
+from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import find_device
 from semel.runtime.stacks import StackMemory
 from semel.session.expert_store import ExpertStore, LayerStore, Stacks, room_of
@@ -33,6 +35,7 @@ from semel.session.experts import ExpertPool, Mask, Policy
 
 R = TypeVar("R")
 _WHERE = "ExpertResidency"
+FEW_IDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,14 @@ class ResidencyStats:
     bytes_placed: int = 0
 
 
+class _View(NamedTuple):
+    """Ids where they lie, good for one version of a plan's state."""
+
+    version: int
+    ids: Array
+    tokens: int
+
+
 class Residency:
     """The store of a compiled graph, and what its own runs found."""
 
@@ -164,8 +175,17 @@ class Residency:
         self._k = {router.layer: router.k for router in routers}
         self._stats: dict[int, ResidencyStats] = {}
         #: What each layer that is not over was routed to: experts, and ids if its pool wants them.
-        self._inside: dict[int, tuple[list[int], Any]] = {}
-        plan.use_function(EXPERTS, self.enter, self.leave)
+        self._inside: dict[int, tuple[Sequence[int], Any]] = {}
+        self._rows = _rows(plan)
+        #: Layers that runs go through without asking, since all of their experts are there; and
+        #: those that the run under way has found to be so.
+        self._full: set[int] = set()
+        self._found_full: set[int] = set()
+        #: The ids of layers whose number follows from variables that callers bind.
+        self._views: dict[int, _View] = {}
+        self._bound = {v.variable.name for v in plan.program.variables if v.next is None}
+        store.users.add(self)
+        plan.use_function(EXPERTS, self)
 
     @staticmethod
     def of(plan: ExecutionPlan, routers: Sequence[Router], asked: ExpertResidency) -> Residency:
@@ -192,43 +212,84 @@ class Residency:
 
     def moved_to(self, plan: ExecutionPlan) -> Residency:
         """For another plan of the same graph, in this one's place: the same residents and stats."""
-        self.leave()
+        self.give_up()
         made = Residency(plan, self._routers, self.asked, self.store.with_stacks(_stacks(plan)))
         made._stats = self._stats
         return made
 
     # ------------------------------------------------------------ runs
 
-    def enter(self, attrs: Any, buffers: Sequence[Buffer], _: Any) -> None:
+    def call(
+        self,
+        attrs: Any,
+        buffers: Sequence[Buffer],
+        version: int,
+        values: Callable[[], Mapping[str, int]],
+    ) -> None:
         """A router has decided: let those who are routed to be there."""
         number, inside = attrs["layer"], self._inside
-        for other in attrs["over"] if inside else ():
-            self._leave(other)
-        self._leave(number)  # of a run that came to no end
-        first = attrs["ids"]
-        layer = self.store.layers[number]
-        for buffer, stack in zip(buffers[first:], layer.stacks, strict=True):
-            if buffer.memory is not stack:
-                self.follow()
-                layer = self.store.layers[number]
-                break
-        ids = buffers[0].array()
-        routed: list[int] = np.bincount(ids).nonzero()[0].tolist()
+        if inside:
+            for other in attrs["over"]:
+                self._leave(other)
+            self._leave(number)  # of a run that came to no end
+        view = self._views.get(number)
+        if view is None or view.version != version:
+            view = self._look(number, buffers[0], version, values())
+        ids, layer = view.ids, self.store.layers[number]
+        routed = _distinct(ids)
         began = time.perf_counter()
         misses = layer.enter(routed)
         inside[number] = routed, ids.copy() if layer.is_decided else None
-        stats = self._of(number)
+        stats = self._stats.get(number) or self._of(number)
         stats.hits += len(routed) - misses
-        stats.tokens += ids.size // self._k[number]
+        stats.tokens += view.tokens
         if misses:
             stats.misses += misses
             stats.bytes_moved += misses * layer.expert_bytes
             stats.seconds_waited += time.perf_counter() - began
+        elif layer.is_full:
+            self._found_full.add(number)
 
-    def leave(self) -> None:
+    def _look(self, number: int, where: Buffer, version: int, values: Mapping[str, Any]) -> _View:
+        """Where the ids lie now, if the plan's variables or its memory have changed."""
+        ids = where.array(tuple(evaluate(dim, values) for dim in where.type.shape))
+        names = {v.name for dim in where.type.shape for v in variables(dim)}
+        made = _View(version, ids, ids.size // self._k[number])
+        if names <= self._bound:
+            self._views[number] = made
+        return made
+
+    def give_up(self) -> None:
         """A run is over, well or not."""
         for number in list(self._inside):
             self._leave(number)
+        for number in self._found_full:
+            self._set_flag(number, True)
+        self._full |= self._found_full
+        self._found_full.clear()
+
+    def end(self, version: int) -> None:
+        """A run is over, and well: layers that it did not ask about were there as a whole."""
+        for number in tuple(self._full):
+            view = self._views.get(number)
+            if view is None or view.version != version:
+                where = self._plan.buffers[self._rows[number].buffer_indices[0]]
+                view = self._look(number, where, version, self._plan.variables)
+            stats = self._stats.get(number) or self._of(number)
+            stats.hits += len(_distinct(view.ids))
+            stats.tokens += view.tokens
+        if self._inside:
+            self.give_up()
+
+    def ask_again(self) -> None:
+        """Let the next run ask about all layers; no run is under way."""
+        for number in self._full:
+            self._set_flag(number, False)
+        self._full.clear()
+
+    def _set_flag(self, number: int, is_full: bool) -> None:
+        flag = self._plan.buffers[self._rows[number].attrs["flag"]]
+        flag.put(np.array([is_full]))
 
     def _leave(self, number: int) -> None:
         found = self._inside.pop(number, None)
@@ -241,19 +302,32 @@ class Residency:
         """The reader, after which the run is over."""
         return LeavingReader(reader, self)
 
-    def follow(self) -> None:
+    def take_weights(self) -> None:
         """Params were replaced: the same residents, in the stacks that the plan has now."""
         stacks = _stacks(self._plan)
         if any(stacks[n] != layer.stacks for n, layer in self.store.layers.items()):
-            self.leave()
+            self.give_up()
+            self.ask_again()
+            self.store.users.discard(self)
             self.store = self.store.with_stacks(stacks)
+            self.store.users.add(self)
 
     # ------------------------------------------------------------ what callers ask
 
     def settle(self, masks: Mapping[int, Any]) -> None:
-        """Let exactly these experts of these layers be resident."""
-        for number, came in self.store.settle(masks).items():
-            self._of(number).bytes_placed += came * self.store.layers[number].expert_bytes
+        """Let exactly these experts of these layers be resident, once no graph of the store runs.
+
+        Runs do not ask about layers that are there as a whole, so they must be told.
+        """
+        users = sorted(self.store.users, key=id)
+        with ExitStack() as held:
+            for user in users:
+                held.enter_context(user._plan.lock)
+            came = self.store.settle(masks)
+            for user in users:
+                user.ask_again()
+            for number, count in came.items():
+                self._of(number).bytes_placed += count * self.store.layers[number].expert_bytes
 
     def masks(self) -> dict[int, Mask]:
         """Who is resident, by layer."""
@@ -276,10 +350,24 @@ class Residency:
 def _stacks(plan: ExecutionPlan) -> dict[int, Stacks]:
     """The memory of each layer's stacks, by its number."""
     found: dict[int, Stacks] = {}
-    for row in plan.prepared_ops:
-        if isinstance(row, PreparedCustomFunction) and row.kind == EXPERTS:
-            own = [plan.buffers[i].memory for i in row.buffer_indices[row.attrs["ids"] :]]
-            found[row.attrs["layer"]] = tuple(m for m in own if isinstance(m, StackMemory))
+    for number, row in _rows(plan).items():
+        own = [plan.buffers[i].memory for i in row.buffer_indices[row.attrs["ids"] :]]
+        found[number] = tuple(m for m in own if isinstance(m, StackMemory))
+    return found
+
+
+def _rows(plan: ExecutionPlan) -> dict[int, PreparedCustomFunction]:
+    """The row of each layer, by its number."""
+    rows = (placed.row for placed in plan.program.walk())
+    own = (r for r in rows if isinstance(r, PreparedCustomFunction) and r.kind == EXPERTS)
+    return {row.attrs["layer"]: row for row in own}
+
+
+def _distinct(ids: Array) -> Sequence[int]:
+    """Each of the ids once."""
+    if ids.size <= FEW_IDS:  # a set is faster than NumPy is
+        return tuple(set(ids.tolist()))
+    found: list[int] = np.bincount(ids).nonzero()[0].tolist()
     return found
 
 
@@ -307,10 +395,10 @@ class LeavingReader(Reader[Any]):
         self.reader.check(engine)
 
     def prepare(self, engine: Engine) -> Callable[[], Any]:
-        read, leave = self.reader.prepare(engine), self.residency.leave
+        read, end, state = self.reader.prepare(engine), self.residency.end, engine.state
 
         def both() -> Any:
-            leave()
+            end(state.version)
             return read()
 
         return both
