@@ -2,7 +2,7 @@
 
     bool Value  --Conditions.facts-->  tuple[Dim, ...]
     int Value   --Conditions.dim-->    Dim
-    statements x facts  --assume-->    statements without the conditions that they decide
+    statements  --assume-->            those without conditions that are known to hold
 
 A value that is no index expression (a load, a local) takes part as a variable of its own, with
 the range of its dtype: two uses of one value in one statement are one number. Across statements
@@ -118,9 +118,9 @@ def _fits(value: Dim, dtype: DType) -> bool:
 # ---------------------------------------------------------------- what is known
 
 
-def assume(body: Sequence[Statement], facts: Sequence[Dim]) -> tuple[Statement, ...]:
-    """The statements where these are >= 0: what follows at once is not asked any more."""
-    known, conditions, yes = set(facts), Conditions(), ir.const(BOOL, True)
+def assume(body: Sequence[Statement], holds: Callable[[Value], bool]) -> tuple[Statement, ...]:
+    """The statements where some comparisons are known to hold: they are not asked any more."""
+    yes = ir.const(BOOL, True)
 
     def leaf(value: Value) -> Value:
         match value.op:
@@ -130,8 +130,20 @@ def assume(body: Sequence[Statement], facts: Sequence[Dim]) -> tuple[Statement, 
                 return ir.select(*value.args)
             case "load" if value.args[:1] == (yes,):
                 return ir.load(*value.data)
-            case op if op in _COMPARED and value.args[0].dtype.is_integer:
-                return yes if known.issuperset(conditions.facts(value)) else value
+            case op if op in ir.COMPARISONS:
+                return yes if holds(value) else value
         return value
 
     return map_statements(body, ValueMap(leaf))
+
+
+def follows_from(facts: Sequence[Dim]) -> Callable[[Value], bool]:
+    """Whether a comparison says no more than that some of these are >= 0; by their word."""
+    known, conditions = set(facts), Conditions()
+
+    def holds(value: Value) -> bool:
+        if value.op not in _COMPARED or not value.args[0].dtype.is_integer:
+            return False
+        return known.issuperset(conditions.facts(value))
+
+    return holds

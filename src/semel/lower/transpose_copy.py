@@ -31,7 +31,7 @@ from semel.ir.expr import (
     upper_bound,
 )
 from semel.kernel import ir
-from semel.kernel.conditions import Conditions, assume
+from semel.kernel.conditions import Conditions, assume, follows_from
 from semel.kernel.ir import Statement, Value, statement_values, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.lowered import Names, split_rows
@@ -175,7 +175,7 @@ class _Turned:
         if facts:
             inside = reduce(and_, [self._holds(fact, down, across) for fact in facts])
             inner: tuple[Statement, ...] = (
-                ir.If(inside, self._block(assume(body, facts), down, across)),
+                ir.If(inside, self._block(assume(body, follows_from(facts)), down, across)),
                 ir.If(ir.op("not", inside), self._block(body, down, across)),
             )
         else:

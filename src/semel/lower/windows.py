@@ -33,6 +33,7 @@ from semel.ir.expr import (
 )
 from semel.ir.types import BOOL
 from semel.kernel import ir
+from semel.kernel.conditions import assume
 from semel.kernel.ir import Local, Statement, Value, statement_values, walk_statements, walk_values
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
@@ -113,7 +114,7 @@ def _row(
         own = Index(names("w"), place.extent)
         return ir.Loop(own, low, high, vector(substitute_indices(statements, {place: own})))
 
-    bare = _without(body, inside.tests)
+    bare = assume(body, inside.tests.__contains__) if inside.tests else body
     first, last, binds = start, stop, []
     if inside.tests:
         ends = [Index(names(n), place.extent + 1) for n in ("f", "l")]
@@ -209,24 +210,6 @@ def _over_taps(dim: Dim) -> Dim | None:
             return None
         dim = substitute(dim, {index: 0 if step > 0 else max(index.extent - 1, 0)})
     return dim
-
-
-def _without(body: tuple[Statement, ...], tests: set[Value]) -> tuple[Statement, ...]:
-    """The statements with `tests` taken to hold."""
-
-    def leaf(value: Value) -> Value:
-        if value in tests:
-            return _TRUE
-        match value.op:
-            case "and" if _TRUE in value.args:
-                return _and(*value.args)
-            case "select" if value.args[0] is _TRUE:
-                return value.args[1]
-            case "load" if value.args and value.args[0] is _TRUE:
-                return ir.load(*value.data)
-        return value
-
-    return map_statements(body, ValueMap(leaf)) if tests else body
 
 
 # ---------------------------------------------------------------- several places
