@@ -15,6 +15,7 @@ from tests.codegen.test_stray_accesses import run
 from semel import Tensor, Variable
 from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import compile_ir
+from semel.ir.expr import Index
 from semel.ir.graph import Graph
 from semel.ir.target import target_for
 from semel.ir.types import as_dtype
@@ -111,6 +112,17 @@ def test_rows_of_keys_are_turned_and_not_gathered(name: str) -> None:
         lanes = target.vector_bits // 32
         assert "shufflevector" in text
         assert ("gather" in text) == (depth % lanes != 0)  # what is left of a row
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [("heads", 16), ("lengths", 16), ("turned_storage", 16)]
+)
+def test_scores_add_over_the_depth(name: str, depth: int) -> None:
+    tensor, _, _ = CASES[name]()
+    _, (lowered,) = lower_graph([tensor], next(iter(runnable_targets().values())))
+    index = lowered.group.depth
+    assert isinstance(index, Index)
+    assert index.extent == depth
 
 
 @pytest.mark.parametrize("name", ["causal", "half", "symbolic", "concatenated"])

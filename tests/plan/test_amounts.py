@@ -113,6 +113,22 @@ def test_a_loop_must_not_run_a_negative_number_of_times() -> None:
         s.build("x")
 
 
+def test_a_loop_whose_trips_follow_a_counter_may_run_none_at_first() -> None:
+    s = Sketch(16)
+    s.op("double", "x", "out")
+    s.begin(N, "step")
+    s.begin(Variable("step", 0, 15) - 2, "inner", id=2)
+    s.op("increment", "out", "other")
+    s.op("increment", "other", "out")
+    s.end()
+    s.end()
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.ones(16, np.float32))
+    for n, times in ((0, 0), (1, 0), (3, 0), (4, 1), (6, 1 + 2 + 3)):
+        plan.execute_with_vars(n=n)
+        assert plan.output_buffer.numpy().tolist() == [2 + 2 * times] * 16
+
+
 def test_guards_and_shapes_are_settled_too() -> None:
     s = Sketch(16)
     s.op("increment", "x", "out")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import in_child
 from tests.plan.build import Sketch, symbolic_add, table_of, typed
 from tests.plan.kernels import TILE
 
@@ -222,6 +223,60 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
 def test_a_forked_child_has_a_pool_of_its_own(busy: bool) -> None:
     done = _run(_FORK.format(busy=busy))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_fork_in_the_middle_of_what_another_thread_does(is_moving: bool) -> None:
+    s = Sketch(8)
+    s.op("double", "x", "out")
+    plan = s.build("out")
+    begun, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with plan.lock:
+            plan._engine.state.is_moving = is_moving
+            begun.set()
+            assert over.wait(20)
+            plan._engine.state.is_moving = False
+
+    def child() -> None:
+        if is_moving:
+            with pytest.raises(PlanError, match="another thread changed its memory when"):
+                plan.execute()
+        else:
+            s.buffers["x"].copyin(np.arange(8, dtype=np.float32))
+            plan.execute()
+            assert plan.output_buffer.numpy().tolist() == [2.0 * i for i in range(8)]
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(20)
+    try:
+        in_child(child)
+    finally:
+        over.set()
+        thread.join()
+    s.buffers["x"].copyin(np.ones(8, np.float32))
+    plan.execute()
+    assert plan.output_buffer.numpy().tolist() == [2] * 8
+
+
+def test_what_the_forking_thread_was_at_goes_on_in_the_child() -> None:
+    s = Sketch(8)
+    s.op("double", "x", "out")
+    plan = s.build("out")
+    s.buffers["x"].copyin(np.ones(8, np.float32))
+    state = plan._engine.state
+
+    def child() -> None:
+        state.is_moving = False  # what it was at is over, here too
+        plan.execute()
+        assert plan.output_buffer.numpy().tolist() == [2] * 8
+
+    with plan.lock:
+        state.is_moving = True
+        in_child(child)
+        state.is_moving = False
 
 
 def test_a_process_with_workers_ends_with_its_own_exit_code() -> None:
