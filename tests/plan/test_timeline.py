@@ -222,6 +222,14 @@ def test_a_signal_comes_after_all_rows_before_it() -> None:
     plan.execute_with_vars(n=5)
 
 
+def test_a_wait_for_less_than_nothing_is_over() -> None:
+    s, plan = copying(PreparedWait(1, TimelineSignal("go"), N - 4))
+    s.buffers["x"].copyin(np.ones(4, np.float32))
+    for n in (0, 4):
+        plan.execute_with_vars(n=n)
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), np.ones(4))
+
+
 def test_two_plans_hand_data_back_and_forth() -> None:
     """One doubles what the other incremented, a hundred times, on the same bytes."""
     there, back = TimelineSignal("there"), TimelineSignal("back")

@@ -496,7 +496,7 @@ class ExecutionPlan:
             try:
                 hold.is_held = True
                 bindings = engine.bindings
-                binding = bindings.inputs.get(name)
+                binding = bindings.inputs.get(name) if type(name) is str else None
                 if binding is not None and bindings.swap(binding, array):
                     return
             finally:
@@ -518,7 +518,7 @@ class ExecutionPlan:
             try:
                 hold.is_held = True
                 bindings = engine.bindings
-                binding = bindings.outputs.get(name)
+                binding = bindings.outputs.get(name) if type(name) is str else None
                 if binding is not None and bindings.swap(binding, array):
                     return
             finally:
@@ -571,7 +571,10 @@ class ExecutionPlan:
             self._engine.check_moved()
 
     def without_value(self, names: Iterable[str], *, sticky: bool = False) -> list[str]:
-        """Which of these inputs no array is bound to; if `sticky`, and were never written."""
+        """Which of these inputs no array is bound to; if `sticky`, and were never written.
+
+        For the package's own use.
+        """
         keepers = self._engine.state.inputs
         return [
             name
@@ -584,7 +587,7 @@ class ExecutionPlan:
         """Refuse shapes that arrays for these inputs cannot have, alone or together.
 
         Nothing changes, and it waits for no run. What does not follow from these shapes alone is
-        left for the run to say.
+        left for the run to say. For the package's own use.
         """
         self._engine.state.solve(shapes)
 
@@ -609,7 +612,7 @@ class ExecutionPlan:
     def direct_call(self, names: Sequence[str]) -> DirectCall:
         """A short way to run this plan, whose shapes are all fixed: see plan/direct.py.
 
-        The inputs are given in the order of `names`.
+        The inputs are given in the order of `names`. For the package's own use.
         """
         self._engine.state.check_alive()
         buffers, keepers = self._engine.parts.buffers, self._engine.state.inputs
@@ -765,7 +768,8 @@ class ExecutionPlan:
     ) -> None:
         """Run as one operation: inputs from `read(name, shape)`, outputs to `write(i, array)`.
 
-        The shapes are those at `values`, and at the variables as they are where it has none.
+        The shapes are those at `values`, and at the variables as they are where it has none. For
+        the package's own use.
         """
         self._engine.state.check_alive()
         values = {name: value for name, value in values.items() if name in self._engine.index}
@@ -842,7 +846,8 @@ class ExecutionPlan:
     def pass_source(self, write: Callable[[Program | PlanImage], R]) -> R:
         """`write(what a file of this plan is made from)`; it cannot run or change meanwhile.
 
-        A program never changes, so that a compiled plan can be written at any time.
+        A program never changes, so that a compiled plan can be written at any time. For the
+        package's own use.
         """
         if self._engine.store is not None:
             return write(self.program)
@@ -876,7 +881,7 @@ class ExecutionPlan:
         """For plans from files: go on with these variables and with inputs written in these shapes.
 
         All are within bounds; guards and shapes are compared at the next run. `marks` say how much
-        of the outputs earlier runs wrote.
+        of the outputs earlier runs wrote. For the package's own use.
         """
         run = self._engine.state.run
         run.set_marks(dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(run.marks)])))

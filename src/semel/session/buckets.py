@@ -22,7 +22,7 @@ import numpy as np
 
 from semel.errors import GraphError, InputError
 from semel.graph.builder import Dims, Graph
-from semel.ir.fields import take_int, take_memory_limit
+from semel.ir.fields import take, take_arrays, take_int, take_memory_limit
 from semel.ir.graph import Storage
 from semel.locks import make_lock
 from semel.plan.param_files import choose_params, read_source
@@ -145,6 +145,8 @@ class BucketedCompileCache:
 
     def warm(self, keys: Iterable[int] | None = None) -> None:
         """Compile the buckets of these sizes now, or all."""
+        if keys is not None and not isinstance(keys, Iterable):
+            raise InputError("warm", f"must be given sizes, got {type(keys).__name__}.")
         wanted = range(len(self.ranges)) if keys is None else [self._position(k) for k in keys]
         with self._lock:
             for at in wanted:
@@ -190,15 +192,16 @@ class BucketedCompileCache:
 
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param in all buckets, those that are yet to be compiled included."""
-        self.set_params({name: data})
+        self.set_params({take("set_param", "name", str, name): data})
 
     def set_params(self, arrays: Mapping[str, Any]) -> None:
         """Replace several params at once."""
+        given = take_arrays("set_params", arrays)
         with self._lock:
             known = self._param_table()
             shared = {
                 name: Storage(np.array(as_array(data, known[name].dtype, f"param '{name}'")))
-                for name, data in arrays.items()
+                for name, data in given.items()
             }
             for compiled in self._buckets.values():
                 compiled.set_params(shared)
@@ -297,14 +300,15 @@ class BucketedCompileCache:
         whole: Iterable[str] = (),
     ) -> Outputs | None:
         """Like `run_padded`; `others` are inputs that do not have the dim, which is checked."""
+        given, beside = (take_arrays("run_padded_mixed", arrays) for arrays in (inputs, others))
         compiled = self.bucket(key)
         if compiled is not None:
-            for name in others:
+            for name in beside:
                 if self._axis(compiled.inputs[name].shape) is not None:
                     raise InputError(
                         f"input '{name}'", f"has the dim '{self._dim}': it belongs to `inputs`."
                     )
-        return self.run_padded(key, {**inputs, **others}, rows=rows, whole=whole)
+        return self.run_padded(key, {**given, **beside}, rows=rows, whole=whole)
 
     def _check_rows(self, compiled: CompiledGraph, inputs: Mapping[str, Any], rows: int) -> None:
         if not isinstance(inputs, Mapping):

@@ -338,6 +338,10 @@ class CompiledGraph:
 
     def stream(self, input_sets: Iterable[Any]) -> Iterator[Outputs]:
         """Like `run_pipelined`, with each run's outputs as soon as they are there."""
+        if not isinstance(input_sets, Iterable):
+            raise InputError(
+                "stream", f"must be given sets of inputs, got {type(input_sets).__name__}."
+            )
 
         def begin(inputs: Any) -> RunTicket[Outputs]:
             is_in_order = isinstance(inputs, (tuple, list))
@@ -388,6 +392,7 @@ class CompiledGraph:
 
     def read_handle(self, name: str, rows: Any = None) -> Array:
         """A copy of what a state, or the handle of an input, holds now; only these rows of it."""
+        take("read_handle", "name", str, name)
         self._settle()
         with self._lock:
             if name in self.plan.states:
@@ -398,6 +403,7 @@ class CompiledGraph:
 
     def unbind(self, name: str) -> None:
         """Forget the handle of an input, and what feeds it."""
+        take("unbind", "name", str, name)
         self._settle()
         with self._lock:
             self._handles.unbind(name)
@@ -425,7 +431,7 @@ class CompiledGraph:
         """
         self._settle()
         with self._lock:
-            self._handles.feed(handle, self._output_name(output_index))
+            self._handles.feed(_feed_name(handle), self._output_name(output_index))
         return True
 
     def run_feed_gpu_handle(
@@ -433,7 +439,7 @@ class CompiledGraph:
     ) -> Array:
         """Run with such a feed for this run alone; a copy of that output, and of no other."""
         output = self._output_name(output_index)
-        self._handles.check_feed(handle, output)
+        self._handles.check_feed(_feed_name(handle), output)
         wanted = self._wanted((output,))
         found = given(self._table, (inputs,), {})
         (result,) = self._go(found, Request(wanted.copies, wanted, feeds={handle: output}))
@@ -441,6 +447,7 @@ class CompiledGraph:
 
     def has_gpu_handle(self, name: str) -> bool:
         """Whether there is a state of that name, or an input with a value of its own."""
+        take("has_gpu_handle", "name", str, name)
         return name in self.plan.states or name in self._handles
 
     # On the CPU the device's memory is the host's: the same members under both names.
@@ -700,3 +707,7 @@ def restore_resident(
     place = residency_for("unpickle", HOST_DEVICE, asked)
     plan = plan_from_bytes(data, threads, memory_limit, lambda program, _: place(program, routers))
     return CompiledGraph(plan, options, routers, asked)
+
+
+def _feed_name(handle: Any) -> str:
+    return take("feed", "handle", str, handle)

@@ -19,6 +19,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from types import NoneType
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -152,6 +153,7 @@ def save_plan(
     """
     _check_kernels(program_of(source).all_kernels)
     place = take_path("save", path)
+    _check_about(about)
     try:
         write_file(place, lambda file: _write(instead or [(source, code)], file, about))
     except OSError as error:
@@ -176,6 +178,16 @@ def _check_kernels(kernels: Sequence[CachedKernel]) -> None:
             hint="register_native_function() gives a pointer a name that a file can hold.",
             kernels=without,
         )
+
+
+def _check_about(about: Any) -> None:
+    """It must be what JSON has."""
+    try:
+        if not isinstance(about, (Mapping, NoneType)):
+            raise TypeError(f"got {type(about).__name__}")
+        json.dumps(about)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PlanError("save", f"about must be a mapping that JSON can hold: {error}.") from None
 
 
 def _write(
