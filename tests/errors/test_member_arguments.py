@@ -59,7 +59,7 @@ def buckets() -> BucketedCompileCache:
 #: How to come by an object of each kind.
 KINDS: dict[type, Callable[[], Any]] = {
     CompiledGraph: lambda: original().clone(),
-    ExecutionPlan: lambda: original().plan.clone(),
+    ExecutionPlan: lambda: original().plan.clone(threads=1),
     PlanStates: lambda: original().plan.clone().states,
     RunTicket: lambda: original().clone().commit_no_wait(X),
     BucketedCompileCache: buckets,
