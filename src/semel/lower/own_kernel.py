@@ -3,16 +3,16 @@
     Group(kind="opaque") --lower_opaque--> Kernel
 
 Each reads its operands from memory. Scans run along their axis with a carried
-accumulator; sorting is a stable bottom-up merge sort of indices, one row at a time;
-a scatter copies its operand and applies the updates in order, so that of two
-updates to one row the later one wins on every machine.
+accumulator; rows are sorted one at a time (`semel.lower.sort`); a scatter
+copies its operand and applies the updates in order, so that of two updates to one row the later
+one wins on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from semel.ir.expr import Dim, Index, ceildiv, minimum, product
+from semel.ir.expr import Index, ceildiv, minimum, product
 from semel.ir.graph import Node
 from semel.ir.target import Target
 from semel.ir.types import INT64
@@ -29,13 +29,11 @@ from semel.lower.lowered import (
     merge_loops,
     split_rows,
 )
+from semel.lower.sort import lower_argsort
 from semel.ops.index_maps import flat_index
 from semel.ops.reduce import COMBINERS
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name
-
-#: A merge sort doubles its runs at most this often.
-MAX_PASSES = 62
 
 
 def lower_opaque(group: Group, target: Target) -> Lowered:
@@ -112,92 +110,6 @@ def _scan(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target)
     return tile, [], body
 
 
-def _argsort(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
-    operand, axis = node.inputs[0], node.attrs.axis
-    shape = node.type.shape
-    length = shape[axis]
-    rows = [names.index("i", d) if k != axis else 0 for k, d in enumerate(shape)]
-    order = _writable(node, buffers)
-    merged = Buffer("s0", INT64, length, "s")
-
-    def place(position: Dim) -> Dim:
-        return flat_index(tuple(position if k == axis else i for k, i in enumerate(rows)), shape)
-
-    def key(position: Dim) -> Value:
-        return ir.load(buffers[operand], place(position))
-
-    t, back = Index(names("t"), length), Index(names("t"), length)
-    width = Local(names("w"), INT64)
-    run = Index(names("w"), length)
-    start: list[Statement] = [
-        ir.Loop(t, 0, length, (ir.Store(order, place(t), ir.index(t)),)),
-        ir.Declare(width, ir.const(INT64, 1)),
-    ]
-    copy = ir.Loop(back, 0, length, (ir.Store(order, place(back), ir.load(merged, back)),))
-    double = ir.Assign(width, ir.local(width) + ir.local(width))
-    merge = _merge_runs(names, run, length, order, merged, place, key, node.attrs.descending)
-    unfinished = ir.local(width) < ir.index(length)
-    one_pass = ir.If(unfinished, (ir.Bind(run, ir.local(width)), merge, copy, double))
-    passes = ir.Loop(Index(names("p"), MAX_PASSES), 0, MAX_PASSES, (one_pass,))
-    loops = [i for i in rows if isinstance(i, Index)]
-    tile, body = _over_rows(loops, (*start, passes), names, 1)
-    return tile, [merged], body
-
-
-def _merge_runs(
-    names: Names,
-    run: Index,
-    length: Dim,
-    order: Buffer,
-    merged: Buffer,
-    place: Callable[[Dim], Dim],
-    key: Callable[[Dim], Value],
-    descending: bool,
-) -> Statement:
-    """Merge neighbouring sorted runs of `run` elements from `order` into `merged`."""
-    pair = Index(names("q"), length)
-    low = pair * run * 2
-    middle, high = minimum(low + run, length), minimum(low + run * 2, length)
-    left, right = Local(names("l"), INT64), Local(names("l"), INT64)
-    at_left, at_right = Index(names("x"), length), Index(names("x"), length)
-    left_item, right_item = Index(names("x"), length), Index(names("x"), length)
-    out = Index(names("o"), length)
-    has_left = ir.local(left) < ir.index(middle)
-    has_right = ir.local(right) < ir.index(high)
-    right_first = _comes_before(key(right_item), key(left_item), descending)
-    take_right = has_right & (ir.op("not", has_left) | right_first)
-    one = ir.const(INT64, 1)
-    zero = ir.const(INT64, 0)
-    body: tuple[Statement, ...] = (
-        ir.Bind(at_left, ir.select(has_left, ir.local(left), ir.index(low))),
-        ir.Bind(at_right, ir.select(has_right, ir.local(right), ir.index(low))),
-        ir.Bind(left_item, ir.load(order, place(at_left))),
-        ir.Bind(right_item, ir.load(order, place(at_right))),
-        ir.Store(merged, out, ir.select(take_right, ir.index(right_item), ir.index(left_item))),
-        ir.Bind(taken := Index(names("x"), 2), ir.select(take_right, one, zero)),
-        ir.Assign(right, ir.local(right) + ir.index(taken)),
-        ir.Assign(left, ir.local(left) + (one - ir.index(taken))),
-    )
-    return ir.Loop(
-        pair,
-        0,
-        (length + run * 2 - 1) // (run * 2),
-        (
-            ir.Declare(left, ir.index(low)),
-            ir.Declare(right, ir.index(middle)),
-            ir.Loop(out, low, high, body),
-        ),
-    )
-
-
-def _comes_before(a: Value, b: Value, descending: bool) -> Value:
-    """Whether a must stand before b; NaN stands last either way."""
-    first = a > b if descending else a < b
-    if not a.dtype.is_float:
-        return first
-    return first | (b.ne(b) & a.eq(a))
-
-
 def _scatter(node: Node, buffers: dict[Node, Buffer], names: Names, target: Target) -> _Parts:
     operand, positions, updates = node.inputs
     rows, columns = node.type.shape
@@ -254,7 +166,7 @@ def _nothing(node: Node, buffers: dict[Node, Buffer], names: Names, target: Targ
 
 _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] = {
     "scan": _scan,
-    "argsort": _argsort,
+    "argsort": lower_argsort,
     "scatter": _scatter,
     "update_rows": _update_rows,
     "group_rows": list_rows,
