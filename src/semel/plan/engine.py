@@ -445,8 +445,10 @@ class Engine:
         """Read these weights, by value, from the next run on; `program` is the one with them."""
         try:
             self.state.is_moving = True
+            buffers = self.parts.buffers
+            found = {name: find_device(name) for name in {buffers[i].device for i in changed}}
             for index, weight in changed.items():
-                self.place(index, weight.on(find_device(self.parts.buffers[index].device)))
+                self.place(index, weight.on(found[buffers[index].device]))
             if self.program is self.parts.program:
                 self.program = program
             else:  # one that says more to people
