@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         "tensor": "errors locks config ir ops runtime plan compiler",
         "graph": "errors locks ir ops runtime plan compiler tensor",
+        "executor": "errors locks ir runtime plan",
         "session": "errors locks ir runtime plan graph loading",
         "loading": "errors topics ir kernel runtime plan devices compiler",
         "models": "graph ir tensor",

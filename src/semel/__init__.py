@@ -158,6 +158,8 @@ from semel.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from semel.compiler.recompiles import no_recompiles
+    from semel.executor.context import DeviceContext
+    from semel.executor.executor import UnifiedExecutor
     from semel.loading import load_plan
     from semel.plan.builder import ExecutionPlanBuilder
     from semel.plan.plan import ExecutionPlan
@@ -206,6 +208,8 @@ if TYPE_CHECKING:
 #: imports above say the same to type checkers.
 _LATER = {
     "no_recompiles": "semel.compiler.recompiles",
+    "DeviceContext": "semel.executor.context",
+    "UnifiedExecutor": "semel.executor.executor",
     "load_plan": "semel.loading",
     "ExecutionPlanBuilder": "semel.plan.builder",
     "ExecutionPlan": "semel.plan.plan",
@@ -258,6 +262,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "CustomFunctionError",
     "CycleError",
     "DType",
+    "DeviceContext",
     "DeviceError",
     "DeviceRegistry",
     "DeviceSpec",
@@ -302,6 +307,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "Tensor",
     "TimedOutError",
     "TimelineSignal",
+    "UnifiedExecutor",
     "UnsupportedError",
     "UserError",
     "Variable",

@@ -385,10 +385,28 @@ def test_of_many_failures_the_first_and_the_last_are_kept() -> None:
     for k in range(1, 301):
         lane.submit_call(partial(fail, k))
     lane.sync(timeout=60)
-    assert str(lane.timeline.first_unseen()) == "number 1"
-    assert lane.timeline.first_unseen() is None
+    unseen = lane.timeline.unseen()
+    assert (unseen[0][0], str(unseen[0][1])) == (1, "number 1")
+    assert str(lane.failure(1)) == "number 1"
+    assert lane.timeline.unseen() == unseen[1:], "the first one was seen"
     assert str(lane.failure(300)) == "number 300"
     assert len(lane.timeline._failures) == 64
+    assert lane.timeline.has_failed(2), "that it failed is known longer than why"
+    with pytest.raises(PlanError, match="what 2 stands for has failed, or may have"):
+        lane.timeline.wait(2)
+
+
+def test_of_too_many_failures_none_is_taken_for_a_success() -> None:
+    signal = TimelineSignal("busy")
+    for value in range(2, 10_002, 2):
+        signal.note_failure(value, ValueError(str(value)))
+    signal.set(10_001)
+    assert all(signal.has_failed(value) for value in range(2, 10_002, 2))
+    assert not signal.has_failed(10_001)
+    assert not signal.has_failed(9_999)
+    assert len(signal._failures) + len(signal._forgotten) <= 64 + 4096
+    with pytest.raises(PlanError, match="or may have"):
+        signal.wait(3)  # long ago: nobody knows
 
 
 # ---------------------------------------------------------------- memory and threads

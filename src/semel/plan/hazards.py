@@ -13,12 +13,12 @@ reached through them, and a chain of aligned conflicts is aligned.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from semel.ir.expr import Dim
+from semel.runtime.bytemap import ByteMap
 
 #: An operation moves at most this many steps ahead of its place in the schedule.
 _WINDOW = 4
@@ -71,16 +71,15 @@ class _Piece:
 
 
 class _Timeline:
-    """Who touched which bytes of one storage last: disjoint pieces, sorted."""
+    """Who touched which bytes of one storage last."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._pieces: list[_Piece] = []
+        self._bytes = ByteMap(_Piece)
 
     def touch(self, op: int, access: Access) -> list[tuple[int, Access]]:
         """Record an access; the earlier accesses that it must follow."""
         found: list[tuple[int, Access]] = []
-        for piece in self._cut(access.start, access.end):
+        for piece in self._bytes.cut(access.start, access.end):
             if piece.writer is not None:
                 found.append(piece.writer)
             if access.is_write:
@@ -89,31 +88,6 @@ class _Timeline:
             else:
                 piece.readers.append((op, access))
         return found
-
-    def _cut(self, start: int, end: int) -> list[_Piece]:
-        """Pieces that cover exactly [start, end), made as needed."""
-        i = bisect_right(self._starts, start) - 1
-        if i >= 0 and start < self._pieces[i].end:
-            if self._pieces[i].start < start:
-                self._insert(i + 1, self._pieces[i].split(start))
-                i += 1
-        else:
-            i += 1
-        first = i
-        while start < end:
-            if i == len(self._pieces) or self._pieces[i].start >= end:
-                self._insert(i, _Piece(start, end))
-            elif self._pieces[i].start > start:
-                self._insert(i, _Piece(start, self._pieces[i].start))
-            elif self._pieces[i].end > end:
-                self._insert(i + 1, self._pieces[i].split(end))
-            start = self._pieces[i].end
-            i += 1
-        return self._pieces[first:i]
-
-    def _insert(self, index: int, piece: _Piece) -> None:
-        self._starts.insert(index, piece.start)
-        self._pieces.insert(index, piece)
 
 
 def conflict_kind(earlier: OpAccess, later: OpAccess) -> str:

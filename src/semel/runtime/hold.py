@@ -32,10 +32,13 @@ class Holder(Protocol):
     """A lane, for a plan that it was given."""
 
     def is_inside(self, value: int) -> bool:
-        """Whether this thread is in the middle of that submission, or of one before it."""
+        """Whether this thread is at that submission, or at work of any lane that it waits for."""
 
     def lend(self, hold: Hold) -> bool:
         """Let work of the lane, which is in the middle of it, use a plan; not inside its run."""
+
+    def is_to_come(self, value: int) -> bool:
+        """Whether that submission is not over."""
 
     def wait_over(self, value: int) -> None:
         """Wait until that submission is over, well or not."""
@@ -90,6 +93,16 @@ class Hold:
             self._wait_over(lane, value)
             if self.lane is lane and self.value == value:
                 self.is_held, self.lane = False, None
+
+    def take_over(self, lane: Holder, value: int) -> bool:
+        """Whether nobody has used the plan since that submission, which is over.
+
+        Then it is nobody's from now on. To be called with the lock.
+        """
+        if self.is_held and self.lane is lane and self.value == value:
+            self.is_held, self.lane = False, None
+            return True
+        return False
 
     def _wait_over(self, lane: Holder, value: int) -> None:
         """Wait without the lock: the lane's own work must be refused, and not wait for us."""

@@ -27,7 +27,7 @@ import weakref
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from semel.config import settings
 from semel.errors import DeviceError, InternalError, PlanError, TimedOutError
@@ -134,18 +134,22 @@ class NativeLane:
         """The value of the last submission."""
         return self._ring.submitted.value
 
-    def submit_run(self, plan: LanePlan, after: After = ()) -> int:
+    def submit_run(self, plan: LanePlan, after: After = (), behind: After = ()) -> int:
         """Execute the plan once these values are reached; the value that says it is over.
 
-        Inputs and variables are those of now, the outputs can be read afterwards.
+        Inputs and variables are those of now, the outputs can be read afterwards. What failed of
+        `after` fails the run, too; what it is `behind` must be over, well or not.
         """
-        work = plan.lane_work
+        return self.submit_held(plan.lane_work, after, behind)
+
+    def submit_held(self, work: HeldWork, after: After = (), behind: After = ()) -> int:
+        """Do work in the middle of an operation on a plan, which is the lane's until then."""
         hold, ring = work.hold, self._ring
         while True:
             with hold.lock:
                 is_apart = hold.lane is ring or not (hold.is_held or hold.lane)
                 follow = after if is_apart else self._behind(hold, after)
-                value = ring.submit(work, follow, hold)
+                value = ring.submit(work, follow, hold, behind)
             if value:
                 return value
             ring.wait_for_room()
@@ -156,18 +160,52 @@ class NativeLane:
             raise hold.refusal()
         return (*after, *hold.lane.end_of(hold.value))
 
-    def submit_call(self, function: Callable[[], object], after: After = ()) -> int:
+    def submit_call(
+        self, function: Callable[[], object], after: After = (), behind: After = ()
+    ) -> int:
         """Call `function()` once these values are reached, on a thread of Python."""
         if not callable(function):
             raise PlanError(f"lane '{self.name}'", f"must call a function, got {function!r:.60}.")
-        return self.submit_work(_CallWork(function), after)
+        return self.submit_work(_CallWork(function), after, behind)
 
-    def submit_work(self, work: LaneWork, after: After = ()) -> int:
+    def submit_work(self, work: LaneWork, after: After = (), behind: After = ()) -> int:
         """Do any other work in its turn."""
         ring = self._ring
-        while not (value := ring.submit(work, after, None)):
+        while not (value := ring.submit(work, after, None, behind)):
             ring.wait_for_room()
         return value
+
+    @property
+    def is_full(self) -> bool:
+        """Whether who submits has to wait for room."""
+        return self._ring.num_pending >= _DEPTH
+
+    def wait_for_room(self) -> None:
+        """Wait until one submission fewer is pending than there can be."""
+        self._ring.wait_for_room()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in the middle of work of the lane."""
+        return self._ring.is_inside(self._ring.submitted.value)
+
+    def post_held(self, work: HeldWork, hold: Hold) -> int:
+        """Like `submit_held` without waits, if that can be at once, else 0.
+
+        Hot: to be called with the plan's lock, which is that of `hold`.
+        """
+        ring = self._ring
+        if hold.lane is not ring and (hold.is_held or hold.lane is not None):
+            return 0
+        return ring.submit(work, (), hold)
+
+    def take_over(self, hold: Hold, value: int) -> bool:
+        """Whether nobody has used a plan since that submission, which is over; see `Hold`."""
+        return hold.take_over(self._ring, value)
+
+    def await_end(self, value: int, timeout: float | None = None) -> None:
+        """Wait until that submission is over, well or not."""
+        self._ring.wait_over(value, timeout)
 
     def failure(self, value: int) -> BaseException | None:
         """What a submission raised; None if it went well or is not over."""
@@ -186,6 +224,17 @@ class NativeLane:
         self._ring.after_fork()
 
 
+class _Waits(NamedTuple):
+    """What a submission waits for: the first ones must have gone well. `words` has it natively."""
+
+    pairs: tuple[tuple[TimelineSignal, int], ...]
+    num_needed: int
+    words: Words | None
+
+
+_NO_WAITS = _Waits((), 0, None)
+
+
 class _Ring:
     """What a lane, its thread and its companion share."""
 
@@ -199,7 +248,7 @@ class _Ring:
         self._pairs_at = address_of(self._slots) + _PAIRS * abi.WORD_BYTES
         #: What each slot refers to, until it is over.
         self._works: list[LaneWork | None] = [None] * _DEPTH
-        self._after: list[Any] = [()] * _DEPTH
+        self._after = [_NO_WAITS] * _DEPTH
         self._forgotten = 0  # of so many submissions nothing is held any more
         self._cpus = cpu_mask(tuple(cpus))
         self._is_closed = False
@@ -239,24 +288,49 @@ class _Ring:
         return self.submitted.value - done
 
     def is_inside(self, value: int) -> bool:
-        return self._companion == threading.get_ident() and 0 < self._running <= value
+        """Whether this thread is at work that the submission must wait for, or at that itself."""
+        own = _companions.get(threading.get_ident())
+        if own is None or not own._running:
+            return False
+        return self._comes_after(value, own, set())
+
+    def _comes_after(self, value: int, other: _Ring, seen: set[tuple[int, int]]) -> bool:
+        """Whether the submission waits for what `other` is at, itself or by way of others."""
+        if other is self:
+            return self._running <= value
+        key = id(self), value
+        if key in seen or self.done.value >= value:
+            return False
+        seen.add(key)
+        rings = {id(ring.done): ring for ring in list(_rings)}
+        return any(
+            rings[id(signal)]._comes_after(number, other, seen)
+            for earlier in range(self.done.value, value)
+            for signal, number in self._after[earlier % _DEPTH].pairs
+            if id(signal) in rings
+        )
 
     def lend(self, hold: Hold) -> bool:
-        """For work that reads what runs before it have left; later runs wait for it anyway."""
-        work = self._works[(self._running - 1) % _DEPTH]
+        """For work that uses what runs before it have left; later runs wait for it anyway."""
+        own = _companions[threading.get_ident()]
+        work = own._works[(own._running - 1) % _DEPTH]
         if getattr(work, "hold", None) is hold:
             return False
-        self._lent.append(hold)
+        own._lent.append(hold)
         hold.is_held = False
         return True
 
     def _take_back(self) -> None:
-        """The work is over: what it was lent is the lane's again, if more is to come of it."""
+        """The work is over: what it was lent is a lane's again, if more is to come of it."""
         while self._lent:
             hold = self._lent.pop()
             with hold.lock:
-                if hold.lane is self and hold.value > self._running:
+                if hold.lane is not None and hold.lane.is_to_come(hold.value):
                     hold.is_held = True
+
+    def is_to_come(self, value: int) -> bool:
+        """Whether that submission is not over."""
+        return value > self.done.value
 
     def end_of(self, value: int) -> After:
         """What to wait for to be behind a submission."""
@@ -288,7 +362,7 @@ class _Ring:
 
     # ------------------------------------------------------------ submitting
 
-    def submit(self, work: LaneWork, after: After, hold: Hold | None) -> int:
+    def submit(self, work: LaneWork, after: After, hold: Hold | None, behind: After = ()) -> int:
         """The value of one more submission; 0 if there is no room. `hold` is to be the lane's."""
         with self.lock:
             if not self._is_started or self._is_closed:
@@ -301,16 +375,18 @@ class _Ring:
             slot = (value - 1) % _DEPTH
             at, words = slot * _SLOT_WORDS, self._slot_words
             words[at] = work.header
-            words[at + _NUM_WAITS] = self._write_waits(slot, after) if after else 0
+            has_waits = after or behind
+            words[at + _NUM_WAITS] = self._write_waits(slot, after, behind) if has_waits else 0
             self._works[slot] = work
             if hold is not None:
                 hold.lane, hold.value, hold.is_held = self, value, True
             self._post(self._address, value)
             return value
 
-    def _write_waits(self, slot: int, after: After) -> int:
+    def _write_waits(self, slot: int, after: After, behind: After) -> int:
         """The signals and values that a submission must follow; how many."""
-        pairs = tuple(after)
+        needed = tuple(after)
+        pairs = (*needed, *behind)
         for signal, value in pairs:
             where = f"lane '{self.name}'"
             take(where, "after", TimelineSignal, signal)
@@ -326,7 +402,7 @@ class _Ring:
         else:
             for k, number in enumerate(numbers, at + _PAIRS):
                 words[k] = number
-        self._after[slot] = (pairs, held)
+        self._after[slot] = _Waits(pairs, len(needed), held)
         return len(pairs)
 
     def wait_for_room(self) -> None:
@@ -345,7 +421,7 @@ class _Ring:
         for number in range(self._forgotten, done):
             slot = number % _DEPTH
             gone.append((self._works[slot], self._after[slot]))
-            self._works[slot], self._after[slot] = None, ()
+            self._works[slot], self._after[slot] = None, _NO_WAITS
         self._forgotten = max(self._forgotten, done)
         return gone
 
@@ -376,6 +452,7 @@ class _Ring:
             if self._companion or ring is not self._ring:
                 return False
             self._companion = threading.get_ident()
+            _companions[self._companion] = self
             return True
 
     def serve(self, call: int) -> int:
@@ -403,8 +480,9 @@ class _Ring:
 
     def _check_before(self, slot: int) -> None:
         """Raise what went wrong with anything that a submission must follow."""
-        for signal, value in self._after[slot][0]:
-            error = signal.failure(value)
+        waits = self._after[slot]
+        for signal, value in waits.pairs[: waits.num_needed]:
+            error = signal.peek_failure(value)
             if error is not None:
                 raise error
 
@@ -479,6 +557,8 @@ def _accompany(lane: _Ring, ring: Words) -> None:
 # ---------------------------------------------------------------- all lanes
 
 _rings: weakref.WeakSet[_Ring] = weakref.WeakSet()
+#: The lanes whose companions are threads of this process, by thread.
+_companions: weakref.WeakValueDictionary[int, _Ring] = weakref.WeakValueDictionary()
 _is_registered = False
 
 

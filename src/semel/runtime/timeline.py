@@ -33,6 +33,8 @@ from semel.runtime.words import address_of, aligned_words
 _VALUE, _BELL, _LAST_FAILED = int(Signal.VALUE), int(Signal.BELL), int(Signal.LAST_FAILED)
 #: Failures that a signal remembers. They hold frames, and a lane may fail a million times.
 _MOST_FAILURES = 64
+#: Failures of which it remembers no more than that they were.
+_MOST_FORGOTTEN = 4096
 #: How long who waits looks by itself before it sleeps.
 _SPIN_US = 50
 #: How long it sleeps at most before Python looks for signals of the system.
@@ -53,7 +55,17 @@ _failing = make_lock()
 class TimelineSignal:
     """A monotonic number with a name; safe to use from any thread and from signal handlers."""
 
-    __slots__ = ("__weakref__", "_failures", "_token", "_unseen", "_words", "address", "name")
+    __slots__ = (
+        "__weakref__",
+        "_failures",
+        "_forgotten",
+        "_token",
+        "_unknown",
+        "_unseen",
+        "_words",
+        "address",
+        "name",
+    )
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
         self.name = take("TimelineSignal", "name", str, name)
@@ -66,6 +78,8 @@ class TimelineSignal:
         self._words[_VALUE], self._words[_LAST_FAILED] = number, abi.NO_FAILURE
         self._failures: dict[int, BaseException] = {}
         self._unseen: dict[int, None] = {}
+        self._forgotten: dict[int, None] = {}
+        self._unknown = abi.NO_FAILURE
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self.value})"
@@ -176,7 +190,8 @@ class TimelineSignal:
     def note_failure(self, value: int, error: BaseException) -> None:
         """The work that `value` stands for has failed; to be said before the value is reached.
 
-        Of many failures the first that nobody has seen is kept, and the last ones.
+        Of many failures the first that nobody has seen is kept, and the last ones; of the others,
+        that they failed.
         """
         with _failing:
             self._failures[value] = error
@@ -186,22 +201,55 @@ class TimelineSignal:
                 oldest = next(number for number in self._failures if number != first)
                 del self._failures[oldest]
                 self._unseen.pop(oldest, None)
+                self._forget(oldest)
             self._words[_LAST_FAILED] = max(self._words[_LAST_FAILED], value)
+
+    def _forget(self, value: int) -> None:
+        """Remember of a failure only that it was one; of too many, not even which."""
+        self._forgotten[value] = None
+        if len(self._forgotten) > _MOST_FORGOTTEN:
+            oldest = next(iter(self._forgotten))
+            del self._forgotten[oldest]
+            self._unknown = max(self._unknown, oldest)
+
+    def has_failed(self, value: int) -> bool:
+        """Whether the work that this value stands for is known to have failed, or may have."""
+        if value > self._words[_LAST_FAILED]:
+            return False
+        with _failing:
+            is_known = value in self._failures or value in self._forgotten
+            return is_known or value <= self._unknown
 
     def failure(self, value: int) -> BaseException | None:
         """What the work raised that this value stands for; None if it went well, or is not over.
 
         From here on somebody has seen it.
         """
+        if value > self._words[_LAST_FAILED]:
+            return None
         with _failing:
             self._unseen.pop(value, None)
-            return self._failures.get(value)
+        return self.peek_failure(value)
 
-    def first_unseen(self) -> BaseException | None:
-        """The first failure that nobody was told of; from here on somebody was, of all of them."""
+    def peek_failure(self, value: int) -> BaseException | None:
+        """The same for work that fails with it: nobody has seen it by that."""
+        if value > self._words[_LAST_FAILED]:
+            return None
         with _failing:
-            unseen, self._unseen = self._unseen, {}
-            return next((self._failures[value] for value in unseen), None)
+            error = self._failures.get(value)
+        if error is None and self.has_failed(value):
+            return PlanError(
+                f"signal '{self.name}'",
+                f"what {int(value)} stands for has failed, or may have: after so many failures "
+                "nobody knows any more of what.",
+                value=int(value),
+            )
+        return error
+
+    def unseen(self) -> list[tuple[int, BaseException]]:
+        """The failures that nobody was told of, the first ones first."""
+        with _failing:
+            return [(value, self._failures[value]) for value in self._unseen]
 
 
 # ---------------------------------------------------------------- lines

@@ -1,0 +1,1 @@
+"""Work on several devices: contexts, timelines, transfers, and what orders them."""

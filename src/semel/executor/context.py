@@ -1,0 +1,181 @@
+"""A device in use: its lanes, their timelines, its memory and limits.
+
+    DeviceContext  --compute, copy-->  lanes  --timeline-->  TimelineSignal
+
+Values of a timeline are given out in order, one for each work. A value that is reserved by hand
+(`next_timeline`) is a work that is over when `signal_completion` says so, and the lane waits for
+it: nothing behind it can be taken for done before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from semel.errors import OutOfMemoryError, PlanError
+from semel.executor.hazards import DeviceTable
+from semel.executor.lane import ExecutorLane, TimelineValue
+from semel.ir.fields import take_int
+from semel.ir.types import TensorType, as_dtype, as_shape
+from semel.locks import make_lock
+from semel.plan.row import COMPUTE, COPY
+from semel.runtime.buffer import Buffer
+from semel.runtime.device import Device
+from semel.runtime.memory import Memory
+from semel.runtime.spec import DeviceSpec
+from semel.runtime.timeline import TimelineSignal
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What a device has: participants of a run, CPUs of the host, bytes of memory (None: nobody
+    knows)."""
+
+    threads: int
+    cpus: tuple[int, ...]
+    memory_bytes: int | None
+
+
+class DeviceAllocator:
+    """Memory of one device, up to a limit of all that is allocated here."""
+
+    def __init__(self, device: Device, limit_bytes: int | None) -> None:
+        self._device, self.limit_bytes = device, limit_bytes
+        self._lock = make_lock()
+        self._blocks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def used_bytes(self) -> int:
+        """What was allocated here and is still in use."""
+        return sum(block.size_bytes for block in list(self._blocks) if block.is_alive)
+
+    def allocate(self, size_bytes: int) -> Memory:
+        """A zeroed block; an OutOfMemoryError beyond the limit."""
+        wanted = take_int("DeviceAllocator", "size_bytes", size_bytes)
+        if wanted < 0:
+            raise PlanError("DeviceAllocator", f"size_bytes must not be negative, got {wanted}.")
+        with self._lock:
+            if self.limit_bytes is not None:
+                left = self.limit_bytes - self.used_bytes
+                if wanted > left:
+                    raise OutOfMemoryError(self._device.name, wanted, left)
+            memory = self._device.allocate(wanted)
+            self._blocks.add(memory)
+        return memory
+
+
+class DeviceContext:
+    """One device of an executor."""
+
+    def __init__(self, spec: DeviceSpec, device: Device, memory_limit: int | None) -> None:
+        self.spec, self.device = spec, device
+        name = str(spec)
+        #: Kernels, plans and functions, in order; copies, beside them.
+        self.compute = ExecutorLane(name, COMPUTE, device.cpus)
+        self.copy = ExecutorLane(name, COPY, device.cpus)
+        self.allocator = DeviceAllocator(device, memory_limit)
+        #: Who touched which memory of the device; for the executor.
+        self.table = DeviceTable()
+        self._reserved: dict[tuple[str, int], TimelineSignal] = {}
+        self._lock = make_lock()
+
+    def __repr__(self) -> str:
+        lanes = "; ".join(lane.describe() for lane in self.lanes)
+        return f"DeviceContext({self.spec}: {lanes})"
+
+    @property
+    def lanes(self) -> tuple[ExecutorLane, ExecutorLane]:
+        return self.compute, self.copy
+
+    def lane(self, name: str = COMPUTE) -> ExecutorLane:
+        """The lane of that name, `compute` or `copy`."""
+        known = {COMPUTE: self.compute, COPY: self.copy}
+        if name not in known:
+            raise PlanError(
+                str(self.spec), f"lane must be one of {', '.join(known)}, got {name!r}.", lane=name
+            )
+        return known[name]
+
+    def timeline(self, lane: str = COMPUTE) -> TimelineSignal:
+        """What the lane reaches as its work is over."""
+        return self.lane(lane).timeline
+
+    @property
+    def limits(self) -> DeviceLimits:
+        """What it has, and what is free now."""
+        limit, free = self.allocator.limit_bytes, self.device.free_bytes()
+        left = None if limit is None else limit - self.allocator.used_bytes
+        known = [size for size in (left, free) if size is not None]
+        memory = min(known) if known else None
+        return DeviceLimits(self.device.default_threads(), self.device.cpus, memory)
+
+    def allocate(self, shape: Any, dtype: Any) -> Buffer:
+        """A zeroed buffer of its memory, within the limit."""
+        where = "DeviceContext.allocate"
+        kind = TensorType(as_shape(shape, where), as_dtype(dtype, where))
+        size = kind.num_bytes
+        if not isinstance(size, int):
+            raise PlanError(where, f"dims must be ints, got {kind}.")
+        return Buffer.window(self.allocator.allocate(size), 0, size, kind, str(self.spec))
+
+    # ------------------------------------------------------------ values by hand
+
+    def current_timeline(self, lane: str = COMPUTE) -> int:
+        """The last value that was given out; whether it is reached, its timeline says."""
+        return self.lane(lane).num_submitted
+
+    def next_timeline(self, lane: str = COMPUTE) -> TimelineValue:
+        """Reserve the next value for work that the lane does not do.
+
+        What is submitted behind it waits for `signal_completion`.
+        """
+        found = self.lane(lane)
+        done = TimelineSignal(f"{found.name}: reserved")
+        with self._lock:
+            value = found.submit_call("reserved by next_timeline", _nothing, [(done, 1)], ())
+            self._reserved[lane, int(value)] = done
+        return value
+
+    def signal_completion(
+        self, value: int, lane: str = COMPUTE, *, error: BaseException | None = None
+    ) -> None:
+        """The work of a reserved value is over, well or with this error."""
+        self.lane(lane)  # refuses a name that is none
+        number = take_int("signal_completion", "value", value)
+        with self._lock:
+            done = self._reserved.pop((lane, number), None)
+        if done is None:
+            raise PlanError(
+                str(self.spec),
+                f"value {number} of its {lane} lane must be reserved, and signalled once.",
+                hint="next_timeline() reserves one; work of the lane signals its own.",
+                value=number,
+            )
+        if error is not None:
+            done.note_failure(1, error)
+        done.set(1)
+
+    def wait_for(self, value: int, timeout: float | None = None, lane: str = COMPUTE) -> None:
+        """Wait until that value is reached; what its work raised is raised."""
+        found, number = self.lane(lane), take_int("wait_for", "value", value)
+        found.check(number)
+        found.wait(number, timeout)
+
+    def late(self, wanted: Sequence[int]) -> list[str]:
+        """Where the lanes stand that have not reached these values."""
+        return [
+            lane.describe()
+            for lane, value in zip(self.lanes, wanted, strict=True)
+            if lane.timeline.value < value
+        ]
+
+    def close(self) -> None:
+        """Take no more work."""
+        for lane in self.lanes:
+            lane.close()
+
+
+def _nothing() -> None:
+    """The lane's part in work that is done elsewhere."""

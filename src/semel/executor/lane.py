@@ -1,0 +1,166 @@
+"""A lane of a device as an executor uses it, and the values that its timeline reaches.
+
+    lane.submit_run(plan, needs, follows)  -->  TimelineValue: wait(), done(), exception()
+
+The work is done by a `NativeLane`. This one knows what is under way by name, for those who wait
+in vain, and gives values that know their signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from semel.errors import PlanError, TimedOutError
+from semel.executor.hazards import Wait
+from semel.runtime.native_lane import LanePlan, NativeLane
+from semel.runtime.timeline import TimelineSignal
+
+#: Names of work that are remembered, by the value modulo this: as many as can be under way.
+NUM_NAMES = 256
+
+
+class TimelineValue(int):
+    """A value of a lane's timeline: reached when the work that it stands for is over.
+
+    It is an `int`, and knows its signal. A failure belongs to it: who waits gets the error.
+    """
+
+    lane: ExecutorLane
+
+    def __new__(cls, value: int, lane: ExecutorLane) -> TimelineValue:
+        made = int.__new__(cls, value)
+        made.lane = lane
+        return made
+
+    def __repr__(self) -> str:
+        return f"TimelineValue({int(self)} of {self.lane.name})"
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)  # elsewhere it is a number
+
+    @property
+    def signal(self) -> TimelineSignal:
+        """What reaches it."""
+        return self.lane.timeline
+
+    def done(self) -> bool:
+        """Whether the work is over, well or not."""
+        return self.lane.timeline.value >= self
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the work is over; what it raised is raised. None: for ever, 0: not at all."""
+        self.lane.wait(self, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the work raised, or None; waits like `wait`."""
+        self.lane.await_end(self, timeout)
+        return self.lane.timeline.failure(self)
+
+
+class ExecutorLane:
+    """One lane of a device."""
+
+    __slots__ = ("__weakref__", "device", "name", "names", "native", "timeline")
+
+    def __init__(self, device: str, lane: str, cpus: Sequence[int]) -> None:
+        self.device, self.name = device, f"{device}/{lane}"
+        self.native = NativeLane(self.name, cpus)
+        #: At n when the n-th work is over.
+        self.timeline = self.native.timeline
+        #: What is under way is called.
+        self.names: list[Any] = [""] * NUM_NAMES
+
+    def __repr__(self) -> str:
+        return f"ExecutorLane({self.describe()})"
+
+    @property
+    def num_submitted(self) -> int:
+        """The value of the last work."""
+        return self.native.num_submitted
+
+    @property
+    def num_pending(self) -> int:
+        return self.native.num_pending
+
+    def describe(self) -> str:
+        """Where it stands, for people."""
+        reached, last = self.timeline.value, self.num_submitted
+        if reached >= last:
+            return f"{self.name} is done with all {last}"
+        name = self.names[(reached + 1) % NUM_NAMES]
+        return f"{self.name} is at {name!r} ({reached + 1} of {last})"
+
+    # ------------------------------------------------------------ submitting
+
+    def submit_run(
+        self, name: str, plan: LanePlan, needs: Sequence[Wait], follows: Sequence[Wait]
+    ) -> TimelineValue:
+        """Execute a plan after these; a failure of what it needs is its own."""
+        value = self.native.submit_run(plan, needs, follows)
+        self.names[value % NUM_NAMES] = name
+        return TimelineValue(value, self)
+
+    def submit_call(
+        self,
+        name: str,
+        function: Callable[[], object],
+        needs: Sequence[Wait],
+        follows: Sequence[Wait],
+    ) -> TimelineValue:
+        """Call a function after these, on a thread of Python; otherwise alike."""
+        value = self.native.submit_call(function, needs, follows)
+        self.names[value % NUM_NAMES] = name
+        return TimelineValue(value, self)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether who submits has to wait for room."""
+        return self.native.is_full
+
+    def wait_for_room(self) -> None:
+        """Wait until there is some."""
+        self.native.wait_for_room()
+
+    # ------------------------------------------------------------ waiting
+
+    def check(self, value: int) -> None:
+        """Refuse to wait for what was never submitted."""
+        if value > self.num_submitted:
+            raise PlanError(
+                self.name,
+                f"value {int(value)} is of no work: {self.num_submitted} were submitted.",
+                value=int(value),
+            )
+
+    def await_end(self, value: int, timeout: float | None = None) -> None:
+        """Wait until that work is over, well or not."""
+        if self.timeline.value >= value:
+            return
+        try:
+            self.native.await_end(value, timeout)
+        except TimedOutError as error:
+            raise TimedOutError(
+                self.name,
+                f"must reach {int(value)} within {timeout} s: {self.describe()}.",
+                signal=self.timeline.name,
+                value=int(value),
+            ) from error
+
+    def wait(self, value: int, timeout: float | None = None) -> None:
+        """Wait until that work is over; what it raised is raised."""
+        timeline = self.timeline
+        if timeline.value < value:
+            self.await_end(value, timeout)
+        error = timeline.failure(value)
+        if error is not None:
+            raise error
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in the middle of work of this lane."""
+        return self.native.is_inside
+
+    def close(self) -> None:
+        """Take no more work; what was submitted is still done."""
+        self.native.close()
