@@ -228,7 +228,7 @@ def test_the_memory_limit_holds_for_a_load(path: Path) -> None:
 FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "name nodes values rows inputs outputs results kept guards variables log device after "
-        "run_order alias_ids states params recipes experts",
+        "run_order alias_ids states params recipes experts placement",
         "stage_seconds compile_count max_capacity compile_for",
     ),
     # Ids of nodes mean something in plans built by hand only.
@@ -254,7 +254,7 @@ FIELDS: dict[type, tuple[str, str]] = {
         "runtime_vars notes lane",
         "buffer_ptrs buffer_ids",
     ),
-    KernelNotes: ("check_origins nodes reason choice name template", ""),
+    KernelNotes: ("check_origins nodes reason choice name template where", ""),
     NodeNote: ("node became ops origin", ""),
     ExpertLayer: ("ids num_experts stacks", ""),
     PreparedCopy: ("id buffer_indices dependencies device lane size", ""),

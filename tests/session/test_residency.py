@@ -15,6 +15,7 @@ from semel import (
     CompiledGraph,
     DeviceError,
     ExecutableGraph,
+    ExpertPool,
     ExpertResidency,
     Graph,
     IndexRangeError,
@@ -24,6 +25,7 @@ from semel import (
     UnsupportedError,
     load,
 )
+from semel.session.experts import layer_masks, merged_mask
 from semel.session.residency import ResidencyStats
 
 Array = np.ndarray[Any, Any]
@@ -266,7 +268,7 @@ def test_runs_that_fail_leave_the_store_as_it_was(expected: list[bytes]) -> None
     x, ids = g.input("x", ("tokens", WIDE)), g.input("ids", ("tokens", K), "int64")
     x = x + g.moe(x, UPS[0], DOWNS[0], ids=ids)
     g.output("y", x + g.moe(x, UPS[1], DOWNS[1], ids=(ids + 1)))
-    c = Session().compile(g, dims=DIMS, experts=ExpertResidency(budget=2))
+    c = Session().compile(g, dims=DIMS, experts=ExpertResidency(budget=2, ahead=False))
     good, bad = np.array([[0, 6]]), np.array([[5, EXPERTS - 1]])
     before = c.run(XS[0], good)[0]
     rest = check_memory(c)
@@ -320,6 +322,88 @@ def test_the_policy_decides_layer_by_layer() -> None:
             assert found[layer].misses == len(routed - set(np.flatnonzero(there[layer])))
             newest = set(capture.ids[-1].tolist())
             assert newest <= set(np.flatnonzero(c.moe_resident_experts()[layer]))
+
+
+def early(ahead: bool) -> CompiledGraph:
+    """A layer whose router decides long before its experts are needed."""
+    g = Graph("early")
+    x = g.input("x", ("tokens", WIDE))
+    _, ids = (x @ ROUTERS[0]).topk(K)
+    ids = ids + 0
+    g.output("ids", ids)
+    wide = x
+    for _ in range(3):
+        wide = (wide @ UPS[0][0]).tanh() @ DOWNS[0][0]
+    g.output("y", g.moe(wide.softmax(-1), UPS[1], DOWNS[1], ids=ids))
+    return Session().compile(g, dims=DIMS, experts=ExpertResidency(budget=1, ahead=ahead))
+
+
+def test_experts_are_brought_in_ahead_of_need() -> None:
+    ahead, late = early(True), early(False)
+    kinds = [row.kind for row in ahead.plan.prepared_ops]
+    assert (
+        kinds.count("experts") == 2
+        and [r.kind for r in late.plan.prepared_ops].count("experts") == 1
+    )
+    first = kinds.index("experts")
+    assert kinds[first:].count("kernel") > 4  # the products of the layer, and what they wait for
+    for x in XS * 2:
+        assert ahead.run(x)["y"].tobytes() == late.run(x)["y"].tobytes()
+        own, other = stats(ahead)[0], stats(late)[0]
+        assert (own.hits, own.misses, own.bytes_moved) == (
+            other.hits,
+            other.misses,
+            other.bytes_moved,
+        )
+        assert check_memory(ahead) == check_memory(late)
+    with pytest.raises(TimedOutError, match="within"):
+        ahead.run(XS[2], timeout=1e-9)
+    assert check_memory(ahead) == check_memory(late)
+
+
+# ---------------------------------------------------------------- the cases of the specification
+
+
+def products(ids: list[int], experts: int, inner: int, columns: int) -> CompiledGraph:
+    rng = np.random.default_rng(experts)
+    g = Graph("products")
+    x, which = g.input("x", (len(ids), inner)), g.input("ids", (len(ids),), "int64")
+    w = g.param("w", rng.standard_normal((experts, inner, columns)).astype(np.float32))
+    g.output("y", x.grouped_matmul(w, which))
+    return Session().compile(g, experts=ExpertResidency())
+
+
+@pytest.mark.parametrize(
+    ("ids", "experts", "columns", "masks"),
+    [
+        ([0, 1, 1, 2], 3, 2, [[0, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 0]]),
+        ([1], 3, 40, [[1, 0, 1], [0, 1, 0]]),
+        ([0, 3, 1, 2, 3, 0, 2, 1], 4, 24, [[1, 0, 1, 0], [0, 1, 0, 1]]),
+    ],
+    ids=["sorted", "one token", "interleaved"],
+)
+def test_residency_is_lossless(
+    ids: list[int], experts: int, columns: int, masks: list[list[int]]
+) -> None:
+    c, x = products(ids, experts, 3, columns), normal(len(ids), 3)
+    expected = c.run(x, ids)[0].tobytes()
+    assert stats(c)[0].misses == 0
+    for chosen in masks:
+        c.set_moe_resident_experts(np.array(chosen, np.bool_))
+        assert c.run(x, ids)[0].tobytes() == expected
+        cold = {expert for expert in ids if not chosen[expert]}
+        assert (stats(c)[0].misses, check_memory(c) > 0) == (len(cold), any(chosen))
+
+
+def test_masks_of_pools_can_be_set() -> None:
+    pools = [ExpertPool(EXPERTS, 2), ExpertPool(EXPERTS, 2)]
+    pools[1].place([2, 3])
+    c = resident()
+    c.set_moe_resident_experts_per_layer(layer_masks(pools))
+    np.testing.assert_array_equal(c.moe_resident_experts()[0], mask(0, 1))
+    np.testing.assert_array_equal(c.moe_resident_experts()[1], mask(2, 3))
+    c.set_moe_resident_experts(merged_mask(pools))
+    np.testing.assert_array_equal(c.moe_resident_experts()[1], mask(0, 1, 2, 3))
 
 
 # ---------------------------------------------------------------- the file

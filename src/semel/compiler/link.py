@@ -82,12 +82,15 @@ def link_program(
     keep: Mapping[str, Node],
     device: str,
     weights: WeightsGiven,
+    where: LinkedDevices | None = None,
 ) -> Program:
     """Number values and kernels and write down who calls what with what.
 
     `asked` is the graph as it was written: its inputs are the program's, used or not. Nodes in
     `keep` are inputs or outputs of it; an output of that name is the program's in this way only.
+    `where` says what is not on the plan's `device`.
     """
+    where = where or LinkedDevices({}, {})
     graph = schedule.graph
     homes = state_homes(schedule.states)
     kernels = [_on_device(lowered) for lowered in kernels]
@@ -95,8 +98,8 @@ def link_program(
     number = {node: i for i, node in enumerate(order)}
     number |= {version: number[home] for version, home in homes.items()}
     own = _variables(asked, graph.guards)
-    lies = _devices(order, kernels, device)
-    made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies)
+    lies = _devices(order, kernels, device, where.devices)
+    made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies, where.reasons)
     rows = made.make(kernels, artefacts)
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
@@ -135,6 +138,7 @@ def link_program(
         params=placed.params,
         recipes=placed.recipes,
         experts=find_experts(graph, kernels, number),
+        placement=where.log,
     )
 
 
@@ -142,6 +146,15 @@ def _input(leaf: Node, index: int) -> PlanIO:
     default = leaf.attrs.default
     data = None if default is None else weight_store.of_storage(default)
     return PlanIO(leaf.attrs.name, index, leaf.type, data, leaf.attrs.part)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedDevices:
+    """The devices of nodes that are not on the plan's own, why they are there, what was chosen."""
+
+    devices: Mapping[Node, str]
+    reasons: Mapping[Node, str]
+    log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +338,10 @@ class _Rows:
         device: str,
         taken: set[str],
         lies: Mapping[Argument, str],
+        reasons: Mapping[Node, str],
     ) -> None:
         self._number, self._place, self._device = number, _numbers(schedule), device
-        self._lies = lies
+        self._lies, self._reasons = lies, reasons
         self._position = self._num_loops = 0
         self._graph = schedule.graph
         self._here = _List()
@@ -488,6 +502,7 @@ class _Rows:
                 choice=lowered.choice,
                 name=kernel_name(lowered.group),
                 template=template_name(lowered.group),
+                where=self._reasons.get(lowered.group.root, ""),
             ),
         )
 
@@ -588,7 +603,10 @@ def _on_device(lowered: Lowered) -> Lowered:
 
 
 def _devices(
-    order: Sequence[Argument], kernels: Sequence[Lowered], device: str
+    order: Sequence[Argument],
+    kernels: Sequence[Lowered],
+    device: str,
+    devices: Mapping[Node, str],
 ) -> dict[Argument, str]:
     """Where each value lies: where kernels write it, and an input or a state where it says."""
     found: dict[Argument, str] = {}
@@ -597,7 +615,7 @@ def _devices(
         found.update(dict.fromkeys(written, lowered.device or device))
     for value in order:
         if isinstance(value, Node) and value.op.name in ("input", "state"):
-            found[value] = value.attrs.device or device
+            found[value] = devices.get(value) or value.attrs.device or device
         found.setdefault(value, device)
     return found
 

@@ -28,15 +28,29 @@ from semel.compiler.artefacts import compile_kernels
 from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.known_kernels import known_kernels
-from semel.compiler.link import WeightsGiven, all_variables, check_params, link_program
+from semel.compiler.link import (
+    LinkedDevices,
+    WeightsGiven,
+    all_variables,
+    check_params,
+    link_program,
+)
 from semel.compiler.once import store_known
+from semel.compiler.placement import Place
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.recipes import FormulaCompiler, Made, make_weights
 from semel.compiler.recompiles import check_may_compile
+from semel.compiler.spread import (
+    DeviceChoice,
+    Spread,
+    check_allowed,
+    open_spread,
+    take_devices,
+)
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import check_runs_here, choose_target, find_backend, lacking
-from semel.errors import GraphError, UnsupportedError, UserError
+from semel.errors import GraphError, UserError
 from semel.ir.fields import MemoryLimit, take_memory_limits, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
@@ -52,18 +66,7 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
-from semel.runtime.device import check_device, find_device
 from semel.runtime.free import HOST_DEVICE
-from semel.schedule.devices import (
-    check_devices,
-    devices_named,
-    find_devices,
-    is_spread,
-    output_devices,
-    settle,
-    through_host,
-    without_moved_weights,
-)
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
 from semel.schedule.names import kernel_name
@@ -83,7 +86,8 @@ def prepare_graph(
     tune: bool | Mapping[str, int] | None = None,
     bindings: Mapping[str, int] | None = None,
     keep: Mapping[str, Node] = NOTHING,
-    device: str = HOST_DEVICE,
+    device: Any = None,
+    devices: Any = None,
     target: str | None = None,
     keep_params: bool = False,
     written: Mapping[Node, Node] | None = None,
@@ -95,6 +99,8 @@ def prepare_graph(
     `target` is the name of what to compile for, which this machine must be able to run. `written`
     are the nodes that the caller knows, by those of the graph that stand for them, if these differ.
     `name` is what the plan is called. The plan is one of what `change` makes of the program.
+    `device` is the plan's own, `devices` those that it may use: one that says nothing else is on
+    the first of them, and of `"auto"`, each kernel where it is best computed.
 
     A graph that was compiled before in this process, for the same options, is not compiled again.
     With `keep_params` the data of params is held as it was given, too.
@@ -106,7 +112,9 @@ def prepare_graph(
         tune = take_values("prepare", "tune", tune)
     else:
         tune = take_switch("prepare", "tune", tune)
-    device = check_device("prepare", device)
+    choice = take_devices(device, devices, memory_limit)
+    device = choice.device
+    check_allowed(graph, choice)
     keep_params = bool(take_switch("prepare", "keep_params", keep_params))
     made_for = choose_target(device, target)
     check_runs_here("prepare", device, made_for)
@@ -126,6 +134,7 @@ def prepare_graph(
         keep=keep,
         ids=ids,
         keep_params=keep_params,
+        auto=choice.auto,
     )
     program = find_program(request)
     is_new = program is None
@@ -138,9 +147,10 @@ def prepare_graph(
             keep=keep,
             device=device,
             keep_params=keep_params,
+            auto=choice.auto,
         )
         program = for_nodes(program, ids) if ids else program
-        remake = partial(_compile_for, fusion, device, keep_params)
+        remake = partial(_compile_for, fusion, choice, keep_params)
         program = replace(program, compile_for=GraphSource(graph, keep, remake), name=name)
         keep_program(request, program)
     else:
@@ -157,7 +167,7 @@ def prepare_graph(
 
 def _compile_for(
     fusion: bool | None,
-    device: str,
+    choice: DeviceChoice,
     keep_params: bool,
     graph: Graph,
     keep: Mapping[str, Node],
@@ -166,11 +176,12 @@ def _compile_for(
     """The program of a plan's graph for another target, with the same options."""
     return compile_graph(
         graph,
-        choose_target(device, target),
+        choose_target(choice.device, target),
         fusion=fusion,
         keep=keep,
-        device=device,
+        device=choice.device,
         keep_params=keep_params,
+        auto=choice.auto,
     )
 
 
@@ -184,6 +195,7 @@ def compile_graph(
     device: str = HOST_DEVICE,
     keep_params: bool = False,
     is_explained: bool = True,
+    auto: tuple[Place, ...] = (),
 ) -> Program:
     """Compile `graph` for a target of `device`. Same arguments, same program, byte for byte.
 
@@ -191,7 +203,8 @@ def compile_graph(
 
     With `tuning` the program also depends on what was measured on this machine. The nodes in
     `keep` can be read after a run too, by name. A program that nobody will ask what became of its
-    nodes need not be `is_explained`.
+    nodes need not be `is_explained`. What the graph says nothing about may be on any device in
+    `auto`.
     """
     check_may_compile("prepare", ", ".join(graph.names))
     options = settings()
@@ -200,7 +213,9 @@ def compile_graph(
     check_params(graph)
     fuse = options.fusion if fusion is None else fusion
     # Passes may drop an input or a guarded op; callers and guards still see what was written.
-    asked = _Asked(graph, target, device, fuse, options.verify, keep, keep_params, is_explained)
+    asked = _Asked(
+        graph, target, device, fuse, options.verify, keep, keep_params, is_explained, auto=auto
+    )
     program = _compile(asked, stage, tuning)
     _tell_compiled(graph, program, stage.seconds)
     return program
@@ -219,6 +234,7 @@ class _Asked:
     keep_params: bool = False
     is_explained: bool = False
     is_recipe: bool = False  # it is itself what is computed once
+    auto: tuple[Place, ...] = ()
 
 
 def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
@@ -226,7 +242,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     target, keep = asked.target, asked.keep
     compiler = find_backend(asked.device).compiler(target)
     stage.dump("input", asked.graph, format_graph)
-    places = _Spread(asked.graph, asked.device) if is_spread(asked.graph) else None
+    spread = open_spread(asked.graph, asked.device, asked.auto)
     changes: list[Change] = []
     panel = panel_width(target)
     passes = all_passes(target, panel, asked.verify)
@@ -234,25 +250,31 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         guarded = with_guards(asked.graph)
         if guarded.declared:  # what nobody reads is not run
             guarded = replace(guarded, declared=())
-        if places is not None:
-            guarded = places.simple(guarded)
+        if spread is not None:
+            guarded = spread.simple(guarded)
 
     def passed(graph: Graph) -> Graph:
         graph = run_passes(graph, passes, asked.verify)
-        return graph if places is None else places.settled(graph)
+        return graph if spread is None else spread.settled(graph)
 
     def scheduled(graph: Graph) -> Schedule:
-        devices = None if places is None else places.find
+        devices = None if spread is None else spread.find
         return build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep, devices=devices)
 
     def with_stored(first: Schedule) -> Schedule:
         graph = first.graph if asked.is_recipe else store_known(first)
         return first if graph is first.graph else scheduled(passed(graph))
 
+    def with_devices(first: Schedule) -> Schedule:
+        if spread is None or not spread.is_open:
+            return first
+        kernels = lower_schedule(first, target, others=known_kernels)
+        return scheduled(spread.chosen(first, kernels))
+
     with recorded(changes):
         graph = stage("graph", lambda: passed(guarded))
         stage.dump("graph", graph, format_graph)
-        schedule = stage("schedule", lambda: with_stored(scheduled(graph)))
+        schedule = stage("schedule", lambda: with_devices(with_stored(scheduled(graph))))
     weights = stage("weights", lambda: _make_weights(schedule.graph, target, asked.verify))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
@@ -280,6 +302,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
             keep,
             asked.device,
             given,
+            None if spread is None else _where(spread, schedule),
         ),
     )
     if not asked.is_explained:
@@ -288,44 +311,9 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     return replace(program, nodes=nodes)
 
 
-class _Spread:
-    """A graph over several devices, on its way through the stages."""
-
-    def __init__(self, graph: Graph, device: str) -> None:
-        check_devices(graph, device)
-        for each in devices_named(graph, device):
-            _check_target(device, each)
-        self._device, self._wanted = device, output_devices(graph, device)
-
-    def simple(self, graph: Graph) -> Graph:
-        """As passes take it: weights are weights, and every way is one that there is."""
-        simple = without_moved_weights(graph)
-        return through_host(simple, self._device, HOST_DEVICE, _reaches)
-
-    def settled(self, graph: Graph) -> Graph:
-        """As the scheduler takes it: all that is computed is on one device."""
-        return settle(graph, self._device, self._wanted)
-
-    def find(self, graph: Graph) -> Mapping[Node, str]:
-        """The devices of nodes that are not on the plan's own."""
-        return find_devices(graph, self._device, self._wanted)
-
-
-def _check_target(device: str, other: str) -> None:
-    """Kernels of a plan are all for one target."""
-    one, two = find_backend(device).target(), find_backend(other).target()
-    if one != two:
-        raise UnsupportedError(
-            "prepare",
-            f"all devices of a plan must have one target, got {one.name} of {device} and "
-            f"{two.name} of {other}.",
-            device=other,
-        )
-
-
-def _reaches(one: str, other: str) -> bool:
-    """Whether a copy goes from device to device without a stop in the host's memory."""
-    return one == other or find_device(one).is_host or find_device(other).is_host
+def _where(spread: Spread, schedule: Schedule) -> LinkedDevices:
+    graph = schedule.graph
+    return LinkedDevices(spread.find(graph), spread.reasons(graph), spread.log)
 
 
 def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:

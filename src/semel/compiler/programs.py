@@ -51,10 +51,12 @@ def make_request(
     keep: Mapping[str, Node],
     ids: Mapping[int, int],
     keep_params: bool,
+    auto: Hashable = (),
 ) -> Request:
     """The key of everything that the compiler looks at.
 
-    `ids` are those of the caller's nodes, by those of nodes that stand for them. A race measures,
+    `ids` are those of the caller's nodes, by those of nodes that stand for them; `auto` is what
+    devices are chosen from. A race measures,
     and SEMEL_DUMP writes: both want the compiler to run.
     """
     options = settings()
@@ -66,7 +68,7 @@ def make_request(
         return Request(None, form)
     data = tuple(storage.id for storage in form.storages)
     fuse = options.fusion if fusion is None else fusion
-    how = (device, target, fuse, options.verify, keep_params, _choices(tuning))
+    how = (device, target, fuse, options.verify, keep_params, _choices(tuning), auto)
     return Request((form.key, data, *how), form)
 
 

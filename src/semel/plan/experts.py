@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import UnsupportedError
-from semel.ir.types import BOOL, TensorType
+from semel.errors import PlanError, UnsupportedError
+from semel.ir.types import BOOL, INT64, TensorType
+from semel.plan.hoist import hoisted, numbered
 from semel.plan.program import ExpertLayer, Program, ProgramValue
 from semel.plan.rows import PreparedBranch, PreparedCustomFunction, PreparedOp
 from semel.plan.spill import Spill
@@ -34,16 +35,20 @@ from semel.runtime.custom import CustomFunction
 from semel.runtime.stacks import StackFile, StackMemory
 
 EXPERTS = "experts"
+#: What a row does of bringing experts in: all of it, or one half.
+WHOLE, BEGIN, END = "whole", "begin", "end"
 
 
 class ExpertWeight(Weight):
     """A stack of experts: the array is that of its file, and kernels read a `StackMemory`."""
 
-    __slots__ = ("directory", "num_experts")
+    __slots__ = ("file", "num_experts")
 
-    def __init__(self, array: np.ndarray[Any, Any], memory: StackMemory, directory: str) -> None:
+    def __init__(
+        self, array: np.ndarray[Any, Any], memory: StackMemory, file: StackFile | None
+    ) -> None:
         super().__init__(array, memory)
-        self.num_experts, self.directory = memory.count, directory
+        self.num_experts, self.file = memory.count, file
 
     @property
     def held_bytes(self) -> int:
@@ -56,7 +61,8 @@ class ExpertWeight(Weight):
         if weight.is_absent:
             return weight
         spill = Spill([weight.array])
-        return stacked(weight, spill.write(self.directory), spill.offsets[0], self.num_experts)
+        file = spill.write("" if self.file is None else self.file.directory)
+        return stacked(weight, file, spill.offsets[0], self.num_experts)
 
 
 def stacked(weight: Weight, file: StackFile | None, offset: int, num_experts: int) -> ExpertWeight:
@@ -66,16 +72,18 @@ def stacked(weight: Weight, file: StackFile | None, offset: int, num_experts: in
     array = weight.array
     if file is not None:
         array = np.ndarray(array.shape, array.dtype, file.bytes.data, offset)
-    made = ExpertWeight(array, memory, "" if file is None else file.directory)
+    made = ExpertWeight(array, memory, file)
     made.is_absent = weight.is_absent
     return made
 
 
-def with_residency(program: Program, numbers: Mapping[int, str], path: str | None) -> Program:
+def with_residency(
+    program: Program, numbers: Mapping[int, str], path: str | None, *, ahead: bool = True
+) -> Program:
     """The program with the stacks of these layers, by the names of their ids, in a file."""
     layers = _named_layers(program, numbers)
     stacks = {i: layer.num_experts for layer in layers.values() for i in layer.stacks}
-    return _with_rows(_with_stacks(program, stacks, path), layers)
+    return _with_rows(_with_stacks(program, stacks, path), layers, ahead)
 
 
 def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, ExpertLayer]:
@@ -125,10 +133,18 @@ def _weight(value: ProgramValue) -> Weight:
 # ---------------------------------------------------------------- rows
 
 
-def _with_rows(program: Program, layers: Mapping[int, ExpertLayer]) -> Program:
-    """The program with a row for each layer, where its ids are known; one may have them already."""
-    if any(placed.row.kind == EXPERTS for placed in walk(program.rows)):
+def _with_rows(program: Program, layers: Mapping[int, ExpertLayer], ahead: bool) -> Program:
+    """The program with a row for each layer, where its ids are known; one may have them already.
+
+    With `ahead`, ids are made as early as they can be, and where other rows come before the
+    products there are two for a layer: one begins to bring experts in, the other waits for them.
+    """
+    there = [placed.row for placed in walk(program.rows) if placed.row.kind == EXPERTS]
+    if there:
+        _check_rows(program, there, layers)
         return program
+    for layer in layers.values() if ahead else ():
+        program = hoisted(program, layer.ids)
     ends = {number: _last_use(program.rows, layer.stacks) for number, layer in layers.items()}
     starts = {number: _where_known(program.rows, layer.ids) for number, layer in layers.items()}
     new: dict[int, list[PreparedOp]] = {}
@@ -138,21 +154,43 @@ def _with_rows(program: Program, layers: Mapping[int, ExpertLayer]) -> Program:
         over = [other for other, end in ends.items() if end < at]
         flag = len(program.values) + len(flags)
         flags.append(ProgramValue(f"layer {number} is full", TensorType((1,), BOOL), "io"))
-        row = PreparedCustomFunction(
-            0,
-            EXPERTS,
-            {"layer": number, "ids": len(layer.ids), "over": over, "flag": flag},
-            (*layer.ids, *layer.stacks),
-        )
-        new.setdefault(at, []).append(PreparedBranch(0, (flag,), (), (row,)))
+        first = _first_use(program.rows, layer.stacks)
+        others = (row for row in program.rows[at:first] if not _touches(row, set(layer.ids)))
+        places = {at: BEGIN, first: END} if ahead and any(others) else {at: WHOLE}
+        for place, part in places.items():
+            attrs = {"layer": number, "ids": len(layer.ids), "over": over, "flag": flag}
+            values = (*layer.ids, *layer.stacks)
+            row = PreparedCustomFunction(0, EXPERTS, {**attrs, "part": part}, values)
+            new.setdefault(place, []).append(PreparedBranch(0, (flag,), (), (row,)))
     made = insert_rows(program, new)
     return replace(made, values=(*made.values, *flags))
+
+
+def _check_rows(
+    program: Program, rows: Sequence[PreparedOp], layers: Mapping[int, ExpertLayer]
+) -> None:
+    """Rows that a program has are those of its layers."""
+    found: dict[int, tuple[int, ...]] = {}
+    for row in rows:
+        assert isinstance(row, PreparedCustomFunction)
+        flag = row.attrs["flag"] if isinstance(row.attrs, Mapping) and "flag" in row.attrs else -1
+        if not 0 <= flag < len(program.values) or program.values[flag].type.dtype != BOOL:
+            raise PlanError(EXPERTS, f"a row must have the flag of its layer, got {row.attrs!r}.")
+        found[row.attrs.get("layer")] = row.buffer_indices
+    wanted = {number: (*layer.ids, *layer.stacks) for number, layer in layers.items()}
+    if found != wanted:
+        raise PlanError(EXPERTS, f"rows must be those of layers {sorted(layers)}, got others.")
 
 
 def _last_use(rows: Sequence[PreparedOp], values: Iterable[int]) -> int:
     """The outermost row that touches one of these last."""
     wanted = set(values)
     return max(i for i, row in enumerate(rows) if _touches(row, wanted))
+
+
+def _first_use(rows: Sequence[PreparedOp], values: Iterable[int]) -> int:
+    wanted = set(values)
+    return next(i for i, row in enumerate(rows) if _touches(row, wanted))
 
 
 def _where_known(rows: Sequence[PreparedOp], ids: Iterable[int]) -> int:
@@ -178,7 +216,7 @@ def insert_rows(program: Program, new: Mapping[int, Sequence[PreparedOp]]) -> Pr
         position += range(len(position) + more, len(position) + more + num_rows(row))
     return replace(
         program,
-        rows=_numbered(rows, 0),
+        rows=numbered(rows, 0),
         values=tuple(
             replace(v, first=position[v.first], last=position[v.last]) for v in program.values
         ),
@@ -186,19 +224,6 @@ def insert_rows(program: Program, new: Mapping[int, Sequence[PreparedOp]]) -> Pr
             replace(note, ops=tuple(position[op] for op in note.ops)) for note in program.nodes
         ),
     )
-
-
-def _numbered(rows: Sequence[PreparedOp], first: int) -> tuple[PreparedOp, ...]:
-    """The rows under the numbers of their positions."""
-    made: list[PreparedOp] = []
-    for row in rows:
-        own, bodies = first, []
-        first += 1
-        for body in row.bodies:
-            bodies.append(_numbered(body, first))
-            first += sum(map(num_rows, body))
-        made.append(replace(row.with_bodies(bodies), id=own))
-    return tuple(made)
 
 
 # ---------------------------------------------------------------- the row
@@ -216,6 +241,18 @@ def bring_routed(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, 
             buffer.memory.bring(sorted(set(routed) - set(buffer.memory.held())))
 
 
+def _check_row(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) -> None:
+    """What can be wrong with a row from a file."""
+    known = {"layer": int, "ids": int, "flag": int, "part": str, "over": list}
+    is_good = isinstance(attrs, Mapping) and attrs.keys() == known.keys()
+    is_good = is_good and all(isinstance(attrs[name], kind) for name, kind in known.items())
+    if not is_good or not 0 < attrs["ids"] < len(types):
+        raise PlanError(EXPERTS, f"a row must say which layer it is for, got {attrs!r:.200}.")
+    ids = types[: attrs["ids"]]
+    if any(kind.dtype != INT64 or kind.rank != 1 for kind in ids):
+        raise PlanError(EXPERTS, f"ids must be int64 of one axis, got {list(map(str, ids))}.")
+
+
 FUNCTIONS = {
-    EXPERTS: CustomFunction(EXPERTS, "python", bring_routed, 0, None, _num_ids, is_fence=True),
+    EXPERTS: CustomFunction(EXPERTS, "python", bring_routed, 0, None, _num_ids, _check_row, True),
 }

@@ -208,7 +208,8 @@ class Program:
     `compile_for` compiles what it was made from for another target, by its name, with other data
     of params, by theirs, where known, and a change of the graph, or None (`plan.again`).
     `name` is that of the graph, for people, and `nodes` say what became of it. `experts` are the
-    layers whose stacks need not be in memory as a whole.
+    layers whose stacks need not be in memory as a whole. `placement` says how devices were chosen,
+    if they were.
     """
 
     values: tuple[ProgramValue, ...]
@@ -234,6 +235,7 @@ class Program:
     name: str = ""
     nodes: tuple[NodeNote, ...] = ()
     experts: tuple[ExpertLayer, ...] = ()
+    placement: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import (
     CancelledError,
@@ -142,7 +142,7 @@ def _on_host_call(engine: Engine) -> None:
         if owner is not None:
             buffers = [engine.parts.buffers[i] for i in op.buffer_indices]
             values_here = partial(_all_values, engine, run, position)
-            owner.call(op.attrs, buffers, engine.state.version, values_here)
+            _guarded(op, owner.call, op.attrs, buffers, engine.state.version, values_here)
             return
     values = _values_here(engine, run, position)
     match op:
@@ -188,15 +188,22 @@ def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, in
     """
     buffers = [engine.parts.buffers[i] for i in op.buffer_indices]
     values = {**engine.state.bound_values(), **here, **op.fixedvars}
+    _guarded(
+        op,
+        call_on_host,
+        engine.parts.functions[op.kind],
+        op.attrs,
+        buffers,
+        [_shape(b, values) for b in buffers],
+        values,
+        [v.name for v in op.runtime_vars],
+    )
+
+
+def _guarded(op: PreparedCustomFunction, call: Callable[..., None], *args: Any) -> None:
+    """Call it; whatever it raises says where."""
     try:
-        call_on_host(
-            engine.parts.functions[op.kind],
-            op.attrs,
-            buffers,
-            [_shape(b, values) for b in buffers],
-            values,
-            [v.name for v in op.runtime_vars],
-        )
+        call(*args)
     except SemelError as error:
         error.seen_at(f"op {op.id} ({op.kind})", op=op.id, kind=op.kind)
         raise

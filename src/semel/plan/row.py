@@ -125,8 +125,8 @@ class KernelNotes:
 
     The source line of each of its checks, the graph `nodes` it computes, the `reason` why its
     result is not computed inside the kernel that wants it, the `choice` of how it is cut, the
-    `name` of what it computes, which other calls of the kernel may give other names, and the
-    `template` that it was made by.
+    `name` of what it computes, which other calls of the kernel may give other names, the
+    `template` that it was made by, and why it is `where` it is, of several devices.
     """
 
     check_origins: tuple[str, ...] = ()
@@ -135,6 +135,7 @@ class KernelNotes:
     choice: str = ""
     name: str = ""
     template: str = ""
+    where: str = ""
 
 
 class Row:

@@ -164,6 +164,7 @@ class PreparedKernel(Row):
             "choice": self.notes.choice,
             "name": self.notes.name,
             "template": self.notes.template,
+            "where": self.notes.where,
         }
         return record | {key: value for key, value in optional.items() if value}
 
@@ -184,6 +185,7 @@ class PreparedKernel(Row):
                 as_text(record.get("choice", "")),
                 as_text(record.get("name", "")),
                 as_text(record.get("template", "")),
+                as_text(record.get("where", "")),
             ),
             **{**common, "device": common["device"] or source.device},
         )

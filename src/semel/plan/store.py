@@ -128,16 +128,16 @@ class Layout:
     def check_limit(self, memory_limit: MemoryLimit, scratch: int = 0) -> None:
         """Refuse what does not fit before anything is allocated.
 
-        One number is the limit of all together, several are those of devices by name.
+        One number is the limit of all together; several are those of devices by name, scratch
+        aside.
         """
         own = self.own_bytes + scratch
         wanted = own + self.weights_bytes
         if isinstance(memory_limit, Mapping):
             for device, block in self.blocks.items():
                 most = memory_limit.get(device)
-                more = scratch if device == self.device else 0
-                if most is not None and block.peak_bytes + more > most:
-                    raise OutOfMemoryError(device, block.peak_bytes + more, most)
+                if most is not None and block.peak_bytes > most:
+                    raise OutOfMemoryError(device, block.peak_bytes, most)
         elif memory_limit is not None and wanted > memory_limit:
             raise OutOfMemoryError(self.device, wanted, memory_limit)
         check_free(own)  # the weights are there already

@@ -44,14 +44,19 @@ _MOST_RUNS = 128
 class StackFile:
     """An open file with the parts of stacks, which goes with the last who reads from it."""
 
-    __slots__ = ("_token", "bytes", "directory", "fd")
+    __slots__ = ("_map", "_token", "bytes", "directory", "fd")
 
     def __init__(self, fd: int, directory: str) -> None:
         self.fd, self.directory = fd, directory
         self._token = when_freed(os.close, fd)
         size = os.fstat(fd).st_size
         #: All of it, to be looked at by who saves it: runs never do.
-        self.bytes: Bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
+        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self.bytes: Bytes = np.frombuffer(self._map, np.uint8)
+
+    def forget(self) -> None:
+        """Let nothing of it be in memory because somebody has looked at it."""
+        _advise(self._map, mmap.MADV_DONTNEED)
 
     def read_into(self, to: Bytes, offset: int) -> None:
         """Fill an array with what lies there."""

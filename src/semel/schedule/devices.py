@@ -16,18 +16,21 @@ move, so that whatever shares a kernel by edges is on one device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.expr import LateVariable, variables
-from semel.ir.graph import Graph, Node, Scope, attr_bodies, make_node, stands_for
+from semel.ir.graph import Graph, Node, Scope, attr_bodies, make_node, stands_for, topological
 from semel.ir.lineage import note
 from semel.ops.attrs import MoveAttrs
+from semel.schedule.group import Group, Schedule
 
 #: Whether bytes go from one device to another without a stop.
 Reach: TypeAlias = Callable[[str, str], bool]
+NOWHERE: Mapping[Node, str] = MappingProxyType({})
 #: The device of each node; None: anywhere.
 Homes: TypeAlias = "dict[Node, str | None]"
 
@@ -44,14 +47,17 @@ def _bodies(node: Node) -> list[Graph]:
     return list(attr_bodies(node.attrs)) if node.op.has_bodies else []
 
 
-def find_homes(graph: Graph, device: str) -> Homes:
-    """Where each node is, as far as it or its operands say; `device` is the plan's own."""
+def find_homes(graph: Graph, device: str, leaves: Mapping[Node, str] = NOWHERE) -> Homes:
+    """Where each node is, as far as it or its operands say; `device` is the plan's own.
+
+    `leaves` are where inputs and states are that say nothing themselves.
+    """
     found: Homes = {}
     for node in graph.nodes:
         if node.op.moves:
             found[node] = node.attrs.device
         elif node.op.name in ("input", "state"):
-            found[node] = node.attrs.device or device
+            found[node] = node.attrs.device or leaves.get(node, device)
         else:
             found[node] = _home_of_operands(node, found)
     return found
@@ -177,20 +183,22 @@ def _renewed(graph: Graph, outputs: Sequence[Node], new: Mapping[Node, Node]) ->
 # ---------------------------------------------------------------- behind the passes
 
 
-def settle(graph: Graph, device: str, wanted: Sequence[str]) -> Graph:
+def settle(
+    graph: Graph, device: str, wanted: Sequence[str], leaves: Mapping[Node, str] = NOWHERE
+) -> Graph:
     """The graph with everything that is computed on one device.
 
     What is at home anywhere and wanted on several devices becomes one node for each, equal ones and
     yet not the same; the results of a loop or a branch are computed once, and moved. `wanted` are
     the devices of the outputs.
     """
-    return _Settler(graph, device, wanted).run()
+    return _Settler(graph, wanted, find_homes(graph, device, leaves)).run()
 
 
 class _Settler:
-    def __init__(self, graph: Graph, device: str, wanted: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, wanted: Sequence[str], homes: Homes) -> None:
         self._graph, self._wanted = graph, tuple(wanted)
-        self._homes = find_homes(graph, device)
+        self._homes = homes
         self._asked = self._find_asked()
         self._new: dict[tuple[Node, str], Node] = {}
         self._scopes: dict[str, Scope] = {}
@@ -244,12 +252,14 @@ class _Settler:
             return make_node(node.op.name, inputs, node.attrs)
 
 
-def find_devices(graph: Graph, device: str, wanted: Sequence[str]) -> dict[Node, str]:
-    """The device of each node of a graph that is settled, "" for the plan's own.
+def find_devices(
+    graph: Graph, device: str, wanted: Sequence[str], leaves: Mapping[Node, str] = NOWHERE
+) -> dict[Node, str]:
+    """The device of each node of a graph that is settled, of those not on the plan's own.
 
     Of a leaf that several read, that of one of them.
     """
-    homes = find_homes(graph, device)
+    homes = find_homes(graph, device, leaves)
     for node, where in zip(graph.outputs, wanted, strict=True):
         homes[node] = homes[node] or where
     for node in reversed(graph.nodes):
@@ -257,3 +267,106 @@ def find_devices(graph: Graph, device: str, wanted: Sequence[str]) -> dict[Node,
         for operand in node.inputs if home is not None and not node.op.moves else ():
             homes[operand] = homes[operand] or home
     return {node: home for node, home in homes.items() if home not in (None, device)}
+
+
+def explain_homes(graph: Graph, device: str) -> dict[Node, str]:
+    """Why each node is where it is, as the graph says it."""
+    homes = find_homes(graph, device)
+    found: dict[Node, str] = {}
+    for node in graph.nodes:
+        if node.op.moves:
+            line = f" ({node.origins[-1]})" if node.origins else ""
+            found[node] = f"moved to {node.attrs.device}{line}"
+        elif node.op.name in ("input", "state"):
+            found[node] = f"{node.op.name} '{node.attrs.name}' is on {homes[node]}"
+        else:
+            of = next((n for n in node.inputs if homes[n] is not None), None)
+            found[node] = "wanted there" if of is None else found[of]
+    return found
+
+
+# ---------------------------------------------------------------- groups on devices
+
+
+@dataclass(frozen=True)
+class SpreadGraph:
+    """A graph with moves between groups; `wanted` are the devices of its outputs.
+
+    `leaves` are those of inputs and states, and `groups` what each stored node was an output of.
+    """
+
+    graph: Graph
+    wanted: tuple[str, ...]
+    leaves: Mapping[Node, str]
+    groups: Mapping[Node, Group]
+
+
+def spread_groups(schedule: Schedule, devices: Mapping[Group, str], device: str) -> SpreadGraph:
+    """The graph of a schedule with each group on its device.
+
+    What a group reads from memory comes from where it is stored, by a move; what it computes on
+    the way it computes where it is, so that the numbers are those of the schedule.
+    """
+    return _Spreader(schedule, devices, device).run()
+
+
+def _leaf_of(node: Node) -> Node:
+    """The state that an update is one of."""
+    while node.op.kind == "update":
+        node = node.inputs[0]
+    return node
+
+
+class _Spreader:
+    def __init__(self, schedule: Schedule, devices: Mapping[Group, str], device: str) -> None:
+        self._schedule, self._devices, self._device = schedule, devices, device
+        self._order = {node: i for i, node in enumerate(schedule.graph.nodes)}
+        self._stored: dict[Node, Node] = {}
+        self._homes: dict[Node, str] = {}
+        self._scopes: dict[str, Scope] = {}
+        for group in schedule.groups:
+            stored = [_leaf_of(node) for node in group.outputs]
+            for leaf in (n for n in (*stored, *group.reads) if n.op.name in ("input", "state")):
+                self._homes.setdefault(leaf, devices[group])
+
+    def run(self) -> SpreadGraph:
+        groups: dict[Node, Group] = {}
+        leaves = dict(self._homes)
+        for group in self._schedule.groups:
+            where = self._devices[group]
+            inside = self._computed(group.inside, where)
+            for node in group.outputs:
+                made = self._stored[node] = inside[node]
+                self._homes[node] = where
+                groups[made] = group
+                stands_for(made, node)
+        graph = self._schedule.graph
+        made_graph = _renewed(graph, [self._stored[n] for n in graph.outputs], self._stored)
+        return SpreadGraph(made_graph, tuple(self._homes[n] for n in graph.outputs), leaves, groups)
+
+    def _computed(self, nodes: Iterable[Node], where: str) -> dict[Node, Node]:
+        """Nodes made on a device, operands first."""
+        found: dict[Node, Node] = {}
+        for node in sorted(set(nodes), key=self._order.__getitem__):
+            inputs = tuple([found[n] if n in found else self._read(n, where) for n in node.inputs])
+            found[node] = self._make(node, inputs, where)
+        return found
+
+    def _read(self, node: Node, where: str) -> Node:
+        """What a group on a device reads of a node that it does not compute."""
+        home = self._homes.get(node)
+        if home is None:
+            if node.op.kind == "leaf":
+                return node
+            # An operand that nobody stores, since only its size is asked for.
+            return self._computed(topological([node]), where)[node]
+        made = self._stored.get(node, node)
+        return made if home == where else make_node("move", (made,), MoveAttrs(where))
+
+    def _make(self, node: Node, inputs: tuple[Node, ...], where: str) -> Node:
+        if node.op.kind == "leaf":
+            return node
+        if where == self._device:
+            return _with_inputs(node, inputs)
+        with self._scopes.setdefault(where, Scope()):
+            return make_node(node.op.name, inputs, node.attrs)

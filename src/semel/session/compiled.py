@@ -675,6 +675,8 @@ class CompiledGraph:
         experts = None if self._experts is None else self._experts.asked.as_record()
         about = {"options": asdict(self.options), "routers": routers, "experts": experts}
         self.plan.save(path, targets=targets, about=about)
+        if self._experts is not None:
+            self._experts.forget_files()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, it is what its file would hold."""
@@ -683,6 +685,7 @@ class CompiledGraph:
             return CompiledGraph, (self.plan, self.options, self.routers)
         plan, asked = self.plan, self._experts.asked
         how = plan.pack(), plan.threads, plan.memory_limit
+        self._experts.forget_files()
         return restore_resident, (*how, self.options, self.routers, asked)
 
     def explain(self) -> Explanation:

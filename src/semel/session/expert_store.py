@@ -86,6 +86,12 @@ class LayerStore:
             self._note_peak()
             return len(fresh)
 
+    def lacks(self, experts: Iterable[int]) -> bool:
+        """Whether one of these is not there."""
+        with self._lock:
+            present = self._present()
+            return any(expert not in present for expert in experts)
+
     def enter(self, routed: Sequence[int]) -> int:
         """Hold these until they leave; how many were not there and had to be brought in."""
         with self._lock:
@@ -165,8 +171,18 @@ class ExpertStore:
 
     def __init__(self, layers: Mapping[int, LayerStore]) -> None:
         self.layers = dict(layers)
-        #: The residencies of the graphs whose experts these are.
-        self.users: WeakSet[Any] = WeakSet()
+        self._users: WeakSet[Any] = WeakSet()
+        self._lock = make_lock()
+
+    def add_user(self, user: Any) -> None:
+        """Take note of the residency of a graph whose experts these are."""
+        with self._lock:
+            self._users.add(user)
+
+    def users(self) -> list[Any]:
+        """The residencies of the graphs whose experts these are."""
+        with self._lock:
+            return list(self._users)
 
     def with_stacks(self, stacks: Mapping[int, Stacks]) -> ExpertStore:
         """One with the same residents, in these stacks."""

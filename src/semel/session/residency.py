@@ -11,24 +11,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from semel.errors import InputError, UnsupportedError
+from semel.errors import InputError, SemelError, UnsupportedError
 from semel.graph.routers import Router
 from semel.ir.expr import evaluate, variables
 from semel.ir.fields import take, take_int
 from semel.plan.engine import Engine
-from semel.plan.experts import EXPERTS, with_residency
+from semel.plan.experts import BEGIN, END, EXPERTS, ExpertWeight, with_residency
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.readers import Reader
 from semel.plan.rows import PreparedCustomFunction
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import find_device
+from semel.runtime.lane import Lane, Ticket
 from semel.runtime.stacks import StackMemory
 from semel.session.expert_store import ExpertStore, LayerStore, Stacks, room_of
 from semel.session.experts import ExpertPool, Mask, Policy
@@ -131,7 +133,8 @@ def residency_for(
                 hint="Layers are found by their grouped_matmul; graph.moe(...) writes one.",
             )
         path = None if asked.path is None else os.fspath(asked.path)
-        return with_residency(program, {r.layer: r.ids for r in routers}, path)
+        names = {r.layer: r.ids for r in routers}
+        return with_residency(program, names, path, ahead=asked.ahead)
 
     return change
 
@@ -151,6 +154,16 @@ class ResidencyStats:
     bytes_moved: int = 0
     seconds_waited: float = 0.0
     bytes_placed: int = 0
+
+
+@dataclass(slots=True)
+class _Visit:
+    """What a layer was routed to; `ids` if its pool wants them, `coming` if they are on the way."""
+
+    routed: Sequence[int]
+    ids: Array | None
+    tokens: int
+    coming: Ticket[int] | None = None
 
 
 class _View(NamedTuple):
@@ -174,8 +187,9 @@ class Residency:
         self._plan, self._routers, self.asked, self.store = plan, tuple(routers), asked, store
         self._k = {router.layer: router.k for router in routers}
         self._stats: dict[int, ResidencyStats] = {}
-        #: What each layer that is not over was routed to: experts, and ids if its pool wants them.
-        self._inside: dict[int, tuple[Sequence[int], Any]] = {}
+        #: The layers that are not over.
+        self._inside: dict[int, _Visit] = {}
+        self._lane: Lane | None = None
         self._rows = _rows(plan)
         #: Layers that runs go through without asking, since all of their experts are there; and
         #: those that the run under way has found to be so.
@@ -184,7 +198,7 @@ class Residency:
         #: The ids of layers whose number follows from variables that callers bind.
         self._views: dict[int, _View] = {}
         self._bound = {v.variable.name for v in plan.program.variables if v.next is None}
-        store.users.add(self)
+        store.add_user(self)
         plan.use_function(EXPERTS, self)
 
     @staticmethod
@@ -228,6 +242,9 @@ class Residency:
     ) -> None:
         """A router has decided: let those who are routed to be there."""
         number, inside = attrs["layer"], self._inside
+        if attrs["part"] == END:
+            self._arrive(number)
+            return
         if inside:
             for other in attrs["over"]:
                 self._leave(other)
@@ -237,18 +254,45 @@ class Residency:
             view = self._look(number, buffers[0], version, values())
         ids, layer = view.ids, self.store.layers[number]
         routed = _distinct(ids)
+        visit = _Visit(routed, ids.copy() if layer.is_decided else None, view.tokens)
+        if attrs["part"] == BEGIN and layer.lacks(routed):
+            visit.coming = self._ahead().submit(partial(layer.enter, routed))
+            inside[number] = visit
+            return
         began = time.perf_counter()
         misses = layer.enter(routed)
-        inside[number] = routed, ids.copy() if layer.is_decided else None
+        inside[number] = visit
+        self._count(number, visit, misses, began)
+        if not misses and layer.is_full:
+            self._found_full.add(number)
+
+    def _arrive(self, number: int) -> None:
+        """The products of a layer are next: those who were called before must be there."""
+        visit = self._inside.get(number)
+        if visit is None or visit.coming is None:
+            return
+        began = time.perf_counter()
+        coming, visit.coming = visit.coming, None
+        try:
+            misses = coming.result()
+        except BaseException:
+            del self._inside[number]
+            raise
+        self._count(number, visit, misses, began)
+
+    def _count(self, number: int, visit: _Visit, misses: int, began: float) -> None:
         stats = self._stats.get(number) or self._of(number)
-        stats.hits += len(routed) - misses
-        stats.tokens += view.tokens
+        stats.hits += len(visit.routed) - misses
+        stats.tokens += visit.tokens
         if misses:
             stats.misses += misses
-            stats.bytes_moved += misses * layer.expert_bytes
+            stats.bytes_moved += misses * self.store.layers[number].expert_bytes
             stats.seconds_waited += time.perf_counter() - began
-        elif layer.is_full:
-            self._found_full.add(number)
+
+    def _ahead(self) -> Lane:
+        if self._lane is None:
+            self._lane = Lane("experts")
+        return self._lane
 
     def _look(self, number: int, where: Buffer, version: int, values: Mapping[str, Any]) -> _View:
         """Where the ids lie now, if the plan's variables or its memory have changed."""
@@ -292,11 +336,14 @@ class Residency:
         flag.put(np.array([is_full]))
 
     def _leave(self, number: int) -> None:
-        found = self._inside.pop(number, None)
-        if found is not None:
-            routed, ids = found
-            layer = self.store.layers[number]
-            layer.leave(routed, None if ids is None else ids.reshape(-1, self._k[number]))
+        if number not in self._inside:
+            return
+        with suppress(SemelError):  # nobody came, who was called by a run that is over
+            self._arrive(number)
+        visit = self._inside.pop(number, None)
+        if visit is not None:
+            ids = None if visit.ids is None else visit.ids.reshape(-1, self._k[number])
+            self.store.layers[number].leave(visit.routed, ids)
 
     def reader(self, reader: Reader[R]) -> Reader[R]:
         """The reader, after which the run is over."""
@@ -308,9 +355,8 @@ class Residency:
         if any(stacks[n] != layer.stacks for n, layer in self.store.layers.items()):
             self.give_up()
             self.ask_again()
-            self.store.users.discard(self)
             self.store = self.store.with_stacks(stacks)
-            self.store.users.add(self)
+            self.store.add_user(self)
 
     # ------------------------------------------------------------ what callers ask
 
@@ -319,15 +365,26 @@ class Residency:
 
         Runs do not ask about layers that are there as a whole, so they must be told.
         """
-        users = sorted(self.store.users, key=id)
+        store = self.store
+        users = sorted(store.users(), key=id)
         with ExitStack() as held:
             for user in users:
                 held.enter_context(user._plan.lock)
-            came = self.store.settle(masks)
+            came = store.settle(masks)
             for user in users:
                 user.ask_again()
             for number, count in came.items():
-                self._of(number).bytes_placed += count * self.store.layers[number].expert_bytes
+                self._of(number).bytes_placed += count * store.layers[number].expert_bytes
+        for user in store.users():  # clones that were made meanwhile
+            if user not in users:
+                with user._plan.lock:
+                    user.ask_again()
+
+    def forget_files(self) -> None:
+        """Whoever has read all weights, to save them, has brought their files into memory."""
+        for value in self._plan.program.values:
+            if isinstance(value.weight, ExpertWeight) and value.weight.file is not None:
+                value.weight.file.forget()
 
     def masks(self) -> dict[int, Mask]:
         """Who is resident, by layer."""
@@ -359,8 +416,8 @@ def _stacks(plan: ExecutionPlan) -> dict[int, Stacks]:
 def _rows(plan: ExecutionPlan) -> dict[int, PreparedCustomFunction]:
     """The row of each layer, by its number."""
     rows = (placed.row for placed in plan.program.walk())
-    own = (r for r in rows if isinstance(r, PreparedCustomFunction) and r.kind == EXPERTS)
-    return {row.attrs["layer"]: row for row in own}
+    own = [r for r in rows if isinstance(r, PreparedCustomFunction) and r.kind == EXPERTS]
+    return {row.attrs["layer"]: row for row in own if row.attrs["part"] != END}
 
 
 def _distinct(ids: Array) -> Sequence[int]:

@@ -36,6 +36,7 @@ class Session:
         sticky: bool = False,
         depth: int = 4,
         experts: ExpertResidency | None = None,
+        devices: Any = None,
         **options: Any,
     ) -> CompiledGraph:
         """Compile a graph once; what comes back runs as often as you like.
@@ -47,14 +48,17 @@ class Session:
         `casting="same_kind"`, arrays of another dtype of the same kind are converted. With
         `sticky`, an input that a run is not given is what it was in the run before. `depth` is
         how many asynchronous runs may be under way. With `experts`, those of its layers are in a
-        file, and only some of them in memory; results are the same. The other options are those of
-        `semel.prepare`.
+        file, and only some of them in memory; results are the same. `devices` are those that the
+        graph may use; the session's is the plan's own, if it is among them, else the first. The
+        other options are those of `semel.prepare`.
         """
         if not isinstance(graph, Graph):
             raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
         chosen = Options(casting=casting, sticky=sticky, depth=depth)
         change = None if experts is None else residency_for("compile", self.device, experts)
+        is_named = devices is None or devices == "auto" or self.device in map(str, devices)
+        device = self.device if is_named else None
         plan, routers = graph.prepare_routed(
-            dims=dims, extent=extent, device=self.device, change=change, **options
+            dims=dims, extent=extent, device=device, devices=devices, change=change, **options
         )
         return CompiledGraph(plan, chosen, routers, experts)

@@ -25,7 +25,6 @@ from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
 from semel.ir.outline import Outline, take_outline
 from semel.locks import importing
-from semel.runtime.free import HOST_DEVICE
 from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
 from semel.tensor.body import check_closed
 from semel.tensor.handle import Array, constant, dim_value, given_value, tensor_class
@@ -44,7 +43,8 @@ def prepare(
     tune: bool | Mapping[str, int] | None = None,
     bindings: Values | None = None,
     keep: Tensor | Sequence[Tensor] | Mapping[str, Tensor] = (),
-    device: str = HOST_DEVICE,
+    device: Any = None,
+    devices: Any = None,
     target: str | None = None,
     keep_params: bool = False,
 ) -> ExecutionPlan:
@@ -61,11 +61,15 @@ def prepare(
     for all sizes as ever, and runs at these until others are bound. The tensors in `keep` must
     be computed on the way: their values can be read after each run, as `plan.buffer(tensor)`, or
     by name in `plan.kept` (those of a mapping, else kept0, kept1, ...). `device` is where the plan
-    runs: "cpu", or "null", which compiles everything and computes nothing. `target` names what
-    its code may ask of the processor, as "x86-64-v3" does, and this machine must have; else it is
-    as the settings say, by default all that this machine has. With `keep_params` the plan holds the
-    data of params as it was given beside the forms that it reads, so that each can be replaced
-    alone even where a weight is made of several.
+    runs: "cpu" if nobody says otherwise, a part of it ("cpu:1"), or "null", which compiles
+    everything and computes nothing. `devices` are those that tensors may have been moved to, the
+    first of them the plan's own. With `devices="auto"` each kernel of a graph without moves is
+    where a model of the machine's parts has it computed best, and `plan.explain()` says why. A
+    `memory_limit` may be one for each device, by name. `target` names what its code may ask of the
+    processor, as "x86-64-v3" does, and this machine must have; else it is as the settings say, by
+    default all that this machine has. With `keep_params` the plan holds the data of params as it
+    was given beside the forms that it reads, so that each can be replaced alone even where a
+    weight is made of several.
     """
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
     with importing:
@@ -83,6 +87,7 @@ def prepare(
             bindings=None if bindings is None else as_values(bindings, {}),
             keep=_nodes_to_keep(graph, keep),
             device=device,
+            devices=devices,
             target=target,
             keep_params=keep_params,
         )

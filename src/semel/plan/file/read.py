@@ -225,7 +225,8 @@ def read_program(
             for expr, message in (as_list(g, 2) for g in as_list(record["guards"]))
         ),
         variables=tuple(_read_variable(entry, dim) for entry in as_list(record["variables"])),
-        log=tuple(as_text(line) for line in as_list(record["log"])),
+        log=_texts(record["log"]),
+        placement=_texts(record.get("placement", [])),
         compile_count=compile_count,
         device=device,
         name=as_text(record["name"]),
@@ -277,6 +278,10 @@ class _Weights:
             array = np.ndarray(shape, kind.dtype.numpy, data.data)
             self._known[key] = Weight(array, HostMemory.over(data))
         return self._known[key]
+
+
+def _texts(record: Any) -> tuple[str, ...]:
+    return tuple(as_text(line) for line in as_list(record))
 
 
 def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:

@@ -352,6 +352,7 @@ def _encode_program(
             for v in program.variables
         ],
         "log": list(program.log),
+        **({"placement": list(program.placement)} if program.placement else {}),
     }
     if program.nodes:
         record["nodes"] = [[n.node, n.became, list(n.ops), n.origin] for n in program.nodes]

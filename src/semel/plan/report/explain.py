@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 class ExplainedOp:
     """One operation: what it computes and reads, when it runs, and why it is one of its own.
 
-    `reason` says why its result goes to memory instead of into the kernel that wants it;
+    `reason` says why its result goes to memory instead of into the kernel that wants it, `where`
+    why it is on its device, if there are several;
     `waits` names what it must wait for in the step before; `choice` says how its kernel is
     cut and whether that is the default or was measured to be faster; `times` how often it
     runs, if that is a loop. `inside` are the ops that it is a part of, outermost first. It runs
@@ -72,6 +73,7 @@ class ExplainedOp:
     lane: str = COMPUTE
     template: str = ""
     moved_bytes: int | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,8 @@ class Explanation:
 
     `nodes` say what became of each node of the graph, as it was written. `compile_count` is how
     often the compiler ran for this plan, once if the program was not found again; `recompiles`
-    what it did beyond that: nothing, whatever is bound, grown or replaced.
+    what it did beyond that: nothing, whatever is bound, grown or replaced. `placement` says how
+    devices were chosen, if they were.
     """
 
     device: str
@@ -182,6 +185,7 @@ class Explanation:
     nodes: tuple[NodeNote, ...] = ()
     recompiles: int = 0
     signature: str = ""
+    placement: tuple[str, ...] = ()
 
     @property
     def moved_bytes(self) -> int | None:
@@ -223,6 +227,7 @@ def explain_plan(
         ),
         memory=_memory(memory, buffers, len(linked.order)),
         log=parts.program.log,
+        placement=parts.program.placement,
         states=tuple(_state(state, parts) for state in parts.states),
         target=parts.program.target.name if parts.program.target else "",
         nodes=parts.program.nodes,
@@ -265,6 +270,7 @@ def _ops(
                 step=step,
                 nodes=notes.nodes,
                 reason=notes.reason,
+                where=notes.where,
                 origins=origins_of(op),
                 reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
                 writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),

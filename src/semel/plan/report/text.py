@@ -61,6 +61,7 @@ def _head(it: Explanation) -> Iterator[str]:
         yield f"code for {it.target}"
     moved = "" if it.moved_bytes is None else f"; a run moves {it.moved_bytes} bytes"
     yield f"compiled {it.compile_count}, recompiles {it.recompiles}{moved}"
+    yield from (f"devices, {line}" for line in it.placement)
 
 
 def _ops(it: Explanation) -> Iterator[str]:
@@ -86,6 +87,8 @@ def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[s
     if op.nodes:
         count = "" if len(op.nodes) == 1 else f"{len(op.nodes)} nodes: "
         yield f"  computes {count}{', '.join(op.nodes)}"
+    if op.where:
+        yield f"  there because: {op.where}"
     if op.reason:
         yield f"  not fused further: {op.reason}"
     if op.choice:
