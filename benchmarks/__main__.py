@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.decode import decode_lines
+from benchmarks.devices import measure_devices
 from benchmarks.driver import RowResult, installed_peers, measure
 from benchmarks.experts import (
     QUICK,
@@ -43,6 +44,7 @@ _GROUPS = (
     "experts",
     "plan",
     "session",
+    "devices",
     "startup",
     "prepare",
     "all",
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions |= found
     plan = measure_plan() if arguments.group in ("plan", "all") else []
     plan += measure_session() if arguments.group in ("session", "all") else []
+    plan += measure_devices() if arguments.group in ("devices", "all") else []
     experts = _measure_experts(arguments) if arguments.group in ("experts", "all") else []
     plan += expert_bars(experts)
     startup = measure_startup() if arguments.group in ("startup", "all") else {}

@@ -178,6 +178,34 @@ define internal i1 @tell(ptr %h, ptr %row) noinline {
   ret i1 %is_good
 }
 
+; A row at which something comes from elsewhere, or goes there: late variables, or a signal. It is
+; in the step before `next`. OK, or the code to come back with.
+define internal i64 @cross(ptr %h, ptr %row, i64 %index, i64 %next) noinline {
+  %kind = word %row.Row.KIND
+  switch i64 %kind, label %rebind [ i64 @RowKind.WAIT, label %wait
+                                    i64 @RowKind.SIGNAL, label %signal ]
+rebind:
+  %point = pointer %row.Row.FUNCTION
+  %code = call i64 @settle(ptr %h, ptr %point, ptr %row)
+  ret i64 %code
+wait:
+  %is_met = call i1 @meet(ptr %h, ptr %row)
+  br i1 %is_met, label %done, label %again
+signal:
+  %is_told = call i1 @tell(ptr %h, ptr %row)
+  br i1 %is_told, label %done, label %host
+done:
+  ret i64 @Code.OK
+again:
+  set %h.Header.PARKED = %next
+  ret i64 @Code.AGAIN
+host:
+  %behind = add i64 %next, 1
+  set %h.Header.PARKED = %behind
+  set %h.Header.ERROR_INDEX = %index
+  ret i64 @Code.HOST_CALL
+}
+
 define internal i64 @walk(ptr %h, i64 %start) noinline {
 entry:
   %rows = pointer %h.Header.ROWS
@@ -240,15 +268,9 @@ decide:
 other:
   switch i64 %kind, label %next [ i64 @RowKind.LOOP, label %enter
                                   i64 @RowKind.BRANCH, label %branch
-                                  i64 @RowKind.REBIND, label %late_sizes
-                                  i64 @RowKind.WAIT, label %wait
-                                  i64 @RowKind.SIGNAL, label %signal ]
-wait:
-  %is_met = call i1 @meet(ptr %h, ptr %control_row)
-  br i1 %is_met, label %next, label %stopped
-signal:
-  %is_told = call i1 @tell(ptr %h, ptr %control_row)
-  br i1 %is_told, label %next, label %host
+                                  i64 @RowKind.REBIND, label %across
+                                  i64 @RowKind.WAIT, label %across
+                                  i64 @RowKind.SIGNAL, label %across ]
 enter:
   %is_some = icmp sgt i64 %trip, 0
   br i1 %is_some, label %first_time, label %skip
@@ -275,8 +297,8 @@ branch:
   %is_false = icmp eq i8 %byte, 0
   %chosen = select i1 %is_false, i64 %target, i64 %i1
   br label %next
-late_sizes:
-  %settled = call i64 @settle(ptr %h, ptr %pt, ptr %control_row)
+across:
+  %settled = call i64 @cross(ptr %h, ptr %control_row, i64 %first_row, i64 %i1)
   %is_settled = icmp eq i64 %settled, 0
   br i1 %is_settled, label %next, label %refused
 refused:
@@ -325,7 +347,7 @@ clock:
 next:
   %to = phi i64 [ %i1, %small_done ], [ %later, %clock ], [ %after, %skip ],
                 [ %i1, %first_time ], [ %i1, %back ], [ %target, %other ],
-                [ %chosen, %branch ], [ %i1, %late_sizes ], [ %i1, %wait ], [ %i1, %signal ]
+                [ %chosen, %branch ], [ %i1, %across ]
   br label %head
 again:
   %again_at = add i64 %later, 1

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from semel.config import settings
 from semel.errors import DeviceError, InternalError, PlanError, TimedOutError
 from semel.ir import abi
-from semel.ir.abi import Call, Ring, Submission, Verdict
+from semel.ir.abi import Call, Ring, Signal, Submission, Verdict
 from semel.ir.fields import take, take_int, take_value
 from semel.locks import make_lock
 from semel.runtime.freed import when_freed
@@ -52,6 +52,7 @@ _DEPTH = int(abi.MAX_SUBMISSIONS)
 _SLOT_WORDS = int(abi.SUBMISSION_WORDS)
 _HEADER, _NUM_WAITS = int(Submission.HEADER), int(Submission.NUM_WAITS)
 _WAITS, _PAIRS = int(Submission.WAITS), int(Submission.PAIRS)
+_VALUE = int(Signal.VALUE)
 _MOST_PAIRS = (_SLOT_WORDS - _PAIRS) // 2
 _SUBMIT = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _FORKED = "the process was forked before this was done: it is the parent's to do."
@@ -242,6 +243,7 @@ class _Ring:
         self.name = name
         self.lock = make_lock()
         self.submitted = TimelineSignal(f"{name}: submitted")
+        self._submitted_words = self.submitted.words
         self.done = TimelineSignal(name)
         self._slots = aligned_words(_DEPTH * _SLOT_WORDS)
         self._slot_words = self._slots.data
@@ -260,7 +262,7 @@ class _Ring:
     def _reset(self) -> None:
         """No threads, nothing under way."""
         self._pid = os.getpid()
-        self._is_started = False
+        self._is_started = self._is_open = False
         self._companion = 0  # which thread it is
         self._running = 0  # the submission that it is at
         self._lent: list[Hold] = []
@@ -284,6 +286,8 @@ class _Ring:
 
     @property
     def num_pending(self) -> int:
+        if self._ring[Ring.EXITED]:
+            return 0  # what is left is never done
         done = self.done.value  # first: nothing is over before it was submitted
         return self.submitted.value - done
 
@@ -365,9 +369,9 @@ class _Ring:
     def submit(self, work: LaneWork, after: After, hold: Hold | None, behind: After = ()) -> int:
         """The value of one more submission; 0 if there is no room. `hold` is to be the lane's."""
         with self.lock:
-            if not self._is_started or self._is_closed:
+            if not self._is_open:
                 self._ensure_threads()
-            value = self.submitted.value + 1
+            value = self._submitted_words[_VALUE] + 1
             if value - self._forgotten > _DEPTH:
                 self._forget()
                 if value - self._forgotten > _DEPTH:
@@ -444,7 +448,7 @@ class _Ring:
             raise DeviceError(f"lane '{self.name}'", f"needs a thread: {error}.") from error
         if not is_started:
             raise DeviceError(f"lane '{self.name}'", "needs a thread, and none can be had.")
-        self._is_started = True
+        self._is_started = self._is_open = True
 
     def claim(self, ring: Words) -> bool:
         """Whether this thread is the companion from now on, of the lane's thread on that ring."""
@@ -496,7 +500,7 @@ class _Ring:
 
     def close(self, end: int = abi.END_IDLE) -> None:
         """Take no more. Never waits."""
-        self._is_closed = True
+        self._is_closed, self._is_open = True, False
         self._ring[Ring.END] = max(end, int(self._ring[Ring.END]))
         if self._is_started:
             self.submitted.nudge()

@@ -62,9 +62,9 @@ class TimelineSignal:
         "_token",
         "_unknown",
         "_unseen",
-        "_words",
         "address",
         "name",
+        "words",
     )
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
@@ -72,10 +72,10 @@ class TimelineSignal:
         number = take_value(f"signal '{name}'", "value", value)
         line = _take_line()
         self._token = when_freed(_free.append, line)
-        #: Where its words lie, for native code.
+        #: Where its words lie, for native code, and the words, for those who look often.
         self.address = line.address
-        self._words = line.words
-        self._words[_VALUE], self._words[_LAST_FAILED] = number, abi.NO_FAILURE
+        self.words = line.words
+        self.words[_VALUE], self.words[_LAST_FAILED] = number, abi.NO_FAILURE
         self._failures: dict[int, BaseException] = {}
         self._unseen: dict[int, None] = {}
         self._forgotten: dict[int, None] = {}
@@ -93,7 +93,7 @@ class TimelineSignal:
     @property
     def value(self) -> int:
         """The largest value that was reached."""
-        return self._words[_VALUE]
+        return self.words[_VALUE]
 
     def set(self, value: int) -> None:
         """Let everybody go on who waits for this value or a smaller one.
@@ -111,7 +111,7 @@ class TimelineSignal:
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
-        return self._words[_VALUE] >= self._take(value)
+        return self.words[_VALUE] >= self._take(value)
 
     def wait(
         self,
@@ -128,7 +128,7 @@ class TimelineSignal:
         """
         number = self._take(value)
         is_reached = self.await_value(number, timeout, unless)
-        if is_reached and number <= self._words[_LAST_FAILED]:
+        if is_reached and number <= self.words[_LAST_FAILED]:
             error = self.failure(number)
             if error is not None:
                 raise error
@@ -141,7 +141,7 @@ class TimelineSignal:
         unless: Callable[[], object] | None = None,
     ) -> bool:
         """Wait like `wait`, for a value that is known to be good, whatever it stands for."""
-        words = self._words
+        words = self.words
         if words[_VALUE] >= number:
             return True
         native = _functions or _load()
@@ -173,13 +173,13 @@ class TimelineSignal:
     def sleep_until(self, value: int, spin_ticks: int) -> int:
         """Wait for ever, in one go: for threads that have no signals to look for. What it is at."""
         native = _functions or _load()
-        while not native.wait(self.address, value, self._words[_BELL], spin_ticks, _FOREVER_NS):
+        while not native.wait(self.address, value, self.words[_BELL], spin_ticks, _FOREVER_NS):
             spin_ticks = 0
         return self.value
 
     def restart(self) -> None:
         """Begin at 0 again; for the only ones who know the signal, while nobody waits for it."""
-        self._words[_VALUE] = 0
+        self.words[_VALUE] = 0
 
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
@@ -202,7 +202,7 @@ class TimelineSignal:
                 del self._failures[oldest]
                 self._unseen.pop(oldest, None)
                 self._forget(oldest)
-            self._words[_LAST_FAILED] = max(self._words[_LAST_FAILED], value)
+            self.words[_LAST_FAILED] = max(self.words[_LAST_FAILED], value)
 
     def _forget(self, value: int) -> None:
         """Remember of a failure only that it was one; of too many, not even which."""
@@ -214,7 +214,7 @@ class TimelineSignal:
 
     def has_failed(self, value: int) -> bool:
         """Whether the work that this value stands for is known to have failed, or may have."""
-        if value > self._words[_LAST_FAILED]:
+        if value > self.words[_LAST_FAILED]:
             return False
         with _failing:
             is_known = value in self._failures or value in self._forgotten
@@ -225,7 +225,7 @@ class TimelineSignal:
 
         From here on somebody has seen it.
         """
-        if value > self._words[_LAST_FAILED]:
+        if value > self.words[_LAST_FAILED]:
             return None
         with _failing:
             self._unseen.pop(value, None)
@@ -233,7 +233,7 @@ class TimelineSignal:
 
     def peek_failure(self, value: int) -> BaseException | None:
         """The same for work that fails with it: nobody has seen it by that."""
-        if value > self._words[_LAST_FAILED]:
+        if value > self.words[_LAST_FAILED]:
             return None
         with _failing:
             error = self._failures.get(value)
