@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,36 @@ def test_memory_limits_are_by_device() -> None:
     with pytest.raises(OutOfMemoryError, match=r"\[cpu:1\] needs 1,280 bytes, 1,000 are free"):
         y.prepare(memory_limit={"cpu:1": 1000})
     assert y.prepare(memory_limit={"cpu:1": 1280}).memory.devices["cpu:1"].peak_bytes == 1280
+
+
+def test_memory_by_device_is_explained_and_no_device_is_made_up() -> None:
+    (y,) = _chain(move)
+    assert "  on cpu:1: 1,280 bytes (weights 256, arena 1,024, io 0)" in str(y.prepare().explain())
+    assert "on cpu:" not in str((x_input() + 1).prepare().explain())
+    with pytest.raises(UnsupportedError, match="device must be one of"):
+        y.prepare(memory_limit={"gpu": 1000})
+
+
+#: A bound array ends at a page that nobody may touch: a byte too many in a copy is a crash.
+_FENCED = """
+import ctypes, mmap
+import numpy as np
+from semel import Tensor, Variable
+
+area = mmap.mmap(-1, 2 * 4096)
+base = ctypes.addressof(ctypes.c_char.from_buffer(area))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(base + 4096), 4096, 0) == 0
+rows = np.frombuffer(area, np.float32, 5 * 8, 4096 - 5 * 8 * 4).reshape(5, 8)
+rows[...] = 2
+plan = (Tensor.input("x", (Variable("n", 1, 500_000), 8)).to("cpu:1") * 3).prepare()
+plan.bind_input("x", rows)
+plan.execute_with_vars(n=5)
+assert (plan.output_buffer.numpy() == 6).all()
+"""
+
+
+def test_a_copy_ends_where_a_callers_array_does() -> None:
+    subprocess.run([sys.executable, "-c", _FENCED], check=True, timeout=100)
 
 
 # ---------------------------------------------------------------- memory that only copies reach

@@ -66,6 +66,7 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
+from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
@@ -112,6 +113,8 @@ def prepare_graph(
         tune = take_values("prepare", "tune", tune)
     else:
         tune = take_switch("prepare", "tune", tune)
+    if isinstance(memory_limit, Mapping):
+        memory_limit = {check_device("prepare", on): most for on, most in memory_limit.items()}
     choice = take_devices(device, devices, memory_limit)
     device = choice.device
     check_allowed(graph, choice)

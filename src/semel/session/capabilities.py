@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from semel.ir.types import DTYPES
 from semel.plan.plan import ExecutionPlan
-from semel.runtime.device import find_device
 from semel.session.options import Options
 
 
@@ -52,7 +51,9 @@ class Capabilities:
 
 def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
     """Read it off the plan."""
-    is_host, extents = find_device(plan.device).is_host, tuple(plan.extents)
+    named = (*plan.program.inputs, *plan.program.outputs)
+    is_host = all(plan.buffers[io.index].memory.is_host for io in named)
+    extents = tuple(plan.extents)
     return Capabilities(
         device=plan.device,
         target=plan.target,

@@ -133,7 +133,7 @@ class ExplainedVariable:
 class ExplainedMemory:
     """Bytes held. `live_bytes` is the most that is alive at once, at the row at `live_at`.
 
-    No arena can be smaller.
+    No arena can be smaller. `devices` has for each of several devices what lies there, for people.
     """
 
     weights_bytes: int
@@ -145,6 +145,7 @@ class ExplainedMemory:
     naive_bytes: int
     live_bytes: int
     live_at: int
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +396,9 @@ def _memory(
         memory.naive_bytes,
         most,
         live.index(most) if most else -1,
+        tuple(f"{name}: {block}" for name, block in memory.devices.items())
+        if len(memory.devices) > 1
+        else (),
     )
 
 

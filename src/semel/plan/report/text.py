@@ -135,6 +135,7 @@ def _memory(it: Explanation) -> Iterator[str]:
         f"{f'+ states {m.state_bytes} ' if m.state_bytes else ''}"
         f"+ scratch {m.scratch_bytes} = {m.peak_bytes} bytes"
     )
+    yield from (f"  on {line}" for line in m.devices)
     if m.naive_bytes:
         yield (
             f"  the arena's values take {m.naive_bytes} bytes without sharing; "
