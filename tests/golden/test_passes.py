@@ -31,12 +31,8 @@ B1 = '%0 = input "x" : b1[4]\n'
 
 
 def number(value: str, dtype: str = "f32") -> str:
-    """The lines of a repeated number, as %3 of shape [4]."""
-    return (
-        f"%1 = scalar {value} : {dtype}[]\n"
-        f"%2 = reshape %1 {{shape=(1,)}} : {dtype}[1]\n"
-        f"%3 = expand %2 {{shape=(4,)}} : {dtype}[4]\n"
-    )
+    """The line of a repeated number, as %3 of shape [4]."""
+    return f"%3 = scalar {value} : {dtype}[4]\n"
 
 
 # ---------------------------------------------------------------- simplify
@@ -47,8 +43,16 @@ SIMPLER: list[tuple[str, str, str]] = [
     ("what has no elements",
      '%0 = input "x" : f32[0,4]\n%1 = argsort %0 {axis=1} : i64[0,4]\n'
      "%2 = take_along %0 %1 {axis=1} : f32[0,4]",
-     "%0 = scalar 0.0 : f32[]\n%1 = reshape %0 {shape=(1, 1)} : f32[1,1]\n"
-     "%2 = expand %1 {shape=(0, 4)} : f32[0,4]"),
+     "%0 = scalar 0.0 : f32[0,4]"),
+    ("number that is looked at",
+     "%0 = scalar 2.0 : f32[]\n%1 = reshape %0 {shape=(1, 1)} : f32[1,1]\n"
+     "%2 = expand %1 {shape=(3, 4)} : f32[3,4]\n%3 = permute %2 {axes=(1, 0)} : f32[4,3]",
+     "%0 = scalar 2.0 : f32[4,3]"),
+    ("sink expand beside a number",
+     '%0 = input "x" : f32[4,1]\n%1 = expand %0 {shape=(4, 8)} : f32[4,8]\n'
+     "%2 = scalar 2.0 : f32[4,8]\n%3 = mul %1 %2 : f32[4,8]",
+     '%0 = input "x" : f32[4,1]\n%2 = scalar 2.0 : f32[4,1]\n%3 = mul %0 %2 : f32[4,1]\n'
+     "%4 = expand %3 {shape=(4, 8)} : f32[4,8]"),
     ("mul of 1", F32 + number("1.0") + "%4 = mul %3 %0 : f32[4]", F32),
     ("add -0.0", F32 + number("-0.0") + "%4 = add %0 %3 : f32[4]", F32),
     ("sub 0.0", F32 + number("0.0") + "%4 = sub %0 %3 : f32[4]", F32),
@@ -173,8 +177,7 @@ def test_simplify_keeps_dims_that_agree_by_a_guard_only() -> None:
     text = """
         variable m in [1, 9]
         variable n in [1, 9]
-        %0 = scalar 1.0 : f32[]
-        %1 = reshape %0 {shape=(1,)} : f32[1]
+        %1 = scalar 1.0 : f32[1]
         %2 = expand %1 {shape=(n,)} : f32[n]
         %3 = input "y" : f32[m]
         %4 = mul %2 %3 : f32[n]
@@ -228,7 +231,7 @@ def test_constant_of_one_element_becomes_a_scalar() -> None:
     check(
         fold_constants,
         "%0 = constant @0 : f32[1] = [2.5]\noutput %0",
-        "%0 = scalar 2.5 : f32[]\n%1 = reshape %0 {shape=(1,)} : f32[1]\noutput %1",
+        "%0 = scalar 2.5 : f32[1]\noutput %0",
     )
 
 

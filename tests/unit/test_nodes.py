@@ -8,14 +8,12 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-import pytest
 
-from semel import Tensor
+from semel import Tensor, Variable, full
 from semel.ir.graph import Node, make_node
 from semel.ir.types import FLOAT32, INT64
 from semel.ir.weak import WeakTable
 from semel.ops.attrs import ReduceAttrs
-from semel.tensor import movement
 from semel.tensor.handle import scalar
 
 
@@ -107,13 +105,28 @@ def test_which_nodes_are_numbers() -> None:
     assert not (Tensor(2.0) + 1).node.is_number
 
 
-def test_repeated_numbers_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movement, "MAX_FILLED", 4)
-    monkeypatch.setattr(movement, "_filled_before", {})
-    x = Tensor.input("x", (7,))
+def test_a_number_is_one_node_whatever_its_shape() -> None:
+    x = Tensor.input("x", (7, 2))
     for k in range(10):
-        assert (x * k).node.inputs[1] is (x + k).node.inputs[1]
-        assert len(movement._filled_before) <= 4
+        number = (x * k).node.inputs[1]
+        assert number is (x + k).node.inputs[1] is full((7, 2), float(k)).node
+        assert number.op.is_literal and number.type == x.type and not number.inputs
+    assert (x * 2).node.inputs[1] is not (x.transpose() * 2).node.inputs[1]
+
+
+def test_a_number_of_symbolic_size_is_seen_through_views() -> None:
+    n = Variable("n", 1, 8)
+    number = (Tensor.input("x", (n, 2)) * 3).node.inputs[1]
+    assert number.is_number and number.op.name == "expand" and number.rule.variables == {n}
+
+
+def test_repeated_tensors_of_one_element_are_not_kept() -> None:
+    data = np.ones(9, np.float32)
+    total = Tensor(data).sum()
+    (_, wide) = (Tensor.input("x", (3,)) * total).node.inputs
+    gone = ref(total.node)
+    del total, wide
+    assert gone() is None
 
 
 def test_a_kept_number_says_nothing_of_another_graph() -> None:

@@ -29,6 +29,7 @@ from semel.ir.late import substitute_attrs
 from semel.ir.outline import Outline
 from semel.ir.types import TensorType
 from semel.ops.attrs import InputAttrs, PadAttrs, SliceAttrs
+from semel.ops.filled import repeated
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel, PreparedOp
 from semel.plan.tree import map_rows
@@ -119,7 +120,8 @@ def _lifted(
     if slot is not None and name in ("constant", "param"):
         return make_node("input", (), InputAttrs(data_name(slot), node.type))
     if slot is not None and name == "scalar" and slot in lifted:
-        return make_node("input", (), InputAttrs(number_name(slot), TensorType((), attrs.dtype)))
+        given = InputAttrs(number_name(slot), TensorType((), attrs.dtype))
+        return repeated(make_node("input", (), given), attrs.shape)
     if slot is not None and name == "slice":
         starts = tuple(
             Variable(number_name(k), *bounds[k]) if k in lifted else start

@@ -26,6 +26,7 @@ from semel.ir.graph import Graph, Node, attr_bodies, make_node
 from semel.ir.types import Shape, TensorType
 from semel.locks import make_lock
 from semel.ops.attrs import ExpandAttrs, InputAttrs, PadAttrs, ReshapeAttrs, SliceAttrs
+from semel.ops.filled import filled
 from semel.ops.stored import reads_params
 from semel.plan.derive import Job, derive
 from semel.plan.program import Program
@@ -167,6 +168,8 @@ def lift_sizes(value: Graph) -> Lifted:
     for node in value.nodes:
         if node in read.values():
             new[node] = new[node.inputs[0]]
+        elif node.op.is_literal:
+            new[node] = filled(node.attrs.value, node.attrs.dtype, shapes[node])
         elif node not in new:
             operands = [new[n] for n in node.inputs]
             attrs = _attrs(node, shapes[node], [shapes[n] for n in node.inputs])
@@ -250,7 +253,7 @@ class _Sizes:
         fixed: Shape = node.type.shape
         match node.op.name:
             case "scalar":
-                return fixed
+                return self.begin(fixed)
             case "reshape":
                 return self._reshaped(node.inputs[0].type.shape, below[0], fixed)
             case "permute":

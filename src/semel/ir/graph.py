@@ -154,7 +154,7 @@ def make_node(
     key: Any = (rule, inputs)  # says the same, and takes no time to hash
     if record.kind == "leaf" or record.has_bodies:
         key = (record, attrs, inputs)
-    scope = _innermost_scope() if _open_scopes and record.kind != "leaf" else None
+    scope = _innermost_scope() if _open_scopes and record.is_made else None
     if scope is not None:
         found = scope.nodes.get(key)
     else:
@@ -190,7 +190,7 @@ def make_again(node: Node, inputs: Sequence[Node], attrs: Any) -> Node:
 
 
 class Scope:
-    """What is made while a body is traced: `node in scope`, for all but leaves.
+    """What is made while a body is traced: `node in scope`, for all but leaves that have data.
 
     Scopes of one thread nest; each has its own nodes, equal or not to those around it.
     """

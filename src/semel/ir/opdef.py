@@ -149,6 +149,11 @@ class OpDef:
         return self.kind == "elementwise" and self.index is None and not self.may_fail
 
     @property
+    def is_made(self) -> bool:
+        """Whether a node of it belongs to the body that it is written in: all but data does."""
+        return self.kind != "leaf" or self.element is not None
+
+    @property
     def is_literal(self) -> bool:
         """Whether it is a leaf that stands in the code of a kernel: no memory holds it."""
         return self.kind == "leaf" and self.element is not None

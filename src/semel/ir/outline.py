@@ -176,7 +176,6 @@ def _add_data(found: Outline, kind: str, place: int, node: Node) -> None:
 
 _PLAIN = frozenset({LateVariable, int, bool, str})  #: types of attributes
 _features: WeakTable[Feature] = WeakTable()
-_scalars: dict[Hashable, Feature] = {}  #: by dtype: they are made anew all the time
 _lock = make_lock()
 
 
@@ -206,13 +205,11 @@ def _late_feature(node: Node, late: Mapping[LateVariable, LateVariable]) -> Feat
 def _make_feature(node: Node, attrs: Any) -> Feature:
     """What a node of this kind with these attributes says."""
     name = node.op.name
-    if name == "scalar":
-        return _scalars.get(attrs.dtype) or _scalars.setdefault(
-            attrs.dtype, Feature("scalar", is_known=True)
-        )
     kind, rest, is_known = "", attrs, not any(is_bound(dim) for dim in attr_dims(attrs))
     is_fixed = not any(True for _ in attr_dims(attrs))
     match name:
+        case "scalar":
+            kind, rest = "scalar", (attrs.dtype, attrs.shape)
         case "constant" | "param":
             name, kind, rest = "data", "data", attrs.type
             is_known = not attrs.storage.is_missing

@@ -407,7 +407,8 @@ class _Parser:
         name = json.loads(found["name"]) if found["name"] else ""
         match found["op"]:
             case "scalar":
-                return kind(_number(found["scalar"] or ""), declared.dtype)
+                shape = tuple(int(evaluate(d, {})) for d in declared.shape)
+                return kind(_number(found["scalar"] or ""), declared.dtype, shape)
             case "constant":
                 return kind(self.storage(found, declared), declared)
             case "param" if found["storage"] is None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from semel.ir.expr import Dim
 from semel.ir.graph import Graph, Node, make_node
@@ -43,14 +42,13 @@ from semel.lower.lowered import (
 )
 from semel.ops.attrs import (
     CondAttrs,
-    ExpandAttrs,
     GatherAttrs,
     LoopAttrs,
     ReshapeAttrs,
-    ScalarAttrs,
 )
 from semel.ops.bodies import body_operand, is_filled
 from semel.ops.cond import PREDICATE
+from semel.ops.filled import filled
 from semel.schedule.group import BranchBody, Group, LoopBody, Schedule
 from semel.schedule.groups import build_schedule
 from semel.schedule.reasons import LEAVES_STATE, SETS_STATE, Why
@@ -163,11 +161,12 @@ class _Loop(_Bodied):
         first = self.operands[self.attrs.num_states]
         before = [
             self._copy(first, self._condition(), SETS_STATE),
-            self._make(_filled(0, _COUNT), self.count, {}, SETS_STATE),
+            self._make(filled(0, _COUNT.dtype, _COUNT.shape), self.count, {}, SETS_STATE),
         ]
         for k, node in self.results.items():
             if self.attrs.num_states <= k < self.attrs.num_values:
-                before.append(self._make(_filled(0, node.type), _whole(node), {}, SETS_STATE))
+                zeros = filled(0, node.type.dtype, node.type.shape)
+                before.append(self._make(zeros, _whole(node), {}, SETS_STATE))
         return before
 
     def _final(self, k: int, result: Node) -> Lowered:
@@ -177,7 +176,7 @@ class _Loop(_Bodied):
             return self._copy_from(last, result.type, _whole(result), LEAVES_STATE)
         slot = self.states[k]
         both, count = body_operand(0, slot.type), body_operand(1, _COUNT)
-        number = make_node("imod", (count, _filled(2, _COUNT)))
+        number = make_node("imod", (count, filled(2, _COUNT.dtype, _COUNT.shape)))
         value = make_node("gather", (both, number), GatherAttrs(0))
         places = {both: [Place(slot, slot.type.num_elements)], count: [self.count]}
         return self._make(value, _whole(result), places, LEAVES_STATE)
@@ -272,15 +271,6 @@ def _with_results(
 
 def _whole(node: Node) -> Place:
     return Place(node, node.type.num_elements)
-
-
-def _filled(value: Any, kind: TensorType) -> Node:
-    """One number, everywhere."""
-    node = make_node("scalar", (), ScalarAttrs(value, kind.dtype))
-    if not kind.shape:
-        return node
-    one = make_node("reshape", (node,), ReshapeAttrs((1,) * kind.rank))
-    return make_node("expand", (one,), ExpandAttrs(kind.shape))
 
 
 # ---------------------------------------------------------------- moving

@@ -123,7 +123,7 @@ class UpdateRowsAttrs:
 
 @dataclass(frozen=True, slots=True)
 class ScalarAttrs:
-    """One number of shape (), rounded to `dtype` when it is made.
+    """One number, for all elements of `shape`, rounded to `dtype` when it is made.
 
     `key` holds its bits: two scalars are equal if these are, so that -0.0 differs from
     0.0 and NaN equals itself. `value` is a plain bool, int or float.
@@ -131,6 +131,7 @@ class ScalarAttrs:
 
     value: Any = field(compare=False)
     dtype: DType
+    shape: Shape = ()  #: of numbers
     key: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ An `input` comes with every run. A `constant` is sealed data that passes may fol
 at compile time. What is `stored` follows from constants and params alone: it is made once, when
 the graph is prepared, and again when a param is replaced, and lies in memory as its type says.
 A `state` is what the run before has left, of a fixed shape. A `frame` is the memory of an output,
-of which a run may write a part: then an `update` of it is that output. A `scalar` is one number of
-shape (), equal by its bits.
+of which a run may write a part: then an `update` of it is that output. A `scalar` is one number,
+equal by its bits, of shape () or for all elements of a shape of numbers (ops/filled.py).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _reference_stored(node: Node, arrays: tuple[Array, ...], env: Mapping[str, i
 
 
 def _reference_scalar(node: Node, arrays: tuple[Array, ...], env: Mapping[str, int]) -> Array:
-    return np.asarray(node.attrs.value).astype(node.type.dtype.numpy)
+    return np.full(node.attrs.shape, node.attrs.value, node.type.dtype.numpy)
 
 
 def _infer_stored_value(attrs: StoredAttrs) -> TensorType:
@@ -141,7 +141,10 @@ def _reference_stored_value(node: Node, arrays: tuple[Array, ...], env: Mapping[
 
 
 def _infer_scalar(attrs: ScalarAttrs) -> TensorType:
-    return TensorType((), attrs.dtype)
+    if any(type(dim) is not int for dim in attrs.shape):
+        raise GraphError("scalar", f"the shape must be numbers, got {attrs.shape}.")
+    check_dims("scalar", attrs.shape)
+    return TensorType(attrs.shape, attrs.dtype)
 
 
 def _element_scalar(elements: Elements, node: Node, at: Indices, guard: Value | None) -> Value:

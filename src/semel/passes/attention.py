@@ -25,8 +25,9 @@ from typing import Protocol
 from semel.ir.graph import Graph, Node, make_node, rewrite, users
 from semel.ir.types import DType
 from semel.ops.attrs import AttentionAttrs, CastAttrs
+from semel.ops.filled import filled
 from semel.passes.mask_bands import Band, added_band, hidden_band, kept_band
-from semel.passes.patterns import full, is_uniform, uniform
+from semel.passes.patterns import is_uniform, uniform
 
 #: Elementwise ops between the contraction and the softmax that are looked through for factors.
 MAX_BETWEEN = 8
@@ -187,7 +188,7 @@ def _without_factors(node: Node, is_alone: _Alone, depth: int) -> Node | None:
         if left[1] == 1.0 and right[1] == 1.0:
             return None
         product = make_node("matmul", (left[0], right[0]))
-        factor = full(left[1] * right[1], node.type.dtype, node.type.shape)
+        factor = filled(left[1] * right[1], node.type.dtype, node.type.shape)
         return make_node("mul", (product, factor))
     if depth == 0 or node.op.name not in _PASSED:
         return None

@@ -25,8 +25,9 @@ from semel.ir.graph import Graph, Node, attr_bodies, make_node, rewrite
 from semel.ir.late import in_order, substitute_graph
 from semel.ops.attrs import CondAttrs, LoopAttrs
 from semel.ops.bodies import body_operand, replace_operands, some_outputs, with_bodies
+from semel.ops.filled import filled
 from semel.ops.stored import KNOWN
-from semel.passes.patterns import full, is_uniform, uniform
+from semel.passes.patterns import is_uniform, uniform
 
 Improve = Callable[[Graph], Graph]
 
@@ -129,7 +130,7 @@ def _without_iterations(node: Node) -> Node:
     attrs: LoopAttrs = node.attrs
     if attrs.output < attrs.num_states:
         return node.inputs[attrs.output]
-    return full(0, node.type.dtype, node.type.shape)
+    return filled(0, node.type.dtype, node.type.shape)
 
 
 def _improve_cond(node: Node, improve: Improve, around: _Around) -> Node:

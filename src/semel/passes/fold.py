@@ -40,8 +40,9 @@ from semel.kernel.ir import Local, local
 from semel.kernel.math import expand_math
 from semel.ops.attrs import ConstantAttrs
 from semel.ops.evaluate import evaluate_node
+from semel.ops.filled import filled
 from semel.ops.stored import KNOWN, WEIGHTS, can_be_made, stored
-from semel.passes.patterns import full, uniform
+from semel.passes.patterns import uniform
 
 SMALL_BYTES = 64 * 1024
 #: Cheaper as arithmetic than as a load; and a loop may take its reference for ever.
@@ -81,9 +82,9 @@ def _fold_uniform(node: Node) -> Node | None:
         return None
     if any(s is None for s in scalars) or any(atoms(d) for d in attr_dims(node.attrs)):
         return None
-    leaves = [make_node("scalar", (), s) for s in scalars]
+    leaves = [filled(s.value, s.dtype, ()) for s in scalars if s is not None]
     value = _number(make_node(node.op.name, leaves, node.attrs))
-    return None if value is None else full(value.item(), node.type.dtype, node.type.shape)
+    return None if value is None else filled(value.item(), node.type.dtype, node.type.shape)
 
 
 def _fold_known(node: Node) -> Node | None:
@@ -124,7 +125,7 @@ def _with_products(node: Node) -> Node:
 def _as_scalar(node: Node) -> Node | None:
     """A constant of one element is a number that other rules can see."""
     array = node.attrs.storage.array
-    return full(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
+    return filled(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
 
 
 def _leaves(node: Node) -> Iterator[Node]:
@@ -157,7 +158,8 @@ def _known_bytes(node: Node) -> int | None:
     total = 0
     for operand in node.inputs:
         if operand.op.name in KNOWN:
-            total += operand.type.max_bytes or 0
+            kind = operand.type
+            total += (kind.dtype.size_bytes if operand.op.is_literal else kind.max_bytes) or 0
         elif operand.op.kind == "movement" and _is_static(operand):
             below = _known_bytes(operand)
             if below is None:

@@ -31,6 +31,7 @@ from semel.ops.attrs import (
     ReduceAttrs,
     SliceAttrs,
 )
+from semel.ops.filled import filled
 from semel.ops.index_maps import reshape_runs
 from semel.passes.patterns import expand_to, reshape_to
 
@@ -132,9 +133,11 @@ def _seen_through(node: Node, view: Node) -> Node | None:
     same = _same_view(node, view)
     if same is not None:
         return same
+    shape = view.inputs[0].type.shape
+    if node.op.is_literal:
+        return filled(node.attrs.value, node.attrs.dtype, shape)
     if node.op.name not in ("expand", "constant", "input", "param"):
         return None
-    shape = view.inputs[0].type.shape
     inner = node.inputs[0] if node.op.name == "expand" else node
     if view.op.name == "permute":
         axes = view.attrs.axes

@@ -27,10 +27,11 @@ from semel.ops.attrs import (
     SliceAttrs,
 )
 from semel.ops.bodies import has_bodies, with_bodies
+from semel.ops.filled import filled
 from semel.ops.stored import stored
 from semel.passes.fold import fold_node
 from semel.passes.pack import below_batch, weight_chain
-from semel.passes.patterns import expand_to, full, reshape_to
+from semel.passes.patterns import expand_to, reshape_to
 from semel.passes.quantise import column_sums, flip_sign
 
 #: Words of k that a tile register takes at once: the right operand has whole runs of them.
@@ -82,7 +83,7 @@ def _times(sums: Node, factor: int) -> Node:
     """Sums times a number, before any run where they are known then, and below an expand."""
     if sums.op.name == "expand":
         return expand_to(_times(sums.inputs[0], factor), sums.type.shape)
-    return fold_node(make_node("mul", (sums, full(factor, INT32, sums.type.shape))))
+    return fold_node(make_node("mul", (sums, filled(factor, INT32, sums.type.shape))))
 
 
 def _stored_words(right: Node, lanes: int, run: int) -> Node | None:
@@ -145,9 +146,9 @@ def _as_words(matrix: Node, words: Dim) -> Node:
         starts, steps = (*none[:-2], byte, 0), (*ones[:-2], 4, 1)
         part = make_node("slice", (matrix,), SliceAttrs(starts, shape, steps))
         part = make_node("cast", (part,), CastAttrs(INT32))
-        part = make_node("and", (part, full(0xFF, INT32, shape)))
+        part = make_node("and", (part, filled(0xFF, INT32, shape)))
         if byte:
-            part = make_node("shl", (part, full(8 * byte, INT32, shape)))
+            part = make_node("shl", (part, filled(8 * byte, INT32, shape)))
         result = part if result is None else make_node("or", (result, part))
     assert result is not None
     return result

@@ -2,7 +2,8 @@
 
     node --uniform--> the scalar all its elements equal, or None
 
-A frontend writes `x * 2` as `mul(x, expand(reshape(scalar 2)))`; rules look at the 2.
+A frontend writes `x * 2` as `mul(x, scalar 2)`, and as `mul(x, expand(reshape(scalar 2)))` where a
+size is a variable; rules look at the 2.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from semel.ir.graph import Node, make_node
-from semel.ir.types import DType, Shape
+from semel.ir.types import Shape
 from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs
 
 
@@ -27,13 +28,7 @@ def uniform(node: Node) -> ScalarAttrs | None:
 def is_uniform(node: Node, value: Any) -> bool:
     """Whether every element is `value`, with the sign of zero taken seriously."""
     found = uniform(node)
-    return found is not None and found == ScalarAttrs(value, found.dtype)
-
-
-def full(value: Any, dtype: DType, shape: Shape) -> Node:
-    """A tensor of one repeated number, as frontends write it."""
-    node = make_node("scalar", (), ScalarAttrs(value, dtype))
-    return expand_to(reshape_to(node, (1,) * len(shape)), shape)
+    return found is not None and found.key == ScalarAttrs(value, found.dtype).key
 
 
 def reshape_to(node: Node, shape: Shape) -> Node:

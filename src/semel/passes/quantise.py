@@ -16,9 +16,10 @@ from semel.ir.expr import Index, atoms, is_positive
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.types import INT8, INT32, UINT8, Shape
 from semel.ops.attrs import CastAttrs, ReduceAttrs, SliceAttrs
+from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, operand_index
 from semel.ops.stored import KNOWN, can_be_made, stored
-from semel.passes.patterns import expand_to, full, is_uniform, uniform
+from semel.passes.patterns import expand_to, is_uniform, uniform
 
 _SIGN = 0x80
 
@@ -60,14 +61,14 @@ def _product(a: Node, b: Node, b_zero: Node | None) -> Node:
 def _minus_128(zero: Node | None, shape: Shape) -> Node:
     known = 0 if zero is None else getattr(uniform(zero), "value", None)
     if zero is None or known is not None:
-        return full((known or 0) - 128, INT32, shape)
-    return make_node("sub", (zero, full(128, INT32, shape)))
+        return filled((known or 0) - 128, INT32, shape)
+    return make_node("sub", (zero, filled(128, INT32, shape)))
 
 
 def flip_sign(node: Node) -> Node:
     """Bytes of the other sign, 128 apart: uint8 b becomes int8 b - 128, and back."""
     dtype = node.type.dtype
-    mask = full(-_SIGN if dtype == INT8 else _SIGN, dtype, node.type.shape)
+    mask = filled(-_SIGN if dtype == INT8 else _SIGN, dtype, node.type.shape)
     other = UINT8 if dtype == INT8 else INT8
     return make_node("bitcast", (make_node("xor", (node, mask)),), CastAttrs(other))
 
@@ -121,7 +122,7 @@ def _first(node: Node, axis: int) -> Node:
     shape = tuple(1 if d == axis else size for d, size in enumerate(node.type.shape))
     known = uniform(node)
     if known is not None:
-        return full(known.value, known.dtype, shape)
+        return filled(known.value, known.dtype, shape)
     return make_node("slice", (node,), SliceAttrs((0,) * len(shape), shape, (1,) * len(shape)))
 
 

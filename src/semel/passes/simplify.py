@@ -25,7 +25,7 @@ from functools import cache
 from semel.ir.expr import add, mul
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.opdef import OpDef
-from semel.ir.types import BOOL, DType
+from semel.ir.types import BOOL, DType, Shape
 from semel.kernel.ir import COMBINES
 from semel.ops.attrs import (
     CastAttrs,
@@ -35,7 +35,8 @@ from semel.ops.attrs import (
     ScalarAttrs,
     SliceAttrs,
 )
-from semel.passes.patterns import expand_to, full, is_uniform, reshape_to, uniform
+from semel.ops.filled import filled
+from semel.passes.patterns import expand_to, is_uniform, reshape_to, uniform
 
 Rule = Callable[[Node], Node | None]
 #: Each round rewrites every node; rules shrink the graph, so that few rounds are ever needed.
@@ -55,7 +56,7 @@ def simplify(graph: Graph) -> Graph:
 def _simplify_node(node: Node) -> Node | None:
     if 0 in node.type.shape and node.op.kind not in ("leaf", "update"):
         # What has no elements is not computed, and nothing is read for it; of a state, it is that.
-        return full(0, node.type.dtype, node.type.shape)
+        return filled(0, node.type.dtype, node.type.shape)
     for rule in _rules(node.op):
         found = rule(node)
         # Dims that agree only by a guard may differ in form: then the node keeps its own.
@@ -68,6 +69,8 @@ def _simplify_node(node: Node) -> Node | None:
 def _rules(op: OpDef) -> tuple[Rule, ...]:
     """What may be said simpler of an op: what the table has, and what holds of its kind."""
     rules = list(RULES.get(op.name, ()))
+    if op.is_view:
+        rules.insert(0, _view_of_number)
     if op.is_pointwise:
         rules.append(_sink_expand)
     if op.kind == "reduce" and op.attrs is ReduceAttrs:
@@ -112,7 +115,7 @@ def _self_inverse(node: Node) -> Node | None:
     """sub(x, x) and xor(x, x) are 0, but not for floats: inf - inf is NaN."""
     if node.inputs[0] is not node.inputs[1] or node.type.dtype.is_float:
         return None
-    return full(0, node.type.dtype, node.type.shape)
+    return filled(0, node.type.dtype, node.type.shape)
 
 
 def _undo(node: Node) -> Node | None:
@@ -147,7 +150,7 @@ def _divide_by_power_of_two(node: Node) -> Node | None:
     reciprocal = ScalarAttrs(1 / divisor.value, divisor.dtype).value
     if abs(math.frexp(divisor.value)[0]) != 0.5 or reciprocal * divisor.value != 1:
         return None
-    factor = full(reciprocal, divisor.dtype, node.type.shape)
+    factor = filled(reciprocal, divisor.dtype, node.type.shape)
     return make_node("mul", (node.inputs[0], factor))
 
 
@@ -159,9 +162,9 @@ def _integer_power_of_two(node: Node) -> Node | None:
     if divisor.value < 1 or divisor.value & (divisor.value - 1):
         return None
     if node.op.name == "imod":
-        mask = full(divisor.value - 1, dtype, node.type.shape)
+        mask = filled(divisor.value - 1, dtype, node.type.shape)
         return make_node("and", (node.inputs[0], mask))
-    shift = full(divisor.value.bit_length() - 1, dtype, node.type.shape)
+    shift = filled(divisor.value.bit_length() - 1, dtype, node.type.shape)
     return make_node("shr", (node.inputs[0], shift))
 
 
@@ -173,7 +176,7 @@ def _power(node: Node) -> Node | None:
     if is_uniform(exponent, 2.0):
         return make_node("mul", (x, x))
     if is_uniform(exponent, 0.0) or is_uniform(exponent, -0.0):
-        return full(1.0, node.type.dtype, node.type.shape)
+        return filled(1.0, node.type.dtype, node.type.shape)
     return None
 
 
@@ -302,17 +305,40 @@ def _concat(node: Node) -> Node | None:
 
 def _sink_expand(node: Node) -> Node | None:
     """exp(expand x) is expand(exp x): the same numbers, computed once each."""
-    if not node.inputs or any(n.op.name != "expand" for n in node.inputs):
+    if not any(n.op.name == "expand" for n in node.inputs):
         return None
-    sources = [n.inputs[0] for n in node.inputs]
+    if any(n.op.name != "expand" and not n.op.is_literal for n in node.inputs):
+        return None
+    sources = [_below_expand(n) for n in node.inputs]
     needed = tuple(
         1 if all(d == 1 for d in dims) else full_dim
         for full_dim, *dims in zip(node.type.shape, *(n.type.shape for n in sources), strict=True)
     )
     if needed == node.type.shape:
         return None
-    inner = make_node(node.op.name, [expand_to(n, needed) for n in sources], node.attrs)
+    inner = make_node(node.op.name, [_stretched(n, needed) for n in sources], node.attrs)
     return make_node("expand", (inner,), ExpandAttrs(node.type.shape))
+
+
+def _stretched(node: Node, shape: Shape) -> Node:
+    if node.op.is_literal:
+        return filled(node.attrs.value, node.attrs.dtype, shape)
+    return expand_to(node, shape)
+
+
+def _below_expand(node: Node) -> Node:
+    """What is repeated; of a number it is one."""
+    if node.op.name == "expand":
+        return node.inputs[0]
+    return filled(node.attrs.value, node.attrs.dtype, (1,) * node.type.rank)
+
+
+def _view_of_number(node: Node) -> Node | None:
+    """However one looks at a number, it is that number."""
+    if any(type(dim) is not int for dim in node.type.shape):
+        return None  # there, views say of which size
+    found = uniform(node)
+    return None if found is None else filled(found.value, found.dtype, node.type.shape)
 
 
 def _reduce_nothing(node: Node) -> Node | None:

@@ -42,6 +42,7 @@ from semel.ir.types import INT64
 from semel.ops.attrs import IotaAttrs, LoopAttrs, ReshapeAttrs, step_name
 from semel.ops.bodies import replace_steps, result_key, some_outputs
 from semel.ops.contract import PanelWidth, one_width
+from semel.ops.filled import spread_numbers
 from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
@@ -102,6 +103,7 @@ def build_schedule(
     `devices` finds the device of each node, if they are not all on the plan's own.
     """
     forced: dict[Node, Why] = {}
+    graph = spread_numbers(graph)
     while True:
         whys = [why.TELLS_SIZE] * len(graph.late)
         names = graph.names[len(graph.late) :]

@@ -70,7 +70,7 @@ def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tens
     rule = BINARY[op]
     if type(other) in _NUMBERS and x.dtype.is_float and rule in _ON_FLOATS:
         # What follows would say the same, of the most frequent case.
-        number = stretch(scalar(other, x.dtype), x.shape)
+        number = _number_like(other, x)
         return apply(op, number, x) if swap else apply(op, x, number)
     values = (other, x) if swap else (x, other)
     operands = promote(values, to_float=rule == "float")
@@ -80,6 +80,13 @@ def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tens
     if operands[0].dtype == BOOL:
         op = _ON_BOOL.get(op, op)
     return apply(op, *broadcast(operands, op))
+
+
+def _number_like(value: Any, x: Tensor) -> Tensor:
+    """A number in the shape and the dtype of x."""
+    if x.node.rule.is_symbolic:
+        return stretch(scalar(value, x.dtype), x.shape)
+    return scalar(value, x.dtype, x.shape)
 
 
 def _compare_apart(x: Tensor, op: str, other: TensorLike) -> Tensor | None:

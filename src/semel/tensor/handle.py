@@ -22,8 +22,8 @@ import numpy as np
 import semel.ops  # registers the op table
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
-from semel.ir.graph import Node, Storage, make_node
-from semel.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, as_dtype
+from semel.ir.graph import Node, Storage, is_tracing, make_node
+from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype
 from semel.ir.types import promote as promote_pair
 from semel.ops.attrs import (
     CastAttrs,
@@ -91,14 +91,26 @@ def constant(array: Array) -> Tensor:
     return made
 
 
-def scalar(value: Any, dtype: DType) -> Tensor:
-    """A 0-d tensor; an integer that `dtype` cannot hold is an error, as in NumPy."""
-    return wrap(_scalar_node(value, dtype, not value and copysign(1, value) < 0))
+def scalar(value: Any, dtype: DType, shape: Shape = ()) -> Tensor:
+    """A 0-d tensor, or one number for all elements of a shape of numbers.
+
+    An integer that `dtype` cannot hold is an error, as in NumPy.
+    """
+    if is_tracing():  # a body's are its own
+        return wrap(_scalar_node(value, dtype, shape))
+    node = _kept_scalar(value, dtype, shape, not value and copysign(1, value) < 0)
+    if node.origins:
+        node.origins = ()  # of what became this number in another graph
+    return wrap(node)
 
 
 @lru_cache(maxsize=256, typed=True)  # graphs are written again with the same numbers
-def _scalar_node(value: Any, dtype: DType, is_minus_zero: bool) -> Node:
+def _kept_scalar(value: Any, dtype: DType, shape: Any, is_minus_zero: bool) -> Node:
     """The node of a number; zeros are equal whatever their sign, so that it stands beside them."""
+    return _scalar_node(value, dtype, shape)
+
+
+def _scalar_node(value: Any, dtype: DType, shape: Shape) -> Node:
     integer = isinstance(value, (int, np.integer)) and dtype.is_integer
     if integer and not dtype.lowest <= int(value) <= dtype.highest:
         raise GraphError(
@@ -111,7 +123,7 @@ def _scalar_node(value: Any, dtype: DType, is_minus_zero: bool) -> Node:
             "Tensor", f"an integer must fit float64, got one of {value.bit_length()} bits."
         )
     # No origin, which takes time to find: that of the op that uses the number says it all.
-    return make_node("scalar", (), ScalarAttrs(value, dtype))
+    return make_node("scalar", (), ScalarAttrs(value, dtype, shape))
 
 
 def dim_value(dim: Dim, dtype: DType = INT64) -> Tensor:
@@ -218,7 +230,7 @@ def known_value(x: Tensor) -> Storage | None:
         case "constant":
             storage: Storage = attrs.storage
             return storage
-        case "scalar":
+        case "scalar" if not attrs.shape:
             return Storage(np.array(attrs.value, x.dtype.numpy))
     return None
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, floordiv, maximum, mod, product, upper_bound
-from semel.ir.graph import Node, is_tracing, make_node
 from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
     ConcatAttrs,
@@ -24,8 +23,10 @@ from semel.ops.attrs import (
     PadAttrs,
     PermuteAttrs,
     ReshapeAttrs,
+    ScalarAttrs,
     SliceAttrs,
 )
+from semel.ops.filled import repeated
 from semel.tensor.handle import (
     Dims,
     TensorLike,
@@ -35,6 +36,7 @@ from semel.tensor.handle import (
     normalize_axes,
     normalize_axis,
     promote,
+    scalar,
     weak_kind,
     weak_scalar,
     whole_number,
@@ -172,6 +174,9 @@ def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
     """`broadcast_to`, with errors that speak of `where`."""
     if len(dims) < x.ndim:
         raise GraphError(where, f"{x.type} has more axes than shape {show(dims)}.")
+    attrs = x._node.attrs
+    if x._node.op.is_literal and not x.shape and all(type(dim) is int for dim in dims):
+        return apply("scalar", attrs=ScalarAttrs(attrs.value, attrs.dtype, dims))
     aligned = x.reshape((1,) * (len(dims) - x.ndim) + x.shape)
     for have, want in zip(aligned.shape, dims, strict=True):
         if have != want and have != 1 and isinstance(have, int) and isinstance(want, int):
@@ -219,13 +224,21 @@ def stretch(x: Tensor, shape: Shape) -> Tensor:
     """`broadcast_to` without checks: dims that differ are left for a guard."""
     aligned, lead = x, len(shape) - x.ndim
     if lead == len(shape):
-        return wrap(_filled(x._node, shape))
+        return _repeat(x, shape)
     if lead:
         aligned = apply("reshape", x, attrs=ReshapeAttrs((1,) * lead + x.shape))
     dims = tuple([w if d == 1 else d for d, w in zip(aligned.shape, shape, strict=True)])
     if dims == aligned.shape:
         return aligned
     return apply("expand", aligned, attrs=ExpandAttrs(dims))
+
+
+def _repeat(x: Tensor, shape: Shape) -> Tensor:
+    """A 0-d tensor for all elements of a shape: without an origin, the op that uses it has one."""
+    attrs = x._node.attrs
+    if x._node.op.is_literal and all(type(dim) is int for dim in shape):
+        return scalar(attrs.value, attrs.dtype, shape)
+    return wrap(repeated(x._node, shape))
 
 
 # ------------------------------------------------------------ cutting
@@ -403,37 +416,6 @@ def _roll(x: Tensor, shift: int, axis: int) -> Tensor:
         return x
     head, tail = x.narrow(axis, 0, cut), x.narrow(axis, cut, length - cut)
     return concat([tail, head], axis)
-
-
-MAX_FILLED = 256  #: kept for the next use; then they are let go, all at once
-_filled_before: dict[tuple[Node, Shape], Node] = {}
-
-
-def _filled(number: Node, shape: Shape) -> Node:
-    """A tensor of one repeated number, without an origin: that of the op that uses it will do.
-
-    The latest are kept: a graph is written again with the same numbers, if with other data. Not
-    while a body is traced, whose nodes are its own, nor with sizes that somebody must keep alive.
-    """
-    if is_tracing():
-        return _make_filled(number, shape)
-    found = _filled_before.get((number, shape))
-    if found is None:
-        found = _make_filled(number, shape)
-        if all(type(dim) is int for dim in shape):
-            if len(_filled_before) >= MAX_FILLED:
-                _filled_before.clear()
-            _filled_before[number, shape] = found
-    elif found.origins:
-        found.origins = ()  # of what became this number in another graph
-    return found
-
-
-def _make_filled(number: Node, shape: Shape) -> Node:
-    ones = (1,) * len(shape)
-    if ones:
-        number = make_node("reshape", (number,), ReshapeAttrs(ones))
-    return number if shape == ones else make_node("expand", (number,), ExpandAttrs(shape))
 
 
 def broadcast_shapes(shapes: Sequence[Shape], where: str) -> Shape:
