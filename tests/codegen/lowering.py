@@ -29,10 +29,10 @@ Run = Callable[[Kernel, list[Array], Mapping[str, int]], Any]
 def lower_graph(
     outputs: Sequence[Tensor], target: Target | None = None, *, fusion: bool = True
 ) -> tuple[Graph, tuple[Lowered, ...]]:
-    """The graph after its passes, and its kernels."""
+    """The graph as it was scheduled, and its kernels."""
     graph = copy_leaf_outputs(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
     schedule = build_schedule(graph, fusion=fusion)
-    return graph, lower_schedule(schedule, target or choose_target("cpu"))
+    return schedule.graph, lower_schedule(schedule, target or choose_target("cpu"))
 
 
 def run_kernels(

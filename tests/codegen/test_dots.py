@@ -58,7 +58,8 @@ def kernels_for(output: Tensor, target: Target) -> tuple[Graph, tuple[Lowered, .
     panel = panel_width(target)
     passes = all_passes(target, panel, verify=True)
     graph = run_passes(Graph((output.node,)), passes, verify=True)
-    return graph, lower_schedule(build_schedule(graph, panel=panel), target)
+    schedule = build_schedule(graph, panel=panel)
+    return schedule.graph, lower_schedule(schedule, target)
 
 
 def product(a_dtype: str, rows: int, depth: int, columns: int) -> tuple[Tensor, Any, Any]:

@@ -177,5 +177,6 @@ def run_interpreted(
     It raises where the machine would silently read outside a buffer.
     """
     graph = copy_leaf_outputs(run_passes(graph, verify=True))
-    kernels = lower_schedule(build_schedule(graph, fusion=fusion), host_target())
-    return run_kernels(graph, kernels, data, bound, run_by_interpreter)
+    schedule = build_schedule(graph, fusion=fusion)
+    kernels = lower_schedule(schedule, host_target())
+    return run_kernels(schedule.graph, kernels, data, bound, run_by_interpreter)

@@ -103,7 +103,7 @@ def link_program(
     rows = made.make(kernels, artefacts)
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
-    results = _results(asked, graph)
+    results = _Results(asked, graph)
     outputs = tuple(
         PlanIO(name, number[n], _plain(n.type, known), part=_written_part(n))
         for name, n in graph.results
@@ -113,7 +113,6 @@ def link_program(
     return Program(
         values=tuple(
             _value(
-                graph,
                 value,
                 spans.get(i, (0, 0)),
                 results,
@@ -127,7 +126,7 @@ def link_program(
         inputs=tuple(_input(n, number[n]) for n in asked.inputs),
         outputs=outputs,
         results=tuple(io.index for io in outputs),
-        kept=tuple((name, number[results.get(n, n)]) for name, n in keep.items()),
+        kept=tuple((name, number[results.made.get(n, n)]) for name, n in keep.items()),
         guards=tuple((substitute(expr, known), text) for expr, text in graph.guards),
         variables=tuple(_with_next(v, known) for v in own),
         log=schedule.log,
@@ -647,18 +646,32 @@ def _lifetimes(
     return spans
 
 
-def _results(asked: Graph, graph: Graph) -> dict[Node, Node]:
-    """For each output as it was written, the node that holds it; inputs stay what they are."""
-    told = len(asked.late), len(graph.late)
-    pairs = zip(asked.outputs[told[0] :], graph.outputs[told[1] :], strict=True)
-    return {written: made for written, made in pairs if written.op.name != "input"}
+class _Results:
+    """For each output as it was written, the node that holds it (`made`), and the other way round.
+
+    Inputs stay what they are. `asked` are all nodes that hold outputs.
+    """
+
+    def __init__(self, asked: Graph, graph: Graph) -> None:
+        told = len(asked.late), len(graph.late)
+        pairs = zip(asked.outputs[told[0] :], graph.outputs[told[1] :], strict=True)
+        self.made = {written: made for written, made in pairs if written.op.name != "input"}
+        self.asked = set(graph.values)
+        self._written: dict[Node, list[Node]] = {}
+        for written, made in self.made.items():
+            self._written.setdefault(made, []).append(written)
+
+    def ids(self, node: Node) -> tuple[int, ...]:
+        """Whose value a node holds, by id: whoever asks for the node of an output is shown the
+        output, whatever else holds it."""
+        own = () if self.made.get(node, node) is not node else (node.id,)
+        return (*own, *[w.id for w in self._written.get(node, ()) if w is not node])
 
 
 def _value(
-    graph: Graph,
     node: Argument,
     span: tuple[int, int],
-    results: Mapping[Node, Node],
+    results: _Results,
     known: Names,
     weights: _Weights,
     device: str,
@@ -669,11 +682,10 @@ def _value(
     if isinstance(node, Slot):
         return ProgramValue(node.name, kind, "arena", None, *span, device=device)
     if isinstance(node, Elsewhere):
-        there = _value(graph, node.leaf, span, results, known, weights, device)
+        there = _value(node.leaf, span, results, known, weights, device)
         return replace(there, node_ids=())
-    is_asked = any(node is made for _, made in graph.results)
     weight = weights.weight(node)
-    place = weights.place(node) or ("io" if is_asked else "arena")
+    place = weights.place(node) or ("io" if node in results.asked else "arena")
     match node.op.name:
         case "input":
             place = "io"
@@ -683,10 +695,7 @@ def _value(
             weight = None if init is None else weight_store.of_storage(init)
     named = ("input", "param", "state")
     name = node.attrs.name if node.op.name in named else node.op.name
-    # Whoever asks for the node of an output is shown the output, whatever else holds it.
-    own = () if results.get(node, node) is not node else (node.id,)
-    also = tuple(w.id for w, made in results.items() if made is node and w is not node)
-    return ProgramValue(name, kind, place, weight, span[0], span[1], (*own, *also), device)
+    return ProgramValue(name, kind, place, weight, *span, results.ids(node), device)
 
 
 def _computed(lowered: Lowered, place: Mapping[Node, str]) -> list[Node]:

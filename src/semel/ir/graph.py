@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 import numpy as np
 
@@ -95,9 +95,10 @@ class Rule:
     """What follows from an op, its attrs and the types of its operands; nodes share it.
 
     There is one at a time for the same op, attrs and types; of leaves, which differ in their data
-    or their names, for the same op and type. `feature` is what the outline of a graph says of such
-    a node, once one was taken; `variables` are those in its type and attrs, and `late` the late
-    ones in its attrs. `is_symbolic`: some dim of its type or its attrs is no number.
+    or their names, for the same op and type. Composites, and what has bodies, have their own.
+    `feature` is what the outline of a graph says of such a node, once one was taken; `variables`
+    are those in its type and attrs, and `late` the late ones in its attrs. `is_symbolic`: some dim
+    of its type or its attrs is no number.
     """
 
     __slots__ = ("__weakref__", "feature", "is_symbolic", "late", "type", "variables")
@@ -118,7 +119,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "attrs", "counts", "id", "inputs", "is_number", "made_by", "op", "origins",
-        "rule", "type",
+        "rule", "tells", "type",
     )  # fmt: skip
 
     op: OpDef
@@ -131,6 +132,7 @@ class Node:
     rule: Rule
     counts: tuple[Node, ...]  #: keeps alive what tells the late variables in its attrs
     is_number: bool  #: a scalar, or one number repeated
+    tells: LateVariable | None  #: whose value this is, if it is a size
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op.name} : {self.type}"
@@ -150,20 +152,20 @@ def make_node(
     """
     record = OPS.get(op) or find_op(op)
     inputs = tuple(inputs)
-    rule = _find_rule(record, attrs, inputs)
-    key: Any = (rule, inputs)  # says the same, and takes no time to hash
-    if record.kind == "leaf" or record.has_bodies:
-        key = (record, attrs, inputs)
+    rule: Rule | None = None
+    key: Any = (record, attrs, inputs)
+    if record.kind not in _WITH_OWN_RULES and not record.has_bodies:
+        rule = _find_rule(record, attrs, inputs)
+        key = (rule, inputs)  # says the same, and takes no time to hash
     scope = _innermost_scope() if _open_scopes and record.is_made else None
-    if scope is not None:
-        found = scope.nodes.get(key)
-    else:
-        with _lock:
-            found = _interned.get(key)
+    found = scope.nodes.get(key) if scope is not None else _interned.get(key)
     if found is None:
+        if rule is None:
+            rule = _own_rule(record, attrs, inputs)
         node = Node()
         node.op, node.inputs, node.attrs, node.type = record, inputs, attrs, rule.type
         node.id, node.origins, node.made_by, node.rule = next(_ids), (), made_by, rule
+        node.tells = None
         node.counts = tuple([n for v in rule.late if (n := _counts.get(v))]) if rule.late else ()
         node.is_number = record.repeats and (not inputs or inputs[0].is_number)
         if scope is not None:
@@ -275,23 +277,30 @@ _rules: WeakTable[Rule] = WeakTable()
 _latest_rules: dict[Any, tuple[Rule, list[TensorType]]] = {}
 
 
+#: Kinds of ops whose attributes are no other node's: data, names, and sizes that are made anew.
+_WITH_OWN_RULES = frozenset({"leaf", "composite"})
+
+
+def _own_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
+    """The rule of a node that shares it with nobody, or with leaves of its type.
+
+    The attributes of what has bodies hold nodes, and with them data: no table may hold them.
+    """
+    kind = record.infer(attrs, *[n.type for n in inputs])
+    if record.kind == "leaf" and not getattr(attrs, "part", ()):
+        return _leaf_rule(record, kind)
+    return Rule(kind, attrs)  # a part of an input has variables that its type has not
+
+
 def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
     """The one rule of `record(inputs, attrs)`."""
-    if record.kind == "leaf":
-        kind = record.infer(attrs)
-        if getattr(attrs, "part", ()):  # of an input, with variables that its type has not
-            return Rule(kind, attrs)
-        return _leaf_rule(record, kind)
-    if record.has_bodies:  # whose attrs hold nodes, and with them data
-        return Rule(record.infer(attrs, *[n.type for n in inputs]), attrs)
     types = [n.type for n in inputs]
     latest = (record, attrs, *map(id, types))
     known = _latest_rules.get(latest)
     if known is not None:
         return known[0]
     key = (record, attrs, *types)
-    with _lock:
-        found = _rules.get(key)
+    found = _rules.get(key)
     if found is None:
         made = Rule(record.infer(attrs, *types), attrs)
         with _lock:
@@ -305,9 +314,9 @@ def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
 def _leaf_rule(record: OpDef, kind: TensorType) -> Rule:
     """The one rule of leaves of a type."""
     key = (record, kind)
-    with _lock:
-        found = _leaf_rules.get(key)
-        if found is None:
+    found = _leaf_rules.get(key)
+    if found is None:
+        with _lock:
             if len(_leaf_rules) >= MAX_RULES:
                 _leaf_rules.clear()
             found = _leaf_rules[key] = _rules.setdefault(key, Rule(kind, None))
@@ -360,8 +369,7 @@ def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
 # ---------------------------------------------------------------- late variables
 
 #: The node that tells each late variable. Nodes with the variable in their attrs keep it alive.
-_counts: WeakValueDictionary[LateVariable, Node] = WeakValueDictionary()
-_late_of: WeakKeyDictionary[Node, LateVariable] = WeakKeyDictionary()
+_counts: WeakTable[Node] = WeakTable()
 #: The latest of them, kept until a graph of such sizes is compiled: in `ones(x[mask].shape)` the
 #: tensor is gone before the node with its size is made.
 _latest_counts: deque[Node] = deque(maxlen=8)
@@ -373,11 +381,11 @@ def late_variable(count: Node, limit: Dim) -> LateVariable:
     There is one for each node: equal counts are one size. It lies in [0, limit].
     """
     with _lock:
-        found = _late_of.get(count)
+        found = count.tells
         if found is None:
-            made = LateVariable(f"late{next(_ids)}", 0, upper_bound(limit), limit)
-            found = _late_of[count] = made
-            _counts[made] = count
+            found = LateVariable(f"late{next(_ids)}", 0, upper_bound(limit), limit)
+            count.tells = found
+            _counts.setdefault(found, count)
         _latest_counts.append(count)
     return found
 

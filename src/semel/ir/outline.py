@@ -228,6 +228,8 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
 
 def _find_feature(key: tuple[str, Hashable, int, bool], kind: str) -> Feature:
     """The one feature of this key, which has said whether it is known."""
-    with _lock:
-        found = _features.get(key)
-        return found or _features.setdefault(key, Feature(kind, key[3]))
+    found = _features.get(key)
+    if found is None:
+        with _lock:
+            found = _features.setdefault(key, Feature(kind, key[3]))
+    return found

@@ -4,7 +4,7 @@
 
 It is `weakref.WeakValueDictionary` for the one use there is of it here, every node that is made,
 and takes a third of its time: a look-up is one of a `dict`, and no Python runs to make a reference.
-Whoever uses it has a lock around it.
+To look is one step for other threads; whoever adds has a lock around it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from semel.lower.lowered import Lowered, Region, finish_kernel, make_buffers, no
 from semel.lower.moved_bytes import with_moved_bytes
 from semel.lower.nests import lower_loops
 from semel.lower.own_kernel import lower_opaque
-from semel.lower.share_kernels import SharedKernels, args_like, group_key, shared_kernel
+from semel.lower.share_kernels import KernelKey, SharedKernels, args_like, shared_kernel
 from semel.lower.states import place_states, state_homes
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
@@ -79,7 +79,7 @@ def _lower(
     """The kernels of one group; `known` are those of groups before it."""
     if group.body is not None:
         return lower_bodies(group, schedule.graph, region, target, lower_schedule)
-    key = (group_key(group), target)
+    key = KernelKey(group, target)
     first = known.get(key)
     if first is not None:
         return [for_group(first, group)]

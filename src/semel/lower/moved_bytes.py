@@ -21,9 +21,9 @@ from semel.schedule.group import Group
 def with_moved_bytes(lowered: Lowered) -> Kernel:
     """The kernel of a group, that says what it reads and writes, each element once."""
     kernel = lowered.kernel
-    moved = kernel.bytes
+    moved, readers = kernel.bytes, _readers(lowered.group)
     for node in nodes_of(lowered):
-        spared = node.type.num_elements - _used(lowered.group, node)
+        spared = node.type.num_elements - _used(lowered.group, node, readers.get(node, []))
         moved = moved - spared * node.type.dtype.size_bytes
     if moved == kernel.bytes:
         return kernel
@@ -31,12 +31,20 @@ def with_moved_bytes(lowered: Lowered) -> Kernel:
     return replace(kernel, bytes=moved, variables=tuple(known))
 
 
-def _used(group: Group, node: Node) -> Dim:
+def _readers(group: Group) -> dict[Node, list[Node]]:
+    """What reads each tensor, once each; an update writes its first operand."""
+    found: dict[Node, list[Node]] = {}
+    for node in group.inside:
+        for operand in dict.fromkeys(node.inputs[node.op.kind == "update" :]):
+            found.setdefault(operand, []).append(node)
+    return found
+
+
+def _used(group: Group, node: Node, views: list[Node]) -> Dim:
     """How many elements of a tensor the kernel of a group reads, or writes if it stores it."""
     whole = node.type.num_elements
     if node in group.outputs:
         return product(stored_shape(node)) if node.op.kind == "update" else whole
-    views = [n for n in group.inside if node in n.inputs[n.op.kind == "update" :]]
     if not views or any(view.op.name != "slice" for view in views):
         return whole
     if len(views) == 1:

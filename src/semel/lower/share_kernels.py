@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from semel.ir.expr import Index, substitute
 from semel.ir.graph import Node
+from semel.ir.target import Target
 from semel.kernel.ir import Kernel
 from semel.lower.lowered import Lowered, nodes_of
 from semel.schedule.group import Group
@@ -25,6 +26,22 @@ from semel.schedule.group import Group
 MAX_NODES = (
     32  #: of a group whose kernel is: larger ones are lowered for longer than they are found
 )
+
+
+class KernelKey:
+    """What lowering sees of a group, and the target; it is looked up several times, hashed once."""
+
+    __slots__ = ("_hash", "_seen")
+
+    def __init__(self, group: Group, target: Target) -> None:
+        self._seen = (group_key(group), target)
+        self._hash = hash(self._seen)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelKey) and self._seen == other._seen
 
 
 def group_key(group: Group) -> Any:

@@ -79,6 +79,7 @@ def flat_index(at: Indices, shape: Shape) -> Dim:
     return flat
 
 
+@lru_cache(maxsize=4096)  # loops have the same names in every graph
 def reshape_index(at: Indices, source: Shape, target: Shape) -> Indices:
     """The index into `target` of the element at `at` in `source`, both row-major.
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive
-from semel.ir.graph import Node
+from semel.ir.graph import Node, Rule
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import INT64, Shape, TensorType
 from semel.kernel import values as kernel
@@ -318,14 +320,17 @@ def _reference_concat(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.concatenate(arrays, axis=node.attrs.axis)
 
 
+#: By what nodes share: there is one question for every operand.
+_offsets: WeakKeyDictionary[Rule, Indices] = WeakKeyDictionary()
+
+
 def _parts_concat(node: Node) -> tuple[int, Indices]:
     axis: int = node.attrs.axis
-    offsets: list[Dim] = []
-    total: Dim = 0
-    for operand in node.inputs:
-        offsets.append(total)
-        total = total + operand.type.shape[axis]
-    return axis, tuple(offsets)
+    found = _offsets.get(node.rule)
+    if found is None:
+        sizes = [operand.type.shape[axis] for operand in node.inputs]
+        found = _offsets[node.rule] = (0, *accumulate(sizes[:-1], add))
+    return axis, found
 
 
 def _index_concat(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:

@@ -45,11 +45,15 @@ def _combiner(node: Node) -> Combiner | None:
 
 def merge_reduced_axes(graph: Graph) -> Graph:
     """Make every run of adjacent reduced axes one axis."""
-    return rewrite(graph, _merge)
+    return rewrite(graph, _merge) if any(map(_may_merge, graph.nodes)) else graph
+
+
+def _may_merge(node: Node) -> bool:
+    return node.op.kind == "reduce" and _combiner(node) is not None and len(node.attrs.axes) >= 2
 
 
 def _merge(node: Node) -> Node | None:
-    if _combiner(node) is None or len(node.attrs.axes) < 2:
+    if not _may_merge(node):
         return None
     x, axes = node.inputs[0], node.attrs.axes
     if _slides(x):
@@ -79,12 +83,16 @@ def _slides(node: Node) -> bool:
 
 def split_large_reductions(graph: Graph) -> Graph:
     """Cut reductions of many elements to few into runs that several cores can take."""
-    return rewrite(graph, _split)
+    return rewrite(graph, _split) if any(map(_may_split, graph.nodes)) else graph
+
+
+def _may_split(node: Node) -> bool:
+    return node.op.kind == "reduce" and _combiner(node) is not None and _is_large(node)
 
 
 def _split(node: Node) -> Node | None:
-    combiner = _combiner(node)
-    if combiner is None or not _is_large(node):
+    combiner = _combiner(node) if _may_split(node) else None
+    if combiner is None:
         return None
     rows, axes = _rows(node)
     is_rounded = rows.type.dtype.is_half and combiner.rounds

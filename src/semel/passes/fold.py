@@ -59,7 +59,22 @@ _products: WeakKeyDictionary[Storage, Node] = WeakKeyDictionary()
 
 def fold_constants(graph: Graph) -> Graph:
     """Replace every node that sealed data determines by its value, if that is small."""
-    return rewrite(graph, _fold)
+    return rewrite(graph, _fold) if _has_known(graph) else graph
+
+
+def _has_known(graph: Graph) -> bool:
+    """Whether anything follows from leaves that need no run, but views of these."""
+    known: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.name == "constant":
+            return True
+        if node.inputs and not known.issuperset(node.inputs):
+            continue
+        if node.inputs and node.op.kind != "movement":
+            return True
+        if node.inputs or node.op.name in KNOWN:
+            known.add(node)
+    return False
 
 
 def fold_node(node: Node) -> Node:

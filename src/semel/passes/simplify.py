@@ -45,8 +45,18 @@ MAX_ROUNDS = 16
 
 def simplify(graph: Graph) -> Graph:
     """Apply every rule until none fires."""
+    settled: set[Node] = set()  # to which nothing more can be said, this time and the next
+
+    def rule(node: Node) -> Node | None:
+        if node in settled:
+            return None
+        found = _simplify_node(node)
+        if found is None:
+            settled.add(node)
+        return found
+
     for _ in range(MAX_ROUNDS):
-        simpler = rewrite(graph, _simplify_node)
+        simpler = rewrite(graph, rule)
         if simpler.outputs == graph.outputs:
             return simpler
         graph = simpler

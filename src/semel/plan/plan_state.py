@@ -138,9 +138,12 @@ class PlanState:
 
     def shape_of(self, kind: TensorType) -> ConcreteShape:
         """The shape at the current variables."""
+        shape = kind.shape
+        if all(type(dim) is int for dim in shape):
+            return shape  # type: ignore[return-value]
         values = self.current_values()
         try:
-            return tuple(evaluate(dim, values) for dim in kind.shape)
+            return tuple([evaluate(dim, values) for dim in shape])
         except KeyError as error:
             why = "known after a run" if error.args[0] in self._late else "never bound"
             raise PlanError("plan", f"the shape of {kind} needs {error}, {why}.") from None

@@ -175,7 +175,7 @@ class _Scheduler:
             group.inside.reverse()
             group.reduces.reverse()
         if self.fusion:
-            for kept, gone, cause in merge_siblings(self.groups, self.depends, self._reaches):
+            for kept, gone, cause in merge_siblings(self.groups, self.depends):
                 self.reasons.append(Reason(gone.root, cause, joins=kept.root))
         for group in self.bodied.values():
             group.body = self._body(group)

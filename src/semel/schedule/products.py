@@ -11,6 +11,7 @@ counts is the graph: the sum, the product, and views between them that repeat no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from semel.ir.expr import Dim, Fn, Index, terms
 from semel.ir.graph import Node
@@ -50,6 +51,11 @@ def count_terms(index: Dim) -> int:
     """The size of an index expression, counted until it is past the limit."""
     if isinstance(index, (int, Index)):
         return 0 if isinstance(index, int) else 1
+    return _count_terms(index)
+
+
+@lru_cache(maxsize=4096)  # loops have the same names in every graph
+def _count_terms(index: Dim) -> int:
     count = 0
     stack: list[Dim] = [index]
     while stack and count <= MAX_INDEX_TERMS:

@@ -36,6 +36,7 @@ from semel.tensor.handle import (
     lift,
     promote,
     scalar,
+    tensor_class,
     weak_kind,
 )
 from semel.tensor.movement import broadcast, fill_value, stretch
@@ -68,10 +69,13 @@ def binary(x: Tensor, op: str, other: TensorLike, *, swap: bool = False) -> Tens
         if apart is not None:
             return apart
     rule = BINARY[op]
-    if type(other) in _NUMBERS and x.dtype.is_float and rule in _ON_FLOATS:
-        # What follows would say the same, of the most frequent case.
-        number = _number_like(other, x)
-        return apply(op, number, x) if swap else apply(op, x, number)
+    if x.dtype.is_float and rule in _ON_FLOATS:
+        # What follows would say the same, of the most frequent cases.
+        if type(other) in _NUMBERS:
+            number = _number_like(other, x)
+            return apply(op, number, x) if swap else apply(op, x, number)
+        if isinstance(other, tensor_class()) and other.dtype is x.dtype:
+            return apply(op, *broadcast((other, x) if swap else (x, other), op))
     values = (other, x) if swap else (x, other)
     operands = promote(values, to_float=rule == "float")
     if rule == "number" and operands[0].dtype == BOOL and op != "sub":

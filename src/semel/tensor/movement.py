@@ -16,6 +16,7 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, floordiv, maximum, mod, product, upper_bound
+from semel.ir.graph import make_node
 from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
     ConcatAttrs,
@@ -43,6 +44,7 @@ from semel.tensor.handle import (
     whole_numbers,
     wrap,
 )
+from semel.tensor.origin import call_origin
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -222,15 +224,17 @@ def broadcast(tensors: Sequence[Tensor], where: str) -> list[Tensor]:
 
 def stretch(x: Tensor, shape: Shape) -> Tensor:
     """`broadcast_to` without checks: dims that differ are left for a guard."""
-    aligned, lead = x, len(shape) - x.ndim
+    lead = len(shape) - x.ndim
     if lead == len(shape):
         return _repeat(x, shape)
+    own, node = (1,) * lead + x.shape, x._node
+    dims = tuple([w if d == 1 else d for d, w in zip(own, shape, strict=True)])
+    line, function = call_origin()
     if lead:
-        aligned = apply("reshape", x, attrs=ReshapeAttrs((1,) * lead + x.shape))
-    dims = tuple([w if d == 1 else d for d, w in zip(aligned.shape, shape, strict=True)])
-    if dims == aligned.shape:
-        return aligned
-    return apply("expand", aligned, attrs=ExpandAttrs(dims))
+        node = make_node("reshape", (node,), ReshapeAttrs(own), origin=line, made_by=function)
+    if dims != own:
+        node = make_node("expand", (node,), ExpandAttrs(dims), origin=line, made_by=function)
+    return x if node is x._node else wrap(node)
 
 
 def _repeat(x: Tensor, shape: Shape) -> Tensor:
