@@ -500,6 +500,21 @@ def test_files_and_pickles_have_the_same_residency(tmp_path: Path, expected: lis
         assert stats(again)[0].misses > 0
 
 
+def test_experts_stay_in_the_plan_file(
+    tmp_path: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.plan"
+    resident(budget=1, path=tmp_path / "experts").save(path)
+    monkeypatch.setattr("semel.plan.spill._free_bytes", lambda _: 0)  # there is no other room
+    c = load(path)
+    path.unlink()  # the file that is open stays
+    for x, y in zip(XS, expected, strict=True):
+        assert c.run(x)[0].tobytes() == y
+        check_memory(c)
+    c.save(tmp_path / "again.plan")
+    assert load(tmp_path / "again.plan").run(XS[2])[0].tobytes() == expected[2]
+
+
 def test_a_file_can_be_loaded_with_another_residency(tmp_path: Path, expected: list[bytes]) -> None:
     Session().compile(model(), dims=DIMS).save(tmp_path / "model.plan")
     assert load(tmp_path / "model.plan").take_moe_residency_stats() is None

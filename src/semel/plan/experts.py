@@ -78,12 +78,20 @@ def stacked(weight: Weight, file: StackFile | None, offset: int, num_experts: in
 
 
 def with_residency(
-    program: Program, numbers: Mapping[int, str], path: str | None, *, ahead: bool = True
+    program: Program,
+    numbers: Mapping[int, str],
+    path: str | None,
+    *,
+    ahead: bool = True,
+    plan_file: StackFile | None = None,
 ) -> Program:
-    """The program with the stacks of these layers, by the names of their ids, in a file."""
+    """The program with the stacks of these layers, by the names of their ids, in a file.
+
+    Weights that are views of `plan_file` are read from there; all others are written to one.
+    """
     layers = _named_layers(program, numbers)
     stacks = {i: layer.num_experts for layer in layers.values() for i in layer.stacks}
-    return _with_rows(_with_stacks(program, stacks, path), layers, ahead)
+    return _with_rows(_with_stacks(program, stacks, path, plan_file), layers, ahead)
 
 
 def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, ExpertLayer]:
@@ -102,18 +110,23 @@ def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, Exp
     return found
 
 
-def _with_stacks(program: Program, stacks: Mapping[int, int], path: str | None) -> Program:
-    """The program with these values, by their number of experts, in one file."""
+def _with_stacks(
+    program: Program, stacks: Mapping[int, int], path: str | None, plan_file: StackFile | None
+) -> Program:
+    """The program with these values, by their number of experts, in files."""
     weights = {i: _weight(program.values[i]) for i in stacks}
     kinds = {weights[i]: count for i, count in stacks.items()}
-    there = [w for w in kinds if not w.is_absent]
-    spill = Spill([w.array for w in there])
-    file = spill.write_to(path) if there or path is not None else None
-    offsets = dict(zip(there, spill.offsets, strict=True))
-    made = {
-        w: stacked(w, file if w in offsets else None, offsets.get(w, 0), count)
-        for w, count in kinds.items()
-    }
+    found: dict[Weight, tuple[StackFile | None, int]] = {}
+    for weight in kinds if path is None else ():
+        if plan_file is not None and not weight.is_absent:
+            offset = plan_file.offset_of(weight.array)
+            found |= {} if offset is None else {weight: (plan_file, offset)}
+    others = [w for w in kinds if not w.is_absent and w not in found]
+    if others or path is not None:
+        spill = Spill([w.array for w in others])
+        file = spill.write_to(path)
+        found |= {w: (file, at) for w, at in zip(others, spill.offsets, strict=True)}
+    made = {w: stacked(w, *found.get(w, (None, 0)), count) for w, count in kinds.items()}
     values = tuple(
         replace(value, weight=made[weights[i]]) if i in weights else value
         for i, value in enumerate(program.values)

@@ -23,6 +23,7 @@ def libc() -> ctypes.CDLL:
     library.mmap.restype = pointer
     library.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_long]
     library.mprotect.argtypes = [pointer, size, number]
+    library.madvise.argtypes = [pointer, size, number]
     library.munmap.argtypes = [pointer, size]
     return library
 

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,19 +45,31 @@ _MOST_RUNS = 128
 class StackFile:
     """An open file with the parts of stacks, which goes with the last who reads from it."""
 
-    __slots__ = ("_map", "_token", "bytes", "directory", "fd")
+    __slots__ = ("_map", "_seen", "_token", "bytes", "directory", "fd")
 
-    def __init__(self, fd: int, directory: str) -> None:
-        self.fd, self.directory = fd, directory
+    def __init__(self, fd: int, directory: str, seen: tuple[Bytes, int] | None = None) -> None:
+        """`seen` are bytes that somebody has mapped of it, from an offset on."""
+        self.fd, self.directory, self._seen = fd, directory, seen
         self._token = when_freed(os.close, fd)
         size = os.fstat(fd).st_size
         #: All of it, to be looked at by who saves it: runs never do.
         self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         self.bytes: Bytes = np.frombuffer(self._map, np.uint8)
 
+    def offset_of(self, array: np.ndarray[Any, Any]) -> int | None:
+        """Where in the file an array lies, if it is a view of what was seen of it."""
+        if self._seen is None or not array.flags.c_contiguous:
+            return None
+        data, first = self._seen
+        start = address_of(array) - address_of(data)
+        return first + start if 0 <= start <= data.size - array.nbytes else None
+
     def forget(self) -> None:
         """Let nothing of it be in memory because somebody has looked at it."""
         _advise(self._map, mmap.MADV_DONTNEED)
+        if self._seen is not None:
+            data, _ = self._seen
+            libc().madvise(address_of(data), data.size, mmap.MADV_DONTNEED)
 
     def read_into(self, to: Bytes, offset: int) -> None:
         """Fill an array with what lies there."""

@@ -102,6 +102,10 @@ class CapturingReader(Reader[Any]):
     reader: Reader[Any]
     capture: RouterCapture
 
+    @property
+    def is_for_one_run(self) -> bool:  # type: ignore[override]
+        return self.reader.is_for_one_run
+
     def check(self, engine: Engine) -> None:
         self.reader.check(engine)
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from semel.errors import PlanFileError, UserError
 from semel.graph.routers import Router
 from semel.ir.fields import MemoryLimit
 from semel.loading import LoadOptions, open_plan
+from semel.plan.file.format import Prefix
 from semel.plan.file.read import PlanFile
 from semel.plan.program import Program
+from semel.runtime.stacks import StackFile
 from semel.session.compiled import CompiledGraph
 from semel.session.options import Options
 from semel.session.residency import ExpertResidency, residency_for
@@ -50,13 +53,31 @@ def load(
         found.append(about)
         if about.experts is None:
             return program
-        return residency_for("load", program.device, about.experts)(program, about.routers)
+        source = _read_from(path, file)
+        change = residency_for("load", program.device, about.experts, source)
+        made = change(program, about.routers)
+        if source is not None:
+            source.forget()  # what was checked
+        return made
 
     how = LoadOptions(recompile, trust, verify, threads, memory_limit)
     plan, _ = open_plan(path, how, place)
     if not found:  # a plan built by hand
         return CompiledGraph(plan)
     return CompiledGraph(plan, found[0].options, found[0].routers, found[0].experts)
+
+
+def _read_from(path: str | os.PathLike[str], file: PlanFile) -> StackFile | None:
+    """The file that was mapped, to read from; None if there is another in its place."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if os.pread(fd, Prefix.LAYOUT.size, 0) != file.prefix.pack():
+        os.close(fd)
+        return None
+    seen = file.constants, file.prefix.constants_offset
+    return StackFile(fd, str(Path(path).parent), seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from semel.plan.rows import PreparedCustomFunction
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import find_device
 from semel.runtime.lane import Lane, Ticket
-from semel.runtime.stacks import StackMemory
+from semel.runtime.stacks import StackFile, StackMemory
 from semel.session.expert_store import ExpertStore, LayerStore, Stacks, room_of
 from semel.session.experts import ExpertPool, Mask, Policy
 
@@ -118,7 +118,7 @@ def _plain(profile: Any) -> Any:
 
 
 def residency_for(
-    where: str, device: str, asked: ExpertResidency
+    where: str, device: str, asked: ExpertResidency, plan_file: StackFile | None = None
 ) -> Callable[[Program, Sequence[Router]], Program]:
     """What makes a program with its experts in a file of one that has them in memory."""
     take(where, "experts", ExpertResidency, asked)
@@ -134,7 +134,7 @@ def residency_for(
             )
         path = None if asked.path is None else os.fspath(asked.path)
         names = {r.layer: r.ids for r in routers}
-        return with_residency(program, names, path, ahead=asked.ahead)
+        return with_residency(program, names, path, ahead=asked.ahead, plan_file=plan_file)
 
     return change
 
