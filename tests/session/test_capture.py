@@ -90,6 +90,27 @@ def test_weights_are_those_that_count() -> None:
     assert found[1].weights is None
 
 
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_weights_of_plain_ops_are_found(is_gated: bool) -> None:
+    """A layer as an importer writes it: topk, softmax, products, and a sum of what is weighted."""
+    g = Graph("imported")
+    x = g.input("x", ("tokens", WIDE))
+    chosen, ids = (x @ W).topk(K)
+    weights = chosen.softmax(-1)
+    hidden = x.grouped_matmul(UP, ids)
+    hidden = hidden * x.grouped_matmul(UP * 2, ids).sigmoid() if is_gated else hidden.relu()
+    made = hidden.grouped_matmul(DOWN, ids)
+    g.output("y", (made * weights.unsqueeze(-1)).sum(1))
+    c = Session().compile(g, dims={"tokens": (1, 16)})
+    c.enable_moe_topk_capture()
+    c.run(X)
+    found = taken(c)[0]
+    exact = np.exp(np.take_along_axis(X @ W, expected_ids(X), -1))
+    assert found.weights is not None
+    np.testing.assert_allclose(found.weights, exact / exact.sum(-1, keepdims=True), rtol=1e-4)
+    np.testing.assert_array_equal(found.ids, expected_ids(X))
+
+
 def test_nothing_is_captured_unless_asked_for() -> None:
     c = compiled()
     c.run(X)

@@ -17,13 +17,16 @@ from typing import Any
 
 from semel.errors import GraphError, InputError
 from semel.ir.fields import take, take_int
-from semel.ir.graph import Graph, Node
+from semel.ir.graph import Graph, Node, users
 from semel.ops.grouped import source_of
 from semel.tensor.activations import silu
 from semel.tensor.handle import TensorLike, lift
 from semel.tensor.nn import softmax
 from semel.tensor.order import topk
 from semel.tensor.tensor import Tensor
+
+#: What the results of experts pass through before they are weighted.
+_SAME_NUMBERS = ("reshape", "cast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +81,48 @@ def find_routers(graph: Graph, weights: Mapping[Node, Node]) -> tuple[FoundRoute
             rows = node.inputs[2]
             repeats[rows] = max(node.attrs.repeat, repeats.get(rows, 1))
     layers = _numbered([_layer(nodes) for nodes in lists.values()])
+    readers = users(graph.nodes)
     found = [
         FoundRouter(
             layer,
             experts,
             max(repeats.get(node, 1) for node in nodes),
             nodes[0].inputs[0],
-            known.get(source),
+            known.get(source) or _weights_of(nodes, readers),
         )
         for layer, ((source, experts), nodes) in zip(layers, lists.items(), strict=True)
     ]
     return tuple(sorted(found, key=lambda router: router.layer))
+
+
+def _weights_of(lists: list[Node], readers: Mapping[Node, list[Node]]) -> Node | None:
+    """What the results of a layer are multiplied with, one number for each id, if it is one thing.
+
+    That is how a graph weights its experts that nobody has told so: an imported one, say.
+    """
+    count = lists[0].inputs[0].type.num_elements
+    found: dict[Node, None] = {}
+    for product in (reader for node in lists for reader in readers[node]):
+        ways = [product]
+        for node in ways:  # which grows
+            for reader in readers[node]:
+                if reader.op.name in _SAME_NUMBERS:
+                    ways.append(reader)
+                elif reader.op.name == "mul":
+                    left, right = reader.inputs
+                    other = _repeated_below(right if left is node else left)
+                    if other is not None and other.type.num_elements == count:
+                        found[other] = None
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _repeated_below(node: Node) -> Node | None:
+    """What a node repeats along an axis; None if it repeats nothing."""
+    is_repeated = False
+    while node.op.name in ("expand", *_SAME_NUMBERS):
+        is_repeated = is_repeated or node.op.name == "expand"
+        node = node.inputs[0]
+    return node if is_repeated and node.type.dtype.is_float else None
 
 
 def _layer(lists: list[Node]) -> int | None:
