@@ -26,7 +26,7 @@ from semel import (
     load,
 )
 from semel.session.experts import layer_masks, merged_mask
-from semel.session.residency import ResidencyStats
+from semel.session.residency import Residency, ResidencyStats
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(21)
@@ -246,6 +246,33 @@ def test_a_run_for_some_outputs_counts_what_it_computes() -> None:
         assert found[0].hits > 0 and found[1] == ResidencyStats()
         c.run(XS[1])
         assert stats(c)[1].tokens == len(XS[1])
+        assert c._residency()._full == {0, 1}
+
+
+def test_layers_that_are_full_ask_nobody_in_runs_for_some_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = model()
+    (last,) = g.outputs.values()
+    g.output("sum", last.sum())
+    c = Session().compile(g, dims=DIMS, experts=ExpertResidency())
+    asked: list[int] = []
+    call = Residency.call
+
+    def note(self: Residency, attrs: Any, *rest: Any) -> None:
+        asked.append(attrs["layer"])
+        call(self, attrs, *rest)
+
+    monkeypatch.setattr(Residency, "call", note)
+    for x in XS:
+        c.enable_moe_topk_capture()
+        c.run(x, fetch=["y"])
+        ids, found = c.take_moe_topk_capture(), stats(c)
+        assert ids is not None
+        for layer, capture in ids.items():
+            assert found[layer].hits == len(np.unique(capture.ids))
+            assert (found[layer].misses, found[layer].tokens) == (0, len(x))
+    assert asked == [0, 1]
 
 
 def test_plans_can_be_used_by_themselves(expected: list[bytes]) -> None:

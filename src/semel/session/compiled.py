@@ -262,9 +262,7 @@ class CompiledGraph:
         if experts is None:
             return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
         with self._lock:
-            if not request.wanted.is_all:
-                experts.ask_again()  # whether a layer is part of the run is seen if it asks
-            reader = experts.reader(reader)
+            reader = experts.reader(reader, None if limits is None else limits.fetch)
             return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
 
     def _limits(self, request: Request[Any]) -> RunLimits | None:

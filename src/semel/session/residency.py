@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -191,6 +191,8 @@ class Residency:
         self._inside: dict[int, _Visit] = {}
         self._lane: Lane | None = None
         self._rows = _rows(plan)
+        #: The layers that take part in runs for some outputs, by their names; None: all of them.
+        self._parts: dict[tuple[str, ...] | None, frozenset[int]] = {None: frozenset(self._rows)}
         #: Layers that runs go through without asking, since all of their experts are there; and
         #: those that the run under way has found to be so.
         self._full: set[int] = set()
@@ -312,9 +314,9 @@ class Residency:
         self._full |= self._found_full
         self._found_full.clear()
 
-    def end(self, version: int) -> None:
-        """A run is over, and well: layers that it did not ask about were there as a whole."""
-        for number in tuple(self._full):
+    def end(self, version: int, part: frozenset[int]) -> None:
+        """A run is over, and well: those of its layers that did not ask were there as a whole."""
+        for number in self._full & part:
             view = self._views.get(number)
             if view is None or view.version != version:
                 where = self._plan.buffers[self._rows[number].buffer_indices[0]]
@@ -345,9 +347,19 @@ class Residency:
             ids = None if visit.ids is None else visit.ids.reshape(-1, self._k[number])
             self.store.layers[number].leave(visit.routed, ids)
 
-    def reader(self, reader: Reader[R]) -> Reader[R]:
-        """The reader, after which the run is over."""
-        return LeavingReader(reader, self)
+    def reader(self, reader: Reader[R], fetch: Iterable[str] | None = None) -> Reader[R]:
+        """The reader, after which the run for these outputs, or all, is over."""
+        names = None if fetch is None else tuple(fetch)
+        part = self._parts.get(names)
+        if part is None:
+            part = self._parts[names] = self._part(names or ())
+        return LeavingReader(reader, self, part)
+
+    def _part(self, names: Sequence[str]) -> frozenset[int]:
+        """The layers whose rows a run for these outputs has: each is inside of a branch."""
+        taken = set(self._plan.rows_for(names))
+        outer = {id(at.row): at.around[0].position for at in self._plan.program.walk() if at.around}
+        return frozenset(n for n, row in self._rows.items() if outer[id(row)] in taken)
 
     def take_weights(self) -> None:
         """Params were replaced: the same residents, in the stacks that the plan has now."""
@@ -443,6 +455,7 @@ class LeavingReader(Reader[Any]):
 
     reader: Reader[Any]
     residency: Residency
+    part: frozenset[int]
 
     @property
     def is_for_one_run(self) -> bool:  # type: ignore[override]
@@ -453,9 +466,10 @@ class LeavingReader(Reader[Any]):
 
     def prepare(self, engine: Engine) -> Callable[[], Any]:
         read, end, state = self.reader.prepare(engine), self.residency.end, engine.state
+        part = self.part
 
         def both() -> Any:
-            end(state.version)
+            end(state.version, part)
             return read()
 
         return both
