@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.executor.rig import PATIENCE, Gate, buffer_of, numbers, scaled
 
+import semel
 from semel import UnifiedExecutor
 from semel.errors import PlanError, StaleError
 from semel.runtime.timeline import TimelineSignal
@@ -213,13 +214,23 @@ def test_whoever_touches_its_memory_sends_a_plan_the_long_way(
 
 
 def test_a_plan_over_two_devices_never_takes_the_fast_way(executor: UnifiedExecutor) -> None:
-    plan, x = scaled(2)
-    x.copyin(numbers(1, 2, 3, 4))
-    executor.submit(plan).wait(PATIENCE)
-    submitter = executor._submitters[id(plan)]
-    submitter.take(submitter.accesses, is_single=False)
-    executor.submit(plan).wait(PATIENCE)
+    x = semel.Tensor.input("x", (4,), "float32")
+    plan = ((x * 2).to("cpu:1") + 1).prepare(device="cpu:0")
+    other, y = scaled(10, "cpu:1")
+    source, back = plan.buffer(x), buffer_of([0] * 4)
+    assert source is not None
+    start = buffer_of([1, 2, 3, 4], "cpu:1")
+    for _ in range(20):
+        executor.execute_transfer(start, source)
+        executor.submit(plan)
+        executor.submit(plan)
+        executor.execute_transfer(plan.output_buffer, y)
+        last = executor.submit(other)
+        executor.execute_transfer(other.output_buffer, back)
+    np.testing.assert_array_equal(last.result(PATIENCE), numbers(30, 50, 70, 90))
     assert executor.num_fast == 0
+    executor.synchronize_all(PATIENCE)
+    np.testing.assert_array_equal(back.numpy(), numbers(30, 50, 70, 90))
 
 
 # ---------------------------------------------------------------- tickets

@@ -10,7 +10,6 @@ it: nothing behind it can be taken for done before.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +70,11 @@ class DeviceContext:
 
     def __init__(self, spec: DeviceSpec, device: Device, memory_limit: int | None) -> None:
         self.spec, self.device = spec, device
-        name = str(spec)
+        #: What the device goes by.
+        self.name = str(spec)
         #: Kernels, plans and functions, in order; copies, beside them.
-        self.compute = ExecutorLane(name, COMPUTE, device.cpus)
-        self.copy = ExecutorLane(name, COPY, device.cpus)
+        self.compute = ExecutorLane(self.name, COMPUTE, device.cpus)
+        self.copy = ExecutorLane(self.name, COPY, device.cpus)
         self.allocator = DeviceAllocator(device, memory_limit)
         #: Who touched which memory of the device; for the executor.
         self.table = DeviceTable()
@@ -94,7 +94,7 @@ class DeviceContext:
         known = {COMPUTE: self.compute, COPY: self.copy}
         if name not in known:
             raise PlanError(
-                str(self.spec), f"lane must be one of {', '.join(known)}, got {name!r}.", lane=name
+                self.name, f"lane must be one of {', '.join(known)}, got {name!r}.", lane=name
             )
         return known[name]
 
@@ -118,7 +118,7 @@ class DeviceContext:
         size = kind.num_bytes
         if not isinstance(size, int):
             raise PlanError(where, f"dims must be ints, got {kind}.")
-        return Buffer.window(self.allocator.allocate(size), 0, size, kind, str(self.spec))
+        return Buffer.window(self.allocator.allocate(size), 0, size, kind, self.name)
 
     # ------------------------------------------------------------ values by hand
 
@@ -148,7 +148,7 @@ class DeviceContext:
             done = self._reserved.pop((lane, number), None)
         if done is None:
             raise PlanError(
-                str(self.spec),
+                self.name,
                 f"value {number} of its {lane} lane must be reserved, and signalled once.",
                 hint="next_timeline() reserves one; work of the lane signals its own.",
                 value=number,
@@ -162,14 +162,6 @@ class DeviceContext:
         found, number = self.lane(lane), take_int("wait_for", "value", value)
         found.check(number)
         found.wait(number, timeout)
-
-    def late(self, wanted: Sequence[int]) -> list[str]:
-        """Where the lanes stand that have not reached these values."""
-        return [
-            lane.describe()
-            for lane, value in zip(self.lanes, wanted, strict=True)
-            if lane.timeline.value < value
-        ]
 
     def close(self) -> None:
         """Take no more work."""

@@ -64,14 +64,19 @@ class UnifiedExecutor:
         self._is_closed = False
         #: What was copied last: how, how much, how fast.
         self.transfers: deque[TransferRecord] = deque(maxlen=_MOST_TRANSFERS)
-        #: Submissions, and how many of them needed no look at what others do.
-        self.num_submitted = self.num_fast = 0
+        #: Submissions that needed no look at what others do.
+        self.num_fast = 0
 
     def __repr__(self) -> str:
         lanes = [lane.describe() for lane in self._lanes()]
         return f"UnifiedExecutor({'; '.join(lanes) or 'no devices'})"
 
     # ------------------------------------------------------------ devices
+
+    @property
+    def num_submitted(self) -> int:
+        """All submissions to all lanes."""
+        return sum(lane.num_submitted for lane in self._lanes())
 
     @property
     def devices(self) -> tuple[DeviceSpec, ...]:
@@ -109,6 +114,8 @@ class UnifiedExecutor:
         return self.context(device)
 
     def _context(self, where: str, device: AnyDevice) -> DeviceContext:
+        if type(device) is str and device in self._contexts:  # the name that it goes by
+            return self._contexts[device]
         spec = DeviceSpec.parse(device, where)
         found = self._contexts.get(str(spec))
         if found is None:
@@ -155,9 +162,8 @@ class UnifiedExecutor:
             with submitter.lock, self._lock:
                 value = 0 if self._is_closed else submitter.submit_alone()
                 if value:
-                    self.num_submitted += 1
                     self.num_fast += 1
-                    return Ticket(plan, submitter, value)
+                    return Ticket(plan, submitter, value, submitter.generation)
         take("submit", "plan", ExecutionPlan, plan)
         waits = _waits("submit", after)
         return self._run(plan, waits) if inputs is None else self._run_with(plan, waits, inputs)
@@ -183,10 +189,9 @@ class UnifiedExecutor:
         waits = _waits("execute_kernel", after)
         if isinstance(work, (CachedKernel, PreparedKernel)):
             with self._lock:
-                name = str(context.spec)
-                work = self._kernels.plan(name, work, buffers, values or {})
+                work = self._kernels.plan(context.name, work, buffers, values or {})
         if isinstance(work, ExecutionPlan):
-            if work.device != str(context.spec):
+            if work.device != context.name:
                 raise PlanError(
                     "execute_kernel",
                     f"the plan must be one of {context.spec}, it is one of {work.device}.",
@@ -232,7 +237,7 @@ class UnifiedExecutor:
     ) -> DeviceContext:
         """The context of a buffer's device, which must be the one that is named."""
         context = self._context(where, buffer.device if device is None else device)
-        if buffer.device != str(context.spec):
+        if buffer.device != context.name:
             raise PlanError(
                 where,
                 f"{what} must lie on {context.spec}, it lies on {buffer.device}.",
@@ -261,7 +266,6 @@ class UnifiedExecutor:
         return made
 
     def _run_now(self, plan: ExecutionPlan, submitter: Submitter, waits: Sequence[Wait]) -> Ticket:
-        self.num_submitted += 1
         edges, lane, user = self._order_run(submitter), submitter.lane, submitter.user
         submitter.count()
         before = lane.num_submitted
@@ -271,14 +275,14 @@ class UnifiedExecutor:
         finally:
             if not _settle(lane, user, before, edges):
                 del self._submitters[id(plan)]
-        return Ticket(plan, submitter, value)
+        return Ticket(plan, submitter, value, submitter.generation)
 
     def _order_run(self, submitter: Submitter) -> Edges:
         """What a run must come after."""
         if submitter.has_moved:
             uses = footprint_of(submitter.engine.parts)
             device = self.single_device_check(use.buffer for use in uses)
-            is_single = device is None or str(device) == submitter.lane.device
+            is_single = not uses or (device is not None and str(device) == submitter.lane.device)
             submitter.take(accesses_of(uses), is_single=is_single)
         edges = Edges(submitter.lane)
         seen = self._touch(submitter.user, submitter.accesses, edges)
@@ -311,7 +315,6 @@ class UnifiedExecutor:
         is_fence: bool,
         waits: Sequence[Wait],
     ) -> TimelineValue:
-        self.num_submitted += 1
         user, edges = User(lane), Edges(lane)
         before = lane.num_submitted
         try:
@@ -345,7 +348,7 @@ class UnifiedExecutor:
         context = self._context("submit", plan.device)
         arrays = _staged(plan, inputs)
         submitter = Submitter(plan, context.compute, context.table)
-        ticket = KeptTicket(plan, submitter, 0)
+        ticket = KeptTicket(plan, submitter, 0, 0)
 
         def run() -> None:
             ticket.keep(plan(**arrays))

@@ -151,7 +151,10 @@ class ExecutorLane:
         """Wait until that work is over; what it raised is raised."""
         timeline = self.timeline
         if timeline.value < value:
-            self.await_end(value, timeout)
+            if timeout is None:
+                self.native.await_end(value)
+            else:
+                self.await_end(value, timeout)
         error = timeline.failure(value)
         if error is not None:
             raise error

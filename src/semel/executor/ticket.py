@@ -42,8 +42,8 @@ class Submitter:
         self._num_fences = -1
         #: Who wrote what it reads, and was not known to have done well.
         self._sources: list[User] = []
-        #: Runs since the plan was last at rest, and how many it had done by then.
-        self._generation = self._num_runs = 0
+        #: How many runs the plan will have done after the last submission, if none fails.
+        self.generation = 0
         self._read: tuple[int, Callable[[], Any]] | None = None
 
     @property
@@ -79,8 +79,7 @@ class Submitter:
                 return 0
         lane, last = self.lane, user.value
         # Before the run: it may be over before we look again.
-        if lane.timeline.value >= last:
-            self._generation, self._num_runs = engine.state.run.generation, 0
+        generation = engine.state.run.generation if last <= lane.timeline.value else self.generation
         try:
             value = lane.native.post_held(engine, self.hold)
             user.value = value or last
@@ -89,7 +88,7 @@ class Submitter:
             raise
         if value:
             lane.names[value % NUM_NAMES] = self.name
-            self._num_runs += 1
+            self.generation = generation + 1
         return value
 
     def known_needs(self) -> list[Wait]:
@@ -100,13 +99,8 @@ class Submitter:
     def count(self) -> None:
         """One more run is to be submitted."""
         if self.user.is_over:
-            self._generation, self._num_runs = self.engine.state.run.generation, 0
-        self._num_runs += 1
-
-    @property
-    def generation(self) -> int:
-        """How many runs the plan will have done after the last submission, if none fails."""
-        return self._generation + self._num_runs
+            self.generation = self.engine.state.run.generation
+        self.generation += 1
 
     def read(self) -> Any:
         """The outputs, as `plan(...)` gives them; in the middle of an operation on the plan."""
@@ -121,10 +115,13 @@ class Ticket:
 
     __slots__ = ("_generation", "_number", "_plan", "_result", "_submitter")
 
-    def __init__(self, plan: ExecutionPlan, submitter: Submitter, number: int) -> None:
+    _result: Any
+
+    def __init__(
+        self, plan: ExecutionPlan, submitter: Submitter, number: int, generation: int
+    ) -> None:
         self._plan, self._submitter, self._number = plan, submitter, number
-        self._generation = submitter.generation
-        self._result: Any = _NOT_KEPT
+        self._generation, self._result = generation, _NOT_KEPT
 
     def __repr__(self) -> str:
         return f"Ticket({self.value!r}, {'done' if self.done() else 'pending'})"
@@ -154,10 +151,8 @@ class Ticket:
         submitter = self._submitter
         submitter.lane.wait(self._number, timeout)
         if self._result is _NOT_KEPT:
-            hold = submitter.hold
-            with hold.lock:
-                is_last = submitter.lane.native.take_over(hold, self._number)
-                self._result = hold.alone(self._read, is_last)
+            native = submitter.lane.native
+            self._result = native.use_behind(submitter.hold, self._number, self._read)
         return self._result
 
     def _read(self, is_last: bool) -> Any:

@@ -77,6 +77,23 @@ class Hold:
             finally:
                 self.is_held = False
 
+    def alone_behind(self, lane: Holder, value: int, action: Callable[[bool], R]) -> R:
+        """`action(is_last)` with the plan to ourselves, once that submission of the lane is over.
+
+        It is the last one if nobody has used the plan since.
+        """
+        with self.lock:
+            is_last = self.is_held and self.lane is lane and self.value == value
+            if is_last:
+                self.lane = None
+            elif self.is_held:
+                self.settle()
+            try:
+                self.is_held = True
+                return action(is_last)
+            finally:
+                self.is_held = False
+
     def settle(self) -> None:
         """Wait until no lane has the plan; refuse who is in the middle of an operation.
 
@@ -93,16 +110,6 @@ class Hold:
             self._wait_over(lane, value)
             if self.lane is lane and self.value == value:
                 self.is_held, self.lane = False, None
-
-    def take_over(self, lane: Holder, value: int) -> bool:
-        """Whether nobody has used the plan since that submission, which is over.
-
-        Then it is nobody's from now on. To be called with the lock.
-        """
-        if self.is_held and self.lane is lane and self.value == value:
-            self.is_held, self.lane = False, None
-            return True
-        return False
 
     def _wait_over(self, lane: Holder, value: int) -> None:
         """Wait without the lock: the lane's own work must be refused, and not wait for us."""

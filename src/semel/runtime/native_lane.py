@@ -27,7 +27,7 @@ import weakref
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.config import settings
 from semel.errors import DeviceError, InternalError, PlanError, TimedOutError
@@ -41,6 +41,7 @@ from semel.runtime.native import cpu_mask, host_runner, start_thread
 from semel.runtime.timeline import TimelineSignal
 from semel.runtime.words import Words, address_of, aligned_words
 
+R = TypeVar("R")
 #: What must be reached before a submission begins.
 After = Iterable[tuple[TimelineSignal, int]]
 
@@ -200,9 +201,9 @@ class NativeLane:
             return 0
         return ring.submit(work, (), hold)
 
-    def take_over(self, hold: Hold, value: int) -> bool:
-        """Whether nobody has used a plan since that submission, which is over; see `Hold`."""
-        return hold.take_over(self._ring, value)
+    def use_behind(self, hold: Hold, value: int, action: Callable[[bool], R]) -> R:
+        """Use a plan once that submission is over: see `Hold.alone_behind`."""
+        return hold.alone_behind(self._ring, value, action)
 
     def await_end(self, value: int, timeout: float | None = None) -> None:
         """Wait until that submission is over, well or not."""
