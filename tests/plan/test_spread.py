@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.plan.kernels import kernel
 
 import semel
-from semel import ExecutionPlan, Tensor, Variable
+from semel import Buffer, ExecutionPlan, ExecutionPlanBuilder, Tensor, Variable
 from semel.errors import GraphError, OutOfMemoryError, UnsupportedError
 from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.runtime import device as devices
@@ -247,6 +249,38 @@ def test_memory_limits_are_by_device() -> None:
     with pytest.raises(OutOfMemoryError, match=r"\[cpu:1\] needs 1,280 bytes, 1,000 are free"):
         y.prepare(memory_limit={"cpu:1": 1000})
     assert y.prepare(memory_limit={"cpu:1": 1280}).memory.devices["cpu:1"].peak_bytes == 1280
+
+
+def test_ops_of_a_plan_built_by_hand_on_different_devices() -> None:
+    builder = ExecutionPlanBuilder("cpu:0")
+    x, y, z = (
+        builder.add_buffer(None, Buffer.empty((4,), "float32", device))
+        for device in ("cpu:0", "cpu:1", "cpu:1")
+    )
+    builder.add_op(PreparedCopy(1, (y, x), device="cpu:1", lane="copy"))
+    double = kernel("double", Variable("n", 0, 4))
+    at: dict[str, Any] = {"output_indices": (1,), "fixedvars": {"n": 4}}
+    builder.add_op(PreparedKernel(2, None, double, "cpu:1", (y, z), **at))
+    builder.set_output_buffers([z])
+    plan = builder.build()
+    plan.buffers[x].copyin(np.arange(4, dtype=np.float32))
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), [0, 2, 4, 6])
+
+
+def test_clones_run_side_by_side() -> None:
+    """As the stages of a pipeline do: each run has buffers and lanes of its own."""
+    plan = semel.prepare(_chain(move))
+    x = RNG.standard_normal((16, 8), dtype=np.float32)
+    (expected,) = run(plan, x)
+    clones = [plan.clone() for _ in range(3)]
+
+    def work(clone: ExecutionPlan) -> None:
+        for _ in range(20):
+            same(run(clone, x), [expected])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, clones))
 
 
 def test_memory_by_device_is_explained_and_no_device_is_made_up() -> None:
