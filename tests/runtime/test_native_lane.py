@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import signal as system
 import subprocess
 import sys
 import threading
@@ -265,6 +267,23 @@ def test_a_plan_goes_from_lane_to_lane() -> None:
     assert runs(s) == 2
 
 
+def test_a_failure_on_one_lane_is_not_that_of_the_next(calls: list[Callable[[], object]]) -> None:
+    """The plan goes on to another lane behind a run that fails, not because of it."""
+    go, (_, plan) = TimelineSignal("go"), hosted()
+    first, second = NativeLane("first"), NativeLane("second")
+
+    def fail_once() -> None:
+        calls.clear()
+        raise ValueError("once")
+
+    calls.append(fail_once)
+    bad = first.submit_run(plan, [(go, 1)])
+    good = second.submit_run(plan)
+    go.set(1)
+    second.timeline.wait(good, timeout=20)
+    assert isinstance(first.failure(bad), CustomFunctionError)
+
+
 def test_a_plan_cannot_be_used_inside_its_run(calls: list[Callable[[], object]]) -> None:
     lane, (s, plan) = NativeLane(), hosted()
     for action in (plan.execute, s.buffers["z"].numpy):
@@ -407,6 +426,78 @@ def test_of_too_many_failures_none_is_taken_for_a_success() -> None:
     assert len(signal._failures) + len(signal._forgotten) <= 64 + 4096
     with pytest.raises(PlanError, match="or may have"):
         signal.wait(3)  # long ago: nobody knows
+
+
+def submit_one(lane: NativeLane) -> None:
+    lane.timeline.wait(lane.submit_call(int), timeout=20)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm(seed: int) -> None:
+    """Threads submit to lanes at random, what follows what at random, among signals and forks."""
+    lanes = [NativeLane(f"lane{k}") for k in range(3)]
+    plans = [counting() for _ in lanes]
+    done: list[tuple[int, int]] = []  # (lane, value) of the functions that went well
+    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    bad: set[tuple[int, int]] = set()
+    ran, lock = [0] * len(lanes), threading.Lock()
+
+    def work(place: list[tuple[int, int]], is_bad: bool) -> None:
+        while not place:
+            time.sleep(0)  # who submits is about to say which it is
+        if is_bad:
+            raise ValueError(str(place[0]))
+        done.append(place[0])
+
+    def submit(who: int) -> None:
+        rng = random.Random(10 * seed + who)
+        for _ in range(100):
+            k = rng.randrange(len(lanes))
+            with lock:
+                known = list(needs)
+            after = rng.sample(known, min(len(known), rng.randrange(3)))
+            signals = [(lanes[lane].timeline, value) for lane, value in after]
+            if rng.random() < 0.3:
+                value = lanes[k].submit_run(plans[k][1])
+                with lock:
+                    ran[k] += 1
+                    needs[k, value] = []
+                continue
+            place: list[tuple[int, int]] = []
+            is_bad = rng.random() < 0.1
+            value = lanes[k].submit_call(partial(work, place, is_bad), signals)
+            with lock:
+                needs[k, value] = after
+                if is_bad:
+                    bad.add((k, value))
+            place.append((k, value))
+
+    threads = [threading.Thread(target=submit, args=(who,)) for who in range(3)]
+    before = system.signal(system.SIGALRM, lambda *_: None)
+    try:
+        system.setitimer(system.ITIMER_REAL, 0.001, 0.001)
+        for thread in threads:
+            thread.start()
+        for lane in lanes:
+            in_child(partial(submit_one, lane))
+        for thread in threads:
+            thread.join(60)
+        for lane in lanes:
+            lane.sync(timeout=60)
+    finally:
+        system.setitimer(system.ITIMER_REAL, 0)
+        system.signal(system.SIGALRM, before)
+    failed: set[tuple[int, int]] = set()
+    while more := {p for p in needs if p in bad or failed & set(needs[p])} - failed:
+        failed |= more
+    assert failed == {p for p in needs if lanes[p[0]].timeline.has_failed(p[1])}
+    order = {place: at for at, place in enumerate(done)}
+    for place, at in order.items():
+        assert all(order.get(other, -1) < at for other in needs[place])
+    for k, (s, _) in enumerate(plans):
+        assert runs(s) == ran[k]
+        assert [v for lane, v in done if lane == k] == sorted(v for lane, v in done if lane == k)
 
 
 # ---------------------------------------------------------------- memory and threads

@@ -150,17 +150,17 @@ class NativeLane:
         while True:
             with hold.lock:
                 is_apart = hold.lane is ring or not (hold.is_held or hold.lane)
-                follow = after if is_apart else self._behind(hold, after)
-                value = ring.submit(work, follow, hold, behind)
+                order = behind if is_apart else self._behind(hold, behind)
+                value = ring.submit(work, after, hold, order)
             if value:
                 return value
             ring.wait_for_room()
 
-    def _behind(self, hold: Hold, after: After) -> After:
+    def _behind(self, hold: Hold, behind: After) -> After:
         """What a run must follow whose plan another lane has: what that does with it."""
         if hold.lane is None:
             raise hold.refusal()
-        return (*after, *hold.lane.end_of(hold.value))
+        return (*behind, *hold.lane.end_of(hold.value))
 
     def submit_call(
         self, function: Callable[[], object], after: After = (), behind: After = ()
