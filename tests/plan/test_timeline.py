@@ -276,6 +276,19 @@ def test_a_wait_can_be_interrupted() -> None:
     plan.execute()
 
 
+@pytest.mark.parametrize("lane", ["compute", "copy"])
+def test_a_profile_shows_rows_that_wait(lane: str) -> None:
+    go, done = TimelineSignal("go"), TimelineSignal("done")
+    rows = PreparedWait(1, go, 1, lane=lane), PreparedSignal(2, done, 1, lane=lane)
+    _, plan = copying(*rows)
+    waiting = threading.Timer(0.01, go.set, (1,))
+    waiting.start()
+    spans = {p.op_index: p.spans for p in plan.execute_profiled(limits=False)}
+    waiting.join(20)
+    assert [len(spans[k]) for k in range(3)] == [1, 1, 1]
+    assert spans[0][0].start_ns < spans[0][0].end_ns <= spans[1][0].start_ns
+
+
 def test_files_and_clones_have_the_rows(tmp_path: Path) -> None:
     signal = TimelineSignal("done", 3)
     _, plan = copying(PreparedSignal(1, signal, N), PreparedWait(2, signal, 4), first=False)

@@ -88,7 +88,7 @@ def _timed(text: str) -> str:
         name: body
         for body, name in re.findall(r"(?ms)^(define internal [^\n]*?@(\w+)\(.*?^}\n)", text)
     }
-    seeds = {"call_row", "count_step"}
+    seeds = {"call_row", "count_step", "cross"}
     found = set(seeds)
     while callers := {
         name

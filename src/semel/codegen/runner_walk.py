@@ -386,6 +386,26 @@ define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin
   %start = call i64 @ticks()
   call void @call_row(ptr %row, i64 %index, ptr %lane, i64 %begin, i64 %end)
   %stop = call i64 @ticks()
+  %tiles = sub i64 %end, %begin
+  call void @note_event(ptr %lane, i64 %index, i64 %start, i64 %stop, i64 %tiles)
+  ret void
+}
+
+; What comes from elsewhere, or goes there, takes as long as it is waited for.
+define internal i64 @cross_timed(ptr %h, ptr %row, i64 %index, i64 %next) noinline {
+  %start = call i64 @ticks()
+  %code = call i64 @cross(ptr %h, ptr %row, i64 %index, i64 %next)
+  %stop = call i64 @ticks()
+  %lane = pointer %h.Header.LANES
+  %kind = word %row.Row.KIND
+  %is_rebind = icmp eq i64 %kind, @RowKind.REBIND
+  unless %is_rebind
+  call void @note_event(ptr %lane, i64 %index, i64 %start, i64 %stop, i64 1)
+  end
+  ret i64 %code
+}
+
+define internal void @note_event(ptr %lane, i64 %index, i64 %start, i64 %stop, i64 %tiles) {
   %count = word %lane.Lane.NUM_EVENTS
   %room = word %lane.Lane.MAX_EVENTS
   %next = add i64 %count, 1
@@ -395,7 +415,6 @@ define internal void @call_row_timed(ptr %row, i64 %index, ptr %lane, i64 %begin
   %events = pointer %lane.Lane.EVENTS
   %offset = mul i64 %count, @EVENT_WORDS
   %event = getelementptr i64, ptr %events, i64 %offset
-  %tiles = sub i64 %end, %begin
   set %event.Event.ROW = %index
   set %event.Event.START = %start
   set %event.Event.END = %stop

@@ -69,6 +69,10 @@ class _Part:
         """The joint that a run has come to; None at other rows of the host."""
         return self.joints.get(self.executable.came_back()[1])
 
+    def is_own_joint(self, row: int) -> bool:
+        """Whether a row is there for the lanes to meet, and none of the plan's."""
+        return row in self.joints and self.joints[row].is_counted
+
     @property
     def header(self) -> int:
         """Of a native run; 0 if it is entered in another way."""
@@ -430,7 +434,7 @@ class LanedLog:
             log.__exit__(kind, error, trace)
 
     def logged(self) -> LoggedRun:
-        """The events of all lanes; joints are none."""
+        """The events of all lanes; joints of the run itself are none."""
         runs = [log.logged() for log in self._logs]
         events: list[Event] = []
         first_thread = 0
@@ -439,7 +443,7 @@ class LanedLog:
             events += [
                 _moved(event, part.first_row, first_thread, late)
                 for event in run.events
-                if event.row not in part.joints
+                if not part.is_own_joint(event.row)
             ]
             first_thread += part.num_threads
         sums = [sum(run.steps[k] for run in runs) for k in range(3)]
