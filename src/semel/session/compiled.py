@@ -36,8 +36,7 @@ from semel.plan.table import Signature, Table
 from semel.runtime.buffer import Array
 from semel.runtime.free import HOST_DEVICE
 from semel.session.capabilities import Capabilities, find_capabilities
-from semel.session.capture import Capture, RouterCapture
-from semel.session.experts import LayerMasks, Mask
+from semel.session.capture import RouterCapture
 from semel.session.extent import (
     ActiveExtent,
     largest,
@@ -46,17 +45,12 @@ from semel.session.extent import (
     set_extent,
 )
 from semel.session.handles import HandleInfo, Handles
+from semel.session.moe import MoeMembers
 from semel.session.options import Options
 from semel.session.outputs import Outputs, as_names
 from semel.session.pipeline import Pipeline, RunTicket
 from semel.session.readers import Into, Wanted
-from semel.session.residency import (
-    ExpertResidency,
-    Residency,
-    ResidencyStats,
-    no_residency,
-    residency_for,
-)
+from semel.session.residency import ExpertResidency, Residency, residency_for
 from semel.session.values import (
     as_input,
     by_position,
@@ -79,7 +73,7 @@ class Request(NamedTuple, Generic[R]):
     feeds: Mapping[str, str] = NOTHING
 
 
-class CompiledGraph:
+class CompiledGraph(MoeMembers):
     """A graph that is compiled: see `ExecutableGraph` for what each member promises."""
 
     def __init__(
@@ -508,83 +502,6 @@ class CompiledGraph:
     def extent_report(self) -> ExtentReport:
         """How much of the work of a full run is done at the active extent."""
         return self.plan.extent_report()
-
-    # ------------------------------------------------------------ routers
-
-    def enable_moe_topk_capture(self, num_experts: int | None = None, every: int = 1) -> bool:
-        """Let every `every`-th run from now on take note of what its routers decide.
-
-        Of all layers, or of those with `num_experts`. True, or an error. What was captured before
-        is forgotten.
-        """
-        made = RouterCapture.of(self.routers, num_experts, every)
-        self._set_capture(made)
-        return True
-
-    def disable_moe_topk_capture(self) -> None:
-        """Capture nothing from now on, and forget what was."""
-        self._set_capture(None)
-
-    def take_moe_topk_capture(self) -> dict[int, Capture] | None:
-        """What the last run that was captured routed where, by layer; then it is forgotten.
-
-        None if there was none, or capture is off.
-        """
-        self._settle()
-        with self._lock:
-            return None if self._capture is None else self._capture.take()
-
-    def _set_capture(self, capture: RouterCapture | None) -> None:
-        self._settle()
-        with self._lock:
-            self._capture = capture
-            self._note_handles()
-
-    # ------------------------------------------------------------ experts
-
-    def set_moe_resident_experts(self, mask: Any) -> None:
-        """Let exactly these experts be in memory, in every layer: bools, one for each expert.
-
-        It takes the place of all masks before, of this graph and its clones, and holds until
-        another one, or a policy, changes it. Results do not depend on it.
-        """
-        layers = self._residency().store.layers
-        self._settle_experts(dict.fromkeys(layers, mask))
-
-    def set_moe_resident_experts_per_layer(self, masks: LayerMasks) -> None:
-        """Likewise with a mask for each layer, by its number or in the order of layers."""
-        layers = list(self._residency().store.layers)
-        given = masks if isinstance(masks, Mapping) else dict(zip(layers, masks, strict=False))
-        if len(masks) != len(layers):
-            raise InputError(
-                "moe masks", f"needs a mask for each of {len(layers)} layers, got {len(masks)}."
-            )
-        self._settle_experts(given)
-
-    def moe_resident_experts(self) -> dict[int, Mask]:
-        """Which experts are in memory, by layer."""
-        experts = self._residency()
-        self._settle()
-        with self._lock:
-            return experts.masks()
-
-    def take_moe_residency_stats(self) -> dict[int, ResidencyStats] | None:
-        """What runs found in memory and what they moved, by layer; then it is forgotten.
-
-        None if nothing has happened, or all experts are in memory.
-        """
-        self._settle()
-        with self._lock:
-            return None if self._experts is None else self._experts.take_stats()
-
-    def _settle_experts(self, masks: Mapping[int, Any]) -> None:
-        self._settle()
-        self._residency().settle(masks)
-
-    def _residency(self) -> Residency:
-        if self._experts is None:
-            raise no_residency()
-        return self._experts
 
     # ------------------------------------------------------------ params
 
