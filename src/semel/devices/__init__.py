@@ -58,7 +58,7 @@ class Backend:
 
     `target` is what this machine has, `named` what another one has by its name; `open` takes
     the spec of one device, and refuses one that is not there. `listed` names those that are; None:
-    there is one, which goes by the kind's name.
+    there is one, which goes by the kind's name. One that never `computes` stores and copies.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Backend:
     open: Callable[[DeviceSpec], Device]
     named: Callable[[str], Target] = named_target
     listed: Callable[[], Sequence[str]] | None = None
+    computes: bool = True
 
 
 def find_backend(device: str) -> Backend:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import mmap
-import weakref
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ import numpy as np
 from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
-from semel.runtime.memory import Bytes
+from semel.runtime.memory import Bytes, HeldMemory
 from semel.runtime.pages import BLOCK_BYTES, PAGE_BYTES, Pages, Unshareable, written_bytes
 from semel.runtime.words import address_of
 
@@ -34,6 +33,11 @@ _MAPPED_FROM_BYTES = 256 << 10
 #: From here on pages of 2 MiB pay: streaming kernels miss the TLB far less often.
 _HUGE_FROM_BYTES = 4 << 20
 _ids = itertools.count(1)
+
+
+def take_storage_id() -> int:
+    """A number for a new block of any device, which no other one has."""
+    return next(_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def advise_huge_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-class HostMemory:
+class HostMemory(HeldMemory):
     """A block of the host (see `semel.runtime.memory`); `bytes` is the whole of it as uint8."""
 
     is_host = True
@@ -88,7 +92,6 @@ class HostMemory:
     __slots__ = (
         "__weakref__",
         "_counted_bytes",
-        "_holders",
         "_map",
         "_pages",
         "bytes",
@@ -120,8 +123,8 @@ class HostMemory:
 
     def _begin(self, size_bytes: int) -> None:
         """A block that has no bytes yet."""
-        self.id, self.size_bytes, self._counted_bytes = next(_ids), size_bytes, 0
-        self._holders: dict[int, weakref.ref[Any]] = {}
+        self.id, self.size_bytes, self._counted_bytes = take_storage_id(), size_bytes, 0
+        self._holders = {}
         self._map = self._pages = None
 
     @staticmethod
@@ -211,20 +214,6 @@ class HostMemory:
 
     def pin(self) -> object:
         return self.bytes
-
-    def hold(self, owner: Any) -> None:
-        """Note that `owner` uses the block; an owner that is dropped holds nothing."""
-        holders, key = self._holders, id(owner)
-        holders[key] = weakref.ref(owner, lambda _: holders.pop(key, None))
-
-    def let_go(self, owner: Any) -> bool:
-        """Whether nobody else holds it now that `owner` does not."""
-        self._holders.pop(id(owner), None)
-        return not self._holders
-
-    def is_held_beside(self, owner: Any) -> bool:
-        """Whether somebody else holds it."""
-        return any(key != id(owner) for key in list(self._holders))
 
     def discard(self, start: int = 0, end: int | None = None) -> None:
         """Give the pages inside [start, end) back: they become zeros, addresses stay valid.

@@ -23,10 +23,14 @@ from semel.runtime.linked import Executable, FlatProgram
 from semel.runtime.measured import MachineLimits
 from semel.runtime.memory import Memory
 from semel.runtime.plugins import find_plugins
-from semel.runtime.spec import DeviceSpec
+from semel.runtime.spec import DISK_KIND, DeviceSpec
 
 #: Where the `BACKEND` of each device is.
-MODULES = {HOST_DEVICE: "semel.devices.cpu.backend", "null": "semel.devices.null.backend"}
+MODULES = {
+    HOST_DEVICE: "semel.devices.cpu.backend",
+    DISK_KIND: "semel.devices.disk.backend",
+    "null": "semel.devices.null.backend",
+}
 
 _open: dict[str, Device] = {}
 _imported: dict[str, ModuleType] = {}  #: backends by module, all of each

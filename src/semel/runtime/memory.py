@@ -8,6 +8,7 @@ A block is bytes at an address of its device. Arrays are copied in and out; only
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,3 +92,26 @@ class Memory(Protocol):
 
     def release(self) -> None:
         """Drop the block: it is not alive from now on."""
+
+
+class HeldMemory:
+    """What any block knows of those who use it."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[int, weakref.ref[Any]] = {}
+
+    def hold(self, owner: Any) -> None:
+        """Note that `owner` uses the block; an owner that is dropped holds nothing."""
+        holders, key = self._holders, id(owner)
+        holders[key] = weakref.ref(owner, lambda _: holders.pop(key, None))
+
+    def let_go(self, owner: Any) -> bool:
+        """Whether nobody else holds it now that `owner` does not."""
+        self._holders.pop(id(owner), None)
+        return not self._holders
+
+    def is_held_beside(self, owner: Any) -> bool:
+        """Whether somebody else holds it."""
+        return any(key != id(owner) for key in list(self._holders))
