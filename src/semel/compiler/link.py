@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
+from semel.compiler.ahead import copy_ahead
 from semel.compiler.experts import find_experts
 from semel.compiler.recipes import Made, leaves_of
 from semel.errors import GraphError
@@ -100,7 +101,7 @@ def link_program(
     own = _variables(asked, graph.guards)
     lies = _devices(order, kernels, device, where.devices)
     made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies, where.reasons)
-    rows = made.make(kernels, artefacts)
+    rows = made.make(copy_ahead(list(zip(kernels, artefacts, strict=True)), lies))
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _Results(asked, graph)
@@ -351,12 +352,9 @@ class _Rows:
         #: How the program calls the variables of kernels, by region.
         self.names_in: dict[Region | None, Names] = {}
 
-    def make(
-        self, kernels: Sequence[Lowered], artefacts: Sequence[CachedKernel | None]
-    ) -> tuple[PreparedOp, ...]:
+    def make(self, calls: Sequence[Call]) -> tuple[PreparedOp, ...]:
         """The rows of all kernels, in order."""
         names = self.names_in[None] = self._named(self._graph.late, {})
-        calls = list(zip(kernels, artefacts, strict=True))
         return (*self._rows(calls, None, names), *self._rebind(names))
 
     def _named(self, late: Iterable[LateVariable], names: Names) -> Names:

@@ -109,7 +109,7 @@ class Spread:
     """Where the nodes of a graph are, while stages make it another."""
 
     def __init__(self, graph: Graph, device: str, auto: Sequence[Place]) -> None:
-        check_devices(graph, device)
+        check_devices(graph, device, lambda each: find_backend(each).computes)
         for each in (*devices_named(graph, device), *(place.device for place in auto)):
             _check_target(device, each)
         self._device, self._wanted, self._auto = device, output_devices(graph, device), auto

@@ -14,8 +14,10 @@ of `borrow()` in so many words.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import prod
+from os import PathLike
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -106,6 +108,25 @@ class Buffer:
         if not isinstance(size, int):
             raise PlanError("Buffer.empty", f"dims must be ints, got {kind}.")
         return Buffer.window(find_device(name).allocate(size), 0, size, kind, name)
+
+    @staticmethod
+    def from_file(
+        path: str | PathLike[str], shape: Any, dtype: Any, *, byte_offset: int = 0
+    ) -> Buffer:
+        """What lies in a file from `byte_offset` on, as a buffer of the device `disk:path`.
+
+        Nothing is read by asking. What is written to the buffer is written to the file.
+        """
+        where = "Buffer.from_file"
+        name = check_device(where, f"disk:{os.fspath(path)}")
+        kind = TensorType(as_shape(shape, where), as_dtype(dtype, where))
+        offset, size = take_int(where, "byte_offset", byte_offset), kind.num_bytes
+        if not isinstance(size, int):
+            raise PlanError(where, f"dims must be ints, got {kind}.")
+        if not os.path.exists(path):  # a device makes its file, which would be empty
+            raise InputError(where, f"there is no file {os.fspath(path)}.")
+        device: Any = find_device(name)
+        return Buffer.window(device.window(offset, size), 0, size, kind, name)
 
     @staticmethod
     def window(

@@ -85,10 +85,14 @@ def _home_of_operands(node: Node, found: Homes) -> str | None:
 # ---------------------------------------------------------------- as it was written
 
 
-def check_devices(graph: Graph, device: str) -> None:
-    """What is written must be possible: one device for each node, and for what is inside it."""
+def check_devices(graph: Graph, device: str, computes: Callable[[str], bool]) -> None:
+    """What is written must be possible: one device for each node, and for what is inside it.
+
+    `computes` says whether a device does; others store.
+    """
     homes = find_homes(graph, device)
     for node in graph.nodes:
+        _check_computes(node, homes[node] or device, computes)
         if any(is_spread(body) for body in _bodies(node)):
             raise UnsupportedError(
                 node.op.name,
@@ -108,6 +112,19 @@ def check_devices(graph: Graph, device: str) -> None:
                 hint="Move what has a fixed size, or prepare for that device.",
                 device=home,
             )
+
+
+def _check_computes(node: Node, home: str, computes: Callable[[str], bool]) -> None:
+    """Leaves lie on any device, and moves go to any."""
+    if node.op.kind == "leaf" or node.op.moves or computes(home):
+        return
+    where = f" ({node.origins[-1]})" if node.origins else ""
+    raise GraphError(
+        node.made_by or node.op.name,
+        f"must be computed on a device that computes, {home} only stores{where}.",
+        hint='Move what it is computed from: .to("cpu").',
+        device=home,
+    )
 
 
 def _late(node: Node) -> list[LateVariable]:

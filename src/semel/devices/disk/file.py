@@ -67,7 +67,7 @@ class StoreFile:
 
     def _cannot_open(self, error: OSError) -> DeviceError:
         folder = os.path.dirname(self.path)
-        hint = None if os.path.isdir(folder) else f"There is no folder {folder}."
+        hint = "" if os.path.isdir(folder) else f"There is no folder {folder}."
         return DeviceError(
             self.name,
             f"{self.path} cannot be opened: {error.strerror}.",

@@ -1,0 +1,437 @@
+"""Files as devices: bytes come back unchanged; what goes wrong is told, and nothing is lost."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.forks import in_child
+
+from semel import Buffer, DeviceRegistry, Tensor, Variable, load_plan
+from semel.devices.disk import file as disk_file
+from semel.devices.disk.backend import DiskDevice
+from semel.errors import (
+    CancelledError,
+    DeviceError,
+    GraphError,
+    InputError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from semel.ir.types import TensorType, as_dtype
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.rows import PreparedCopy
+from semel.runtime.device import find_device
+from semel.runtime.links import SyncStrategy, choose_strategy
+
+BEFORE = b"what was here before"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "blocks.bin"
+    made.write_bytes(BEFORE)
+    return made
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies in many pieces, that do not end where buffers do."""
+    monkeypatch.setattr(disk_file, "PIECE_BYTES", 1000)
+
+
+def device_of(path: Path) -> DiskDevice:
+    found = find_device(f"disk:{path}")
+    assert isinstance(found, DiskDevice)
+    return found
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_buffers_keep_what_they_are_given(path: Path) -> None:
+    buffers = [Buffer.empty((100, 7), "float32", f"disk:{path}") for _ in range(3)]
+    assert not buffers[1].numpy().any()
+    for seed, buffer in enumerate(buffers):
+        buffer.copyin(numbers(100, 7, seed=seed))
+    for seed, buffer in enumerate(buffers):
+        np.testing.assert_array_equal(buffer.numpy(), numbers(100, 7, seed=seed))
+        assert buffer.device == f"disk:{path}"
+
+
+def test_what_was_in_the_file_stays_and_its_length_comes_back(path: Path) -> None:
+    buffers = [Buffer.empty((5000,), "uint8", f"disk:{path}") for _ in range(3)]
+    for buffer in buffers:
+        buffer.copyin(np.full(5000, 255, np.uint8))
+    assert path.read_bytes()[: len(BEFORE)] == BEFORE
+    long = path.stat().st_size
+    assert long > 3 * 5000
+    del buffer
+    del buffers[1]  # the gap is used again, and is zeros
+    gc.collect()
+    again = Buffer.empty((5000,), "uint8", f"disk:{path}")
+    assert path.stat().st_size == long
+    assert not again.numpy().any()
+    del again, buffers
+    gc.collect()
+    assert path.read_bytes() == BEFORE
+
+
+def test_views_and_part_writes(path: Path) -> None:
+    whole = Buffer.empty((16,), "int32", f"disk:{path}")
+    whole.view(16, 8).copyin(np.array([7, 8], np.int32))
+    assert whole.numpy().tolist() == [0] * 4 + [7, 8] + [0] * 10
+
+
+def test_a_file_of_somebody_else_is_read_where_it_lies(tmp_path: Path) -> None:
+    data = numbers(64, 32)
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"head" + data.tobytes())
+    found = Buffer.from_file(path, (64, 32), "float32", byte_offset=4)
+    np.testing.assert_array_equal(found.numpy(), data)
+    with pytest.raises(DeviceError, match=r"must lie within the file's 8196 bytes"):
+        Buffer.from_file(path, (64, 32), "float32", byte_offset=5)
+    with pytest.raises(InputError, match="there is no file"):
+        Buffer.from_file(tmp_path / "none", (1,), "float32")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_released_block_is_read_by_nobody(path: Path) -> None:
+    memory = device_of(path).allocate(100)
+    memory.release()
+    assert not memory.is_alive
+    with pytest.raises(DeviceError, match="was released"):
+        memory.copy_out(0, 10)
+
+
+def test_a_file_is_not_looked_at_in_place(path: Path) -> None:
+    with pytest.raises(DeviceError, match="cannot be looked at in place"):
+        Buffer.empty((4,), "float32", f"disk:{path}").borrow().array()
+
+
+# ---------------------------------------------------------------- plans
+
+
+def layers(path: Path, count: int, size: int, rows: int = 4) -> Tensor:
+    y = Tensor.input("x", (rows, size))
+    for k in range(count):
+        weight = Tensor.input(f"w{k}", (size, size), device=f"disk:{path}")
+        y = (y @ weight.to("cpu")).relu()
+    return y
+
+
+def fed(count: int, size: int, rows: int = 4) -> dict[str, np.ndarray[Any, Any]]:
+    weights = {f"w{k}": numbers(size, size, seed=k) / size**0.5 for k in range(count)}
+    return {"x": numbers(rows, size, seed=99), **weights}
+
+
+def in_memory(count: int, size: int, rows: int = 4) -> np.ndarray[Any, Any]:
+    y = Tensor.input("x", (rows, size))
+    for k in range(count):
+        y = (y @ Tensor.input(f"w{k}", (size, size)).to("cpu")).relu()
+    result: np.ndarray[Any, Any] = y.prepare()(**fed(count, size, rows))
+    return result
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_weights_in_a_file_give_the_same_bits(path: Path) -> None:
+    plan = layers(path, 5, 48).prepare()
+    want = in_memory(5, 48)
+    np.testing.assert_array_equal(plan(**fed(5, 48)), want)
+    for _ in range(20):
+        plan.execute()
+        np.testing.assert_array_equal(plan.output_buffer.numpy(), want)
+
+
+def test_copies_come_one_reader_early_into_room_for_two(path: Path) -> None:
+    plan = layers(path, 5, 64).prepare()
+    names = [op.name for op in plan.prepared_ops]
+    assert names == ["copy", "copy"] + ["matmul_relu", "copy"] * 3 + ["matmul_relu"] * 2
+    assert {(op.device, op.lane) for op in plan.prepared_ops if op.name == "copy"} == {
+        (f"disk:{path}", "copy")
+    }
+    weight = 64 * 64 * 4
+    assert 2 * weight <= plan.memory.devices["cpu"].arena_bytes < 3 * weight
+
+
+def test_several_copies_for_one_reader_come_together(path: Path) -> None:
+    x = Tensor.input("x", (4, 32))
+    for k in range(3):
+        w = Tensor.input(f"w{k}", (32, 32), device=f"disk:{path}").to("cpu")
+        b = Tensor.input(f"b{k}", (32,), device=f"disk:{path}").to("cpu")
+        x = (x @ w + b).relu()
+    kinds = [op.kind for op in x.prepare().prepared_ops]
+    assert kinds == ["copy"] * 4 + ["kernel"] + ["copy"] * 2 + ["kernel"] * 2
+
+
+def test_results_go_to_a_file_and_stay_there(path: Path) -> None:
+    x = Tensor.input("x", (4, 8))
+    plan = (x * 2).to(f"disk:{path}").prepare()
+    data = numbers(4, 8)
+    np.testing.assert_array_equal(plan(x=data), data * 2)
+    assert plan.output_buffer.device == f"disk:{path}"
+    assert (data * 2).tobytes() in path.read_bytes()
+
+
+def test_sizes_of_copies_follow_variables(path: Path) -> None:
+    n = Variable("n", 1, 4000)
+    x = Tensor.input("x", (n,), device=f"disk:{path}")
+    plan = (x.to("cpu") + 1).prepare()
+    for size in (4000, 3, 1000):
+        data = numbers(size)
+        np.testing.assert_array_equal(plan(x=data), data + 1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("step", [400, -400, 4000])
+def test_copies_inside_a_file_may_overlap(path: Path, step: int) -> None:
+    memory = device_of(path).allocate(20_000)
+    start, size = 6000, 5000
+    kind = TensorType((size,), as_dtype("uint8", "test"))
+    name = f"disk:{path}"
+    source = Buffer.window(memory, start, size, kind, name)
+    target = Buffer.window(memory, start + step, size, kind, name)
+    data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    source.copyin(data)
+    builder = ExecutionPlanBuilder(name)
+    builder.add_buffer(0, target)
+    builder.add_buffer(1, source)
+    builder.add_op(PreparedCopy(0, (0, 1)))
+    builder.set_output_buffer(0)
+    builder.build().execute()
+    np.testing.assert_array_equal(target.numpy(), data)
+
+
+def test_from_file_to_file_by_way_of_the_host(tmp_path: Path) -> None:
+    one, two = (f"disk:{tmp_path / name}" for name in ("a", "b"))
+    x = Tensor.input("x", (300,), device=one)
+    plan = x.to(two).prepare()
+    data = numbers(300)
+    np.testing.assert_array_equal(plan(x=data), data)
+    assert [op.device for op in plan.prepared_ops] == [one, two]
+
+
+def test_files_reach_the_host_and_not_each_other(tmp_path: Path) -> None:
+    one, two = (find_device(f"disk:{tmp_path / name}") for name in ("a", "b"))
+    assert choose_strategy(one, find_device("cpu:1")) is SyncStrategy.PEER_TO_PEER
+    assert choose_strategy(find_device("cpu"), one) is SyncStrategy.PEER_TO_PEER
+    assert choose_strategy(one, two) is SyncStrategy.THROUGH_HOST
+
+
+def test_nothing_is_computed_in_a_file(path: Path) -> None:
+    x = Tensor.input("x", (4,), device=f"disk:{path}")
+    with pytest.raises(GraphError, match=r"blocks.bin only stores .*test_disk.py"):
+        (x + 1).to("cpu").prepare()
+    with pytest.raises(UnsupportedError, match="stores and computes nothing"):
+        (Tensor.input("x", (4,)) + 1).prepare(device=f"disk:{path}")
+
+
+def test_clones_and_saved_plans(path: Path, tmp_path: Path) -> None:
+    plan = layers(path, 2, 32).prepare()
+    want = plan(**fed(2, 32))
+    clone = plan.clone()
+    np.testing.assert_array_equal(clone(**fed(2, 32)), want)
+    plan.save(tmp_path / "plan.semel")
+    loaded = load_plan(tmp_path / "plan.semel", trust=True)
+    np.testing.assert_array_equal(loaded(**fed(2, 32)), want)
+
+
+def test_a_profile_counts_all_bytes_of_a_copy(path: Path) -> None:
+    plan = layers(path, 2, 512).prepare()
+    plan(**fed(2, 512))
+    copies = [p for p in plan.execute_profiled() if p.kind == "copy"]
+    assert [p.bytes for p in copies] == [2 * 512 * 512 * 4] * 2
+    assert all(p.elapsed > 0 for p in copies)
+
+
+# ---------------------------------------------------------------- trouble
+
+
+@pytest.mark.parametrize(
+    ("written", "error", "match"),
+    [
+        ("disk:", UnsupportedError, "needs the path of a file"),
+        ("disk", UnsupportedError, "needs the path of a file"),
+        ("disk:a\0b", UnsupportedError, "needs the path of a file"),
+        ("disk:{tmp}/none/file", DeviceError, r"There is no folder .*/none"),
+        ("disk:{tmp}", DeviceError, "cannot be opened: Is a directory"),
+        ("disk:/dev/null", DeviceError, "must be a file, and is something else"),
+        ("disk:{tmp}/" + "a" * 300, DeviceError, "cannot be opened: File name too long"),
+    ],
+)
+def test_paths_that_are_none(
+    written: str, error: type[Exception], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=match):
+        Buffer.empty((4,), "float32", written.format(tmp=tmp_path))
+
+
+def test_files_are_there_for_a_registry(path: Path) -> None:
+    registry = DeviceRegistry()
+    assert f"disk:{path}" in registry
+    assert "disk" in registry.kinds
+    assert all(spec.kind != "disk" for spec in registry.devices())  # nobody lists files
+
+
+def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "fixed.bin"
+    path.write_bytes(np.arange(4, dtype=np.int32).tobytes())
+    really_open = os.open
+
+    def refuse(name: Any, flags: int, *rest: Any, **more: Any) -> int:  # root may write anything
+        if str(name) == str(path) and flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied")
+        return really_open(name, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    found = Buffer.from_file(path, (4,), "int32")
+    assert found.numpy().tolist() == [0, 1, 2, 3]
+    with pytest.raises(DeviceError, match=r"fixed.bin cannot be written, it can be read"):
+        found.copyin(np.zeros(4, np.int32))
+    with pytest.raises(DeviceError, match="so nothing can be put there"):
+        Buffer.empty((4,), "int32", f"disk:{path}")
+    assert found.numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Buffer.empty((8,), "int32", f"disk:{path}")
+    kept.copyin(np.arange(8, dtype=np.int32))
+    size = path.stat().st_size
+
+    def full(fd: int, start: int, count: int) -> None:
+        os.ftruncate(fd, start + count // 2)  # it got so far
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OutOfMemoryError, match=r"disk:.*needs 4,000,000 bytes, .* are free"):
+            Buffer.empty((1_000_000,), "int32", f"disk:{path}")
+    assert path.stat().st_size == size
+    assert kept.numpy().tolist() == list(range(8))
+    assert not Buffer.empty((1000,), "int32", f"disk:{path}").numpy().any()
+
+
+def test_a_real_limit_of_size_is_an_error_not_a_signal(tmp_path: Path) -> None:
+    code = f"""
+import resource
+from semel import Buffer
+from semel.errors import OutOfMemoryError
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+try:
+    Buffer.empty((1 << 20,), "uint8", "disk:{tmp_path}/f")
+except OutOfMemoryError as error:
+    print("refused", Buffer.empty((1 << 10,), "uint8", "disk:{tmp_path}/f").numpy().sum())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "refused 0", done.stderr
+
+
+def test_a_file_that_became_shorter_fails_the_run_and_nothing_else(path: Path) -> None:
+    plan = layers(path, 3, 64).prepare()
+    given = fed(3, 64)
+    want = plan(**given)
+    whole = path.read_bytes()
+    os.truncate(path, 4096)
+    with pytest.raises(DeviceError, match=r"somebody has made it shorter") as caught:
+        plan.execute()
+    assert vars(caught.value)["device"] == f"disk:{path}"
+    other = (Tensor.input("x", (4,)) + 1).prepare()
+    assert other(x=np.zeros(4, np.float32)).tolist() == [1, 1, 1, 1]
+    path.write_bytes(whole)
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), want)
+
+
+def test_a_read_that_fails_is_told_with_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = layers(path, 3, 64).prepare()
+    want = plan(**fed(3, 64))
+
+    def broken(*_: Any) -> int:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", broken)
+        for _ in range(3):
+            with pytest.raises(DeviceError, match=r"cannot read .*blocks.bin: Input/output error"):
+                plan.execute()
+    plan.execute()
+    np.testing.assert_array_equal(plan.output_buffer.numpy(), want)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_long_copy_can_be_cancelled_between_pieces(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, data = f"disk:{path}", numbers(10_000)
+    source, target = Buffer.empty((10_000,), "float32", name), Buffer.empty((10_000,), "float32")
+    source.copyin(data)
+    builder = ExecutionPlanBuilder(name)
+    for index, buffer in enumerate((target, source)):
+        builder.add_buffer(index, buffer)
+    builder.add_op(PreparedCopy(0, (0, 1)))
+    builder.set_output_buffer(0)
+    plan = builder.build()
+    really_read, reads = os.preadv, list[int]()
+
+    def read(fd: int, to: Any, start: int) -> int:
+        reads.append(start)
+        if len(reads) == 3:
+            plan.cancel()
+        return really_read(fd, to, start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", read)
+        with pytest.raises(CancelledError, match="cancel"):
+            plan.execute()
+    assert len(reads) == 3
+    plan.execute()
+    np.testing.assert_array_equal(target.numpy(), data)
+
+
+def test_two_processes_do_not_put_blocks_into_one_file(path: Path) -> None:
+    held = Buffer.empty((4,), "int32", f"disk:{path}")
+    held.copyin(np.arange(4, dtype=np.int32))
+    code = f"""
+from semel import Buffer
+from semel.errors import DeviceError
+try:
+    Buffer.empty((4,), "int32", "disk:{path}")
+except DeviceError as error:
+    print(error)
+print(Buffer.from_file("{path}", (4,), "uint8").numpy().tobytes().decode())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "another process keeps its blocks" in done.stdout, done.stderr
+    assert done.stdout.endswith(BEFORE[:4].decode() + "\n")
+    assert held.numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_the_child_of_a_fork_takes_no_room_from_its_parent(path: Path) -> None:
+    held = Buffer.empty((4,), "int32", f"disk:{path}")
+    held.copyin(np.arange(4, dtype=np.int32))
+    before = path.stat().st_size
+
+    def child() -> None:
+        assert held.numpy().tolist() == [0, 1, 2, 3]
+        with pytest.raises(DeviceError, match="was opened before a fork"):
+            Buffer.empty((4,), "int32", f"disk:{path}")
+
+    in_child(child)
+    assert path.stat().st_size == before
+    assert held.numpy().tolist() == [0, 1, 2, 3]
