@@ -9,14 +9,16 @@ it: nothing behind it can be taken for done before.
 
 from __future__ import annotations
 
+import math
+import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from semel.errors import OutOfMemoryError, PlanError
+from semel.errors import DeviceError, OutOfMemoryError, PlanError, TimedOutError
 from semel.executor.hazards import DeviceTable
 from semel.executor.lane import ExecutorLane, TimelineValue
-from semel.ir.fields import take_int
+from semel.ir.fields import take_int, take_timeout
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.plan.row import COMPUTE, COPY
@@ -25,6 +27,9 @@ from semel.runtime.device import Device
 from semel.runtime.memory import Memory
 from semel.runtime.spec import DeviceSpec
 from semel.runtime.timeline import TimelineSignal
+
+#: How long `reset` waits for what is under way if nobody says otherwise.
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,37 @@ class DeviceContext:
         found, number = self.lane(lane), take_int("wait_for", "value", value)
         found.check(number)
         found.wait(number, timeout)
+
+    def reset(self, timeout: float = PATIENCE_S) -> None:
+        """Give up what its lanes are at, which fails with a DeviceError; what follows goes on.
+
+        So do values that were reserved by hand and not signalled. The device is asked to let go of
+        what hangs on it. Functions of Python cannot be ended: if one takes longer than `timeout`, a
+        TimedOutError names it.
+        """
+        limit = take_timeout("DeviceContext.reset", timeout)
+        until = math.inf if limit is None else time.monotonic() + limit
+        under_way = [(lane, lane.timeline.value + 1) for lane in self.lanes]
+        self._fail_reserved()
+        self.device.reset()
+        late = [
+            lane.describe()
+            for lane, value in under_way
+            if value <= lane.num_submitted and not lane.give_up(value, until)
+        ]
+        if late:
+            raise TimedOutError(
+                f"{self.spec}: reset", f"must be done within {timeout} s: {'; '.join(late)}."
+            )
+
+    def _fail_reserved(self) -> None:
+        with self._lock:
+            reserved, self._reserved = self._reserved, {}
+        for (lane, value), done in reserved.items():
+            name = self.lane(lane).name
+            why = f"was reset before value {value} was signalled."
+            done.note_failure(1, DeviceError(name, why, device=str(self.spec), value=value))
+            done.set(1)
 
     def close(self) -> None:
         """Take no more work."""

@@ -8,16 +8,20 @@ in vain, and gives values that know their signal.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from semel.errors import PlanError, TimedOutError
+from semel.errors import DeviceError, PlanError, TimedOutError
 from semel.executor.hazards import Wait
 from semel.runtime.native_lane import LanePlan, NativeLane
 from semel.runtime.timeline import TimelineSignal
 
 #: Names of work that are remembered, by the value modulo this: as many as can be under way.
 NUM_NAMES = 256
+#: How often work that is to be given up is asked again: it may not have begun before.
+_ASK_AGAIN_S = 0.005
 
 
 class TimelineValue(int):
@@ -163,6 +167,19 @@ class ExecutorLane:
     def is_inside(self) -> bool:
         """Whether this thread is in the middle of work of this lane."""
         return self.native.is_inside
+
+    def give_up(self, value: int, until: float) -> bool:
+        """Let the work of that value fail if it is under way; whether it is no more by then."""
+        name = self.names[value % NUM_NAMES]
+        why = DeviceError(
+            self.name, f"was reset in the middle of {name!r}.", device=self.device, value=value
+        )
+        while self.native.give_up(value, why):
+            if time.monotonic() >= until:
+                return False
+            with suppress(TimedOutError):
+                self.native.await_end(value, _ASK_AGAIN_S)
+        return True
 
     def close(self) -> None:
         """Take no more work; what was submitted is still done."""

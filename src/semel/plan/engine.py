@@ -12,6 +12,7 @@ Invariants: variables, shapes and tables change together or not at all. While me
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -39,6 +40,7 @@ from semel.plan.resolve import INTERRUPTED, check_limits, resolve_code
 from semel.plan.rows import PreparedWait
 from semel.plan.split import link_lanes
 from semel.plan.store import ProgramStore
+from semel.plan.stuck import give_up
 from semel.plan.submitted import came_back
 from semel.plan.ways import Way, Ways, going_back
 from semel.plan.weights import Weight
@@ -218,9 +220,9 @@ class Engine:
     # ------------------------------------------------------------ ends of runs
 
     def abandon(self) -> None:
-        """After an exception: an unfinished run is over, refused values are forgotten."""
+        """In an `except`: an unfinished run is over, refused values are forgotten."""
         try:
-            self.executable.rest()
+            give_up(self, sys.exception())
         finally:
             self._forget_run()
             if self._owner is not None:
@@ -359,6 +361,7 @@ class Engine:
     def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
         """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
+        self.executable.rest()
         self.bindings.detach()
         try:
             self.state.is_moving = True
@@ -407,7 +410,7 @@ class Engine:
         """Steps and rows on the memory that there is now."""
         parts = self.parts
         # The rows hold raw addresses: the bytes must outlive a release by whoever shares them.
-        self._pins = [buffer.memory.pin() for buffer in parts.buffers]
+        self.pins = [buffer.memory.pin() for buffer in parts.buffers]
         for memory in {b.memory.id: b.memory for b in parts.buffers}.values():
             memory.hold(self)
         # A compiled plan writes what it declares: nothing needs to be kept of that.
@@ -475,7 +478,7 @@ class Engine:
         buffer = self.parts.buffers[index]
         buffer.memory.let_go(self)
         memory.hold(self)
-        self._pins[index] = memory.pin()
+        self.pins[index] = memory.pin()
         buffer.move(memory, 0, buffer.capacity_bytes)
         self.state.run.set_base(self.linked.bases[index], buffer.address)
 
@@ -542,6 +545,7 @@ class Engine:
 
     def release(self) -> None:
         """Give all memory back, but for what other plans use."""
+        self.executable.rest()
         self.bindings.detach()
         self.bindings.remove(None)
         self.ways.forget(self)
@@ -561,7 +565,7 @@ class Engine:
         for memory in (gone, *self.arena()):
             if memory.let_go(self):
                 memory.release()
-        self._pins = []
+        self.pins = []
 
     # ------------------------------------------------------------ forks
 

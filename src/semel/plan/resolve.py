@@ -27,6 +27,7 @@ from semel.plan.errors import (
 )
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
+from semel.plan.stuck import late_place
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import call_on_host
 from semel.runtime.runstate import RunState
@@ -70,10 +71,12 @@ def check_limits(engine: Engine) -> None:
         left = limit.left()
         if left <= 0:
             step, num_steps = run.progress
+            where, fields = late_place(engine)
             raise TimedOutError(
                 "plan",
                 f"a run must be over within {limit.seconds} s, this one had come to step {step} "
-                f"of {num_steps}.{_missing_signal(engine)}",
+                f"of {num_steps}{where and f', {where}'}.{_missing_signal(engine)}",
+                **fields,
             )
         engine.executable.limit(left)
 

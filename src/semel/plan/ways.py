@@ -114,6 +114,7 @@ class Ways:
         return way
 
     def _switch(self, engine: Engine, way: Way) -> None:
+        self.now.executable.rest()
         state = engine.state
         state.void("other outputs were asked for")
         was_moving = state.is_moving

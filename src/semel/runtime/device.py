@@ -82,6 +82,12 @@ class Device(Protocol):
     def link(self, program: FlatProgram) -> Executable:
         """The program, ready to run on the memory that its rows name."""
 
+    def reset(self) -> None:
+        """Let whatever hangs on it come back, with a DeviceError; then it takes work again.
+
+        From any thread. Work that makes progress is ended by those who gave it.
+        """
+
     def limits(self, threads: int) -> MachineLimits:
         """What this many threads reach at best; measured at the first call."""
 

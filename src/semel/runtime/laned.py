@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from semel.config import settings
-from semel.errors import PlanError, TimedOutError
+from semel.errors import DeviceError, PlanError, TimedOutError
 from semel.ir.abi import Call, Code
 from semel.ir.expr import evaluate
 from semel.runtime.device import Device, find_device
@@ -38,6 +38,8 @@ from semel.runtime.timeline import TimelineSignal
 _JITTER_S = 0.0005
 #: How long a run that is given up waits for its lanes before it tells them again.
 _TELL_AGAIN_S = 0.002
+#: How long it waits for them in all. A lane ends with the row that it is in.
+_PATIENCE_S = 10.0
 #: Codes after which a lane goes on by itself.
 _GOES_ON = (Code.START_POOL, Code.AGAIN)
 
@@ -79,6 +81,12 @@ class _Part:
         executable = self.executable
         return executable.header if self.enter == executable.call else 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether the run is known to be at a row that waits for another lane."""
+        joint = self.joints.get(self.executable.at())
+        return joint is not None and joint.kind is JointKind.WAIT
+
     def value_at(self, joint: Joint) -> int:
         """The value of a joint, where the run is now."""
         if isinstance(joint.value, int):
@@ -91,9 +99,11 @@ class _Part:
 class _OtherPart(_Part):
     """One that is not the caller's, and its thread."""
 
-    def __init__(self, name: str, device: Device, program: FlatProgram) -> None:
-        super().__init__(device, program)
-        self.lane = NativeLane(name, device.cpus)
+    def __init__(self, device: str, lane: str, program: FlatProgram) -> None:
+        opened, name = find_device(device), f"{device}/{lane}"
+        super().__init__(opened, program)
+        self.device = device
+        self.lane = NativeLane(name, opened.cpus)
         self.value = 0  # of the lane's timeline, when its part of the run is over
         #: Reached when the caller has done what the lane asked it for.
         self.served = TimelineSignal(f"{name}: served")
@@ -126,10 +136,7 @@ class LanedExecutable:
 
     def __init__(self, device: Device, program: FlatProgram) -> None:
         self._main = _Part(device, program)
-        self._others = [
-            _OtherPart(f"{one.device}/{one.lane}", find_device(one.device), one.program)
-            for one in program.others
-        ]
+        self._others = [_OtherPart(one.device, one.lane, one.program) for one in program.others]
         self._parts: list[_Part] = [self._main, *self._others]
         self._is_running = False  # other lanes have begun, and the caller has not seen their end
         self._is_stopped = False
@@ -140,6 +147,7 @@ class LanedExecutable:
         self._parked: Joint | None = None
         self._came_from: _Part = self._main
         self._until: float | None = None  # when the caller comes back at the latest
+        self._held: list[object] = []  # what lanes use that could not be brought to rest
         self._has_jitter = "jitter" in settings().debug
         self._take(program)
 
@@ -173,12 +181,12 @@ class LanedExecutable:
             if self._has_news() or self._is_late():
                 return self._tell()
             if self._parked is None:
+                self._came_from = main
                 code = main.enter()
                 self._parked = main.joint() if code == Code.HOST_CALL else None
                 if code == Code.AGAIN and self._has_news():
                     main.executable.go_on(code)
                 elif self._parked is None:
-                    self._came_from = main
                     return code
             elif self._meet_others(self._parked):
                 self._parked = None
@@ -207,6 +215,12 @@ class LanedExecutable:
         part = self._came_from
         state, row = part.executable.came_back()
         return state, part.first_row + row
+
+    def at(self) -> int:
+        late = [part for part in self._others if part.lane.num_pending]
+        ahead = [part for part in late if not part.waits]
+        part = next(iter([*ahead, *late]), self._main)
+        return part.first_row + part.executable.at()
 
     def go_on(self, code: int) -> None:
         if self._came_from is self._main:
@@ -338,9 +352,13 @@ class LanedExecutable:
         """Let no lane be at work, and forget what they did.
 
         A signal handler that raises meanwhile has to wait: memory must not go before its users.
+        Not for ever: a device that hangs is named, and the next run begins here again.
         """
         interruption: BaseException | None = None
+        until = time.monotonic() + _PATIENCE_S
         while any(part.lane.num_pending for part in self._others):
+            if time.monotonic() >= until:
+                raise self._refusal() from interruption
             try:
                 self._stop()  # again, for those that had not begun
                 for part in self._others:
@@ -354,8 +372,22 @@ class LanedExecutable:
         self._asking.clear()
         self._is_running = self._is_stopped = False
         self._failure, self._parked = None, None
+        self._held.clear()
         if interruption is not None:
             raise interruption
+
+    def _refusal(self) -> DeviceError:
+        stuck = [part for part in self._others if part.lane.num_pending]
+        names = ", ".join(part.lane.name for part in stuck)
+        return DeviceError(
+            names,
+            f"must come back from a run that was given up, and did not within {_PATIENCE_S:g} s.",
+            hint="Reset the device; then the plan can run again.",
+            device=stuck[0].device,
+        )
+
+    def hold_until_rest(self, memory: object) -> None:
+        self._held.append(memory)
 
     def stop(self) -> None:
         self.rest()
@@ -363,6 +395,7 @@ class LanedExecutable:
             part.executable.stop()
 
     def relink(self, program: FlatProgram) -> None:
+        self.rest()
         self._main.executable.relink(program)
         for part, one in zip(self._others, program.others, strict=True):
             part.executable.relink(one.program)

@@ -148,6 +148,12 @@ class Executable(Protocol):
         Rows of other lanes are numbered behind those of the caller's, in their order.
         """
 
+    def at(self) -> int:
+        """The row that a run under way was last known to be at, numbered like `came_back`'s.
+
+        Of several lanes, one that is late and waits for none of the others.
+        """
+
     def go_on(self, code: int) -> None:
         """Let the next call go on behind the row that this code came back at."""
 
@@ -164,7 +170,14 @@ class Executable(Protocol):
         """
 
     def rest(self) -> None:
-        """After a run that was given up: whatever of it is still under way is over."""
+        """After a run that was given up: whatever of it is still under way is over.
+
+        A DeviceError if that does not come within a bounded time; runs then say the same until it
+        has come.
+        """
+
+    def hold_until_rest(self, memory: object) -> None:
+        """Keep what a run uses that could not be brought to rest, until it is."""
 
     def log(self) -> RunLog:
         """A log for one run, for variables that are bound."""

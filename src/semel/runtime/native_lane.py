@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.config import settings
-from semel.errors import DeviceError, InternalError, PlanError, TimedOutError
+from semel.errors import CancelledError, DeviceError, InternalError, PlanError, TimedOutError
 from semel.ir import abi
 from semel.ir.abi import Call, Ring, Signal, Submission, Verdict
 from semel.ir.fields import take, take_int, take_value
@@ -217,6 +217,14 @@ class NativeLane:
         """Wait until all that was submitted so far is over, well or not."""
         self._ring.wait_over(self._ring.submitted.value, timeout)
 
+    def give_up(self, value: int, why: DeviceError) -> bool:
+        """Let that submission fail with this if it is under way; whether it is.
+
+        It comes back before its next step: to be said again until it is over. Functions end by
+        themselves, and what still waits for others has not begun.
+        """
+        return self._ring.give_up(value, why)
+
     def close(self) -> None:
         """Take no more; what was submitted is still done."""
         self._ring.close()
@@ -266,6 +274,7 @@ class _Ring:
         self._is_started = self._is_open = False
         self._companion = 0  # which thread it is
         self._running = 0  # the submission that it is at
+        self._given_up: tuple[int, DeviceError] | None = None
         self._lent: list[Hold] = []
         self.calls = TimelineSignal(f"{self.name}: calls")
         self.answers = TimelineSignal(f"{self.name}: answers")
@@ -475,13 +484,34 @@ class _Ring:
             self._slot_words[slot * _SLOT_WORDS + _HEADER] = work.header
             return Verdict.RUN
         except BaseException as error:
-            if not getattr(error, "__notes__", None):
-                error.add_note(f"submission {value} of lane '{self.name}'")
-            self.done.note_failure(value, error)
+            failure = self._failure(value, error)
+            if not getattr(failure, "__notes__", None):
+                failure.add_note(f"submission {value} of lane '{self.name}'")
+            self.done.note_failure(value, failure)
             return Verdict.DONE
         finally:
             self._take_back()
             self._running = 0
+
+    def _failure(self, value: int, error: BaseException) -> BaseException:
+        """What a submission that raised this failed with: who gave it up knows better why."""
+        given_up = self._given_up
+        if isinstance(error, CancelledError) and given_up is not None and given_up[0] == value:
+            why = given_up[1]
+            why.__cause__ = error
+            return why
+        return error
+
+    def give_up(self, value: int, why: DeviceError) -> bool:
+        slot = (value - 1) % _DEPTH
+        work, waits = self._works[slot], self._after[slot]
+        if self.done.value + 1 != value or value > self.submitted.value or work is None:
+            return False
+        if not all(signal.value >= number for signal, number in waits.pairs):
+            return False
+        self._given_up = value, why
+        work.ask_back()
+        return True
 
     def _check_before(self, slot: int) -> None:
         """Raise what went wrong with anything that a submission must follow."""

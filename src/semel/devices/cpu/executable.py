@@ -38,6 +38,7 @@ class CpuExecutable:
 
     def _link(self, program: FlatProgram) -> None:
         size = align(program.scratch_bytes)
+        self._steps = program.steps
         self._threads = program.threads
         self._scratch: list[HostMemory] = [
             allocate(size) for _ in range(program.threads if size else 0)
@@ -80,7 +81,15 @@ class CpuExecutable:
         return self._entry.bind()
 
     def came_back(self) -> tuple[RunState, int]:
-        return self.state, self.state.error_index
+        return self.state, self._row(self.state.error_index)
+
+    def at(self) -> int:
+        step, _ = self.state.progress
+        return self._row(sum(sum(each.segments) for each in self._steps[:step]))
+
+    def _row(self, number: int) -> int:
+        """The row of the program that a row of the table is."""
+        return number
 
     def go_on(self, code: int) -> None:
         if code == Code.START_POOL:
@@ -105,6 +114,9 @@ class CpuExecutable:
 
     def rest(self) -> None:
         """Nothing: a run goes on only inside `call`."""
+
+    def hold_until_rest(self, memory: object) -> None:
+        """Nothing, likewise."""
 
     def log(self) -> EventLog:
         return EventLog(self.table, self._entry, self._device)

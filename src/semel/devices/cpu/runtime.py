@@ -160,6 +160,9 @@ class CpuDevice:
     def link(self, program: FlatProgram) -> CpuExecutable:
         return CpuExecutable(self, program)
 
+    def reset(self) -> None:
+        """Nothing: kernels end, and runs come back between two of them if they are asked to."""
+
     def open_entry(self) -> CpuEntry:
         """A free place in the runner."""
         runner = self._ready()

@@ -24,7 +24,6 @@ from semel.runtime.events import EventLog
 from semel.runtime.linked import FlatProgram
 from semel.runtime.measured import Event
 from semel.runtime.optable import TableStep
-from semel.runtime.runstate import RunState
 from semel.runtime.spec import DeviceSpec
 
 
@@ -54,9 +53,8 @@ class NullExecutable(CpuExecutable):
         )
         super()._link(idle)
 
-    def came_back(self) -> tuple[RunState, int]:
-        row = self.state.error_index
-        return self.state, self._rows[row] if row < len(self._rows) else row
+    def _row(self, number: int) -> int:
+        return self._rows[number] if number < len(self._rows) else number
 
     def log(self) -> EventLog:
         return _NoEvents(self.table, self._entry, self._device)

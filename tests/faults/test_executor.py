@@ -1,0 +1,203 @@
+"""A device that fails, hangs or is late under an executor: its value fails, all else goes on."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.executor.rig import Gate, buffer_of, executor_of, numbers, scaled
+from tests.faults.backend import FAULTS
+from tests.faults.rig import PATIENCE, X, alone, be_impatient, spread, write
+
+from semel import DeviceContext, TimelineSignal, UnifiedExecutor
+from semel.errors import DeviceError, PlanError, TimedOutError
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.plan import ExecutionPlan
+from semel.plan.rows import PreparedCopy, PreparedWait
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def executor() -> Iterator[UnifiedExecutor]:
+    made = executor_of("cpu:0", "cpu:1", "faulty")
+    yield made
+    for context in made._contexts.values():
+        context.close()
+
+
+def context_of(executor: UnifiedExecutor, device: str) -> DeviceContext:
+    found = executor.context(device)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def plan() -> ExecutionPlan:
+    made = alone()
+    write(made)
+    return made
+
+
+def test_a_failure_names_device_row_and_origin(
+    executor: UnifiedExecutor, plan: ExecutionPlan
+) -> None:
+    good = executor.submit(plan).result(PATIENCE)
+    FAULTS.plan("raises")
+    failed = executor.submit(plan)
+    read = executor.execute_transfer(plan.output_buffer, buffer_of(X * 0, "cpu:1"))
+    other, x = scaled(2, "cpu:1")
+    x.copyin(numbers(1, 2, 3, 4))
+    np.testing.assert_array_equal(executor.submit(other).result(PATIENCE), numbers(2, 4, 6, 8))
+    with pytest.raises(DeviceError, match=r"op 0 \(.*\) on faulty, from .*rig\.py") as caught:
+        failed.result(PATIENCE)
+    assert caught.value.device == "faulty"  # type: ignore[attr-defined]
+    assert caught.value.row == 0  # type: ignore[attr-defined]
+    assert "rig.py" in caught.value.origin  # type: ignore[attr-defined]
+    assert caught.value.__notes__ == ["submission 2 of lane 'faulty/compute'"]
+    assert read.exception(PATIENCE) is caught.value
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), good)
+
+
+def test_a_late_run_is_only_late(executor: UnifiedExecutor, plan: ExecutionPlan) -> None:
+    good = executor.submit(plan).result(PATIENCE)
+    FAULTS.plan("is late", 0.05)
+    late = executor.submit(plan)
+    copied = buffer_of(good * 0, "cpu:1")
+    executor.execute_transfer(plan.output_buffer, copied).wait(PATIENCE)
+    np.testing.assert_array_equal(copied.numpy(), good)
+    assert late.done()
+
+
+@pytest.mark.parametrize("kind", ["hangs", "is stuck"])
+def test_a_device_that_hangs_is_named_and_after_a_reset_the_plan_runs_again(
+    executor: UnifiedExecutor, plan: ExecutionPlan, kind: str
+) -> None:
+    good = executor.submit(plan).result(PATIENCE)
+    FAULTS.plan(kind)
+    hangs = executor.submit(plan)
+    behind = executor.submit(plan)
+    with pytest.raises(TimedOutError, match="faulty/compute is at 'plan' "):
+        hangs.wait(0.1)
+    with pytest.raises(TimedOutError, match="faulty/compute is at 'plan' "):
+        executor.synchronize_all(0.05)
+    other, x = scaled(2, "cpu:1")
+    x.copyin(numbers(1, 2, 3, 4))
+    np.testing.assert_array_equal(executor.submit(other).result(PATIENCE), numbers(2, 4, 6, 8))
+    context_of(executor, "faulty").reset(PATIENCE)
+    with pytest.raises(DeviceError, match="reset") as caught:
+        hangs.result(PATIENCE)
+    assert caught.value.device == "faulty"  # type: ignore[attr-defined]
+    behind.wait(PATIENCE)  # goes on by itself
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), good)
+
+
+def test_a_plan_over_devices_that_hangs_is_reset_like_any_other(
+    executor: UnifiedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_impatient(monkeypatch)
+    plan = spread()
+    write(plan)
+    good = executor.submit(plan).result(PATIENCE)
+    FAULTS.plan("hangs")
+    ticket = executor.submit(plan)
+    with pytest.raises(TimedOutError, match="cpu:0/compute is at 'plan' "):
+        ticket.wait(0.1)
+    context_of(executor, "faulty").reset(PATIENCE)
+    with pytest.raises(DeviceError, match=r"on faulty.*the device was reset"):
+        ticket.result(PATIENCE)
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), good)
+
+
+# ---------------------------------------------------------------- resets of what works
+
+
+def waiting(signal: TimelineSignal, device: str = "cpu:1") -> ExecutionPlan:
+    """y = x, once the signal is at 1."""
+    builder = ExecutionPlanBuilder(device)
+    for number, values in enumerate(([0, 0], [1, 2])):
+        builder.add_buffer(number, buffer_of(values, device))
+    builder.add_op(PreparedWait(0, signal, 1))
+    builder.add_op(PreparedCopy(1, (0, 1), dependencies=(0,)))
+    builder.set_output_buffer(0)
+    return builder.build(threads=1)
+
+
+def test_a_reset_gives_up_a_native_run(executor: UnifiedExecutor) -> None:
+    never = TimelineSignal("never")
+    plan = waiting(never)
+    ticket = executor.submit(plan)
+    behind = executor.execute_kernel("cpu:1", int, reads=[], writes=[])
+    with pytest.raises(TimedOutError, match="cpu:1/compute is at 'plan'"):
+        ticket.wait(0.05)
+    context_of(executor, "cpu:1").reset(PATIENCE)
+    with pytest.raises(DeviceError, match=r"cpu:1/compute\] was reset in the middle of 'plan'"):
+        ticket.result(PATIENCE)
+    behind.wait(PATIENCE)
+    never.set(1)
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), numbers(1, 2))
+
+
+def test_a_reset_fails_values_that_nobody_will_signal(executor: UnifiedExecutor) -> None:
+    context = context_of(executor, "cpu:1")
+    reserved = context.next_timeline()
+    behind = executor.execute_kernel("cpu:1", int, reads=[], writes=[])
+    context.reset(PATIENCE)
+    with pytest.raises(DeviceError, match="was reset before value 1 was signalled"):
+        reserved.wait(PATIENCE)
+    behind.wait(PATIENCE)
+    with pytest.raises(PlanError, match="must be reserved"):
+        context.signal_completion(reserved)
+
+
+def test_a_reset_of_an_idle_device_does_nothing(
+    executor: UnifiedExecutor, plan: ExecutionPlan
+) -> None:
+    good = executor.submit(plan).result(PATIENCE)
+    for _ in range(3):
+        for device in ("cpu:0", "cpu:1", "faulty"):
+            context_of(executor, device).reset(0)
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), good)
+    executor.synchronize_all(PATIENCE)
+
+
+def test_a_reset_leaves_alone_what_waits_for_others(executor: UnifiedExecutor) -> None:
+    gate, a = Gate(), buffer_of([1, 2])
+    executor.execute_kernel("cpu:0", gate, writes=[a])
+    waits = executor.execute_transfer(a, buffer_of([0, 0], "cpu:1"))
+    context_of(executor, "cpu:1").reset(PATIENCE)
+    gate.open()
+    waits.wait(PATIENCE)
+
+
+def test_a_function_that_does_not_end_is_named(executor: UnifiedExecutor) -> None:
+    gate = Gate()
+    value = executor.execute_kernel("cpu:0", gate)
+    assert gate.has_begun.wait(PATIENCE)
+    start = time.monotonic()
+    with pytest.raises(TimedOutError, match=r"cpu:0: reset.*cpu:0/compute is at 'Gate'"):
+        context_of(executor, "cpu:0").reset(0.05)
+    assert time.monotonic() - start < PATIENCE
+    gate.open()
+    value.wait(PATIENCE)
+
+
+def test_many_failures_and_resets_leave_nothing_behind(
+    executor: UnifiedExecutor, plan: ExecutionPlan
+) -> None:
+    good = executor.submit(plan).result(PATIENCE)
+    for turn in range(60):
+        FAULTS.plan(("raises", "hangs")[turn % 2])
+        ticket = executor.submit(plan)
+        if turn % 2:
+            assert FAULTS.is_reached.wait(PATIENCE)
+            context_of(executor, "faulty").reset(PATIENCE)
+        assert isinstance(ticket.exception(PATIENCE), DeviceError)
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), good)
+    gc.collect()
+    for context in executor._contexts.values():
+        assert not context._reserved
+        assert context.compute.num_pending == 0
