@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.plan.build import typed
 
 import semel
 from semel import ExecutionPlan, Tensor, Variable, config
-from semel.errors import InputError, PlanError, UnsupportedError, VariableError
+from semel.errors import InputError, UnsupportedError, VariableError
 from semel.runtime.device import find_device
 
 X = np.ones((3, 4), np.float32)
@@ -125,11 +124,7 @@ def test_a_plan_is_saved_loaded_and_pickled_with_its_device(tmp_path: Path) -> N
         assert not again(x=X).any()
 
 
-def test_inputs_lie_on_the_plans_device() -> None:
-    builder = semel.ExecutionPlanBuilder("null")
-    builder.declare_output("x", builder.add_buffer(0, semel.Buffer([1.0])), typed((1,)))
-    with pytest.raises(PlanError, match=r"output 'x'\] must lie on null, it lies on cpu"):
-        builder.build()
+def test_a_device_that_is_none_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"\[prepare\] device must be one of cpu, null"):
         Tensor([1.0]).prepare(device="gpu")
 

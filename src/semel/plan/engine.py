@@ -15,11 +15,12 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from semel.config import settings
-from semel.errors import InternalError, OutOfMemoryError, VariableError
+from semel.errors import DeviceError, InternalError, OutOfMemoryError, VariableError
 from semel.ir.fields import NO_LIMIT
 from semel.ir.types import TensorType
 from semel.plan.adopt import adopt_buffers
@@ -587,7 +588,8 @@ class Engine:
             state.give_up("another thread changed its memory when the process forked.")
         elif elsewhere:
             state.void("the process was forked")
-            self.executable.rest()
+            with suppress(DeviceError):  # runs say so, too, and the other plans are to follow
+                self.executable.rest()
             state.run.reset()
             state.run.forget_pending()
             if self.parts.states:
