@@ -76,6 +76,13 @@ def _shared(to: Where) -> list[Tensor]:
     return [one, other, x @ wide, (y @ wide).cumsum(1), to(ramp, "cpu:1") + 1]
 
 
+def _numbers(to: Where) -> list[Tensor]:
+    """One number on two devices, and beside it something that is known before a run."""
+    x = x_input().relu()
+    y = to(to(x, "cpu:1").relu(), "cpu") * semel.arange(8).cast("float32")
+    return [x, y]
+
+
 def _loops(to: Where) -> list[Tensor]:
     x = to(x_input(), "cpu:1")
     start = (x @ Tensor(W[0])).abs() + 1
@@ -111,7 +118,7 @@ def _idle(to: Where) -> list[Tensor]:
     return [to(to(x, "cpu"), "cpu").exp(), to(to(to(x, "cpu:1"), "cpu:1"), "cpu:0"), to(x, "cpu:1")]
 
 
-GRAPHS = [_chain, _back, _branches, _shared, _loops, _inputs, _rows, _late, _idle]
+GRAPHS = [_chain, _back, _branches, _shared, _numbers, _loops, _inputs, _rows, _late, _idle]
 
 
 def run(plan: ExecutionPlan, x: Any = X) -> list[Any]:

@@ -19,6 +19,7 @@ from semel.errors import GraphError, PlanError, UnsupportedError
 from semel.ir.fields import MemoryLimit
 from semel.ir.graph import Graph, Node
 from semel.lower.lowered import Lowered
+from semel.ops.filled import spread_numbers
 from semel.runtime.device import check_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.registry import DeviceRegistry
@@ -129,6 +130,8 @@ class Spread:
 
     def settled(self, graph: Graph) -> Graph:
         """As the scheduler takes it: all that is computed is on one device."""
+        # As the scheduler would: equal nodes that it made again would be one on two devices.
+        graph = spread_numbers(graph)
         return settle(graph, self._device, self._wanted, self._leaves)
 
     def chosen(self, schedule: Schedule, kernels: Sequence[Lowered]) -> Graph:
