@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,32 @@ def test_a_kernel_runs_on_its_buffers(executor: UnifiedExecutor) -> None:
         executor.execute_kernel("cpu:1", row.kernel, buffers=order[:1])
     with pytest.raises(PlanError, match="is prepared for cpu:1, not for cpu:0"):
         executor.execute_kernel("cpu:0", row, buffers=order)
+
+
+def test_kernels_that_take_turns_are_not_mistaken_for_each_other(executor: UnifiedExecutor) -> None:
+    rows: list[Any] = [scaled(factor, "cpu:1")[0].prepared_ops[0] for factor in (2, 3)]
+    out, x = buffer_of([0] * 4, "cpu:1"), buffer_of([1, 2, 3, 4], "cpu:1")
+    for k in range(100):
+        row = replace(rows[k % 2], id=k)  # a record of its own each time, soon to be gone
+        given = [out if i in row.output_indices else x for i in range(2)]
+        row = replace(row, buffer_indices=(0, 1))
+        executor.execute_kernel("cpu:1", row, buffers=given)
+        expected = numbers(1, 2, 3, 4) * (2 + k % 2)
+        np.testing.assert_array_equal(_after(executor, out), expected)
+    assert len(executor._kernels._plans) == 64
+
+
+def test_values_are_reserved_though_the_lane_is_full(executor: UnifiedExecutor) -> None:
+    context = executor.context("cpu:0")
+    assert context is not None
+    first = context.next_timeline()
+    for _ in range(255):
+        executor.execute_kernel("cpu:0", int, reads=[], writes=[])
+    threading.Timer(0.05, context.signal_completion, (first,)).start()
+    last = context.next_timeline()  # waits for room, and lets others in meanwhile
+    assert last == 257
+    context.signal_completion(last)
+    last.wait(PATIENCE)
 
 
 def _after(executor: UnifiedExecutor, buffer: Buffer) -> Any:

@@ -73,7 +73,10 @@ class DeviceAllocator:
 class DeviceContext:
     """One device of an executor."""
 
-    def __init__(self, spec: DeviceSpec, device: Device, memory_limit: int | None) -> None:
+    def __init__(
+        self, spec: DeviceSpec, device: Device, memory_limit: int | None, lock: Any
+    ) -> None:
+        """`lock` is the executor's: whoever has it and finds room in a lane can rely on that."""
         self.spec, self.device = spec, device
         #: What the device goes by.
         self.name = str(spec)
@@ -84,7 +87,7 @@ class DeviceContext:
         #: Who touched which memory of the device; for the executor.
         self.table = DeviceTable()
         self._reserved: dict[tuple[str, int], TimelineSignal] = {}
-        self._lock = make_lock()
+        self._lock = lock
 
     def __repr__(self) -> str:
         lanes = "; ".join(lane.describe() for lane in self.lanes)
@@ -138,10 +141,14 @@ class DeviceContext:
         """
         found = self.lane(lane)
         done = TimelineSignal(f"{found.name}: reserved")
-        with self._lock:
-            value = found.submit_call("reserved by next_timeline", _nothing, [(done, 1)], ())
-            self._reserved[lane, int(value)] = done
-        return value
+        while True:
+            with self._lock:
+                if not found.is_full:
+                    waits = [(done, 1)]
+                    value = found.submit_call("reserved by next_timeline", _nothing, waits, ())
+                    self._reserved[lane, int(value)] = done
+                    return value
+            found.wait_for_room()
 
     def signal_completion(
         self, value: int, lane: str = COMPUTE, *, error: BaseException | None = None

@@ -95,7 +95,7 @@ class UnifiedExecutor:
             found = self._contexts.get(str(spec))
             if found is None:
                 opened = self.registry.open(spec)
-                found = self._contexts[str(spec)] = DeviceContext(spec, opened, limit)
+                found = self._contexts[str(spec)] = DeviceContext(spec, opened, limit, self._lock)
             elif limit is not None and limit != found.allocator.limit_bytes:
                 raise PlanError(
                     "add_device",

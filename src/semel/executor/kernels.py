@@ -31,7 +31,8 @@ class KernelPlans:
     """The plans of kernels that were executed last."""
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[Any, ExecutionPlan] = OrderedDict()
+        #: With their kernels: an id is nobody else's as long as that is held.
+        self._plans: OrderedDict[Any, tuple[Kernel, ExecutionPlan]] = OrderedDict()
 
     def plan(
         self, device: str, kernel: Kernel, buffers: Sequence[Buffer], values: Mapping[str, int]
@@ -44,11 +45,11 @@ class KernelPlans:
         key = (device, id(kernel), ranges, tuple(sorted(fixed.items())))
         found = self._plans.get(key)
         if found is None:
-            found = self._plans[key] = _build(device, kernel, given, fixed)
+            found = self._plans[key] = kernel, _build(device, kernel, given, fixed)
             if len(self._plans) > _MOST:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
-        return found
+        return found[1]
 
 
 def _build(
