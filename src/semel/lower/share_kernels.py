@@ -52,7 +52,9 @@ def group_key(group: Group) -> Any:
         # The state that an update is of is memory, whose name says nothing of the kernel.
         read = node.inputs[1:] if node.op.kind == "update" else node.inputs
         refs = tuple(_reference(n, place) for n in read)
-        steps.append((node.op.name, node.attrs, node.type, refs))
+        # A check tells the line that it is of.
+        lines = node.origins if node.op.may_fail else ()
+        steps.append((node.op.name, node.attrs, node.type, refs, lines))
         place[node] = ("node", i)
     # By position: in another schedule the same loop has another name, and another loop this one.
     loops = {
