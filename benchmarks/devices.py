@@ -11,6 +11,7 @@ cost is what a switch of threads does.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,9 @@ from semel.tensor.tensor import Tensor
 
 _ROUNDS = 4000
 _HOPS = 100
+#: Layers that are streamed: what they compute takes longer than to read their weights.
+_STREAMED, _STREAMED_ROWS, _WIDTH = 8, 256, 1024
+_STREAM_ROUNDS = 20
 
 
 def rows() -> dict[str, Callable[[], PlanRow]]:
@@ -37,6 +41,7 @@ def rows() -> dict[str, Callable[[], PlanRow]]:
         "result": _result,
         "hop": _hop,
         "joint": _joint,
+        "stream": _stream,
     }
 
 
@@ -133,3 +138,54 @@ def _joint() -> PlanRow:
     return PlanRow(
         "one more crossing of lanes in a plan", (best[1] - best[0]) / _HOPS / 1e3, "us", 1
     )
+
+
+def _layers(where: str) -> Tensor:
+    """Layers whose weights lie on a device, computed on the first half of the machine."""
+    h = Tensor.input("x", (_STREAMED_ROWS, _WIDTH))
+    for k in range(_STREAMED):
+        weight = Tensor.input(f"w{k}", (_WIDTH, _WIDTH), device=where)
+        h = (h @ (weight if where == "cpu:0" else weight.to("cpu:0"))).relu()
+    return h
+
+
+def _copies(disk: str) -> ExecutionPlan:
+    """As many weights, read from the file into memory and nothing else."""
+    builder = ExecutionPlanBuilder(disk)
+    for k in range(_STREAMED):
+        builder.add_buffer(2 * k, Buffer.empty((_WIDTH, _WIDTH), "float32"))
+        builder.add_buffer(2 * k + 1, Buffer.empty((_WIDTH, _WIDTH), "float32", disk))
+        builder.add_op(PreparedCopy(k, (2 * k, 2 * k + 1)))
+    builder.set_output_buffer(0)
+    return builder.build(threads=1)
+
+
+def _stream() -> PlanRow:
+    """Layers that read their weights from a file, against the longer of computing and reading."""
+    generator = np.random.default_rng(0)
+    weights = {
+        f"w{k}": generator.standard_normal((_WIDTH, _WIDTH), np.float32) / 32
+        for k in range(_STREAMED)
+    }
+    x = generator.standard_normal((_STREAMED_ROWS, _WIDTH), np.float32)
+    here = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as folder:
+        disk = f"disk:{folder}/weights.bin"
+        plans = [_layers(disk).prepare(device="cpu:0"), _layers("cpu:0").prepare(device="cpu:0")]
+        # The lane that reads begins with the first run: on the other half, like the caller then.
+        os.sched_setaffinity(0, find_device("cpu:1").cpus)
+        try:
+            for plan in plans:
+                plan(x=x, **weights)
+        finally:
+            os.sched_setaffinity(0, here)
+        plans.append(_copies(disk))
+        best = [1 << 60] * len(plans)
+        for _ in range(_STREAM_ROUNDS):
+            for which, plan in enumerate(plans):
+                start = time.perf_counter_ns()
+                plan.execute()
+                best[which] = min(best[which], time.perf_counter_ns() - start)
+    streamed, computed, read = best
+    ratio = streamed / max(computed, read)
+    return PlanRow("weights from a file, against computing or reading", ratio, "x", 1.15)

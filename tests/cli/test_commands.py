@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import semel
 from semel import Tensor, config
 from semel.cache.kernels import default_cache
-from semel.cli import doctor, report
+from semel.cli import doctor, links, report
 from semel.cli.cache import describe, inspect_cache
 from semel.cli.main import main
 from semel.cli.report import Section, format_bytes, format_seconds, plain, show
@@ -105,10 +106,38 @@ def test_doctor_finds_that_plans_work_here(capsys: pytest.CaptureFixture[str]) -
     assert found["versions"]["numpy"]
     assert found["cores"] >= 1
     assert all(limit["flops_per_s"] > 1e8 for limit in found["limits"])
+    assert {"cpu", "cpu:0", "cpu:1"} <= {device["name"] for device in found["devices"]}
+    links = {(link["source"], link["target"]): link for link in found["links"]}
+    assert {("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"), ("disk", "cpu:0"), ("cpu:0", "disk")} == set(
+        links
+    )
+    assert all(link["bytes_per_s"] > 1e6 for link in links.values())
+    assert links["disk", "cpu:0"]["strategy"] == "peer to peer"
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for word in ("machine", "versions", "kernel cache", "measured limits", "works"):
+    for word in ("machine", "versions", "kernel cache", "measured limits", "works", "links"):
         assert word in text
+
+
+def test_doctor_has_no_links_where_no_file_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    assert doctor.find_links(doctor.list_devices()) == ()
+
+
+def test_links_are_measured_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMEL_CPU_PARTITIONS", "2")
+    copies: list[tuple[str, str]] = []
+
+    def note(source: str, target: str, seconds: float) -> float:
+        copies.append((source, target))
+        assert seconds * (4 * 3 + 2) <= 1
+        return 0.001
+
+    monkeypatch.setattr(links, "_time_copy", note)
+    links.measure_links(["cpu:0", "cpu:1", "cpu", "null", "more", "and more"])
+    assert len(copies) == 4 * 3 + 2
 
 
 def test_doctor_shows_what_is_compiled_for(capsys: pytest.CaptureFixture[str]) -> None:

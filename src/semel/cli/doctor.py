@@ -1,6 +1,6 @@
 """`semel doctor`: what Semel sees of this machine, and whether it works here.
 
-    machine, versions, cache, measured limits, one small plan  -->  rows; exit code 0 if it ran
+    machine, versions, cache, limits, devices and links, one small plan  -->  rows; 0 if it ran
 
 The first thing to ask for in a bug report, so it names what code generation depends on.
 """
@@ -11,6 +11,7 @@ import argparse
 import json
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,11 +21,13 @@ import numpy as np
 import semel
 from semel.cache.kernels import default_cache
 from semel.cli.cache import CacheInfo, describe, inspect_cache
+from semel.cli.links import DeviceInfo, Link, list_devices, measure_links
 from semel.cli.report import Section, format_bytes, format_seconds, show
 from semel.config import settings
 from semel.devices import choose_target
 from semel.devices.cpu.limits import Limits, measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_target
+from semel.errors import DeviceError
 from semel.ir.target import Target
 from semel.runtime.free import HOST_DEVICE
 from semel.tensor.tensor import Tensor
@@ -43,6 +46,8 @@ class Diagnosis:
     threads: int
     cache: CacheInfo
     limits: tuple[Limits, ...]
+    devices: tuple[DeviceInfo, ...]
+    links: tuple[Link, ...]
     prepare_seconds: float
     execute_seconds: float
     works: bool
@@ -63,6 +68,7 @@ def diagnose() -> Diagnosis:
     cores = available_cores()
     threads = settings().threads or cores
     prepare_s, execute_s, works = try_plan()
+    devices = list_devices()
     return Diagnosis(
         versions=find_versions(),
         machine=_describe(host_target()),
@@ -70,11 +76,22 @@ def diagnose() -> Diagnosis:
         cores=cores,
         threads=threads,
         cache=inspect_cache(default_cache()),
+        devices=devices,
+        links=find_links(devices),
         limits=tuple(measure_limits(n) for n in sorted({1, threads})),
         prepare_seconds=prepare_s,
         execute_seconds=execute_s,
         works=works,
     )
+
+
+def find_links(devices: Sequence[DeviceInfo]) -> tuple[Link, ...]:
+    """Between the parts of the machine and a file; none where no file can be written."""
+    parts = [each.name for each in devices if each.name.startswith(f"{HOST_DEVICE}:")]
+    try:
+        return measure_links(parts)
+    except (DeviceError, OSError):
+        return ()
 
 
 def _describe(target: Target) -> dict[str, Any]:
@@ -133,6 +150,19 @@ def sections(found: Diagnosis) -> list[Section]:
         )
         for limit in found.limits
     )
+    devices = tuple(
+        (
+            each.name,
+            str(each.threads),
+            "host" if each.is_host else "its own",
+            "-" if each.free_bytes is None else format_bytes(each.free_bytes),
+        )
+        for each in found.devices
+    )
+    links = tuple(
+        (link.source, link.target, link.strategy, f"{link.bytes_per_s / 1e9:.1f}")
+        for link in found.links
+    )
     state = "works" if found.works else "GIVES WRONG NUMBERS"
     plan = (
         ("softmax [7, 33]", state),
@@ -144,5 +174,7 @@ def sections(found: Diagnosis) -> list[Section]:
         Section("versions", versions),
         Section("kernel cache", describe(found.cache)),
         Section("measured limits", limits, ("threads", "GFLOP/s", "read GB/s", "copy GB/s")),
+        Section("devices", devices, ("device", "threads", "memory", "free")),
+        Section("links", links, ("from", "to", "how", "GB/s")),
         Section("a plan", plan),
     ]

@@ -56,7 +56,7 @@ from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.extent import ExtentReport, report_extents
 from semel.plan.report.html import html_block
 from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import RunInfo, merge_runs
+from semel.plan.report.records import RunInfo, first_over, merge_runs
 from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
@@ -446,6 +446,8 @@ class ExecutionPlan:
         parts, values = self._engine.parts, self._engine.state.current_values()
         way = self._engine.ways.now
         limits = parts.device.limits(parts.threads) if with_limits else None
+        events = [logged.events for logged in runs]
+        shown = runs[first_over(events)]
         run = RunInfo(
             parts.device.name,
             parts.threads,
@@ -457,9 +459,11 @@ class ExecutionPlan:
             len(runs),
             max(logged.dropped for logged in runs),
             way.skipped,
+            shown.waits,
+            shown.tracks,
         )
         ops = describe_ops(parts, way.linked, values)
-        return ProfileReport(merge_runs(ops, [logged.events for logged in runs], limits), run)
+        return ProfileReport(merge_runs(ops, events, limits), run)
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""

@@ -24,7 +24,7 @@ import numpy as np
 from semel.ir import abi
 from semel.ir.abi import Code, Header, Lane, Segment, Step
 from semel.ir.abi import Event as EventWord
-from semel.runtime.measured import Event, Span
+from semel.runtime.measured import Event, Span, Wait
 from semel.runtime.optable import OpTable
 from semel.runtime.words import Words, aligned_words
 
@@ -34,11 +34,17 @@ MAX_EVENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """One profiled run: its events, its (steps, shared steps, barriers), calls without an event."""
+    """One profiled run: its events, its (steps, shared steps, barriers), calls without an event.
+
+    Of a run on several lanes, `waits` are those for each other, and `tracks` has for each
+    participant the name of the lane that it works for.
+    """
 
     events: list[Event]
     steps: tuple[int, int, int]
     dropped: int
+    waits: tuple[Wait, ...] = ()
+    tracks: tuple[str, ...] = ()
 
 
 class TimedEntry(Protocol):

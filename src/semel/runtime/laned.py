@@ -30,7 +30,7 @@ from semel.ir.expr import evaluate
 from semel.runtime.device import Device, find_device
 from semel.runtime.events import LoggedRun
 from semel.runtime.linked import Executable, FlatProgram, Joint, JointKind, RunLog
-from semel.runtime.measured import Event, Span
+from semel.runtime.measured import Event, Span, Wait
 from semel.runtime.native_lane import NativeLane
 from semel.runtime.runstate import RunState
 from semel.runtime.timeline import TimelineSignal
@@ -42,6 +42,7 @@ _TELL_AGAIN_S = 0.002
 _PATIENCE_S = 10.0
 #: Codes after which a lane goes on by itself.
 _GOES_ON = (Code.START_POOL, Code.AGAIN)
+_WAITS = (JointKind.WAIT, JointKind.END)
 
 
 def link_program(device: Device, program: FlatProgram) -> Executable:
@@ -52,7 +53,8 @@ def link_program(device: Device, program: FlatProgram) -> Executable:
 class _Part:
     """One lane of a linked program: its executable, and where it meets others."""
 
-    def __init__(self, device: Device, program: FlatProgram) -> None:
+    def __init__(self, name: str, device: Device, program: FlatProgram) -> None:
+        self.name = name
         self.executable = device.link(program)
         self.enter: Callable[[], int] = self.executable.call
 
@@ -74,6 +76,11 @@ class _Part:
     def is_own_joint(self, row: int) -> bool:
         """Whether a row is there for the lanes to meet, and none of the plan's."""
         return row in self.joints and self.joints[row].is_counted
+
+    def awaited(self, row: int) -> str:
+        """What a joint waits for, for people."""
+        joint = self.joints[row]
+        return "the other lanes" if joint.kind is JointKind.END else joint.signal.name
 
     @property
     def header(self) -> int:
@@ -101,7 +108,7 @@ class _OtherPart(_Part):
 
     def __init__(self, device: str, lane: str, program: FlatProgram) -> None:
         opened, name = find_device(device), f"{device}/{lane}"
-        super().__init__(opened, program)
+        super().__init__(name, opened, program)
         self.device = device
         self.lane = NativeLane(name, opened.cpus)
         self.value = 0  # of the lane's timeline, when its part of the run is over
@@ -135,7 +142,7 @@ class LanedExecutable:
     header = 0
 
     def __init__(self, device: Device, program: FlatProgram) -> None:
-        self._main = _Part(device, program)
+        self._main = _Part(f"{device.name}/compute", device, program)
         self._others = [_OtherPart(one.device, one.lane, one.program) for one in program.others]
         self._parts: list[_Part] = [self._main, *self._others]
         self._is_running = False  # other lanes have begun, and the caller has not seen their end
@@ -467,20 +474,23 @@ class LanedLog:
             log.__exit__(kind, error, trace)
 
     def logged(self) -> LoggedRun:
-        """The events of all lanes; joints of the run itself are none."""
+        """The events of all lanes; joints of the run itself are waits, or nothing."""
         runs = [log.logged() for log in self._logs]
         events: list[Event] = []
-        first_thread = 0
+        waits: list[Wait] = []
+        tracks: list[str] = []
         for part, run, start in zip(self._parts, runs, self._starts, strict=True):
             late = start - self._starts[0]
-            events += [
-                _moved(event, part.first_row, first_thread, late)
-                for event in run.events
-                if not part.is_own_joint(event.row)
-            ]
-            first_thread += part.num_threads
+            for event in run.events:
+                moved = _moved(event, part.first_row, len(tracks), late)
+                if not part.is_own_joint(event.row):
+                    events.append(moved)
+                elif part.joints[event.row].kind in _WAITS:
+                    waits.append(Wait(moved.span, part.awaited(event.row)))
+            tracks += [part.name] * part.num_threads
         sums = [sum(run.steps[k] for run in runs) for k in range(3)]
-        return LoggedRun(events, (sums[0], sums[1], sums[2]), sum(run.dropped for run in runs))
+        dropped = sum(run.dropped for run in runs)
+        return LoggedRun(events, (sums[0], sums[1], sums[2]), dropped, tuple(waits), tuple(tracks))
 
 
 def _moved(event: Event, row: int, thread: int, late_ns: int) -> Event:

@@ -29,6 +29,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A lane's wait for another, `signal` by the name of what it waited for."""
+
+    span: Span
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
 class MachineLimits:
     """The most that `threads` threads reach on this machine, measured."""
 

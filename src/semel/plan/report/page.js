@@ -116,18 +116,37 @@ function drawHead() {
   };
   for (const [name, value] of Object.entries(figures))
     byId("figures").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
+  for (const lane of tracks.length ? data.lanes : []) {
+    const beside = lane.busy_ns ? `, ${percent(lane.beside_ns / lane.busy_ns)} beside others` : "";
+    const moved = lane.num_copies ? `, moves ${size(lane.moved_bytes)}` : "";
+    const text = `${time(lane.busy_ns)}${beside}${moved}, waits ${time(lane.waited_ns)}`;
+    byId("figures").append(
+      html("div", {}, html("dt", {}, lane.name + " busy"), html("dd", {}, text)));
+  }
   const legend = {
     flops: "kernel nearer to the arithmetic limit", bytes: "kernel nearer to the bandwidth limit",
-    copy: "copy", host: "custom function",
+    copy: "copy", host: "custom function", wait: "waits for another lane",
   };
   const used = new Set(ops.map(style));
   for (const [name, text] of Object.entries(legend))
-    if (used.has(name)) byId("legend").append(html("li", {}, html("i", { class: name }), text));
+    if (used.has(name) || (name === "wait" && run.waits.length)) byId("legend").append(html("li", {}, html("i", { class: name }), text));
 }
 
 // ------------------------------------------------------------------ timeline
 
-const LEFT = 84, ROW = 30;
+const tracks = run.tracks, ROW = 30;
+const LEFT = tracks.length ? 168 : 84;
+
+function laneName(lane) {
+  const name = lane < tracks.length ? tracks[lane] : "";
+  if (!name) return lane === 0 ? "lane 0 (caller)" : `lane ${lane}`;
+  const short = name.length > 24 ? "…" + name.slice(-23) : name;
+  return lane === 0 ? `${short} (caller)` : short;
+}
+
+function waitsOf(lane) {
+  return run.waits.filter((wait) => wait.span.lane === lane);
+}
 
 function laneSpans() {
   const lanes = new Map();
@@ -175,9 +194,24 @@ function drawTimeline() {
   }
   lanes.forEach(([lane, spans], row) => {
     const y = 42 + row * ROW;
-    label(root, 0, y + 16, lane === 0 ? "lane 0 (caller)" : `lane ${lane}`);
+    label(root, 0, y + 16, laneName(lane));
+    drawWaits(root, waitsOf(lane), y, x);
     drawLane(root, spans, y, x, scale);
   });
+}
+
+function drawWaits(root, waits, y, x) {
+  const [low, high] = state.view;
+  for (const { span, signal } of waits) {
+    const from = Math.max(span.start_ns, low), to = Math.min(span.end_ns, high);
+    if (to <= from) continue;
+    const box = svg("rect", {
+      class: "wait", x: x(from), y: y + (ROW - 6) / 3, width: Math.max(x(to) - x(from), 0.7),
+      height: (ROW - 6) / 3,
+    });
+    explain(box, `waits for ${signal}\n${time(span.end_ns - span.start_ns)}`);
+    root.append(box);
+  }
 }
 
 function drawLane(root, spans, y, x, scale) {

@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from semel.plan.report.lanes import LaneProfile, lane_profiles
 from semel.plan.report.records import KernelProfile, RunInfo, live_bytes
 from semel.plan.report.table import format_table
 from semel.plan.report.trace import chrome_trace
@@ -50,6 +51,11 @@ class ProfileReport(list[KernelProfile]):
         """Used bytes of the arena while each operation runs."""
         return live_bytes(self.run.arena, len(self))
 
+    @property
+    def lanes(self) -> list[LaneProfile]:
+        """What each lane of each device did: how long it was busy, waited, and copied what."""
+        return lane_profiles(self, self.run)
+
     def table(self, top: int | None = None) -> str:
         """Aligned text for people; with `top`, only the longest operations."""
         return format_table(self, self.run, top)
@@ -66,6 +72,7 @@ class ProfileReport(list[KernelProfile]):
             "sum_seconds": self.sum_seconds,
             "makespan_seconds": self.makespan_seconds,
             "live_bytes": self.live_bytes,
+            "lanes": [{**asdict(lane), "device": lane.device} for lane in self.lanes],
             "ops": [p.json() for p in self],
         }
 

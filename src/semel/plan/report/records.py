@@ -20,7 +20,7 @@ from typing import Any
 
 from semel.plan.row import COMPUTE
 from semel.runtime.kernel import CachedKernel
-from semel.runtime.measured import Event, MachineLimits, Span
+from semel.runtime.measured import Event, MachineLimits, Span, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,9 @@ class RunInfo:
     `num_barriers`: steps that several lanes shared and that another step follows; the caller
     waits for all lanes there. A step that one lane runs needs none. `num_unrecorded`: calls of
     operations for which the log of a run had no room. `skipped`: the operations, by `op_index`,
-    that the run did not come to, since only outputs need them that nobody fetched.
+    that the run did not come to, since only outputs need them that nobody fetched. Of a run on
+    several lanes, `tracks` has for each participant (`Span.lane`) the lane of a device that it
+    works for, and `waits` are those of lanes for each other.
     """
 
     device: str
@@ -146,6 +148,8 @@ class RunInfo:
     iterations: int = 1
     num_unrecorded: int = 0
     skipped: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    tracks: tuple[str, ...] = ()
 
 
 def merge_runs(
@@ -159,11 +163,17 @@ def merge_runs(
     nothing disturbs it.
     """
     merged = [merge_events(ops, events, limits) for events in runs]
-    shown = min(merged, key=lambda profiles: max((p.end_ns for p in profiles), default=0))
+    shown = merged[first_over(runs)]
     return [
         _with_elapsed(profile, min(run[i].elapsed for run in merged), limits)
         for i, profile in enumerate(shown)
     ]
+
+
+def first_over(runs: Sequence[Sequence[Event]]) -> int:
+    """Which run was over first."""
+    ends = [max((event.span.end_ns for event in events), default=0) for events in runs]
+    return ends.index(min(ends))
 
 
 def merge_events(

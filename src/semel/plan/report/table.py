@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from semel.plan.report.lanes import lane_profiles
 from semel.plan.report.records import KernelProfile, RunInfo
 from semel.plan.row import COMPUTE
 
@@ -33,7 +34,8 @@ def format_table(profiles: Sequence[KernelProfile], run: RunInfo, top: int | Non
     lines = [_line(row, widths, columns) for row in rows]
     if len(shown) < len(profiles):
         lines.append(f"... and {len(profiles) - len(shown)} more")
-    return "\n".join([*lines, *_totals(profiles, run, total)])
+    lanes = [str(lane) for lane in lane_profiles(profiles, run)] if run.tracks else []
+    return "\n".join([*lines, *_totals(profiles, run, total), *lanes])
 
 
 def _row(profile: KernelProfile, total: float) -> tuple[str, ...]:
