@@ -123,7 +123,7 @@ def test_doctor_has_no_links_where_no_file_can_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    assert doctor.find_links(doctor.list_devices()) == ()
+    assert doctor.find_links(links.list_devices()) == ()
 
 
 def test_links_are_measured_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
