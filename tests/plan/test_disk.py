@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy as np
 import pytest
 from tests.forks import in_child
 
-from semel import Buffer, DeviceRegistry, Tensor, Variable, load_plan
+import semel
+from semel import Buffer, DeviceRegistry, Tensor, UnifiedExecutor, Variable, config, load_plan
 from semel.devices.disk import file as disk_file
 from semel.devices.disk.backend import DiskDevice
 from semel.errors import (
@@ -174,6 +177,24 @@ def test_several_copies_for_one_reader_come_together(path: Path) -> None:
     assert kinds == ["copy"] * 4 + ["kernel"] + ["copy"] * 2 + ["kernel"] * 2
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_loops_and_branches_read_comes_before_them(path: Path, sign: float) -> None:
+    def graph(where: str) -> Tensor:
+        x = Tensor.input("x", (8, 8), device="cpu")
+        w = [Tensor.input(f"w{k}", (8, 8), device=where).to("cpu") for k in range(4)]
+        h = (x @ w[0]).relu()
+        h = semel.while_loop(lambda r: r.sum() < 100.0, lambda r: (r @ w[1]).abs() + 1, h)
+        h = semel.cond(h.sum() * sign > 0, lambda: h @ w[2], lambda: h - w[2])
+        return h @ w[3]
+
+    arrays = {"x": numbers(8, 8), **{f"w{k}": numbers(8, 8, seed=k) for k in range(4)}}
+    plan = graph(f"disk:{path}").prepare()
+    want = graph("cpu").prepare()(**arrays)
+    np.testing.assert_array_equal(plan(**arrays), want)
+    kinds = [type(op).__name__ for op in plan.prepared_ops]
+    assert kinds[:3] == ["PreparedCopy", "PreparedCopy", "PreparedKernel"]
+
+
 def test_results_go_to_a_file_and_stay_there(path: Path) -> None:
     x = Tensor.input("x", (4, 8))
     plan = (x * 2).to(f"disk:{path}").prepare()
@@ -234,6 +255,65 @@ def test_nothing_is_computed_in_a_file(path: Path) -> None:
         (x + 1).to("cpu").prepare()
     with pytest.raises(UnsupportedError, match="stores and computes nothing"):
         (Tensor.input("x", (4,)) + 1).prepare(device=f"disk:{path}")
+
+
+def test_weights_are_told_how_to_be_in_a_file(path: Path) -> None:
+    x, disk = Tensor.input("x", (4, 4)), f"disk:{path}"
+    hint = r'only stores.*Tensor.input\(name, shape, device="disk:'
+    with pytest.raises(UnsupportedError, match=hint):
+        (x @ Tensor.param("w", numbers(4, 4), device=disk).to("cpu")).prepare()
+    with pytest.raises(UnsupportedError, match=hint):
+        (x @ Tensor(numbers(4, 4)).to(disk).to("cpu")).prepare()
+
+
+def random_graph(seed: int, disk: str | None) -> Tensor:
+    """Inputs, sums and products on devices and in a file; all on one device without a `disk`."""
+    rng = random.Random(seed)
+
+    def place(device: str) -> str:
+        return "cpu" if disk is None else device
+
+    lie = ["cpu", "cpu:1", disk or "disk"]
+    values = [Tensor.input(f"x{k}", (24, 24), device=place(rng.choice(lie))) for k in range(4)]
+    for _ in range(12):
+        where = place(rng.choice(["cpu", "cpu:1"]))
+        one, other = (rng.choice(values[-6:]).to(where) for _ in range(2))
+        made = one @ other * 0.1 if rng.random() < 0.5 else one - other
+        values.append(made.to(place(lie[2])) if rng.random() < 0.3 else made)
+    return values[-1].to("cpu")
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_with_files_have_the_same_bits(path: Path, seed: int) -> None:
+    arrays = {f"x{k}": numbers(24, 24, seed=k) for k in range(4)}
+    near = random_graph(seed, None).prepare()
+    names = [io.name for io in near.program.inputs]
+    want = near(**{name: arrays[name] for name in names})
+    with config.override(debug=frozenset({"jitter"})):
+        plan = random_graph(seed, f"disk:{path}").prepare()
+        for _ in range(3):
+            np.testing.assert_array_equal(plan(**{name: arrays[name] for name in names}), want)
+
+
+def test_transfers_of_an_executor_go_to_files_and_back(tmp_path: Path) -> None:
+    one, two = (f"disk:{tmp_path / name}" for name in ("a", "b"))
+    size = 3 * (1 << 20) // 4 + 5
+    buffers = [Buffer.empty((size,), "float32", device) for device in ("cpu:0", one, two, "cpu:1")]
+    buffers[0].copyin(numbers(size))
+    with UnifiedExecutor() as executor:
+        for device in ("cpu:0", "cpu:1", one, two):
+            executor.add_device(device)
+        for source, target in pairwise(buffers):
+            executor.execute_transfer(source, target)
+        executor.synchronize_all(timeout=60)
+        told = [(record.strategy, record.staged_bytes) for record in executor.transfers]
+    np.testing.assert_array_equal(buffers[3].numpy(), numbers(size))
+    assert told == [
+        (SyncStrategy.PEER_TO_PEER, 0),
+        (SyncStrategy.THROUGH_HOST, 1 << 20),
+        (SyncStrategy.PEER_TO_PEER, 0),
+    ]
 
 
 def test_clones_and_saved_plans(path: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Copies from other devices, begun while what was copied before is computed with.
 
-    calls in an order that can run  --copy_ahead-->  the same, copies of leaves one reader early
+    kernels in an order that can run  --copy_ahead-->  the same, copies of inputs early
 
 What a run is given is there before the first kernel runs: a copy of it could begin at once. If
 all of them did, all would be in memory at the same time. So the copies that one kernel is the
@@ -13,58 +13,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
 
 from semel.ir.graph import Node
-from semel.lower.lowered import Argument, Elsewhere, Lowered
-from semel.ops.stored import WEIGHTS
-
-C = TypeVar("C")
+from semel.lower.lowered import Lowered
 
 
 def copy_ahead(
-    calls: Sequence[tuple[Lowered, C]], lies: Mapping[Argument, str]
-) -> list[tuple[Lowered, C]]:
-    """The calls in an order in which copies of leaves run beside what is before their readers.
+    kernels: Sequence[Lowered], device: str, devices: Mapping[Node, str]
+) -> tuple[Lowered, ...]:
+    """The kernels in an order in which copies of inputs run beside what is before their readers.
 
-    `lies` says on which device each value is.
+    `devices` says which nodes are not on the plan's own `device`.
     """
-    stages = _stages([lowered for lowered, _ in calls], lies)
-    if not stages:
-        return list(calls)
+    stages = _stages(kernels, [_can_be_early(kernel, device, devices) for kernel in kernels])
     early = {k for copies in stages.values() for k in copies}
     readers = sorted(stages)
     # Before each reader, the copies for the next one; those for the first before everything.
     before = {at: stages[after] for at, after in pairwise(readers)}
-    made = [calls[k] for k in stages[readers[0]]]
-    for at, call in enumerate(calls):
-        made += [calls[k] for k in before.get(at, ())]
+    made = [kernels[k] for k in stages[readers[0]]] if readers else []
+    for at, kernel in enumerate(kernels):
+        made += [kernels[k] for k in before.get(at, ())]
         if at not in early:
-            made.append(call)
-    return made
+            made.append(kernel)
+    return tuple(made)
 
 
-def _stages(kernels: Sequence[Lowered], lies: Mapping[Argument, str]) -> dict[int, list[int]]:
+def _stages(kernels: Sequence[Lowered], can_be_early: Sequence[bool]) -> dict[int, list[int]]:
     """The copies that can be early, by where the first reader stands that waits for them."""
-    copies = {kernel.args[0]: k for k, kernel in enumerate(kernels) if _can_be_early(kernel, lies)}
+    copies = {
+        kernel.args[0]: k
+        for k, (kernel, is_early) in enumerate(zip(kernels, can_be_early, strict=True))
+        if is_early
+    }
     found: dict[int, list[int]] = {}
     start = 0
-    for at, kernel in enumerate(kernels):
+    for at, kernel in enumerate(kernels if copies else ()):
         if kernel.region is None or not at or kernels[at - 1].region is None:
             start = at  # of what is inside of loops and branches, all of them are one place
         for argument in dict.fromkeys(kernel.args):
-            k = copies.get(argument)
-            if k is not None and k != at:
+            if copies.get(argument, at) != at:
                 found.setdefault(start, []).append(copies.pop(argument))
     return {at: sorted(several) for at, several in found.items()}
 
 
-def _can_be_early(kernel: Lowered, lies: Mapping[Argument, str]) -> bool:
-    """Whether it copies, on a lane of its own, what no kernel of the run writes."""
+def _can_be_early(kernel: Lowered, device: str, devices: Mapping[Node, str]) -> bool:
+    """Whether it copies an input of the run, which no kernel writes, from another device."""
     if not kernel.is_copy or kernel.region is not None:
         return False
-    to, source = kernel.args
-    if lies[to] == lies[source]:
+    source = kernel.args[1]
+    if not isinstance(source, Node) or source.op.name != "input":
         return False
-    leaf = source.leaf if isinstance(source, Elsewhere) else source
-    return isinstance(leaf, Node) and leaf.op.name in ("input", *WEIGHTS)
+    lies = devices.get(source) or source.attrs.device or device
+    return lies != (kernel.device or device)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
-from semel.compiler.ahead import copy_ahead
 from semel.compiler.experts import find_experts
 from semel.compiler.recipes import Made, leaves_of
 from semel.errors import GraphError
@@ -101,7 +100,7 @@ def link_program(
     own = _variables(asked, graph.guards)
     lies = _devices(order, kernels, device, where.devices)
     made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies, where.reasons)
-    rows = made.make(copy_ahead(list(zip(kernels, artefacts, strict=True)), lies))
+    rows = made.make(list(zip(kernels, artefacts, strict=True)))
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _Results(asked, graph)

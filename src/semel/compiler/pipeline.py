@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from semel.compiler.ahead import copy_ahead
 from semel.compiler.artefacts import compile_kernels
 from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
@@ -59,6 +60,7 @@ from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
+from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
 from semel.ops.entry import with_guards
 from semel.passes import all_passes, run_passes
@@ -281,16 +283,23 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     weights = stage("weights", lambda: _make_weights(schedule.graph, target, asked.verify))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
-    kernels = stage("kernels", lambda: lower_schedule(schedule, target, others=known_kernels))
+
+    def lowered() -> tuple[Lowered, ...]:
+        found = lower_schedule(schedule, target, others=known_kernels)
+        if spread is None:
+            return found
+        return copy_ahead(found, asked.device, spread.find(schedule.graph))
+
+    kernels = stage("kernels", lowered)
     if tuning is not None:
         conditions, default = schedule.graph.guards, kernels
         sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
         kernels = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
         )
-    for number, lowered in enumerate(kernels if stage.dumps else ()):
-        name = f"kernel-{number}-{kernel_name(lowered.group)}"
-        stage.dump(name, lowered.kernel, format_kernel)
+    for number, made in enumerate(kernels if stage.dumps else ()):
+        name = f"kernel-{number}-{kernel_name(made.group)}"
+        stage.dump(name, made.kernel, format_kernel)
     is_here = not lacking(asked.device, target)
     artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
     given = WeightsGiven(weights, asked.keep_params)

@@ -93,6 +93,7 @@ def check_devices(graph: Graph, device: str, computes: Callable[[str], bool]) ->
     homes = find_homes(graph, device)
     for node in graph.nodes:
         _check_computes(node, homes[node] or device, computes)
+        _check_weights(node, homes, computes)
         if any(is_spread(body) for body in _bodies(node)):
             raise UnsupportedError(
                 node.op.name,
@@ -125,6 +126,18 @@ def _check_computes(node: Node, home: str, computes: Callable[[str], bool]) -> N
         hint='Move what it is computed from: .to("cpu").',
         device=home,
     )
+
+
+def _check_weights(node: Node, homes: Homes, computes: Callable[[str], bool]) -> None:
+    """Weights lie on each device that computes with them: none of those is a store."""
+    if node.op.moves and homes[node.inputs[0]] is None and not computes(node.attrs.device):
+        raise UnsupportedError(
+            node.made_by or node.op.name,
+            f"constants and params must lie where they are computed with, {node.attrs.device} only "
+            "stores.",
+            hint=f'Make it an input: Tensor.input(name, shape, device="{node.attrs.device}").',
+            device=node.attrs.device,
+        )
 
 
 def _late(node: Node) -> list[LateVariable]:
