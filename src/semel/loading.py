@@ -41,7 +41,7 @@ from semel.kernel.ir import Kernel
 from semel.kernel.limits import MAX_UNBOUNDED
 from semel.kernel.verify import verify_kernel
 from semel.plan.check import check_plan
-from semel.plan.distrust import check_calls, check_lives
+from semel.plan.distrust import check_calls, check_lives, check_names
 from semel.plan.file.read import (
     MALFORMED,
     PlanFile,
@@ -52,6 +52,7 @@ from semel.plan.file.read import (
     read_memory,
     read_program,
     reading,
+    storage_devices,
 )
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
@@ -180,6 +181,7 @@ def _make_plan(
         program = read_program(file, kernels, inside, int(rebuild is not None))
         is_image = _is_image(file)
         if rebuild is _confined:
+            check_names(program, storage_devices(file) if is_image else ())
             program = _checked_program(program, is_image)
         if is_image:
             return _resume(file, program, threads, memory_limit)

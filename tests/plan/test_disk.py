@@ -25,11 +25,13 @@ from semel.errors import (
     GraphError,
     InputError,
     OutOfMemoryError,
+    PlanError,
     UnsupportedError,
 )
 from semel.ir.types import TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.rows import PreparedCopy
+from semel.runtime import device as table
 from semel.runtime.device import find_device
 from semel.runtime.links import SyncStrategy, choose_strategy
 
@@ -324,6 +326,26 @@ def test_clones_and_saved_plans(path: Path, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.semel")
     loaded = load_plan(tmp_path / "plan.semel", trust=True)
     np.testing.assert_array_equal(loaded(**fed(2, 32)), want)
+
+
+@pytest.mark.parametrize("is_image", [False, True])
+def test_a_stranger_names_no_files(path: Path, tmp_path: Path, is_image: bool) -> None:
+    saved = tmp_path / "plan.semel"
+    if is_image:
+        builder = ExecutionPlanBuilder(f"disk:{path}")
+        builder.add_buffer(0, Buffer.empty((4,), "float32"))
+        builder.add_buffer(1, Buffer.empty((4,), "float32", f"disk:{path}"))
+        builder.add_op(PreparedCopy(0, (0, 1)))
+        builder.set_output_buffer(0)
+        builder.build().save(saved)
+    else:
+        layers(path, 1, 8).prepare().save(saved)
+    table._open.pop(f"disk:{path}")
+    gc.collect()
+    path.unlink()
+    with pytest.raises(PlanError, match=r"must not name files, it names disk:.*blocks.bin"):
+        load_plan(saved, trust=False)
+    assert not path.exists()
 
 
 def test_a_profile_counts_all_bytes_of_a_copy(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Copies from other devices, begun while what was copied before is computed with.
+"""Copies from other devices one reader early: while what was copied before is computed with.
 
     kernels in an order that can run  --copy_ahead-->  the same, copies of inputs early
 

@@ -1,16 +1,16 @@
 """What must hold of a plan whose file nobody vouches for, beyond what every plan is checked for.
 
-    rows, program  --check_calls, check_lives-->  nothing, or a PlanError
+    rows, program  --check_calls, check_lives, check_names-->  nothing, or a PlanError
 
 A kernel that was confined to its buffers relies on three promises of whoever calls it: variables
 lie in the ranges that the kernel was read with, buffers have at least the sizes that it declares,
 now and after the plan has grown, and no buffer is used before or after its time in the arena. The
-compiler keeps them; a file may say anything.
+compiler keeps them; a file may say anything. Nor may it say which files are written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from semel.errors import PlanError
 from semel.ir.expr import Variable, substitute, variables
@@ -20,6 +20,7 @@ from semel.plan.row import RuntimeVar
 from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.plan.tree import Placed
 from semel.plan.variables import count_ranges
+from semel.runtime.spec import DeviceSpec
 
 
 def check_calls(rows: Sequence[Placed]) -> None:
@@ -50,6 +51,20 @@ def _range(
     if var.name in counters:
         return 0, counters[var.name].max
     return var.min_val, var.max_val
+
+
+def check_names(program: Program, also: Iterable[str] = ()) -> None:
+    """No device may be a file: to open it makes it, and runs write there."""
+    named = [program.device, *(value.device for value in program.values), *also]
+    named += [placed.row.device for placed in program.walk()]
+    for name in dict.fromkeys(filter(None, named)):
+        if DeviceSpec.parse(name, "decode").path is not None:
+            raise PlanError(
+                "load_plan",
+                f"a plan from a file that is not trusted must not name files, it names {name}.",
+                hint="Load a file you trust with trust=True.",
+                device=name,
+            )
 
 
 def check_lives(program: Program) -> None:

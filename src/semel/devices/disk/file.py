@@ -48,7 +48,9 @@ class StoreFile:
 
     def _open(self) -> tuple[bool, int]:
         try:
-            return True, self._checked(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
+            return True, self._checked(
+                os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            )
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ETXTBSY):
                 raise self._cannot_open(error) from error

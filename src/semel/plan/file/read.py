@@ -459,12 +459,18 @@ def check_limit(device: str, wanted: int, memory_limit: MemoryLimit) -> None:
         raise OutOfMemoryError(device, wanted, memory_limit)
 
 
+def storage_devices(file: PlanFile) -> list[str]:
+    """Where the storages of an image lie."""
+    entries = (as_list(entry, 4) for entry in as_list(file.header["memory"]["storages"]))
+    return [check_device("decode", as_text(where)) for *_, where in entries]
+
+
 def _read_buffers(
     record: Any, file: PlanFile, device: str, memory_limit: MemoryLimit
 ) -> list[Buffer]:
     entries = [as_list(entry, 4) for entry in as_list(record["storages"])]
     check_limit(device, sum(_size(size) for size, *_ in entries), memory_limit)
-    devices = [check_device("decode", as_text(where)) for *_, where in entries]
+    devices = storage_devices(file)
     storages = [
         _read_storage(entry, file, find_device(where))
         for entry, where in zip(entries, devices, strict=True)
