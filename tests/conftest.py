@@ -3,6 +3,9 @@
 With `--target x86-64-v3` plans are compiled for that, as with SEMEL_TARGET, and so are the kernels
 of tests that go without a plan. With SEMEL_SKIPS=listed, a skip whose reason is not in skips.txt
 fails the run: what is not tested must be known.
+
+What plans and compiled graphs mean is tested on each device of a table; in the long mode, all tests
+of their folders are.
 """
 
 from __future__ import annotations
@@ -21,7 +24,22 @@ from semel.compiler.programs import forget_programs
 from semel.devices import check_runs_here, choose_target
 from semel.errors import UserError
 
-_LIST = Path(__file__).with_name("skips.txt")
+_HERE = Path(__file__).parent
+_LIST = _HERE / "skips.txt"
+
+#: Where tests of what plans and compiled graphs mean run; another device is one line.
+DEVICES = (
+    "cpu",
+    "cpu:1",
+)
+#: Which those are, by folder.
+SEMANTIC = {
+    "plan": "amounts bind calls control edges loops members nested order ownership reads rebind "
+    "release run scopes swap tables validation",
+    "session": "fetch handles pipeline runs semantics specification",
+    "state": "failures graphs moves plans snapshots",
+    "graph": "declared defaults in_sessions once",
+}
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +48,32 @@ def session_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernel-cache")
 
 
+def _is_semantic(path: Path) -> bool:
+    """Whether the tests of a file run on all devices."""
+    names = SEMANTIC.get(path.parent.name) if path.parent.parent == _HERE else None
+    if names is None:
+        return False
+    return bool(os.environ.get("SEMEL_FUZZ_SECONDS")) or path.stem[len("test_") :] in names.split()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if _is_semantic(metafunc.definition.path):
+        metafunc.parametrize("_device", DEVICES, indirect=True)
+
+
+@pytest.fixture
+def _device(request: pytest.FixtureRequest) -> str | None:
+    """Where plans are of which a test says nothing else."""
+    device: str | None = getattr(request, "param", config.settings().device)
+    return device
+
+
 @pytest.fixture(autouse=True)
-def _own_settings(session_cache_dir: Path) -> Iterator[None]:
+def _own_settings(session_cache_dir: Path, _device: str | None) -> Iterator[None]:
     forget_programs()  # what other tests compiled is none of this one's business
     forget_eager()
     known_kernels.forget()
-    with config.override(cache_dir=session_cache_dir):
+    with config.override(cache_dir=session_cache_dir, device=_device):
         yield
 
 

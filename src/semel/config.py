@@ -25,6 +25,8 @@ the kernel cache it steers are process-wide too.
     SEMEL_TARGET       what to compile for: native (the default: this machine), or a level by name,
                        with features that it has besides: x86-64-v3, x86-64-v4+avx512vnni, aarch64;
                        what this machine cannot run is compiled and saved, but not prepared
+    SEMEL_DEVICE       where plans, sessions and buffers are if nobody names a device: cpu (the
+                       default), cpu:1, null, ...
     SEMEL_CPU_PARTITIONS  how many devices cpu:0, cpu:1, ... the cores are divided into; default 2
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
 """
@@ -76,6 +78,7 @@ class Settings:
     fusion: bool = True
     arena: bool = True
     target: str = "native"
+    device: str | None = None
     cpu_partitions: int = 2
     spin_us: int = 100
 
@@ -164,6 +167,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "fusion": _bool,
     "arena": _bool,
     "target": str,
+    "device": str,
     "cpu_partitions": _int,
     "spin_us": _int,
 }

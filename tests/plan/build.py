@@ -16,6 +16,7 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.runtime.buffer import Buffer
+from semel.runtime.device import choose_device
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.optable import OpTable
 
@@ -32,10 +33,10 @@ class Sketch:
         *,
         fixed: bool = True,
         bytes_per_element: int = 12,
-        device: str = "cpu",
+        device: str | None = None,
     ) -> None:
-        self.device = device
         self.builder = ExecutionPlanBuilder(device)
+        self.device = self.builder.device
         self.bytes_per_element = bytes_per_element  # what the kernels claim to move
         self.elements, self.dtype, self.fixed = elements, dtype, fixed
         self.index: dict[str, int] = {}
@@ -146,6 +147,7 @@ def program_of(
     **options: Any,
 ) -> Program:
     """A compiled program without a compiler: kernel calls one after the other."""
+    options.setdefault("device", choose_device("program", None))
     return Program(
         tuple(values),
         tuple(PreparedKernel.call(i, *call) for i, call in enumerate(calls)),

@@ -33,7 +33,7 @@ def _with_tiles(tiles: Dim, *names: Variable, **options: Any) -> Sketch:
             1,
             None,
             CachedKernel(signature, plain.address, "increment"),
-            "cpu",
+            "",
             (s.buffer("x"), s.buffer("out")),
             (1,),
             fixedvars={"size": 16, **options},

@@ -107,7 +107,7 @@ def rows_plan(threads: int = 1) -> tuple[Buffer, Buffer, ExecutionPlan]:
     s = Sketch(256)
     begin(s, Variable("steps", 0, 64), "row")
     out, x = s.buffer("out"), s.buffer("x")
-    s.builder.add_kernel(PreparedKernel(3, None, row_kernel(), "cpu", (out, x), (0,)))
+    s.builder.add_kernel(PreparedKernel(3, None, row_kernel(), "", (out, x), (0,)))
     end(s)
     plan = s.build("out", threads=threads)
     return s.buffers["x"], s.buffers["out"], plan
@@ -165,9 +165,7 @@ def test_a_counter_does_not_bind_what_is_fixed() -> None:
     begin(s, Variable("steps", 0, 64), "row")
     out, x = s.buffer("out"), s.buffer("x")
     fixed = {"row": 2}
-    s.builder.add_kernel(
-        PreparedKernel(3, None, row_kernel(), "cpu", (out, x), (0,), fixedvars=fixed)
-    )
+    s.builder.add_kernel(PreparedKernel(3, None, row_kernel(), "", (out, x), (0,), fixedvars=fixed))
     end(s)
     plan = s.build("out")
     s.buffers["x"].copyin(np.ones(256, np.float32))
@@ -260,7 +258,7 @@ def checked_plan(threads: int = 1) -> tuple[Sketch, ExecutionPlan]:
     s = Sketch(8, "int64")
     begin(s, Variable("t", 0, 8), "row")
     out, x = s.buffer("out"), s.buffer("x")
-    s.builder.add_kernel(PreparedKernel(3, None, check_kernel(), "cpu", (out, x), (0,)))
+    s.builder.add_kernel(PreparedKernel(3, None, check_kernel(), "", (out, x), (0,)))
     end(s)
     return s, s.build("out", threads=threads)
 
@@ -389,7 +387,7 @@ def test_a_counter_outside_its_loop_is_refused() -> None:
     s.op("double", "x", "y")
     end(s)
     out, x = s.buffer("out"), s.buffer("x")
-    s.builder.add_kernel(PreparedKernel(3, None, row_kernel(), "cpu", (out, x), (0,)))
+    s.builder.add_kernel(PreparedKernel(3, None, row_kernel(), "", (out, x), (0,)))
     with pytest.raises(VariableError, match="has no value outside"):
         s.build("out")
 

@@ -177,7 +177,7 @@ def _who(
                 k,
                 None,
                 made,
-                "cpu",
+                "",
                 (s.buffer("x"), s.buffer(f"out{k}")),
                 (1,),
                 fixedvars={"n": 1 << 16},
@@ -204,7 +204,7 @@ def test_serial_kernels_have_steps_of_their_own() -> None:
     for k, made in enumerate((safe, serial, safe, serial)):
         buffers = (s.buffer(f"x{k}"), s.buffer(f"y{k}"))
         fixed = {"n": 64}
-        s.builder.add_kernel(PreparedKernel(k, None, made, "cpu", buffers, (1,), fixedvars=fixed))
+        s.builder.add_kernel(PreparedKernel(k, None, made, "", buffers, (1,), fixedvars=fixed))
     steps = s.build("y0", threads=2).steps
     assert sorted(steps, key=lambda step: step[0][0]) == [[[0], [2]], [[1]], [[3]]]
 
@@ -220,7 +220,7 @@ def test_small_kernels_that_declare_work_are_shared() -> None:
         for k in range(2):
             buffers = (s.buffer(f"x{k}"), s.buffer(f"y{k}"))
             fixed = {"n": 64}
-            op = PreparedKernel(k, None, made, "cpu", buffers, (1,), fixedvars=fixed)
+            op = PreparedKernel(k, None, made, "", buffers, (1,), fixedvars=fixed)
             s.builder.add_kernel(op)
         plan = s.build("y0", "y1", threads=2)
         plan.execute()

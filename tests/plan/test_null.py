@@ -125,7 +125,9 @@ def test_a_plan_is_saved_loaded_and_pickled_with_its_device(tmp_path: Path) -> N
 
 
 def test_a_device_that_is_none_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"\[prepare\] device must be one of cpu, null"):
+    with pytest.raises(
+        UnsupportedError, match=r"\[prepare\] device must be one of cpu, disk, null"
+    ):
         Tensor([1.0]).prepare(device="gpu")
 
 

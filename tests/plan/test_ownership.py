@@ -627,7 +627,7 @@ def test_the_callers_float_mode_changes_no_bit() -> None:
 
 
 def test_a_kernel_call_in_a_plan_is_unchanged_by_a_clone() -> None:
-    op = PreparedKernel(1, None, kernel("double", Variable("n", 0, 4)), "cpu", (0, 1), (1,))
+    op = PreparedKernel(1, None, kernel("double", Variable("n", 0, 4)), "", (0, 1), (1,))
     builder = ExecutionPlanBuilder()
     for i in range(2):
         builder.add_buffer(i, Buffer.empty((4,), "float32"))

@@ -273,7 +273,7 @@ def by_hand(extra: int = 0, top: int | None = 8, limit: Any = None) -> Execution
     builder.add_op(PreparedRebind(2, (RuntimeVar("late", 0, top),), (1,), limits))
     builder.add_kernel(
         PreparedKernel(
-            3, None, kernel("double", Variable("n", 0, 8)), "cpu", (0, 2), (1,),
+            3, None, kernel("double", Variable("n", 0, 8)), "", (0, 2), (1,),
             runtime_vars=(RuntimeVar("late", 0, 8),),
         )
     )  # fmt: skip
@@ -350,6 +350,6 @@ def test_mistakes() -> None:
 
 def _double() -> PreparedKernel:
     return PreparedKernel(
-        3, None, kernel("double", Variable("n", 0, 8)), "cpu", (0, 2), (1,),
+        3, None, kernel("double", Variable("n", 0, 8)), "", (0, 2), (1,),
         runtime_vars=(RuntimeVar("late", 0, 8),),
     )  # fmt: skip

@@ -57,6 +57,7 @@ EXPECTED = _long().prepare(threads=1)(x=A)
 
 Attempt = Callable[[ExecutionPlan], Any]
 
+NOBODY: Any = None
 REFUSED: dict[str, Attempt] = {
     "__call__": lambda p: p(x=B),
     "bind_input": lambda p: p.bind_input("x", B),
@@ -83,6 +84,7 @@ REFUSED: dict[str, Attempt] = {
     "set_param_typed": lambda p: p.set_param_typed("w", B.tobytes(), "float32"),
     "load_params": lambda p: p.load_params({"w": B}),
     "unbind": lambda p: p.unbind(),
+    "use_function": lambda p: p.use_function("none", NOBODY),
 }
 #: What a plan is can be asked at any time. Of a compiled plan that goes for its file too.
 READ: dict[str, Attempt] = {
@@ -153,7 +155,18 @@ BUFFER_READ = {
     ),
 }
 #: Ways to make a buffer, and the package's own.
-BUFFER_INSIDE = {"array", "empty", "keep", "move", "peek", "put", "put_part", "set_whole", "window"}
+BUFFER_INSIDE = {
+    "array",
+    "empty",
+    "from_file",
+    "keep",
+    "move",
+    "peek",
+    "put",
+    "put_part",
+    "set_whole",
+    "window",
+}
 
 
 def _members(kind: type) -> set[str]:

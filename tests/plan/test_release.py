@@ -123,7 +123,7 @@ def test_what_a_counter_selects_is_not_written_whole(is_fixed: bool) -> None:
             3,
             None,
             CachedKernel(signature, plain.address, "increment"),
-            "cpu",
+            "",
             (s.buffer("x"), s.buffer("between")),
             (1,),
             fixedvars={"step": 1, "n": 4} if is_fixed else {"n": 4},

@@ -55,7 +55,7 @@ def double(variable: str | None = None, id: int = 3, **options: Any) -> Prepared
     if variable is not None:
         how = {"runtime_vars": (RuntimeVar(variable, 0, 8),)}
     kernel_ = kernel("double", Variable("n", 0, 8))
-    return PreparedKernel(id, None, kernel_, "cpu", (X, OUT), (1,), **how, **options)
+    return PreparedKernel(id, None, kernel_, "", (X, OUT), (1,), **how, **options)
 
 
 def rebind(name: str = "late", *limits: Any, id: int = 1) -> PreparedRebind:

@@ -8,11 +8,12 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from semel import config
+from semel import Buffer, ExecutionPlanBuilder, Session, Tensor, config
 from semel.config import Settings, override, read_settings, set_num_threads, settings
-from semel.errors import UserError
+from semel.errors import UnsupportedError, UserError
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -158,3 +159,19 @@ def test_the_environment_is_read_late_and_once() -> None:
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=60)
+
+
+def test_the_device_of_what_names_none() -> None:
+    assert read_settings({"SEMEL_DEVICE": "cpu:1"}).device == "cpu:1"
+    with config.override(device="cpu:1"):
+        x = Tensor.input("x", (4,))
+        assert (x + 1).prepare().device == "cpu:1"
+        assert (x + 1).prepare(device="cpu").device == "cpu"
+        assert Session().device == "cpu:1"
+        assert Buffer.empty((4,), "float32").device == Buffer(np.zeros(4)).device == "cpu:1"
+        assert ExecutionPlanBuilder().device == "cpu:1"
+    with (
+        config.override(device="abacus"),
+        pytest.raises(UnsupportedError, match=r"must be one of cpu.*got 'abacus'"),
+    ):
+        (x + 1).prepare()

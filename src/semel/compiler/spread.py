@@ -20,7 +20,7 @@ from semel.ir.fields import MemoryLimit
 from semel.ir.graph import Graph, Node
 from semel.lower.lowered import Lowered
 from semel.ops.filled import spread_numbers
-from semel.runtime.device import check_device, find_device
+from semel.runtime.device import check_device, choose_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.registry import DeviceRegistry
 from semel.runtime.spec import DeviceSpec
@@ -57,7 +57,7 @@ def take_devices(device: Any, devices: Any, memory_limit: MemoryLimit) -> Device
     """What `prepare(device=..., devices=...)` says."""
     own = None if device is None else check_device("prepare", device)
     if devices is None:
-        return DeviceChoice(own or HOST_DEVICE)
+        return DeviceChoice(own or choose_device("prepare", None))
     if isinstance(devices, str) and devices == AUTO:
         limits = memory_limit if isinstance(memory_limit, Mapping) else {}
         names = _parts_of(own or HOST_DEVICE)

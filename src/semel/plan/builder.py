@@ -27,16 +27,15 @@ from semel.plan.rows import PreparedKernel, PreparedOp
 from semel.plan.tree import num_rows
 from semel.plan.variables import check_bounds, check_reserved
 from semel.runtime.buffer import Buffer
-from semel.runtime.device import check_device, find_device
-from semel.runtime.free import HOST_DEVICE
+from semel.runtime.device import choose_device, find_device
 from semel.runtime.spec import DeviceSpec
 
 
 class ExecutionPlanBuilder:
     """Collects buffers and operations; `build()` consumes it."""
 
-    def __init__(self, device: str | DeviceSpec = HOST_DEVICE) -> None:
-        self.device = check_device("builder", device)
+    def __init__(self, device: str | DeviceSpec | None = None) -> None:
+        self.device = choose_device("builder", device)
         self._buffers: list[Buffer] = []
         self._ast_to_buffer: dict[int, int] = {}
         self._alias_ids: list[int] = []

@@ -43,7 +43,6 @@ from semel.ir.fields import (
 from semel.ir.types import INT64
 from semel.plan.row import COMPUTE, KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
 from semel.runtime.custom import find_custom_function
-from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
 
@@ -107,7 +106,7 @@ class PreparedKernel(Row):
         args: Sequence[int],
         variables: Sequence[Variable] = (),
         *,
-        device: str = HOST_DEVICE,
+        device: str = "",
         origins: tuple[str, ...] = (),
         notes: KernelNotes = _NO_NOTES,
     ) -> PreparedKernel:

@@ -25,8 +25,7 @@ import numpy as np
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.fields import take_arrays, take_int
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
-from semel.runtime.allocator import allocate
-from semel.runtime.device import check_device, find_device
+from semel.runtime.device import check_device, choose_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.hold import Hold
 from semel.runtime.interop import NUMPY_PROTOCOLS, check_unmasked, read_array
@@ -90,7 +89,8 @@ class Buffer:
         given = read_array(array, lambda sentence: InputError("Buffer", f"array {sentence}"))
         source = np.ascontiguousarray(given).reshape(given.shape)
         kind = TensorType(as_shape(source.shape, "Buffer"), as_dtype(source.dtype, "Buffer"))
-        self._set(allocate(source.nbytes), 0, source.nbytes, kind, HOST_DEVICE)
+        name = choose_device("Buffer", None)
+        self._set(find_device(name).allocate(source.nbytes), 0, source.nbytes, kind, name)
         self.put(source)
 
     def _set(
@@ -100,9 +100,9 @@ class Buffer:
         self.type, self.device, self._keeper, self._whole = type_, device, None, None
 
     @staticmethod
-    def empty(shape: Any, dtype: Any, device: str | DeviceSpec = HOST_DEVICE) -> Buffer:
+    def empty(shape: Any, dtype: Any, device: str | DeviceSpec | None = None) -> Buffer:
         """A zeroed buffer; every dim must be an int, and the device one that is there."""
-        name = check_device("Buffer.empty", device)
+        name = choose_device("Buffer.empty", device)
         kind = TensorType(as_shape(shape, "Buffer.empty"), as_dtype(dtype, "Buffer.empty"))
         size = kind.num_bytes
         if not isinstance(size, int):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
+from semel.config import settings
 from semel.errors import DeviceError, PlanError, UnsupportedError
 from semel.ir.target import Target
 from semel.locks import make_lock
@@ -118,6 +119,12 @@ def find_spec(where: str, device: str | DeviceSpec) -> DeviceSpec:
 def check_device(where: str, device: str | DeviceSpec) -> str:
     """The name that a device goes by, if there is such a kind; opens nothing."""
     return str(find_spec(where, device))
+
+
+def choose_device(where: str, device: str | DeviceSpec | None) -> str:
+    """Like `check_device`; where the settings say, if no device is named."""
+    named = settings().device if device is None else device
+    return HOST_DEVICE if named is None else check_device(where, named)
 
 
 def known_kinds() -> tuple[str, ...]:

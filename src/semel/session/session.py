@@ -9,8 +9,7 @@ from typing import Any
 
 from semel.errors import GraphError
 from semel.graph.builder import Dims, Graph
-from semel.runtime.device import check_device
-from semel.runtime.free import HOST_DEVICE
+from semel.runtime.device import choose_device
 from semel.runtime.spec import DeviceSpec
 from semel.session.compiled import CompiledGraph
 from semel.session.options import Options
@@ -20,8 +19,8 @@ from semel.session.residency import ExpertResidency, residency_for
 class Session:
     """A device that graphs are compiled for."""
 
-    def __init__(self, device: str | DeviceSpec = HOST_DEVICE) -> None:
-        self.device = check_device("Session", device)
+    def __init__(self, device: str | DeviceSpec | None = None) -> None:
+        self.device = choose_device("Session", device)
 
     def __repr__(self) -> str:
         return f"Session({self.device!r})"
