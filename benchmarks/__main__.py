@@ -23,6 +23,7 @@ from benchmarks.experts import (
     measure_experts,
     store_line,
 )
+from benchmarks.pairs import measure_pairs
 from benchmarks.peers import NAMES
 from benchmarks.plan import measure_plan, plan_lines
 from benchmarks.prepare import measure_prepare, prepare_lines
@@ -76,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions |= found
     plan = measure_plan() if arguments.group in ("plan", "all") else []
     plan += measure_session() if arguments.group in ("session", "all") else []
-    plan += measure_devices() if arguments.group in ("devices", "all") else []
+    if arguments.group in ("devices", "all"):
+        plan += [*measure_devices(), *measure_pairs()]
     experts = _measure_experts(arguments) if arguments.group in ("experts", "all") else []
     plan += expert_bars(experts)
     startup = measure_startup() if arguments.group in ("startup", "all") else {}

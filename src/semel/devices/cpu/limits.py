@@ -73,6 +73,17 @@ class ReadLoop:
         return self._loops.read()
 
 
+class FmaLoop:
+    """Chains of FMAs in the registers of so many threads, as often as they are asked for."""
+
+    def __init__(self, threads: int) -> None:
+        self._loops = _Loops(threads, 1 << 20)
+
+    def seconds(self) -> float:
+        """How long one turn takes now; every thread does all of it."""
+        return self._loops.arithmetic()
+
+
 class _Loops:
     """The kernels, and memory that they walk; every method is one run, in seconds."""
 
