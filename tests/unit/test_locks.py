@@ -48,7 +48,8 @@ def test_only_plans_lanes_and_the_pool_have_something_else_to_do_at_a_fork() -> 
         for path in SRC.rglob("*.py")
         if "register_at_fork" in path.read_text()
     }
-    assert found == {"locks.py", "plan/engine.py", "runtime/pool.py", "runtime/lane.py"}
+    lanes = {"runtime/lane.py", "runtime/native_lane.py"}
+    assert found == {"locks.py", "plan/engine.py", "runtime/pool.py", *lanes}
 
 
 def test_a_lock_that_is_dropped_is_forgotten() -> None:

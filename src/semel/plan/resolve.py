@@ -176,12 +176,12 @@ def _counters_at(engine: Engine, run: RunState, position: int) -> dict[str, int]
     return {loop.counter: iterations[loop.counter] for loop in loops}
 
 
-def _shape(buffer: Buffer, values: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(buffer: Buffer, here: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, ...]:
     """The shape here: late variables are known to the plan's buffers only when a run is over."""
-    try:
-        return tuple(evaluate(dim, values) for dim in buffer.type.shape)
-    except KeyError:
-        return buffer.shape  # which says what is missing
+    dims = buffer.type.shape
+    if here.keys().isdisjoint(v.name for dim in dims for v in variables(dim)):
+        return buffer.shape
+    return tuple(evaluate(dim, values) for dim in dims)
 
 
 def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, int]) -> None:
@@ -197,7 +197,7 @@ def _call_host(engine: Engine, op: PreparedCustomFunction, here: Mapping[str, in
         engine.parts.functions[op.kind],
         op.attrs,
         buffers,
-        [_shape(b, values) for b in buffers],
+        [_shape(b, here, values) for b in buffers],
         values,
         [v.name for v in op.runtime_vars],
     )

@@ -15,7 +15,6 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ class Spill:
             self.offsets.append(end)
             end += -(-array.size // PAGE_BYTES) * PAGE_BYTES
         self.size_bytes = end
+        self._header: bytes | None = None
 
     def write_to(self, path: str | None) -> StackFile:
         """The file of that name, or one without a name."""
@@ -58,9 +58,14 @@ class Spill:
 
     # ------------------------------------------------------------ files with a name
 
-    @cached_property
+    @property
     def header(self) -> bytes:
         """The first page: two files of equal headers have equal contents."""
+        if self._header is None:
+            self._header = self._make_header()
+        return self._header
+
+    def _make_header(self) -> bytes:
         digest = hashlib.blake2b(digest_size=32)
         for array in self._arrays:
             digest.update(array.data)
