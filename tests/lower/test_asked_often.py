@@ -86,3 +86,10 @@ def test_the_numbers_are_those_of_the_reference() -> None:
         for j in range(5)
     )
     np.testing.assert_allclose(plan(x=data), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_that_stand_side_by_side_are_computed_on_the_way() -> None:
+    """An index that runs over all of a concatenation leaves each part, where a guard says no."""
+    x = Tensor.input("x", (17,))
+    groups = _groups(semel.concat([x[1:], x[:1] * 0.5, (x[:2] + 1).exp()]) * 2)
+    assert len(groups) == 1

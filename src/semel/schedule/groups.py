@@ -798,9 +798,15 @@ def _is_near(node: Node, at: Indices, loop: Dim) -> bool:
 
 
 def _times_asked(at: Indices, node: Node) -> float:
-    """How often each element of a node is asked for, by the loops that its index names."""
-    loops = {a for i in at for a in atoms(i) if isinstance(a, Index)}
-    return _typical(product(a.extent for a in loops)) / max(_typical(node.type.num_elements), 1)
+    """How often windows ask for each element of a node, by the loops that its index names.
+
+    Where no axis has two loops nothing slides: an index that leaves the node is guarded there.
+    """
+    named = [{a for a in atoms(i) if isinstance(a, Index)} for i in at]
+    if all(len(loops) < 2 for loops in named):
+        return 1.0
+    asked = product(loop.extent for loop in set().union(*named))
+    return _typical(asked) / max(_typical(node.type.num_elements), 1)
 
 
 def _typical(dim: Dim) -> int:

@@ -97,11 +97,12 @@ class TurnedLoads:
         vector, lines = self.lanes.opened, self.frame.lines
         lanes, mask = vector.lanes, vector.mask
         at = substitute(block.at, {across: 0, vector.index: vector.index + row})
-        pointer = self.indices.pointer(block.source, at)
-        if mask is not None:
+        if mask is None:
+            pointer = self.indices.pointer(block.source, at)
+        else:
             bit = self.out.emit(lines, f"extractelement <{lanes} x i1> {mask}, i32 {row}")
             mask = self.out.splat(lines, "i1", bit, lanes)
-            pointer = self.memory.inside(block.source, pointer, bit)
+            pointer = self.memory.inside(block.source, at, bit)
         dtype = block.source.dtype
         element, align = memory_type(dtype), dtype.size_bytes
         raw = self.memory.contiguous_load(element, lanes, pointer, align, mask)

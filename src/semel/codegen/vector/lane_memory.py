@@ -55,12 +55,13 @@ class LaneMemory:
         stride = self.lanes.stride(at)
         if stride in (1, -1):
             mask = self._load_mask(buffer, guard)
-            pointer = self.indices.pointer(buffer, at)
+            first = at if stride == 1 else at - (lanes - 1)
+            if guard is None:
+                pointer = self.indices.pointer(buffer, first)
+            else:
+                pointer = self.inside(buffer, first, self._is_any(guard))
             if stride == -1:
-                pointer = self._back(buffer, pointer)
                 mask = self._reverse(mask, "i1") if mask else None
-            if guard is not None:
-                pointer = self.inside(buffer, pointer, self._is_any(guard))
             raw = self.contiguous_load(element, lanes, pointer, align, mask)
             if stride == -1:
                 raw = self._reverse(raw, element)
@@ -88,14 +89,18 @@ class LaneMemory:
         bits = self.out.emit(lines, f"bitcast <{lanes} x i1> {guard.text} to i{lanes}")
         return self.out.emit(lines, f"icmp ne i{lanes} {bits}, 0")
 
-    def inside(self, buffer: Buffer, pointer: str, is_any: str) -> str:
-        """The address, or that of the buffer where no lane is to be loaded.
+    def inside(self, buffer: Buffer, at: Dim, is_any: str) -> str:
+        """The address of an element, or that of the buffer where no lane is to be loaded.
 
         A masked load that touches a page which is not there costs hundreds of cycles, though it
         loads nothing; with one lane to load its address is at most a vector away from the buffer.
+        (LLVM 22.1 fails an assertion of its own where the pointers themselves are selected.)
         """
+        lines, kind = self.frame.lines, memory_type(buffer.dtype)
+        offset = self.indices.dim(at).text
+        safe = self.out.emit(lines, f"select i1 {is_any}, i64 {offset}, i64 0")
         base = self.frame.pointers[buffer]
-        return self.out.emit(self.frame.lines, f"select i1 {is_any}, ptr {pointer}, ptr {base}")
+        return self.out.emit(lines, f"getelementptr {kind}, ptr {base}, i64 {safe}")
 
     def contiguous_load(
         self, element: str, lanes: int, pointer: str, align: int, mask: str | None
