@@ -230,19 +230,19 @@ def _exchanged(
     kind = _signed(unsigned)
     keys = [Buffer(f"s{i}", kind, size * lanes, "s") for i in range(2)]
     places = [Buffer(f"s{i + 2}", INT32, size * lanes, "s") for i in range(2)]
-    every = Index(names("r"), lanes)  # idle ones, too: nobody reads them
+    every = Index(names("r"), lanes)  # idle ones, too
 
-    def fill(t: Dim, key: Value) -> Statement:
-        at = t * lanes + inside
+    def fill(t: Index, key: Value, lane: Index) -> Statement:
+        at = t * lanes + lane
         stores = ir.Store(keys[0], at, key), ir.Store(places[0], at, ir.cast(ir.index(t), INT32))
-        return ir.Loop(inside, 0, inside.extent, stores, lanes)
+        return ir.Loop(t, 0, t.extent, (ir.Loop(lane, 0, lane.extent, stores, lanes),))
 
-    t, rest, back = (Index(names("t"), n) for n in (row.length, size, row.length))
+    t, any_t, back = (Index(names("t"), n) for n in (row.length, size, row.length))
     key = _sort_key(row.element(t), unsigned, row.descending)
-    key = ir.bitcast(key ^ (1 << (kind.bits - 1)), kind)
+    largest = ir.const(kind, (1 << (kind.bits - 1)) - 1)
     body: list[Statement] = [
-        ir.Loop(t, 0, row.length, (fill(t, key),)),
-        ir.Loop(rest, row.length, size, (fill(rest, ir.const(kind, (1 << (kind.bits - 1)) - 1)),)),
+        fill(any_t, largest, every),
+        fill(t, ir.bitcast(key ^ (1 << (kind.bits - 1)), kind), inside),
     ]
     stages = _bitonic(size)
     for number, (reach, is_turned) in enumerate(stages):
