@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -81,7 +80,6 @@ REFUSED: dict[str, Attempt] = {
     "run_between": lambda p: p.run_between({}, lambda name, shape: B, lambda i, array: None),
     "set_extent": lambda p: p.set_extent("n", 2),
     "set_param": lambda p: p.set_param("w", B),
-    "use_function": lambda p: p.use_function("experts", Mock()),
     "set_params": lambda p: p.set_params({"w": B}),
     "set_param_typed": lambda p: p.set_param_typed("w", B.tobytes(), "float32"),
     "load_params": lambda p: p.load_params({"w": B}),
