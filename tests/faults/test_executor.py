@@ -13,7 +13,7 @@ from tests.faults.backend import FAULTS
 from tests.faults.rig import PATIENCE, X, alone, be_impatient, spread, write
 
 from semel import DeviceContext, TimelineSignal, UnifiedExecutor
-from semel.errors import DeviceError, PlanError, TimedOutError
+from semel.errors import DeviceError, PlanError, ReleasedError, TimedOutError
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.plan import ExecutionPlan
 from semel.plan.rows import PreparedCopy, PreparedWait
@@ -183,6 +183,20 @@ def test_a_function_that_does_not_end_is_named(executor: UnifiedExecutor) -> Non
     assert time.monotonic() - start < PATIENCE
     gate.open()
     value.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("which", ["src", "dst"])
+def test_memory_that_was_given_back_before_its_copy_is_named(
+    executor: UnifiedExecutor, which: str
+) -> None:
+    gate = Gate()
+    pair = {"src": buffer_of([1, 2]), "dst": buffer_of([0, 0], "cpu:1")}
+    opened = executor.execute_kernel("cpu:0", gate, reads=[], writes=[])
+    copied = executor.execute_transfer(pair["src"], pair["dst"], after=[opened])
+    pair[which].memory.release()
+    gate.open()
+    with pytest.raises(ReleasedError, match=f"the memory of {which} was given back"):
+        copied.wait(PATIENCE)
 
 
 def test_many_failures_and_resets_leave_nothing_behind(

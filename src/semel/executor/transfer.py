@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from math import prod
 
-from semel.errors import InputError, PlanError, StaleError
+from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.runtime.buffer import Buffer, ConcreteShape
 from semel.runtime.links import SyncStrategy
 
@@ -106,5 +106,8 @@ class Transfer:
 
     def _copy_piece(self, start: int, size: int) -> None:
         source, target = self.source, self.target
+        for what, buffer in (("src", source), ("dst", target)):
+            if not buffer.memory.is_alive:
+                raise ReleasedError("execute_transfer", f"the memory of {what} was given back.")
         piece = source.memory.peek(source.offset + start, size)
         target.memory.copy_in(target.offset + start, piece)
