@@ -115,7 +115,7 @@ def test_a_chain_becomes_stages() -> None:
 def test_a_wide_graph_becomes_branches() -> None:
     plan = wide().prepare(devices="auto")
     found = places_of(plan)
-    assert found.count("cpu:1") >= 5 and found.count("cpu:0") >= 5
+    assert found.count("cpu:1") >= 4 and found.count("cpu:0") >= 4
     assert "devices, taken: branches." in str(plan.explain())
     assert "there because: done first there" in str(plan.explain())
 

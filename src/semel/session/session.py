@@ -55,7 +55,8 @@ class Session:
             raise GraphError("compile", f"needs a semel.Graph, got {type(graph).__name__}.")
         chosen = Options(casting=casting, sticky=sticky, depth=depth)
         change = None if experts is None else residency_for("compile", self.device, experts)
-        is_named = devices is None or devices == "auto" or self.device in map(str, devices)
+        named = devices if isinstance(devices, (list, tuple)) else (self.device,)
+        is_named = self.device in map(str, named)
         device = self.device if is_named else None
         plan, routers = graph.prepare_routed(
             dims=dims, extent=extent, device=device, devices=devices, change=change, **options
