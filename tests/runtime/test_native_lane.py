@@ -306,10 +306,13 @@ def test_work_of_a_lane_may_use_plans_between_their_runs() -> None:
         seen.append(runs(s))
         lane.submit_run(plan)
 
+    all_submitted = threading.Event()
+    lane.submit_call(all_submitted.wait)  # else the runs that `use` submits come in between
     for _ in range(20):
         lane.submit_run(plan)
         lane.submit_call(use)
     lane.submit_run(plan)
+    all_submitted.set()
     while lane.num_pending:
         lane.sync(timeout=20)
     assert seen == list(range(2, 41, 2)) and runs(s) == 61
