@@ -138,8 +138,6 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[getitem] a slice's step must be a non-zero int, got 0."),
     ("slice bound", lambda: A[0.5:], GraphError,
      "[getitem] slice bounds must be ints or Variables, got 0.5."),
-    ("slice sign", lambda: A[N - 4 :], GraphError,
-     "[getitem] the sign of a slice bound must be known, got n - 4."),
     ("two ellipses", lambda: A[..., ...], GraphError,
      "[getitem] a key may hold one ellipsis (...), got several."),
     ("computed mask shape", lambda: A[A[:, :1] > 0], GraphError,

@@ -284,8 +284,36 @@ def test_a_common_factor_that_is_positive_is_cancelled(
     assert mod(a, b) == remainder
 
 
-def test_a_common_factor_that_may_be_zero_stays() -> None:
-    assert floordiv(M * R, M * 3) == Fn("floordiv", (M * R, M * 3))
+def test_a_common_factor_that_may_be_zero_is_cancelled_and_a_negative_one_stays() -> None:
+    assert floordiv(M * R, M * 3) == floordiv(R, 3)  # nothing is divided by 0 times 3
+    negative = Variable("v", -3, 3)
+    assert floordiv(negative * R, negative * 3) == Fn("floordiv", (negative * R, negative * 3))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "quotient"),
+    [
+        (64 * N - 384, N - 6, 64),
+        (N * N - K * K, N + K, N - K),
+        (R * (N + 1), 2 * N + 2, floordiv(R, 2)),
+        (K * (N + M) * 3, N * K + M * K, 3),
+        ((N + 1) * (N + 2) * (M + 1), N * M + N + M + 1, N + 2),
+    ],
+)
+def test_sums_divide_sums(a: Dim, b: Dim, quotient: Dim) -> None:
+    assert floordiv(a, b) == quotient
+
+
+def test_what_sums_do_not_divide_stays() -> None:
+    assert floordiv(N * N + 1, N + 1) == Fn("floordiv", (N * N + 1, N + 1))
+
+
+def test_minima_and_maxima_that_hold_each_other_fold() -> None:
+    assert minimum(maximum(N, M), M) == M
+    assert maximum(minimum(N, M), M) == M
+    assert maximum(maximum(N, M), M) == maximum(N, M)
+    assert minimum(M, minimum(N, M)) == minimum(N, M)
+    assert maximum(minimum(N, 5), 0) == minimum(N, 5)
 
 
 def test_quotients_of_quotients_join_for_positive_divisors_only() -> None:

@@ -29,6 +29,8 @@ from semel.errors import GraphError, VariableError
 Monomial: TypeAlias = "tuple[Atom, ...]"
 #: Terms of one product: more are no size, but an expression made to grow.
 MAX_PRODUCT = 1 << 14
+#: Terms of a quotient that is looked for.
+MAX_QUOTIENT = 32
 
 
 def _on_dims(method: Callable[[Any, Dim], Dim]) -> Callable[[Any, Dim], Dim]:
@@ -472,13 +474,49 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
         common = _build({monomial: factor})
         reduced = _divmod(_divided(remainder, monomial, factor), _divided(b, monomial, factor))
         return add(quotient_dim, reduced[0]), mul(common, reduced[1])
+    if isinstance(b, Expr) and len(b.terms) > 1:
+        shared, rest_of_b = _primitive(b)
+        exact = _exact_quotient(remainder, shared)
+        if exact is not None:
+            # The same with c a sum: ((n + 1)*m) // (2*n + 2) is m // 2.
+            reduced = _divmod(exact, rest_of_b)
+            return add(quotient_dim, reduced[0]), mul(shared, reduced[1])
     return add(quotient_dim, _atom_div(remainder, b)), _atom_mod(remainder, b)
 
 
+def _primitive(value: Expr) -> tuple[Dim, Dim]:
+    """(p, c) with value = p*c, where c is one term that all of the value's terms have."""
+    monomial, factor = _common_factor(value, value)
+    return _divided(value, monomial, factor), _build({monomial: factor})
+
+
+def _exact_quotient(a: Dim, b: Dim) -> Dim | None:
+    """q with a = q*b, for a sum b; None if there is none.
+
+    Long division: terms are sorted by degree and then by atoms, and in such an order the first
+    term of a product is the product of the first terms.
+    """
+    quotient: dict[Monomial, int] = {}
+    leader = _build(dict(terms(b)[:1]))
+    rest = a
+    for _ in range(MAX_QUOTIENT):
+        if rest == 0:
+            return _build(quotient)
+        part = _divide_term(*terms(rest)[0], leader)
+        if part is None:
+            return None
+        quotient[part[0]] = part[1]
+        rest = add(rest, mul(_build({part[0]: -part[1]}), b))
+    return None
+
+
 def _common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
-    """The largest product of positive atoms and a number that divides every term of a and b."""
+    """The largest product of atoms and a number that divides every term of a and b.
+
+    No atom of it is negative; where one is 0 the division has no value.
+    """
     (first, factor), *others = [*_terms(a).items(), *_terms(b).items()]
-    common = [atom for atom in first if is_positive(atom)]
+    common = [atom for atom in first if is_nonnegative(atom)]
     for monomial, coefficient in others:
         factor = gcd(factor, coefficient)
         left = list(monomial)
@@ -534,27 +572,37 @@ def minimum(a: Dim, b: Dim) -> Dim:
     """min(a, b), decided now where the ranges allow it."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    if a == b or is_nonnegative(b - a):
+    if _is_at_most(a, b):
         return a
-    if is_nonnegative(a - b):
-        return b
-    return Fn("min", (a, b))
+    return b if _is_at_most(b, a) else Fn("min", (a, b))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
     """max(a, b), decided now where the ranges allow it."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    if a == b or is_nonnegative(b - a):
+    if _is_at_most(a, b):
         return b
-    if is_nonnegative(a - b):
-        return a
-    return Fn("max", (a, b))
+    return a if _is_at_most(b, a) else Fn("max", (a, b))
 
 
-def ceildiv(a: Dim, b: int) -> Dim:
-    """a / b, rounded up, for a positive int b."""
-    return floordiv(add(a, b - 1), b)
+def _is_at_most(a: Dim, b: Dim) -> bool:
+    """Whether a <= b is certain: min(a, c) is no more than a, and max(b, c) no less than b."""
+    if a == b or is_nonnegative(b - a):
+        return True
+    if isinstance(a, Fn) and a.kind in ("min", "max"):
+        found = [_is_at_most(arg, b) for arg in a.args]
+        if any(found) if a.kind == "min" else all(found):
+            return True
+    if isinstance(b, Fn) and b.kind in ("min", "max"):
+        found = [_is_at_most(a, arg) for arg in b.args]
+        return any(found) if b.kind == "max" else all(found)
+    return False
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """a / b, rounded up, for a positive b."""
+    return floordiv(add(a, add(b, -1)), b)
 
 
 # ---------------------------------------------------------------- ranges

@@ -19,14 +19,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError, UnsupportedError
+from semel.ir.dims import less
 from semel.ir.expr import Dim, add, ceildiv, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.types import BOOL, Shape
 from semel.runtime.interop import read_array
 from semel.tensor.handle import SYMBOLIC, tensor_class
-from semel.tensor.movement import is_negative, show
+from semel.tensor.movement import show
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
+
+#: No axis has so many elements: bounds beyond it mean an end, also of axes of unknown size.
+MAX_AXIS = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +267,10 @@ def _bound(value: Any, dim: Dim, low: Dim, high: Dim, default: Dim, where: str) 
         return default
     if not isinstance(value, SYMBOLIC):
         value = _index_of(value, operator.index, where)
-    if is_negative(value):
-        value = value + dim
-    elif not is_nonnegative(value):
-        raise GraphError(where, f"the sign of a slice bound must be known, got {value}.")
+    if isinstance(value, int) and abs(value) >= MAX_AXIS:
+        return low if value < 0 else high
+    # What may be negative counts from the end where it is.
+    value = value + dim * less(value, 0)
     return maximum(minimum(value, high), low)
 
 
