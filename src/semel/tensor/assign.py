@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.ir.expr import is_nonnegative, minimum, product
+from semel.ir.expr import is_nonnegative, maximum, minimum, product
 from semel.ir.graph import is_from_outside
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.elementwise import choose
@@ -246,5 +246,7 @@ def _element_index(x: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def _lowest(cut: Cut) -> Any:
-    """The smallest position that a cut covers."""
-    return cut.start if cut.step > 0 else cut.start + (cut.size - 1) * cut.step
+    """The smallest position that a cut covers; of one that may be empty, some position."""
+    if cut.step > 0:
+        return cut.start
+    return maximum(minimum(cut.start, cut.start + (cut.size - 1) * cut.step), 0)
