@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "session": "errors locks ir runtime plan graph loading",
         "loading": "errors topics ir kernel runtime plan devices compiler",
         "models": "graph ir tensor",
-        "frontends": "errors",
+        "frontends": "errors graph ir runtime session tensor",
         "cli": "errors config ir cache ops passes schedule runtime plan devices compiler tensor",
     }.items()
 }

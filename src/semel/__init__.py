@@ -22,6 +22,7 @@ from semel.errors import (
     IndexRangeError,
     InputError,
     InternalError,
+    ModelError,
     OrderError,
     OutOfMemoryError,
     ParamError,
@@ -160,6 +161,7 @@ if TYPE_CHECKING:
     from semel.compiler.recompiles import no_recompiles
     from semel.executor.context import DeviceContext
     from semel.executor.executor import UnifiedExecutor
+    from semel.frontends.load import load
     from semel.loading import load_plan
     from semel.plan.builder import ExecutionPlanBuilder
     from semel.plan.plan import ExecutionPlan
@@ -198,7 +200,6 @@ if TYPE_CHECKING:
     )
     from semel.session.compiled import CompiledGraph
     from semel.session.experts import ExpertPool
-    from semel.session.files import load
     from semel.session.outputs import Outputs
     from semel.session.protocol import ExecutableGraph
     from semel.session.residency import ExpertResidency
@@ -242,7 +243,7 @@ _LATER = {
     "CompiledGraph": "semel.session.compiled",
     "ExpertPool": "semel.session.experts",
     "ExpertResidency": "semel.session.residency",
-    "load": "semel.session.files",
+    "load": "semel.frontends.load",
     "Outputs": "semel.session.outputs",
     "ExecutableGraph": "semel.session.protocol",
     "Session": "semel.session.session",
@@ -278,6 +279,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "InputError",
     "InternalError",
     "KernelProfile",
+    "ModelError",
     "OrderError",
     "OutOfMemoryError",
     "Outputs",

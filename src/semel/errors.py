@@ -20,6 +20,7 @@
           CancelledError      a run was ended by `cancel()`
           CustomFunctionError a custom function raised, or is called wrongly
           PlanFileError       a plan file is damaged, too new, or made for another machine
+        ModelError            a model file is damaged, or says what cannot be
         CodecError            encoded bytes are damaged, or do not fit
         RecompileError        a compilation happened inside `no_recompiles()`
       CompileError            a toolchain refused code that we generated
@@ -158,6 +159,10 @@ class PlanFileError(PlanError):
     Field: `path`; and `missing`, the CPU features that this machine lacks, or `functions`,
     the custom functions that are not registered.
     """
+
+
+class ModelError(UserError):
+    """A model file cannot be read or imported. Fields, where known: `path`; `node`, `op`."""
 
 
 class CodecError(UserError):

@@ -71,6 +71,7 @@ class Request(NamedTuple, Generic[R]):
     wanted: Wanted
     timeout: float | None = None
     feeds: Mapping[str, str] = NOTHING
+    variables: Mapping[str, int] | None = None
 
 
 class CompiledGraph(MoeMembers):
@@ -157,6 +158,7 @@ class CompiledGraph(MoeMembers):
         out: Any = None,
         fetch: Iterable[str] | None = None,
         timeout: float | None = None,
+        variables: Mapping[str, int] | None = None,
         **named: Any,
     ) -> Outputs:
         """Run with these inputs; copies of the outputs, by name and by order.
@@ -164,11 +166,13 @@ class CompiledGraph(MoeMembers):
         Inputs are given by position, by name, or as one mapping. With `out`, outputs are written
         to those arrays, which are returned. With `fetch`, only these outputs are computed and
         returned, in that order. A run that takes longer than `timeout` seconds ends at a step with
-        a `TimedOutError`.
+        a `TimedOutError`. `variables` are values of those that no shape gives; one that is left out
+        stays as it is.
         """
         wanted = self._wanted(fetch)
         reader = wanted.copies if out is None else Into(wanted, self.outputs, out)
-        return self._go(given(self._table, args, named), Request(reader, wanted, timeout))
+        request = Request(reader, wanted, timeout, variables=variables)
+        return self._go(given(self._table, args, named), request)
 
     __call__ = run
 
@@ -253,11 +257,12 @@ class CompiledGraph(MoeMembers):
         if capture is not None:
             reader = capture.reader(reader)
         limits, sticky = self._limits(request), self.options.sticky
+        values, accept = request.variables, self._accept
         if experts is None:
-            return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
+            return self._calls.run(inputs, reader, values, limits, sticky=sticky, accept=accept)
         with self._lock:
             reader = experts.reader(reader, None if limits is None else limits.fetch)
-            return self._calls.run(inputs, reader, None, limits, sticky=sticky, accept=self._accept)
+            return self._calls.run(inputs, reader, values, limits, sticky=sticky, accept=accept)
 
     def _limits(self, request: Request[Any]) -> RunLimits | None:
         wanted = request.wanted

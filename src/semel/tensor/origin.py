@@ -10,11 +10,16 @@ their file, and the answer is kept per file, so that a walk costs a dictionary l
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 _USER, _OURS, _HERE = range(3)
 _whose: dict[str, int] = {}
+#: Where what is made now was written, if no line of the caller says it.
+_imposed: ContextVar[str] = ContextVar("_imposed", default="")
 
 #: What functions are called in the names of kernels, where their own would be long.
 _SHORT = {
@@ -22,6 +27,16 @@ _SHORT = {
     "batch_norm": "bn",
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "conv"),
 }
+
+
+@contextmanager
+def origin_of(text: str) -> Iterator[None]:
+    """Let all that is made inside come from there: a node of a model file."""
+    token = _imposed.set(text)
+    try:
+        yield
+    finally:
+        _imposed.reset(token)
 
 
 def call_origin() -> tuple[str, str]:
@@ -37,7 +52,7 @@ def call_origin() -> tuple[str, str]:
         if whose is None:
             whose = _whose[code.co_filename] = _owner(code.co_filename)
         if whose == _USER:
-            return f"{code.co_filename}:{frame.f_lineno}", _public(name)
+            return _imposed.get() or f"{code.co_filename}:{frame.f_lineno}", _public(name)
         if whose == _HERE and is_inside:
             name = code.co_name
         else:

@@ -1,0 +1,214 @@
+"""From a model to a graph: what its inputs, weights and outputs are.
+
+    Model  --build-->  Built{graph, what its inputs decide}  --Session.compile-->  CompiledGraph
+
+Every dim that has no number is a variable, under its own name where it has one. Large or fractional
+initializers are params, which can be replaced later; small whole numbers are constants, because
+they are mostly axes and shapes.
+
+What inputs *hold* may decide shapes. The walk finds out which ones, by asking; then the model is
+built again with what they hold: sizes become variables that the content binds at every run, and
+numbers that decide what is computed are fixed, one graph for each set of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import TypeProto, ValueInfoProto, numpy_helper
+
+from semel.errors import ModelError
+from semel.frontends.onnx.file import Model
+from semel.frontends.onnx.node import dtype_of
+from semel.frontends.onnx.values import (
+    AnyValue,
+    Items,
+    Nothing,
+    Text,
+    Value,
+    as_value,
+    object_array,
+)
+from semel.frontends.onnx.walk import Walk
+from semel.graph.builder import Graph
+from semel.ir.expr import Dim, Variable
+from semel.runtime.buffer import Array
+from semel.tensor.tensor import Tensor
+
+#: An initializer of whole numbers with more of them is no shape, but data.
+_LARGE = 64
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+@dataclass(eq=False)
+class Built:
+    """A graph, and where its variables come from that no shape gives."""
+
+    graph: Graph
+    #: Variable -> the input whose content it is, and the flat position there.
+    content: dict[str, tuple[str, int]] = field(default_factory=dict)
+    #: What each output of the model is made of: names of the graph's outputs.
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a caller says about a model.
+
+    `dims` names or fixes dims: a number, or another name. `values` are contents of inputs that are
+    fixed, which are inputs no more. `content` is what an input holds that decides shapes: exact
+    numbers, or None where a run binds a size.
+    """
+
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Array] = field(default_factory=dict)
+
+
+def build(model: Model, choices: Choices) -> Built:
+    """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
+    proto = model.proto.graph
+    built = Built(Graph(_graph_name(model)))
+    walk = Walk(model.versions)
+    _check_names(model, choices)
+    _add_inputs(model, choices, built, walk)
+    _add_initializers(model, choices, built, walk)
+    walk.run(proto.node)
+    walk.check(model.name)
+    for output in proto.output:
+        built.outputs[output.name] = _add_output(built.graph, output.name, walk.value(output.name))
+    return built
+
+
+def _graph_name(model: Model) -> str:
+    return model.proto.graph.name or "model"
+
+
+def _check_names(model: Model, choices: Choices) -> None:
+    known = {given.name for given in model.proto.graph.input}
+    unknown = sorted(choices.values.keys() - known)
+    if unknown:
+        raise ModelError(
+            model.name,
+            f"values must be of its inputs ({', '.join(sorted(known))}), got '{unknown[0]}'.",
+        )
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def _add_inputs(model: Model, choices: Choices, built: Built, walk: Walk) -> None:
+    initialised = {t.name for t in model.proto.graph.initializer} | model.weights.keys()
+    for given in model.proto.graph.input:
+        if given.name in choices.values:
+            walk.values[given.name] = as_value(choices.values[given.name])
+        elif given.name not in initialised:
+            walk.values[given.name] = _input(model, given, choices, built)
+
+
+def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:
+    kind = given.type
+    if not kind.HasField("tensor_type"):
+        raise ModelError(
+            model.name,
+            f"input '{given.name}' must be a tensor, got a {kind.WhichOneof('value')}.",
+            hint="Give its value when the model is loaded: values={...}.",
+        )
+    dtype = dtype_of(kind.tensor_type.elem_type, f"input '{given.name}'")
+    shape = _shape(model, given.name, kind, choices)
+    tensor = built.graph.input(given.name, shape, dtype)
+    content = choices.content.get(given.name)
+    if content is None:
+        return Value.of(tensor)
+    return _decided(given.name, tensor, content, built)
+
+
+def _shape(model: Model, name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
+    if not kind.tensor_type.HasField("shape"):
+        raise ModelError(
+            model.name,
+            f"input '{name}' must say how many axes it has.",
+            hint="values={...} fixes it.",
+        )
+    found: list[Any] = []
+    for axis, dim in enumerate(kind.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            found.append(dim.dim_value)
+            continue
+        own = dim_name(dim.dim_param, name, axis)
+        chosen = choices.dims.get(dim.dim_param, choices.dims.get(own, own))
+        found.append(chosen)
+    return tuple(found)
+
+
+def dim_name(written: str, name: str, axis: int) -> str:
+    """What a dim is called: as in the model if that is a name, else after its input."""
+    if written.isidentifier() and written != "core_id":
+        return written
+    made = re.sub(r"\W", "_", written) if re.search(r"\w", written) else f"{name}_{axis}"
+    made = re.sub(r"\W", "_", made)
+    return made if made.isidentifier() else f"d_{made}"
+
+
+def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
+    """An input whose content is known, as far as it is not a size that runs bind."""
+    dims: list[Dim] = []
+    for position, number in enumerate(content.reshape(-1)):
+        if number is not None:
+            dims.append(number.item() if hasattr(number, "item") else number)
+            continue
+        variable = Variable(re.sub(r"\W", "_", f"{name}_{position}_value"), 1, None)
+        built.content[variable.name] = name, position
+        dims.append(variable)
+    known = object_array(dims).reshape(content.shape)
+    if not built.content:
+        known = np.asarray(known, tensor.dtype.numpy)
+    return Value(tensor.dtype, known, tensor)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def _add_initializers(model: Model, choices: Choices, built: Built, walk: Walk) -> None:
+    arrays = {t.name: t for t in model.proto.graph.initializer}
+    for name, tensor in arrays.items():
+        if name not in choices.values:
+            walk.values[name] = _initializer(built.graph, name, numpy_helper.to_array(tensor))
+    for name, array in model.weights.items():
+        if name not in choices.values:
+            walk.values[name] = _initializer(built.graph, name, array)
+
+
+def _initializer(graph: Graph, name: str, array: Array) -> AnyValue:
+    if array.dtype.kind in "OSU":
+        return Text(np.asarray(array, object))
+    value = Value.of_array(array)
+    is_data = array.size > _LARGE or (value.dtype.is_float and array.size > 1)
+    return Value.of(graph.param(name, array)) if is_data else value
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def _add_output(graph: Graph, name: str, value: AnyValue) -> Any:
+    """Declare an output; the names of what it is made of, as it is nested."""
+    match value:
+        case Value():
+            graph.output(name, value.tensor)
+            return name
+        case Items(items):
+            return [_add_output(graph, f"{name}.{i}", item) for i, item in enumerate(items)]
+        case Nothing():
+            return None
+    raise ModelError(f"output '{name}'", "text is no output of a compiled graph.")
+
+
+def input_names(model: Model) -> list[str]:
+    """The inputs that a run must be given."""
+    proto = model.proto.graph
+    initialised = {t.name for t in proto.initializer} | model.weights.keys()
+    return [given.name for given in proto.input if given.name not in initialised]

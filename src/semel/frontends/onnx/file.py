@@ -1,0 +1,240 @@
+"""Model files: read, checked, and brought into the form that the importer walks.
+
+    path | bytes | ModelProto  --read_model-->  Model{proto, weights}
+
+Weights leave the proto at once: what rewrites it afterwards (the inliner of local functions, the
+version converter) copies all of it, and protobuf has no messages above 2 GB. Small integers stay
+where rewriting needs them. External data is mapped, never read as a whole, and only from files
+beside the model.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from semel.errors import ModelError
+from semel.frontends.onnx.table import STANDARD, domain_name
+from semel.ir.fields import take_path
+from semel.runtime.buffer import Array
+
+#: Above this, numbers leave the proto. Axes, shapes and scales are smaller.
+_SMALL_BYTES = 1024
+#: Older operators take part by rules of their own (`axis` of a broadcast) that this one has not.
+_OLDEST = 7
+
+
+@dataclass(eq=False)
+class Model:
+    """A model whose weights lie beside its graph; `weights` are those of the main graph."""
+
+    proto: ModelProto
+    name: str
+    weights: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Which version of its operators each domain has."""
+        return {domain_name(o.domain): o.version for o in self.proto.opset_import}
+
+
+def read_model(source: Any) -> Model:
+    """The model in a file, in bytes, or in a ModelProto, which stays as it is."""
+    proto, name, folder = _parsed(source)
+    _check_header(proto, name)
+    model = Model(proto, name)
+    _take_weights(model, folder)
+    if proto.functions:
+        model.proto = onnx.inliner.inline_local_functions(proto)
+    if model.versions.get(STANDARD, _OLDEST) < _OLDEST:
+        model.proto = _modern(model.proto, name)
+    return model
+
+
+def walk_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """All nodes of a graph, those of sub-graphs behind the one that has them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from walk_nodes(attribute.g)
+            for inner in attribute.graphs:
+                yield from walk_nodes(inner)
+
+
+# ---------------------------------------------------------------- the proto
+
+
+def _parsed(source: Any) -> tuple[ModelProto, str, Path | None]:
+    if isinstance(source, ModelProto):
+        copy = ModelProto()
+        copy.CopyFrom(source)
+        return copy, source.graph.name or "model", None
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _decoded(bytes(source), "model"), "model", None
+    path = Path(take_path("load", source))
+    try:
+        with open(path, "rb") as file:
+            data: Any = file.read()
+    except OSError as error:
+        raise ModelError(str(path), f"must be readable: {error}.", path=str(path)) from error
+    return _decoded(data, str(path)), str(path), path.parent
+
+
+def _decoded(data: bytes, name: str) -> ModelProto:
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            name, f"must be an ONNX model; it is damaged or no model: {error}."
+        ) from error
+    if not proto.HasField("graph"):
+        raise ModelError(name, "must be an ONNX model; it has no graph.")
+    return proto
+
+
+def _check_header(proto: ModelProto, name: str) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for opset in proto.opset_import:
+        if domain_name(opset.domain) == STANDARD and opset.version > newest:
+            raise ModelError(
+                name,
+                f"its opset must be at most {newest}, got {opset.version}.",
+                hint="Install a newer onnx, or export the model for an older opset.",
+            )
+    if not proto.opset_import:
+        raise ModelError(name, "must say which opset it is written in.")
+
+
+def _modern(proto: ModelProto, name: str) -> ModelProto:
+    """The same in a version whose operators broadcast as they do today."""
+    try:
+        return onnx.version_converter.convert_version(proto, _OLDEST)
+    except Exception as error:  # what the converter raises has no class of its own
+        raise ModelError(name, f"its opset cannot be brought to {_OLDEST}: {error}.") from error
+
+
+# ---------------------------------------------------------------- weights
+
+
+def _take_weights(model: Model, folder: Path | None) -> None:
+    """Take large initializers out of the main graph, and resolve external ones everywhere."""
+    graph = model.proto.graph
+    files: dict[str, Array] = {}
+    kept: list[TensorProto] = []
+    for tensor in graph.initializer:
+        array = _array_of(tensor, model.name, folder, files)
+        if array is None or array.nbytes <= _SMALL_BYTES:
+            kept.append(tensor if array is None else numpy_helper.from_array(array, tensor.name))
+            continue
+        model.weights[tensor.name] = array
+        if not any(given.name == tensor.name for given in graph.input):
+            kind = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            graph.input.append(onnx.helper.make_value_info(tensor.name, kind))
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for node in walk_nodes(graph):
+        for attribute in node.attribute:
+            tensors = [attribute.t] if attribute.HasField("t") else []
+            tensors += [*attribute.tensors, *attribute.g.initializer]
+            for tensor in tensors:
+                if tensor.data_location == TensorProto.EXTERNAL:
+                    array = _array_of(tensor, model.name, folder, files)
+                    assert array is not None
+                    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def _array_of(
+    tensor: TensorProto, name: str, folder: Path | None, files: dict[str, Array]
+) -> Array | None:
+    """The numbers of an initializer; None for text."""
+    if tensor.data_type == TensorProto.STRING:
+        return None
+    if tensor.data_location != TensorProto.EXTERNAL:
+        try:
+            return numpy_helper.to_array(tensor)
+        except (ValueError, TypeError) as error:
+            message = f"initializer '{tensor.name}' must hold what its type says: {error}."
+            raise ModelError(name, message) from error
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return _external(tensor, where, dtype, name, folder, files)
+
+
+def _external(
+    tensor: TensorProto,
+    where: dict[str, str],
+    dtype: np.dtype[Any],
+    name: str,
+    folder: Path | None,
+    files: dict[str, Array],
+) -> Array:
+    location = where.get("location", "")
+    data = files.get(location)
+    if data is None:
+        data = files[location] = _mapped(_inside(folder, location, tensor.name, name), name)
+    count = int(np.prod(tensor.dims, dtype=np.int64)) if tensor.dims else 1
+    bits = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * 8
+    is_packed = TensorProto.DataType.Name(tensor.data_type) in _PACKED
+    stored = (
+        (count * _PACKED[TensorProto.DataType.Name(tensor.data_type)] + 7) // 8
+        if is_packed
+        else count * bits // 8
+    )
+    try:
+        offset, length = int(where.get("offset", 0)), int(where.get("length", stored))
+    except ValueError as error:
+        raise ModelError(name, f"'{tensor.name}': offset and length must be numbers.") from error
+    if offset < 0 or length != stored or offset + length > data.nbytes:
+        raise ModelError(
+            name,
+            f"'{tensor.name}' must be {stored} bytes inside of {location} ({data.nbytes} bytes), "
+            f"got {length} at {offset}.",
+        )
+    raw = data[offset : offset + length]
+    if is_packed:
+        whole = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw.tobytes())
+        return numpy_helper.to_array(whole)
+    if offset % dtype.itemsize:
+        raw = raw.copy()
+    return raw.view(dtype).reshape(tuple(tensor.dims))
+
+
+#: Bits per element of types that share bytes in files.
+_PACKED = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+
+
+def _inside(folder: Path | None, location: str, tensor: str, name: str) -> Path:
+    """The path of an external file, which must lie in the model's own folder."""
+    if folder is None:
+        raise ModelError(
+            name,
+            f"'{tensor}' lies in the file {location!r}; a model from memory has no folder.",
+            hint="Load the model from its path.",
+        )
+    path = folder / location
+    is_plain = location and not os.path.isabs(location) and ".." not in Path(location).parts
+    if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(name, f"'{tensor}' must lie in a file beside the model, got {location!r}.")
+    return path
+
+
+def _mapped(path: Path, name: str) -> Array:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                return np.empty(0, np.uint8)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise ModelError(name, f"its external data must be readable: {error}.") from error

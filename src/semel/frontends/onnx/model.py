@@ -1,0 +1,160 @@
+"""Models that are ready to run: compiled once, or once for each form that their inputs decide.
+
+    semel.load("model.onnx")  -->  CompiledGraph       what it computes does not depend on content
+                              -->  SpecialisedGraph    inputs hold shapes, axes, or other sequences
+
+Of an input that decides sizes only, positive numbers are sizes that its content binds at each
+run: a new one compiles nothing. Everything else that must be known (axes, steps, -1 and 0 in a
+shape) is part of the form, and each form is compiled once, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from semel.errors import InputError
+from semel.frontends.onnx.build import Built, Choices, build, input_names
+from semel.frontends.onnx.file import Model, read_model
+from semel.frontends.onnx.walk import DecidedByContent
+from semel.graph.builder import Dims
+from semel.runtime.buffer import Array
+from semel.session.compiled import CompiledGraph
+from semel.session.outputs import Outputs
+from semel.session.session import Session
+
+
+def load_onnx(
+    source: Any,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+    device: Any = None,
+    **options: Any,
+) -> CompiledGraph | SpecialisedGraph:
+    """The model in a file, compiled.
+
+    `dims` says of each dim what it is: a number fixes it, a pair of numbers bounds it, a name makes
+    it that of another one. `values` fixes what inputs hold. The other options are those of
+    `Session.compile`.
+    """
+    model = read_model(source)
+    fixed, bounds = _split_dims(dims or {})
+    choices = Choices(fixed, values or {})
+    session = Session(device)
+    try:
+        built = build(model, choices)
+    except DecidedByContent:
+        return SpecialisedGraph(model, choices, session, bounds, options)
+    if _is_plain(built):
+        return _compile(built, session, bounds, options)
+    return SpecialisedGraph(model, choices, session, bounds, options)
+
+
+def _split_dims(given: Mapping[str, Any]) -> tuple[dict[str, int | str], dict[str, Any]]:
+    fixed = {name: dim for name, dim in given.items() if isinstance(dim, (int, str))}
+    return fixed, {name: dim for name, dim in given.items() if name not in fixed}
+
+
+def _is_plain(built: Built) -> bool:
+    return all(isinstance(made, str) for made in built.outputs.values())
+
+
+def _compile(
+    built: Built, session: Session, bounds: Dims, options: Mapping[str, Any]
+) -> CompiledGraph:
+    return session.compile(built.graph, dims=bounds, **options)
+
+
+class SpecialisedGraph:
+    """A model that is compiled when it is known what its inputs decide; `compile_count` counts."""
+
+    def __init__(
+        self,
+        model: Model,
+        choices: Choices,
+        session: Session,
+        bounds: Dims,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._model, self._choices, self._session = model, choices, session
+        self._bounds, self._options = bounds, options
+        #: Inputs whose content decides: whether it must be known exactly.
+        self._deciding: dict[str, bool] = {}
+        self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
+        self.compile_count = 0
+
+    @property
+    def input_names(self) -> list[str]:
+        """What runs are given, in order."""
+        return [n for n in input_names(self._model) if n not in self._choices.values]
+
+    def run(self, *args: Any, **named: Any) -> dict[str, Any]:
+        """Run with these inputs, by order, by name, or as one mapping; outputs by name."""
+        inputs = self._given(args, named)
+        compiled, built = self.form_of(inputs)
+        variables = {
+            name: int(np.asarray(inputs[source]).reshape(-1)[position])
+            for name, (source, position) in built.content.items()
+        }
+        found = compiled.run(inputs, variables=variables)
+        return {name: _nested(made, found) for name, made in built.outputs.items()}
+
+    __call__ = run
+
+    def form_of(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
+        """The graph for what these inputs decide; compiled if it is new."""
+        while True:
+            content = self._content(inputs)
+            key = tuple((name, tuple(c.reshape(-1)), c.shape) for name, c in content.items())
+            if key in self._forms:
+                return self._forms[key]
+            try:
+                built = build(self._model, replace(self._choices, content=content))
+            except DecidedByContent as error:
+                self._note(error)
+                continue
+            compiled = _compile(built, self._session, self._bounds, self._options)
+            self.compile_count += 1
+            return self._forms.setdefault(key, (compiled, built))
+
+    def _note(self, found: DecidedByContent) -> None:
+        before = dict(self._deciding)
+        for name in found.inputs:
+            self._deciding[name] = self._deciding.get(name, False) or found.exact
+        if self._deciding == before:  # it was a size, and that is not enough
+            self._deciding |= dict.fromkeys(found.inputs, True)
+        assert self._deciding != before, found
+
+    def _content(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        content: dict[str, Array] = {}
+        for name, is_exact in self._deciding.items():
+            array = np.asarray(inputs[name])
+            held = np.empty(array.shape, object)
+            for i, number in enumerate(array.reshape(-1).tolist()):
+                is_size = not is_exact and not isinstance(number, (bool, float)) and number > 0
+                held.reshape(-1)[i] = None if is_size else number
+            content[name] = held
+        return content
+
+    def _given(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        names = self.input_names
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            found = dict(args[0])
+        else:
+            found = dict(zip(names, args, strict=False))
+        found |= named
+        missing = [name for name in names if name not in found]
+        unknown = [name for name in found if name not in names]
+        if missing or unknown or len(args) > len(names):
+            raise InputError("run", f"needs the inputs {', '.join(names)}, got {', '.join(found)}.")
+        return found
+
+
+def _nested(made: Any, found: Outputs) -> Any:
+    if made is None or isinstance(made, str):
+        return None if made is None else found[made]
+    return [_nested(item, found) for item in made]

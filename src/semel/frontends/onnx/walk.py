@@ -1,0 +1,270 @@
+"""From ONNX nodes to values, one node after the other.
+
+    Walk.run(nodes)   node --arithmetic on what is known--> value
+                      node --converter-->                   values
+                      node --its function's body-->         values of the body's nodes
+
+A sub-graph sees the values around it. What a node is refused for is noted and the walk goes on
+where it can, so that a user hears at once of everything that a model has and we have not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, numpy_helper
+
+from semel.errors import GraphError, ModelError, SemelError, UnsupportedError
+from semel.frontends.onnx.arithmetic import compute
+from semel.frontends.onnx.late import size_of
+from semel.frontends.onnx.node import Node
+from semel.frontends.onnx.table import STANDARD, converters, domain_name
+from semel.frontends.onnx.values import AnyValue, Text, Value, as_value, object_array
+from semel.ir.graph import Graph
+from semel.ir.types import INT64
+from semel.runtime.buffer import Array
+from semel.tensor.origin import origin_of
+
+#: Content of an input that decides what is computed has at most so many numbers.
+_MOST_NUMBERS = 64
+
+
+class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
+    """What inputs hold must be known; `exact` if sizes that runs bind will not do."""
+
+    def __init__(self, inputs: frozenset[str], exact: bool) -> None:
+        self.inputs, self.exact = inputs, exact
+        super().__init__(f"the content of {', '.join(sorted(inputs))} must be known")
+
+
+class Walk:
+    """The values of a graph by their ONNX names, as far as the walk has come."""
+
+    def __init__(self, versions: Mapping[str, int], values: Mapping[str, AnyValue] = {}) -> None:
+        self.versions = dict(versions)
+        self.values: dict[str, AnyValue] = dict(values)
+        self.refused: list[UnsupportedError] = []
+        self._broken: set[str] = set()
+
+    def run(self, nodes: Sequence[NodeProto]) -> None:
+        """Convert these nodes, which come in an order in which they can be computed."""
+        for proto in nodes:
+            if self._broken and self._broken.intersection(proto.input):
+                self._broken.update(proto.output)
+                continue
+            try:
+                self._convert(proto)
+            except UnsupportedError as error:
+                self.refused.append(error)
+                self._broken.update(proto.output)
+
+    def check(self, name: str) -> None:
+        """Raise what was refused, all of it in one error."""
+        if not self.refused:
+            return
+        if len(self.refused) == 1:
+            raise self.refused[0]
+        lines = "\n  ".join(str(error) for error in self.refused)
+        raise UnsupportedError(
+            name,
+            f"{len(self.refused)} nodes are not supported:\n  {lines}",
+            nodes=[getattr(error, "node", "") for error in self.refused],
+        )
+
+    def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
+        """The outputs of a sub-graph for these inputs; it sees all that is known here."""
+        inner = Walk(self.versions, self.values)
+        inner.add_initializers(graph)
+        for given, value in zip(graph.input, inputs, strict=False):
+            inner.values[given.name] = as_value(value)
+        inner.run(graph.node)
+        inner.check(graph.name or "a sub-graph")
+        return [inner.value(output.name) for output in graph.output]
+
+    def add_initializers(self, graph: GraphProto) -> None:
+        """Let the walk know what a graph has of its own."""
+        for tensor in graph.initializer:
+            self.values[tensor.name] = as_value(numpy_helper.to_array(tensor))
+
+    def value(self, name: str) -> AnyValue:
+        """The value with this name."""
+        try:
+            return self.values[name]
+        except KeyError:
+            raise ModelError("onnx", f"'{name}' is used and nothing computes it.") from None
+
+    # ------------------------------------------------------------ one node
+
+    def _convert(self, proto: NodeProto) -> None:
+        domain = domain_name(proto.domain)
+        inputs = [self.value(name) if name else None for name in proto.input]
+        node = Node(proto, self.versions.get(domain, 1), inputs, self)
+        with origin_of(f"{proto.op_type} '{node.name}'"), _named(node):
+            found: Any = compute(node) if domain == STANDARD else None
+            if found is None:
+                convert = converters().get((domain, proto.op_type))
+                found = self._body(node) if convert is None else convert(node)
+        outputs = list(found) if isinstance(found, (list, tuple)) else [found]
+        for name, value in zip(proto.output, outputs, strict=False):
+            if name:
+                self.values[name] = as_value(value)
+
+    def _body(self, node: Node) -> list[AnyValue]:
+        """The outputs of an operator that is defined by a function."""
+        body = _function_body(node)
+        if body is None:
+            where = f" of domain '{node.domain}'" if node.domain else ""
+            raise node.refuse(
+                f"operator {node.op}{where}, version {node.version}, is not supported."
+            )
+        versions = {domain_name(o.domain): o.version for o in body.opset_import}
+        inner = Walk({**self.versions, **versions})
+        for i, name in enumerate(body.input):
+            value = node.inputs[i] if i < len(node.inputs) else None
+            if value is not None:
+                inner.values[name] = value
+        inner.run([_filled(each, node, set(inner.values)) for each in body.node])
+        inner.check(repr(node))
+        return [inner.value(name) for name in body.output[: node.num_outputs]]
+
+    # ------------------------------------------------------------ what must be known
+
+    def known_dims(self, node: Node, position: int) -> Array:
+        """An input whose numbers are sizes: numbers and expressions.
+
+        Of inputs of the model, the content is bound at each run; what is computed from data
+        becomes sizes that a run finds out.
+        """
+        value = node.value(position)
+        found = self._known(value, exact=False)
+        if found is not None:
+            return found
+        tensor = value.tensor.cast(INT64)
+        if not all(isinstance(dim, int) for dim in tensor.shape):
+            raise node.refuse(f"input {position} must have a fixed number of sizes.")
+        flat = tensor.reshape(-1) if tensor.ndim else tensor.reshape(1)
+        count = flat.shape[0]
+        assert isinstance(count, int)
+        return object_array([size_of(flat[i]) for i in range(count)])
+
+    def known_numbers(self, node: Node, position: int) -> Array:
+        """An input whose numbers decide what is computed."""
+        value = node.value(position)
+        found = self._known(value, exact=True)
+        if found is None or found.dtype == object:
+            raise node.refuse(
+                f"input {position} decides what is computed, so it must be known.",
+                "Give its value when the model is loaded (values={...}) if it is an input.",
+            )
+        return found
+
+    def _known(self, value: Value, exact: bool) -> Array | None:
+        if value.known is not None:
+            return value.known
+        graph = Graph((value.tensor.node,))
+        leaves = [node for node in graph.nodes if node.op.name in ("input", "param", "state")]
+        if graph.variables:  # sizes, through operators that the arithmetic does not know
+            return None
+        if not leaves:
+            value.known = value.tensor.numpy()
+            return value.known
+        if all(_may_decide(leaf) for leaf in leaves):
+            raise DecidedByContent(frozenset(leaf.attrs.name for leaf in leaves), exact)
+        return None
+
+
+def _may_decide(leaf: Any) -> bool:
+    """Whether it is an input of few numbers, whose content can be looked at before a run."""
+    count = leaf.type.num_elements
+    return leaf.op.name == "input" and isinstance(count, int) and count <= _MOST_NUMBERS
+
+
+@contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """Errors inside say which node they are about."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if hasattr(error, "node"):
+            raise
+        raise node.refuse(str(error)) from error
+    except ModelError:
+        raise
+    except SemelError as error:
+        if isinstance(error, GraphError):
+            shapes = ", ".join(_shown(value) for value in node.inputs)
+            message = f"{error} Inputs: {shapes}."
+            raise ModelError(f"onnx: {node!r}", message, node=node.name, op=node.op) from error
+        raise
+
+
+def _shown(value: AnyValue | None) -> str:
+    if isinstance(value, Value):
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    return {type(None): "none", Text: "text"}.get(type(value), "a sequence")
+
+
+# ---------------------------------------------------------------- function bodies
+
+
+def _function_body(node: Node) -> FunctionProto | None:
+    """The function that the standard defines an operator by; None if there is none."""
+    try:
+        schema = onnx.defs.get_schema(node.op, node.version, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        return None
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= node.version]
+    if not versions:
+        return None
+    types = [_type_of(value) for value in node.inputs]
+    data = schema.get_context_dependent_function_with_opset_version(
+        max(versions), node.proto.SerializeToString(), types
+    )
+    body = FunctionProto()
+    body.ParseFromString(data)
+    return body
+
+
+def _type_of(value: AnyValue | None) -> bytes:
+    if not isinstance(value, Value):
+        return onnx.TypeProto().SerializeToString()  # type: ignore[no-any-return]
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype.numpy))
+    shape = [dim if isinstance(dim, int) else None for dim in value.shape]
+    kind = onnx.helper.make_tensor_type_proto(code, shape)
+    return kind.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _filled(proto: NodeProto, caller: Node, known: set[str]) -> NodeProto:
+    """A node of a body, with the attributes that it takes from the caller."""
+    made = NodeProto()
+    made.CopyFrom(proto)
+    given = {a.name: a for a in caller.proto.attribute}
+    try:
+        schema = onnx.defs.get_schema(caller.op, caller.version, caller.domain)
+        defaults = {name: a.default_value for name, a in schema.attributes.items()}
+    except onnx.defs.SchemaError:
+        defaults = {}
+    kept = []
+    for attribute in made.attribute:
+        if not attribute.ref_attr_name:
+            kept.append(attribute)
+            continue
+        source = given.get(attribute.ref_attr_name) or defaults.get(attribute.ref_attr_name)
+        if source is None or source.type == AttributeProto.UNDEFINED:
+            continue
+        copy = AttributeProto()
+        copy.CopyFrom(source)
+        copy.name = attribute.name
+        kept.append(copy)
+    del made.attribute[:]
+    made.attribute.extend(kept)
+    made.name = caller.name
+    return made
