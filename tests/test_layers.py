@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "session": "errors locks ir runtime plan graph loading",
         "loading": "errors topics ir kernel runtime plan devices compiler",
         "models": "graph ir tensor",
-        "frontends": "errors graph ir runtime session tensor",
+        "frontends": "errors graph ir locks runtime session tensor",
+        "onnx_backend": "frontends",
         "cli": "errors config ir cache ops passes schedule runtime plan devices compiler tensor",
     }.items()
 }

@@ -260,7 +260,8 @@ def _sliced(node: Node, known: Array) -> Array:
         size = known.shape[axis]
         is_open = step < 0 and end < -size
         key[axis] = slice(start, None if is_open else end, step)
-    return known[tuple(key)]
+    found: Array = known[tuple(key)]
+    return found
 
 
 def _gathered(node: Node, known: Array) -> Array:

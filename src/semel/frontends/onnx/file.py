@@ -162,7 +162,8 @@ def _array_of(
         return None
     if tensor.data_location != TensorProto.EXTERNAL:
         try:
-            return numpy_helper.to_array(tensor)
+            array: Array = numpy_helper.to_array(tensor)
+            return array
         except (ValueError, TypeError) as error:
             message = f"initializer '{tensor.name}' must hold what its type says: {error}."
             raise ModelError(name, message) from error
@@ -204,7 +205,8 @@ def _external(
     raw = data[offset : offset + length]
     if is_packed:
         whole = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw.tobytes())
-        return numpy_helper.to_array(whole)
+        array: Array = numpy_helper.to_array(whole)
+        return array
     if offset % dtype.itemsize:
         raw = raw.copy()
     return raw.view(dtype).reshape(tuple(tensor.dims))
