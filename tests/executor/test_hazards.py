@@ -14,6 +14,7 @@ from semel import Buffer, ExecutionPlan, UnifiedExecutor
 from semel.errors import PlanError
 from semel.executor.hazards import Access, DeviceTable, Edges, User
 from semel.executor.lane import ExecutorLane
+from semel.locks import make_lock
 from semel.runtime.allocator import allocate
 
 SIZE = 8
@@ -145,7 +146,7 @@ def test_who_could_not_be_submitted_stands_for_those_before(executor: UnifiedExe
 
 
 def test_tables_forget_what_is_over_and_tell_who_relied_on_it() -> None:
-    lane, table, memory = ExecutorLane("cpu", "test", ()), DeviceTable(), allocate(64)
+    lane, table, memory = ExecutorLane("cpu", "test", (), make_lock()), DeviceTable(), allocate(64)
     user = User(lane, int(lane.submit_call("nothing", int, (), ())))
     storage = table.touch(user, Access(memory, 0, 32, False, True), Edges(lane))
     version = storage.version

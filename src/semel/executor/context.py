@@ -81,8 +81,8 @@ class DeviceContext:
         #: What the device goes by.
         self.name = str(spec)
         #: Kernels, plans and functions, in order; copies, beside them.
-        self.compute = ExecutorLane(self.name, COMPUTE, device.cpus)
-        self.copy = ExecutorLane(self.name, COPY, device.cpus)
+        self.compute = ExecutorLane(self.name, COMPUTE, device.cpus, lock)
+        self.copy = ExecutorLane(self.name, COPY, device.cpus, lock)
         self.allocator = DeviceAllocator(device, memory_limit)
         #: Who touched which memory of the device; for the executor.
         self.table = DeviceTable()

@@ -271,7 +271,7 @@ class UnifiedExecutor:
         before = lane.num_submitted
         try:
             needs = [*submitter.known_needs(), *waits]
-            value = lane.submit_run(submitter.name, plan, needs, edges.follows)
+            value = lane.submit_run(plan, needs, edges.follows)
         finally:
             if not _settle(lane, user, before, edges):
                 del self._submitters[id(plan)]
@@ -355,7 +355,7 @@ class UnifiedExecutor:
 
         with plan.lock:
             uses = footprint_of(submitter.engine.parts)
-        ticket.begin(self._call(context.compute, submitter.name, run, uses, waits))
+        ticket.begin(self._call(context.compute, submitter.engine.name, run, uses, waits))
         return ticket
 
     # ------------------------------------------------------------ waiting

@@ -8,18 +8,16 @@ in vain, and gives values that know their signal.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from semel.errors import DeviceError, PlanError, TimedOutError
 from semel.executor.hazards import Wait
 from semel.runtime.native_lane import LanePlan, NativeLane
-from semel.runtime.timeline import TimelineSignal
+from semel.runtime.timeline import LAST_FAILED, VALUE, TimelineSignal
 
-#: Names of work that are remembered, by the value modulo this: as many as can be under way.
-NUM_NAMES = 256
 #: How often work that is to be given up is asked again: it may not have begun before.
 _ASK_AGAIN_S = 0.005
 
@@ -65,15 +63,14 @@ class TimelineValue(int):
 class ExecutorLane:
     """One lane of a device."""
 
-    __slots__ = ("__weakref__", "device", "name", "names", "native", "timeline")
+    __slots__ = ("__weakref__", "device", "name", "native", "timeline")
 
-    def __init__(self, device: str, lane: str, cpus: Sequence[int]) -> None:
+    def __init__(self, device: str, lane: str, cpus: Sequence[int], lock: threading.RLock) -> None:
+        """`lock` is the executor's, through which all submissions come."""
         self.device, self.name = device, f"{device}/{lane}"
-        self.native = NativeLane(self.name, cpus)
+        self.native = NativeLane(self.name, cpus, lock)
         #: At n when the n-th work is over.
         self.timeline = self.native.timeline
-        #: What is under way is called.
-        self.names: list[Any] = [""] * NUM_NAMES
 
     def __repr__(self) -> str:
         return f"ExecutorLane({self.describe()})"
@@ -92,18 +89,16 @@ class ExecutorLane:
         reached, last = self.timeline.value, self.num_submitted
         if reached >= last:
             return f"{self.name} is done with all {last}"
-        name = self.names[(reached + 1) % NUM_NAMES]
+        name = self.native.name_of(reached + 1)
         return f"{self.name} is at {name!r} ({reached + 1} of {last})"
 
     # ------------------------------------------------------------ submitting
 
     def submit_run(
-        self, name: str, plan: LanePlan, needs: Sequence[Wait], follows: Sequence[Wait]
+        self, plan: LanePlan, needs: Sequence[Wait], follows: Sequence[Wait]
     ) -> TimelineValue:
         """Execute a plan after these; a failure of what it needs is its own."""
-        value = self.native.submit_run(plan, needs, follows)
-        self.names[value % NUM_NAMES] = name
-        return TimelineValue(value, self)
+        return TimelineValue(self.native.submit_run(plan, needs, follows), self)
 
     def submit_call(
         self,
@@ -113,9 +108,7 @@ class ExecutorLane:
         follows: Sequence[Wait],
     ) -> TimelineValue:
         """Call a function after these, on a thread of Python; otherwise alike."""
-        value = self.native.submit_call(function, needs, follows)
-        self.names[value % NUM_NAMES] = name
-        return TimelineValue(value, self)
+        return TimelineValue(self.native.submit_call(function, needs, follows, name), self)
 
     @property
     def is_full(self) -> bool:
@@ -153,15 +146,16 @@ class ExecutorLane:
 
     def wait(self, value: int, timeout: float | None = None) -> None:
         """Wait until that work is over; what it raised is raised."""
-        timeline = self.timeline
-        if timeline.value < value:
+        words = self.timeline.words
+        if words[VALUE] < value:
             if timeout is None:
                 self.native.await_end(value)
             else:
                 self.await_end(value, timeout)
-        error = timeline.failure(value)
-        if error is not None:
-            raise error
+        if words[LAST_FAILED] >= value:
+            error = self.timeline.failure(value)
+            if error is not None:
+                raise error
 
     @property
     def is_inside(self) -> bool:
@@ -170,7 +164,7 @@ class ExecutorLane:
 
     def give_up(self, value: int, until: float) -> bool:
         """Let the work of that value fail if it is under way; whether it is no more by then."""
-        name = self.names[value % NUM_NAMES]
+        name = self.native.name_of(value)
         why = DeviceError(
             self.name, f"was reset in the middle of {name!r}.", device=self.device, value=value
         )

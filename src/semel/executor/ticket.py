@@ -16,9 +16,10 @@ from typing import Any
 
 from semel.errors import StaleError
 from semel.executor.hazards import Access, DeviceTable, Storage, User, Wait
-from semel.executor.lane import NUM_NAMES, ExecutorLane, TimelineValue
+from semel.executor.lane import ExecutorLane, TimelineValue
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Copies
+from semel.runtime.timeline import LAST_FAILED, VALUE
 
 
 class Submitter:
@@ -26,11 +27,12 @@ class Submitter:
 
     def __init__(self, plan: ExecutionPlan, lane: ExecutorLane, table: DeviceTable) -> None:
         self.lane, self._table = lane, table
-        self.name = plan.name or "plan"
         # Not the plan: who knows this one forgets it when the plan is gone.
         self.engine = plan.lane_work
         self.hold = self.engine.hold
         self.lock = self.hold.lock
+        self.words, self._post = lane.timeline.words, lane.native.post
+        self._holder = lane.native.holder
         self.user = User(lane)
         #: By device; found anew when the plan's memory has moved.
         self.accesses: Mapping[str, list[Access]] = {}
@@ -44,7 +46,9 @@ class Submitter:
         self._sources: list[User] = []
         #: How many runs the plan will have done after the last submission, if none fails.
         self.generation = 0
-        self._read: tuple[int, Callable[[], Any]] | None = None
+        #: How to copy the outputs, for this version of the plan.
+        self._copies: Callable[[], Any] = tuple
+        self._version = -1
 
     @property
     def has_moved(self) -> bool:
@@ -77,17 +81,20 @@ class Submitter:
         for storage, version in self._seen:
             if storage.version != version:
                 return 0
+        hold, holder = self.hold, self._holder
+        if hold.lane is not holder and (hold.is_held or hold.lane is not None):
+            return 0
         lane, last = self.lane, user.value
         # Before the run: it may be over before we look again.
-        generation = engine.state.run.generation if last <= lane.timeline.value else self.generation
+        is_over = last <= self.words[VALUE]
+        generation = engine.state.run.generation if is_over else self.generation
         try:
-            value = lane.native.post_held(engine, self.hold)
+            value = self._post(engine, hold)
             user.value = value or last
         except BaseException:
             user.value = lane.num_submitted  # interrupted: too late a value is as good
             raise
         if value:
-            lane.names[value % NUM_NAMES] = self.name
             self.generation = generation + 1
         return value
 
@@ -102,12 +109,28 @@ class Submitter:
             self.generation = self.engine.state.run.generation
         self.generation += 1
 
-    def read(self) -> Any:
-        """The outputs, as `plan(...)` gives them; in the middle of an operation on the plan."""
-        version = self.engine.state.version
-        if self._read is None or self._read[0] != version:
-            self._read = version, Copies().prepare(self.engine)
-        return self._read[1]()
+    def outputs_of(self, number: int, generation: int) -> Any:
+        """The outputs of the run with that value, which is over, as `plan(...)` gives them.
+
+        A StaleError unless they are certainly in the plan. Hot.
+        """
+        hold, state = self.hold, self.engine.state
+        with self.lock:  # `Hold.alone`, in place to save the calls
+            # The run is the last one if nobody has used the plan since.
+            if hold.is_held and hold.lane is self._holder and hold.value == number:
+                hold.lane = None
+            else:
+                if hold.is_held:
+                    hold.settle()
+                if self.user.value != number or state.run.generation != generation:
+                    raise _stale()
+            try:
+                hold.is_held = True
+                if self._version != state.version:
+                    self._copies, self._version = Copies().prepare(self.engine), state.version
+                return self._copies()
+            finally:
+                hold.is_held = False
 
 
 class Ticket:
@@ -148,27 +171,12 @@ class Ticket:
 
         Without inputs of its own the run's outputs are in the plan, until that runs again.
         """
-        submitter = self._submitter
-        submitter.lane.wait(self._number, timeout)
+        submitter, number, words = self._submitter, self._number, self._submitter.words
+        if words[VALUE] < number or number <= words[LAST_FAILED]:
+            submitter.lane.wait(number, timeout)
         if self._result is _NOT_KEPT:
-            native = submitter.lane.native
-            self._result = native.use_behind(submitter.hold, self._number, self._read)
+            self._result = submitter.outputs_of(number, self._generation)
         return self._result
-
-    def _read(self, is_last: bool) -> Any:
-        """The outputs in the plan, if they are certainly those of this run."""
-        submitter = self._submitter
-        is_ours = is_last or (
-            submitter.user.value == self._number
-            and submitter.engine.state.run.generation == self._generation
-        )
-        if not is_ours:
-            raise StaleError(
-                "Ticket",
-                "its run's outputs are gone: the plan ran again, or may have.",
-                hint="Ask for the result before the next run, or submit with inputs= to keep it.",
-            )
-        return submitter.read()
 
 
 class KeptTicket(Ticket):
@@ -183,6 +191,14 @@ class KeptTicket(Ticket):
     def keep(self, result: Any) -> None:
         """Note what the run gave."""
         self._result = result
+
+
+def _stale() -> StaleError:
+    return StaleError(
+        "Ticket",
+        "its run's outputs are gone: the plan ran again, or may have.",
+        hint="Ask for the result before the next run, or submit with inputs= to keep it.",
+    )
 
 
 _NOT_KEPT = object()

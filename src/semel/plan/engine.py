@@ -205,6 +205,11 @@ class Engine:
     # ------------------------------------------------------------ runs on lanes
 
     @property
+    def name(self) -> str:
+        """What the plan is called, for people."""
+        return self.parts.program.name or "plan"
+
+    @property
     def header(self) -> int:
         """Where the header of a native run lies that is all there is to a run; else 0."""
         executable = self.ways.now.executable

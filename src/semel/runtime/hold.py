@@ -77,23 +77,6 @@ class Hold:
             finally:
                 self.is_held = False
 
-    def alone_behind(self, lane: Holder, value: int, action: Callable[[bool], R]) -> R:
-        """`action(is_last)` with the plan to ourselves, once that submission of the lane is over.
-
-        It is the last one if nobody has used the plan since.
-        """
-        with self.lock:
-            is_last = self.is_held and self.lane is lane and self.value == value
-            if is_last:
-                self.lane = None
-            elif self.is_held:
-                self.settle()
-            try:
-                self.is_held = True
-                return action(is_last)
-            finally:
-                self.is_held = False
-
     def settle(self) -> None:
         """Wait until no lane has the plan; refuse who is in the middle of an operation.
 

@@ -126,6 +126,10 @@ class _PartRun:
         self._executable, self._part = executable, part
 
     @property
+    def name(self) -> str:
+        return self._part.name
+
+    @property
     def header(self) -> int:
         return self._part.header
 

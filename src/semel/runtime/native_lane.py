@@ -24,7 +24,7 @@ import os
 import threading
 import time
 import weakref
-from _thread import start_new_thread
+from _thread import get_ident, start_new_thread
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -36,9 +36,9 @@ from semel.ir.abi import Call, Ring, Signal, Submission, Verdict
 from semel.ir.fields import take, take_int, take_value
 from semel.locks import make_lock
 from semel.runtime.freed import when_freed
-from semel.runtime.hold import Hold
+from semel.runtime.hold import Hold, Holder
 from semel.runtime.native import cpu_mask, host_runner, start_thread
-from semel.runtime.timeline import TimelineSignal
+from semel.runtime.timeline import WORD, TimelineSignal
 from semel.runtime.words import Words, address_of, aligned_words
 
 R = TypeVar("R")
@@ -55,12 +55,16 @@ _HEADER, _NUM_WAITS = int(Submission.HEADER), int(Submission.NUM_WAITS)
 _WAITS, _PAIRS = int(Submission.WAITS), int(Submission.PAIRS)
 _VALUE = int(Signal.VALUE)
 _MOST_PAIRS = (_SLOT_WORDS - _PAIRS) // 2
-_SUBMIT = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_SUBMIT = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, WORD)
 _FORKED = "the process was forked before this was done: it is the parent's to do."
 
 
 class LaneWork(Protocol):
     """What a lane does: a run of a plan, or a function."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, for people."""
 
     @property
     def header(self) -> int:
@@ -93,11 +97,11 @@ class LanePlan(Protocol):
 class _CallWork:
     """A function in the place of a plan."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("_function", "name")
     header = 0
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[], object], name: str) -> None:
+        self._function, self.name = function, name
 
     def came_back(self, code: int) -> bool:
         self._function()
@@ -110,14 +114,22 @@ class _CallWork:
 class NativeLane:
     """Submissions in order, one at a time, from any thread; on these CPUs, if some are given."""
 
-    __slots__ = ("__weakref__", "_ring", "_token", "timeline")
+    __slots__ = ("__weakref__", "_ring", "_token", "holder", "post", "timeline")
 
-    def __init__(self, name: str = "lane", cpus: Iterable[int] = ()) -> None:
+    def __init__(
+        self, name: str = "lane", cpus: Iterable[int] = (), lock: threading.RLock | None = None
+    ) -> None:
+        """`lock` is of who submits all there is to the lane, and has it while he does."""
         take("NativeLane", "name", str, name)
-        self._ring = _Ring(name, cpus)
+        self._ring = _Ring(name, cpus, make_lock() if lock is None else lock)
         self._token = when_freed(self._ring.close)
         #: Reaches n when submission number n, from 1 on, is over.
         self.timeline = self._ring.done
+        #: Who has a plan that the lane was given: see `Hold.alone_behind`.
+        self.holder: Holder = self._ring
+        #: `submit_held` without waits, for whoever has the lane's lock and the plan's, which no
+        #: other lane has; 0 if there is no room.
+        self.post: Callable[[HeldWork, Hold], int] = self._ring.post
 
     def __repr__(self) -> str:
         return f"NativeLane({self.name!r}, {self.num_pending} pending)"
@@ -163,12 +175,16 @@ class NativeLane:
         return (*behind, *hold.lane.end_of(hold.value))
 
     def submit_call(
-        self, function: Callable[[], object], after: After = (), behind: After = ()
+        self,
+        function: Callable[[], object],
+        after: After = (),
+        behind: After = (),
+        name: str = "function",
     ) -> int:
         """Call `function()` once these values are reached, on a thread of Python."""
         if not callable(function):
             raise PlanError(f"lane '{self.name}'", f"must call a function, got {function!r:.60}.")
-        return self.submit_work(_CallWork(function), after, behind)
+        return self.submit_work(_CallWork(function, name), after, behind)
 
     def submit_work(self, work: LaneWork, after: After = (), behind: After = ()) -> int:
         """Do any other work in its turn."""
@@ -191,23 +207,13 @@ class NativeLane:
         """Whether this thread is in the middle of work of the lane."""
         return self._ring.is_inside(self._ring.submitted.value)
 
-    def post_held(self, work: HeldWork, hold: Hold) -> int:
-        """Like `submit_held` without waits, if that can be at once, else 0.
-
-        Hot: to be called with the plan's lock, which is that of `hold`.
-        """
-        ring = self._ring
-        if hold.lane is not ring and (hold.is_held or hold.lane is not None):
-            return 0
-        return ring.submit(work, (), hold)
-
-    def use_behind(self, hold: Hold, value: int, action: Callable[[bool], R]) -> R:
-        """Use a plan once that submission is over: see `Hold.alone_behind`."""
-        return hold.alone_behind(self._ring, value, action)
-
     def await_end(self, value: int, timeout: float | None = None) -> None:
         """Wait until that submission is over, well or not."""
         self._ring.wait_over(value, timeout)
+
+    def name_of(self, value: int) -> str:
+        """What a submission is called that is not over; empty if that is forgotten."""
+        return self._ring.name_of(value)
 
     def failure(self, value: int) -> BaseException | None:
         """What a submission raised; None if it went well or is not over."""
@@ -248,9 +254,8 @@ _NO_WAITS = _Waits((), 0, None)
 class _Ring:
     """What a lane, its thread and its companion share."""
 
-    def __init__(self, name: str, cpus: Iterable[int]) -> None:
-        self.name = name
-        self.lock = make_lock()
+    def __init__(self, name: str, cpus: Iterable[int], lock: threading.RLock) -> None:
+        self.name, self.lock = name, lock
         self.submitted = TimelineSignal(f"{name}: submitted")
         self._submitted_words = self.submitted.words
         self.done = TimelineSignal(name)
@@ -264,7 +269,7 @@ class _Ring:
         self._cpus = cpu_mask(tuple(cpus))
         self._is_closed = False
         self._lost_from: int | None = None
-        self._post: Callable[[int, int], None] = _nobody
+        self._submit: Callable[[int, int], None] = _nobody
         self._reset()
         _rings.add(self)
 
@@ -303,7 +308,7 @@ class _Ring:
 
     def is_inside(self, value: int) -> bool:
         """Whether this thread is at work that the submission must wait for, or at that itself."""
-        own = _companions.get(threading.get_ident())
+        own = _companions.get(get_ident())
         if own is None or not own._running:
             return False
         return self._comes_after(value, own, set())
@@ -326,7 +331,7 @@ class _Ring:
 
     def lend(self, hold: Hold) -> bool:
         """For work that uses what runs before it have left; later runs wait for it anyway."""
-        own = _companions[threading.get_ident()]
+        own = _companions[get_ident()]
         work = own._works[(own._running - 1) % _DEPTH]
         if getattr(work, "hold", None) is hold:
             return False
@@ -370,6 +375,10 @@ class _Ring:
                 value=value,
             ) from error
 
+    def name_of(self, value: int) -> str:
+        work = self._works[(value - 1) % _DEPTH]
+        return "" if work is None else work.name
+
     def has_lost(self, value: int) -> bool:
         self.after_fork()
         return self._lost_from is not None and value > self._lost_from
@@ -379,23 +388,27 @@ class _Ring:
     def submit(self, work: LaneWork, after: After, hold: Hold | None, behind: After = ()) -> int:
         """The value of one more submission; 0 if there is no room. `hold` is to be the lane's."""
         with self.lock:
-            if not self._is_open:
-                self._ensure_threads()
-            value = self._submitted_words[_VALUE] + 1
+            return self.post(work, hold, after, behind)
+
+    def post(self, work: LaneWork, hold: Hold | None, after: After = (), behind: After = ()) -> int:
+        """What `submit` does, for those who have the lane's lock. Hot."""
+        if not self._is_open:
+            self._ensure_threads()
+        value = self._submitted_words[_VALUE] + 1
+        if value - self._forgotten > _DEPTH:
+            self._forget()
             if value - self._forgotten > _DEPTH:
-                self._forget()
-                if value - self._forgotten > _DEPTH:
-                    return 0
-            slot = (value - 1) % _DEPTH
-            at, words = slot * _SLOT_WORDS, self._slot_words
-            words[at] = work.header
-            has_waits = after or behind
-            words[at + _NUM_WAITS] = self._write_waits(slot, after, behind) if has_waits else 0
-            self._works[slot] = work
-            if hold is not None:
-                hold.lane, hold.value, hold.is_held = self, value, True
-            self._post(self._address, value)
-            return value
+                return 0
+        slot = (value - 1) % _DEPTH
+        at, words = slot * _SLOT_WORDS, self._slot_words
+        words[at] = work.header
+        has_waits = after or behind
+        words[at + _NUM_WAITS] = self._write_waits(slot, after, behind) if has_waits else 0
+        self._works[slot] = work
+        if hold is not None:
+            hold.lane, hold.value, hold.is_held = self, value, True
+        self._submit(self._address, value)
+        return value
 
     def _write_waits(self, slot: int, after: After, behind: After) -> int:
         """The signals and values that a submission must follow; how many."""
@@ -445,7 +458,7 @@ class _Ring:
         if self._is_closed:
             raise PlanError(f"lane '{self.name}'", "is closed and takes no more work.")
         runner = host_runner()
-        self._post = _SUBMIT(runner.symbol("lane_submit"))
+        self._submit = _SUBMIT(runner.symbol("lane_submit"))
         _stop_at_exit()
         self._ring[Ring.SPIN_TICKS] = int(settings().spin_us * runner.ticks_per_us)
         self._ring[Ring.PLACE_TICKS] = int(_PLACE_US * runner.ticks_per_us)
@@ -465,7 +478,7 @@ class _Ring:
         with self.lock:
             if self._companion or ring is not self._ring:
                 return False
-            self._companion = threading.get_ident()
+            self._companion = get_ident()
             _companions[self._companion] = self
             return True
 
@@ -573,6 +586,15 @@ def _accompany(lane: _Ring, ring: Words) -> None:
     """The companion of a lane's thread."""
     if not lane.claim(ring):
         return
+    try:
+        _serve_all(lane, ring)
+    finally:
+        if _companions.get(get_ident()) is lane:  # not so in the child of a fork
+            del _companions[get_ident()]
+
+
+def _serve_all(lane: _Ring, ring: Words) -> None:
+    """Do what the lane's thread calls for, until that ends."""
     calls, answers = lane.calls, lane.answers
     spin = int(ring[Ring.SPIN_TICKS])
     count = 0
@@ -593,7 +615,7 @@ def _accompany(lane: _Ring, ring: Words) -> None:
 
 _rings: weakref.WeakSet[_Ring] = weakref.WeakSet()
 #: The lanes whose companions are threads of this process, by thread.
-_companions: weakref.WeakValueDictionary[int, _Ring] = weakref.WeakValueDictionary()
+_companions: dict[int, _Ring] = {}
 _is_registered = False
 
 
@@ -615,6 +637,7 @@ def _stop_all() -> None:
 
 
 def _after_fork_in_child() -> None:
+    _companions.clear()
     for ring in list(_rings):
         ring.after_fork()
 

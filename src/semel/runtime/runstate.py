@@ -21,6 +21,7 @@ from semel.runtime.words import Words
 DIRTY, VALID, MOVED = int(Header.DIRTY), int(Header.VALID), int(Header.MOVED)
 HAS_MOVED, ADDRESS, ONLY_MOVED = int(Base.HAS_MOVED), int(Base.ADDRESS), int(abi.ONLY_MOVED)
 _ASKED, _BASE_WORDS = int(Header.ASKED), int(abi.BASE_WORDS)
+_GENERATION = int(Header.GENERATION)
 
 #: The words of the header, and those of one base.
 BaseWords: TypeAlias = "tuple[memoryview[int], memoryview[int]]"
@@ -145,7 +146,7 @@ class RunState:
     @property
     def generation(self) -> int:
         """Runs that ended well."""
-        return int(self._words[Header.GENERATION])
+        return self._words[_GENERATION]
 
     @property
     def attempts(self) -> int:

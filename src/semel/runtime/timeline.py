@@ -29,8 +29,8 @@ from semel.runtime.freed import when_freed
 from semel.runtime.native import host_runner
 from semel.runtime.words import address_of, aligned_words
 
-# Plain ints index faster than members of an enum.
-_VALUE, _BELL, _LAST_FAILED = int(Signal.VALUE), int(Signal.BELL), int(Signal.LAST_FAILED)
+# Plain ints index faster than members of an enum; those without a line for who looks at `words`.
+VALUE, _BELL, LAST_FAILED = int(Signal.VALUE), int(Signal.BELL), int(Signal.LAST_FAILED)
 #: Failures that a signal remembers. They hold frames, and a lane may fail a million times.
 _MOST_FAILURES = 64
 #: Failures of which it remembers no more than that they were.
@@ -42,11 +42,13 @@ _SLICE_NS = 50_000_000
 _FOREVER_NS = 10**18
 _LINES_AT_ONCE = 64
 
+# A word of any sign is handed over as an address, which is twice as fast as a number.
+WORD = ctypes.c_void_p
 # Short calls keep the interpreter's lock: to let go of it and take it again costs more.
-_SET = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+_SET = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, WORD)
 _RING = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_AWAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *(ctypes.c_int64,) * 4)
+_AWAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, WORD)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *(WORD,) * 4)
 
 #: Around what is known of failures, of all signals: they are rare.
 _failing = make_lock()
@@ -75,7 +77,7 @@ class TimelineSignal:
         #: Where its words lie, for native code, and the words, for those who look often.
         self.address = line.address
         self.words = line.words
-        self.words[_VALUE], self.words[_LAST_FAILED] = number, abi.NO_FAILURE
+        self.words[VALUE], self.words[LAST_FAILED] = number, abi.NO_FAILURE
         self._failures: dict[int, BaseException] = {}
         self._unseen: dict[int, None] = {}
         self._forgotten: dict[int, None] = {}
@@ -93,7 +95,7 @@ class TimelineSignal:
     @property
     def value(self) -> int:
         """The largest value that was reached."""
-        return self.words[_VALUE]
+        return self.words[VALUE]
 
     def set(self, value: int) -> None:
         """Let everybody go on who waits for this value or a smaller one.
@@ -111,7 +113,7 @@ class TimelineSignal:
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
-        return self.words[_VALUE] >= self._take(value)
+        return self.words[VALUE] >= self._take(value)
 
     def wait(
         self,
@@ -128,7 +130,7 @@ class TimelineSignal:
         """
         number = self._take(value)
         is_reached = self.await_value(number, timeout, unless)
-        if is_reached and number <= self.words[_LAST_FAILED]:
+        if is_reached and number <= self.words[LAST_FAILED]:
             error = self.failure(number)
             if error is not None:
                 raise error
@@ -142,7 +144,7 @@ class TimelineSignal:
     ) -> bool:
         """Wait like `wait`, for a value that is known to be good, whatever it stands for."""
         words = self.words
-        if words[_VALUE] >= number:
+        if words[VALUE] >= number:
             return True
         native = _functions or _load()
         if timeout is None and unless is None:
@@ -154,7 +156,7 @@ class TimelineSignal:
         spin = native.spin_ticks
         while True:
             bell = words[_BELL]  # before what is asked: whoever changes that rings afterwards
-            if words[_VALUE] >= number:
+            if words[VALUE] >= number:
                 return True
             if unless is not None and unless():
                 return False
@@ -179,7 +181,7 @@ class TimelineSignal:
 
     def restart(self) -> None:
         """Begin at 0 again; for the only ones who know the signal, while nobody waits for it."""
-        self.words[_VALUE] = 0
+        self.words[VALUE] = 0
 
     def nudge(self) -> None:
         """Let everybody who waits ask again whether to go on waiting."""
@@ -202,7 +204,7 @@ class TimelineSignal:
                 del self._failures[oldest]
                 self._unseen.pop(oldest, None)
                 self._forget(oldest)
-            self.words[_LAST_FAILED] = max(self.words[_LAST_FAILED], value)
+            self.words[LAST_FAILED] = max(self.words[LAST_FAILED], value)
 
     def _forget(self, value: int) -> None:
         """Remember of a failure only that it was one; of too many, not even which."""
@@ -214,7 +216,7 @@ class TimelineSignal:
 
     def has_failed(self, value: int) -> bool:
         """Whether the work that this value stands for is known to have failed, or may have."""
-        if value > self.words[_LAST_FAILED]:
+        if value > self.words[LAST_FAILED]:
             return False
         with _failing:
             is_known = value in self._failures or value in self._forgotten
@@ -225,7 +227,7 @@ class TimelineSignal:
 
         From here on somebody has seen it.
         """
-        if value > self.words[_LAST_FAILED]:
+        if value > self.words[LAST_FAILED]:
             return None
         with _failing:
             self._unseen.pop(value, None)
@@ -233,7 +235,7 @@ class TimelineSignal:
 
     def peek_failure(self, value: int) -> BaseException | None:
         """The same for work that fails with it: nobody has seen it by that."""
-        if value > self.words[_LAST_FAILED]:
+        if value > self.words[LAST_FAILED]:
             return None
         with _failing:
             error = self._failures.get(value)
