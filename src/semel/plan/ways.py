@@ -56,6 +56,8 @@ class Ways:
         self.whole = self.now = whole
         self._others: dict[frozenset[int], Way] = {}
         self._named: dict[tuple[str, ...], frozenset[int]] = {}
+        #: What only the whole plan gives.
+        self._alike: set[frozenset[int]] = set()
 
     @property
     def is_whole(self) -> bool:
@@ -69,6 +71,8 @@ class Ways:
     def use(self, engine: Engine, wanted: frozenset[int] | None) -> None:
         """Let runs be for these outputs, by their buffers, from now on; None: for all there is."""
         engine.state.check_alive()
+        if wanted is not None and self._others.get(wanted) is self.now:
+            return  # again: it is the last one already
         way = self.whole if wanted is None else self._find(engine, wanted)
         if way is not self.now:
             self._switch(engine, way)
@@ -104,8 +108,11 @@ class Ways:
         self.whole = self.now = Way(self.whole.executable, linked)
 
     def _find(self, engine: Engine, wanted: frozenset[int]) -> Way:
+        if wanted in self._alike:
+            return self.whole
         way = self._others.pop(wanted, None) or make_way(engine, wanted)
         if way is None:
+            self._alike.add(wanted)
             return self.whole
         self._others[wanted] = way  # behind those that were used before
         oldest = [key for key, other in self._others.items() if other not in (way, self.now)]

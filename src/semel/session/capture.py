@@ -24,6 +24,7 @@ from semel.plan.readers import Reader, output_copier
 from semel.runtime.buffer import Array
 
 R = TypeVar("R")
+_MOST_READERS = 64
 
 
 class Capture(NamedTuple):
@@ -44,7 +45,8 @@ class RouterCapture:
         self._routers = tuple(routers)
         self._every = every
         self._runs = 0
-        self._found: dict[str, Array] | None = None
+        self._found: list[Array] | None = None
+        self._readers: dict[Reader[Any], CapturingReader] = {}
         #: Of the kept values that are copied.
         self.names = tuple(
             name for r in self._routers for name in (r.ids, r.weights) if name is not None
@@ -78,24 +80,32 @@ class RouterCapture:
         return RouterCapture(self._routers, self._every)
 
     def reader(self, reader: Reader[R]) -> Reader[R]:
-        """The reader, which captures too."""
-        return CapturingReader(reader, self)
+        """The reader, which captures too: always the same one, unless it is for one run."""
+        known = self._readers.get(reader)
+        if known is None:
+            known = CapturingReader(reader, self)
+            if not reader.is_for_one_run:
+                if len(self._readers) >= _MOST_READERS:
+                    self._readers.clear()
+                self._readers[reader] = known
+        return known
 
     def take(self) -> dict[int, Capture] | None:
         """What was captured since it was last taken, by layer; None if nothing was."""
-        found, self._found = self._found, None
-        if found is None:
+        arrays, self._found = self._found, None
+        if arrays is None:
             return None
+        found = dict(zip(self.names, arrays, strict=True))
         return {router.layer: _capture(router, found) for router in self._routers}
 
     def note(self, copies: Sequence[Callable[[], Array]]) -> None:
         """Take note of a run that is over."""
         if self._runs % self._every == 0:
-            self._found = dict(zip(self.names, [copy() for copy in copies], strict=True))
+            self._found = [copy() for copy in copies]
         self._runs += 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CapturingReader(Reader[Any]):
     """Reads outputs as another does, after what routers decided."""
 

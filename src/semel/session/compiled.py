@@ -268,10 +268,18 @@ class CompiledGraph(MoeMembers):
         wanted = request.wanted
         if wanted.is_all:
             return None if request.timeout is None else RunLimits(timeout=request.timeout)
-        # What feeds a handle is wanted too, whoever reads it, and what is captured.
+        if request.timeout is not None or self._handles or request.feeds:
+            return self._limits_for(request)
+        found = self._limits_of.get(wanted)
+        if found is None:
+            found = self._limits_of[wanted] = self._limits_for(request)
+        return found
+
+    def _limits_for(self, request: Request[Any]) -> RunLimits:
+        """What feeds a handle is wanted too, whoever reads it, and what is captured."""
         fed = (*self._handles.fed, *request.feeds.values())
         captured = () if self._capture is None else self._capture.names
-        return RunLimits(request.timeout, (*wanted.names, *fed, *captured))
+        return RunLimits(request.timeout, (*request.wanted.names, *fed, *captured))
 
     def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Arrays of all inputs that a run must be given, of their dtypes."""
@@ -412,6 +420,8 @@ class CompiledGraph(MoeMembers):
         is_strict = options.casting == "exact" and not options.sticky
         self._is_plain = is_strict and not self._handles and self._capture is None
         self._good_shapes = {}
+        #: Those of runs without handles and a time limit, for some outputs.
+        self._limits_of: dict[Wanted, RunLimits] = {}
 
     def handles(self) -> dict[str, HandleInfo]:
         """All states, and all inputs that have a value of their own."""

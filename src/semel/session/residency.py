@@ -38,6 +38,7 @@ from semel.session.experts import ExpertPool, Mask, Policy
 R = TypeVar("R")
 _WHERE = "ExpertResidency"
 FEW_IDS = 64
+_MOST_READERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ class Residency:
         #: The ids of layers whose number follows from variables that callers bind.
         self._views: dict[int, _View] = {}
         self._bound = {v.variable.name for v in plan.program.variables if v.next is None}
+        self._readers: dict[tuple[Reader[Any], tuple[str, ...] | None], LeavingReader] = {}
         store.add_user(self)
         plan.use_function(EXPERTS, self)
 
@@ -348,12 +350,22 @@ class Residency:
             self.store.layers[number].leave(visit.routed, ids)
 
     def reader(self, reader: Reader[R], fetch: Iterable[str] | None = None) -> Reader[R]:
-        """The reader, after which the run for these outputs, or all, is over."""
+        """The reader, after which the run for these outputs, or all, is over.
+
+        Always the same one, unless it is for one run.
+        """
         names = None if fetch is None else tuple(fetch)
-        part = self._parts.get(names)
-        if part is None:
-            part = self._parts[names] = self._part(names or ())
-        return LeavingReader(reader, self, part)
+        known = self._readers.get((reader, names))
+        if known is None:
+            part = self._parts.get(names)
+            if part is None:
+                part = self._parts[names] = self._part(names or ())
+            known = LeavingReader(reader, self, part)
+            if not reader.is_for_one_run:
+                if len(self._readers) >= _MOST_READERS:
+                    self._readers.clear()
+                self._readers[reader, names] = known
+        return known
 
     def _part(self, names: Sequence[str]) -> frozenset[int]:
         """The layers whose rows a run for these outputs has: each is inside of a branch."""
@@ -449,7 +461,7 @@ def no_residency() -> UnsupportedError:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LeavingReader(Reader[Any]):
     """Reads outputs as another does, and lets guests go."""
 
