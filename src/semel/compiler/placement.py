@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
 
 from semel.errors import OutOfMemoryError
 from semel.ir.expr import Dim, Variable, evaluate, upper_bound, variables
@@ -57,16 +59,26 @@ class Placement:
     log: tuple[str, ...]
 
 
+#: Where groups must be, and why.
+Said: TypeAlias = Mapping[Group, tuple[Place, str]]
+NOTHING_SAID: Said = MappingProxyType({})
+
+
 def choose_places(
-    schedule: Schedule, kernels: Sequence[Lowered], places: Sequence[Place]
+    schedule: Schedule,
+    kernels: Sequence[Lowered],
+    places: Sequence[Place],
+    said: Said = NOTHING_SAID,
 ) -> Placement:
-    """A device for each group of a schedule, whose kernels these are."""
-    model = _Model(schedule, kernels, places)
+    """A device for each group of a schedule, whose kernels these are; `said` are not asked."""
     first = places[0].device
     if len(places) == 1 or schedule.graph.late:
         why = "there is one device" if len(places) == 1 else "a run finds sizes out"
-        return Placement(dict.fromkeys(schedule.groups, first), {}, (f"all on {first}: {why}.",))
-    alone = model.judge("alone", [0] * len(model.units))
+        at = {g: said[g][0].device if g in said else first for g in schedule.groups}
+        reasons = {group: reason for group, (_, reason) in said.items()}
+        return Placement(at, reasons, (f"all on {first}{_but(said)}: {why}.",))
+    model = _Model(schedule, kernels, places, said)
+    alone = model.judge("alone", [unit.place or 0 for unit in model.units])
     branches = model.judge("branches", model.branches())
     stages = model.judge("stages", model.stages())
     chosen = _choose(alone, branches, stages)
@@ -117,7 +129,7 @@ class _Unit:
     """Groups that are placed together, as the model sees them.
 
     `reads` are the units whose values they read, with the bytes of those; `weights` and `io` the
-    bytes of leaves and outputs.
+    bytes of leaves and outputs. `place` is the number of where they must be.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -126,16 +138,23 @@ class _Unit:
     weights: dict[Node, int] = field(default_factory=dict)
     io: dict[Node, int] = field(default_factory=dict)
     live_bytes: int = 0
+    place: int | None = None
 
 
 class _Model:
     def __init__(
-        self, schedule: Schedule, kernels: Sequence[Lowered], places: Sequence[Place]
+        self,
+        schedule: Schedule,
+        kernels: Sequence[Lowered],
+        places: Sequence[Place],
+        said: Said = NOTHING_SAID,
     ) -> None:
-        self.places = places
+        self._said, self._num_chosen = said, len(places)
+        #: Those to choose from, and behind them others that the graph says something about.
+        self.places = list(dict.fromkeys([*places, *(place for place, _ in said.values())]))
         self._graph = schedule.graph
         self._homes = {node: group for group in schedule.groups for node in group.outputs}
-        blocks = _blocks(schedule)
+        blocks = _blocks(schedule, said)
         self._unit_of = {group: i for i, block in enumerate(blocks) for group in block}
         work = _works(schedule, kernels)
         live = self._live(schedule.groups)
@@ -148,7 +167,7 @@ class _Model:
         work: Mapping[Group, float],
         live: Mapping[Group, int],
     ) -> _Unit:
-        made = _Unit(list(groups), sum(work[group] for group in groups))
+        made = _Unit(list(groups), sum(work[group] for group in groups), place=self._pin(groups))
         outputs = set(self._graph.outputs)
         for group in groups:
             made.live_bytes = max(made.live_bytes, live[group])
@@ -160,6 +179,16 @@ class _Model:
                     made.reads[before] = made.reads.get(before, 0) + _usual_bytes(node)
             made.io.update({node: _bytes(node) for node in group.outputs if node in outputs})
         return made
+
+    def _pin(self, groups: Sequence[Group]) -> int | None:
+        """Where groups must be. Those that are told nothing, and stay with a state, follow the
+        others, if those are all in one place that computes, else they are on the first device."""
+        told = {self._said[group][0] for group in groups if group in self._said}
+        if not told:
+            return None
+        place = self.places.index(told.pop()) if len(told) == 1 else 0
+        is_good = place < self._num_chosen or all(group in self._said for group in groups)
+        return place if is_good else 0
 
     def _live(self, groups: Sequence[Group]) -> dict[Group, int]:
         """The bytes of values between groups that are alive while each of them runs."""
@@ -189,16 +218,22 @@ class _Model:
         at: list[int] = []
         clock = _Clock(self)
         for i in range(len(self.units)):
-            fitting = [k for k in range(len(self.places)) if clock.fits(i, k)]
-            best = min(fitting or range(len(self.places)), key=lambda k: (clock.done(i, k), k))
+            place = self.units[i].place
+            free = range(self._num_chosen) if place is None else (place,)
+            fitting = [k for k in free if clock.fits(i, k)]
+            best = min(fitting or free, key=lambda k: (clock.done(i, k), k))
             clock.put(i, best)
             at.append(best)
         return at
 
     def stages(self) -> list[int]:
-        """The order cut into as many runs as there are devices, the longest as short as it goes."""
-        count, num = len(self.units), len(self.places)
-        cost = [self._costs(i) for i in range(count)]
+        """The order cut into as many runs as there are devices, the longest as short as it goes.
+
+        Units that must be somewhere are where they must, and not counted.
+        """
+        free = [i for i, unit in enumerate(self.units) if unit.place is None]
+        count, num = len(free), self._num_chosen
+        cost = [self._costs(free[i:], i) for i in range(count)]
         best = [self._stage_cost(cost, 0, j, 0) for j in range(count + 1)]
         cuts: list[list[int]] = [[0] * (count + 1)]
         for k in range(1, num):
@@ -210,22 +245,25 @@ class _Model:
                         now[j], chosen[j] = found, i
             best = now
             cuts.append(chosen)
-        at, end = [0] * count, count
+        at, end = [unit.place or 0 for unit in self.units], count
         for k in range(num - 1, 0, -1):
             start = cuts[k][end]
-            at[start:end] = [k] * (end - start)
+            for i in free[start:end]:
+                at[i] = k
             end = start
         return at
 
-    def _costs(self, first: int) -> list[tuple[float, int]]:
-        """Of units `first` to j, for each j: their work with what comes in, and what they hold."""
+    def _costs(self, free: Sequence[int], first: int) -> list[tuple[float, int]]:
+        """Of units `first` to j of the free ones, for each j: their work with what comes in, and
+        what they hold. `free` are those from `first` on."""
         found: list[tuple[float, int]] = [(0.0, 0)] * (first + 1)
         work, held, live, come = 0.0, 0, 0, set[int]()
         seen: set[Node] = set()
-        for unit in self.units[first:]:
+        for unit in (self.units[i] for i in free):
             work += unit.work_ns
             for before, size in unit.reads.items():
-                if before < first and before not in come:
+                is_apart = before < free[0] or self.units[before].place is not None
+                if is_apart and before not in come:
                     come.add(before)
                     work += _copy_ns(size)
             for node, size in (*unit.weights.items(), *unit.io.items()):
@@ -279,13 +317,14 @@ class _Model:
         return error
 
     def placement(self, way: _Way, ways: Sequence[_Way]) -> Placement:
+        told = self._said
         devices = {
-            group: self.places[k].device
+            group: told[group][0].device if group in told else self.places[k].device
             for unit, k in zip(self.units, way.at, strict=True)
             for group in unit.groups
         }
         reasons = {
-            group: self._reason(way, i)
+            group: told[group][1] if group in told else self._reason(way, i)
             for i, unit in enumerate(self.units)
             for group in unit.groups
         }
@@ -293,7 +332,9 @@ class _Model:
 
     def _reason(self, way: _Way, i: int) -> str:
         k = way.at[i]
-        used = sorted(set(way.at))
+        used = sorted({k for k, unit in zip(way.at, self.units, strict=True) if unit.place is None})
+        if self.units[i].place is not None:
+            return "stays with a state, and so with what the graph has placed"
         if way.name == "stages" and len(used) > 1:
             load = _time(way.loads_ns[k])
             return f"stage {used.index(k) + 1} of {len(used)}, {load} long"
@@ -315,7 +356,7 @@ class _Model:
                 f"{each.name}: a run takes {_time(each.span_ns)}, the next may begin after "
                 f"{_time(each.interval_ns)} ({held}){over}."
             )
-        yield f"taken: {way.name}."
+        yield f"taken: {way.name}{_but(self._said)}."
 
 
 class _Clock:
@@ -380,10 +421,19 @@ class _Clock:
 # ---------------------------------------------------------------- groups
 
 
-def _blocks(schedule: Schedule) -> list[list[Group]]:
+def _but(said: Said) -> str:
+    """What is where the graph says, for people."""
+    return f", but for {len(said)} groups that the graph has placed" if said else ""
+
+
+def _place(said: Said, group: Group) -> Place | None:
+    return said[group][0] if group in said else None
+
+
+def _blocks(schedule: Schedule, said: Said = NOTHING_SAID) -> list[list[Group]]:
     """Groups in order, those that touch one state with all that is between them.
 
-    If there are very many, neighbours are taken together.
+    If there are very many, neighbours are taken together, if they must be in one place.
     """
     groups = schedule.groups
     versions = {node: rule.name for rule in schedule.states for node in rule.versions}
@@ -396,7 +446,8 @@ def _blocks(schedule: Schedule) -> list[list[Group]]:
     made: list[list[Group]] = []
     until, size = -1, -(-len(groups) // MOST_BLOCKS)
     for i, group in enumerate(groups):
-        if i > until and (not made or len(made[-1]) >= size):
+        is_alike = bool(made) and _place(said, made[-1][-1]) == _place(said, group)
+        if i > until and (not is_alike or len(made[-1]) >= size):
             made.append([])
         made[-1].append(group)
         until = max([until, *(last[name] for name in states[i])])

@@ -3,8 +3,8 @@
     prepare(device=, devices=)  --take_devices-->  DeviceChoice
     Graph x DeviceChoice  --open_spread-->  Spread, or None: all of it is on one device
 
-What the graph says about devices comes first (`schedule.devices`); if it says nothing, and was
-asked to, `compiler.placement` chooses.
+What the graph says about devices comes first (`schedule.devices`); of what says nothing
+`compiler.placement` chooses, if it was asked to.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from semel.schedule.devices import (
     explain_homes,
     find_devices,
     find_homes,
+    find_said,
     is_spread,
     output_devices,
     settle,
     spread_groups,
     through_host,
+    with_joins,
     without_moved_weights,
 )
-from semel.schedule.group import Schedule
+from semel.schedule.group import Group, Schedule
 
 AUTO = "auto"
 
@@ -64,7 +66,7 @@ def take_devices(device: Any, devices: Any, memory_limit: MemoryLimit) -> Device
         places = tuple(
             Place(name, find_device(name).default_threads(), limits.get(name)) for name in names
         )
-        return DeviceChoice(names[0], names, places)
+        return DeviceChoice(names[0], (), places)
     if isinstance(devices, (str, DeviceSpec)) or not isinstance(devices, Iterable):
         raise PlanError("prepare", f"devices must be several, or 'auto', got {devices!r}.")
     named = tuple(dict.fromkeys(check_device("prepare", each) for each in devices))
@@ -101,19 +103,20 @@ def check_allowed(graph: Graph, choice: DeviceChoice) -> None:
 
 def open_spread(graph: Graph, device: str, auto: Sequence[Place]) -> Spread | None:
     """The devices of a graph as it is written; None if there is one only."""
-    if is_spread(graph):
-        return Spread(graph, device, ())
-    return Spread(graph, device, auto) if len(auto) > 1 else None
+    is_open = len(auto) > 1
+    return Spread(graph, device, auto if is_open else ()) if is_open or is_spread(graph) else None
 
 
 class Spread:
     """Where the nodes of a graph are, while stages make it another."""
 
     def __init__(self, graph: Graph, device: str, auto: Sequence[Place]) -> None:
+        self._device, self._auto = device, auto
+        graph = self._joined(graph)
         check_devices(graph, device, lambda each: find_backend(each).computes)
         for each in (*devices_named(graph, device), *(place.device for place in auto)):
             _check_target(device, each)
-        self._device, self._wanted, self._auto = device, output_devices(graph, device), auto
+        self._wanted = output_devices(graph, device)
         self._leaves: Mapping[Node, str] = NOWHERE
         self._reasons: Mapping[Node, str] = {}
         self.log: tuple[str, ...] = ()
@@ -125,8 +128,11 @@ class Spread:
 
     def simple(self, graph: Graph) -> Graph:
         """As passes take it: weights are weights, and every way is one that there is."""
-        simple = without_moved_weights(graph)
+        simple = without_moved_weights(self._joined(graph))
         return through_host(simple, self._device, HOST_DEVICE, _reaches)
+
+    def _joined(self, graph: Graph) -> Graph:
+        return with_joins(graph, self._device) if self._auto else graph
 
     def settled(self, graph: Graph) -> Graph:
         """As the scheduler takes it: all that is computed is on one device."""
@@ -135,12 +141,26 @@ class Spread:
         return settle(graph, self._device, self._wanted, self._leaves)
 
     def chosen(self, schedule: Schedule, kernels: Sequence[Lowered]) -> Graph:
-        """The same with each group of a schedule where it is best computed."""
-        found = choose_places(schedule, kernels, self._auto)
+        """The same with each group of a schedule where it says, or where it is best computed."""
+        found = choose_places(schedule, kernels, self._auto, self._said(schedule))
         spread = spread_groups(schedule, found.devices, self._device)
         self._wanted, self._leaves = spread.wanted, spread.leaves
         self._reasons, self.log = _reasons(spread, found), found.log
         return self.settled(spread.graph)
+
+    def _said(self, schedule: Schedule) -> dict[Group, tuple[Place, str]]:
+        """The groups that the graph has placed: where, and how it says so."""
+        graph = schedule.graph
+        said = find_said(graph, self._device)
+        why, known = explain_homes(graph, said), {place.device: place for place in self._auto}
+        found: dict[Group, tuple[Place, str]] = {}
+        for group in schedule.groups:
+            node = next((n for n in (*group.outputs, *group.inside) if said[n] is not None), None)
+            if node is not None:
+                home = str(said[node])
+                place = known.get(home) or Place(home, find_device(home).default_threads())
+                found[group] = known.setdefault(home, place), why[node]
+        return found
 
     def find(self, graph: Graph) -> Mapping[Node, str]:
         """The devices of nodes that are not on the plan's own."""
@@ -148,7 +168,7 @@ class Spread:
 
     def reasons(self, graph: Graph) -> Mapping[Node, str]:
         """Why nodes are where they are, for people."""
-        return self._reasons or explain_homes(graph, self._device)
+        return self._reasons or explain_homes(graph, find_homes(graph, self._device))
 
 
 def _reasons(spread: SpreadGraph, found: Placement) -> dict[Node, str]:

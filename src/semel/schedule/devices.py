@@ -16,7 +16,7 @@ move, so that whatever shares a kernel by edges is on one device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -47,10 +47,11 @@ def _bodies(node: Node) -> list[Graph]:
     return list(attr_bodies(node.attrs)) if node.op.has_bodies else []
 
 
-def find_homes(graph: Graph, device: str, leaves: Mapping[Node, str] = NOWHERE) -> Homes:
+def find_homes(graph: Graph, device: str | None, leaves: Mapping[Node, str] = NOWHERE) -> Homes:
     """Where each node is, as far as it or its operands say; `device` is the plan's own.
 
-    `leaves` are where inputs and states are that say nothing themselves.
+    `leaves` are where inputs and states are that say nothing themselves. Without a device, nobody
+    is anywhere but where something says so.
     """
     found: Homes = {}
     for node in graph.nodes:
@@ -163,13 +164,49 @@ def without_moved_weights(graph: Graph) -> Graph:
 
     Passes then see weights as weights, wherever they are read.
     """
-    anywhere: set[Node] = set()
-    for node in graph.nodes:
-        if node.op.name not in ("input", "state") and anywhere.issuperset(node.inputs):
-            anywhere.add(node)
+    anywhere = _anywhere(graph)
 
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
         return inputs[0] if node.op.moves and node in anywhere else _with_inputs(node, inputs)
+
+    return _changed(graph, change)
+
+
+def _anywhere(graph: Graph) -> set[Node]:
+    """What depends on constants, params and numbers alone."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.name not in ("input", "state") and found.issuperset(node.inputs):
+            found.add(node)
+    return found
+
+
+def find_said(graph: Graph, device: str) -> Homes:
+    """Where each node is as far as the graph says so; None: whoever chooses may say.
+
+    A state that says nothing, and takes in what lies somewhere, is on the plan's own device.
+    """
+    said = find_homes(graph, None)
+    updated = {_leaf_of(n) for n in graph.nodes if n.op.kind == "update" and said[n] is not None}
+    held = {leaf: device for leaf in updated if leaf.op.name == "state" and said[leaf] is None}
+    return find_homes(graph, None, held) if held else said
+
+
+def with_joins(graph: Graph, device: str) -> Graph:
+    """The graph in which what nobody has placed comes by a move to what somebody has."""
+    said, anywhere = find_said(graph, device), _anywhere(graph)
+
+    def change(node: Node, inputs: tuple[Node, ...]) -> Node:
+        home = said[node]
+        if home is None or node.op.moves:
+            return _with_inputs(node, inputs)
+        there = [
+            new
+            if said[old] is not None or old in anywhere
+            else make_node("move", (new,), MoveAttrs(home))
+            for old, new in zip(node.inputs, inputs, strict=True)
+        ]
+        return _with_inputs(node, tuple(there))
 
     return _changed(graph, change)
 
@@ -299,9 +336,8 @@ def find_devices(
     return {node: home for node, home in homes.items() if home not in (None, device)}
 
 
-def explain_homes(graph: Graph, device: str) -> dict[Node, str]:
+def explain_homes(graph: Graph, homes: Homes) -> dict[Node, str]:
     """Why each node is where it is, as the graph says it."""
-    homes = find_homes(graph, device)
     found: dict[Node, str] = {}
     for node in graph.nodes:
         if node.op.moves:
@@ -354,10 +390,18 @@ class _Spreader:
         self._stored: dict[Node, Node] = {}
         self._homes: dict[Node, str] = {}
         self._scopes: dict[str, Scope] = {}
-        for group in schedule.groups:
+        for leaf, group in self._leaves():
+            where = device if group.root.op.moves else devices[group]
+            self._homes.setdefault(leaf, leaf.attrs.device or where)
+
+    def _leaves(self) -> Iterator[tuple[Node, Group]]:
+        """Inputs and states with those who touch them, who is no move first."""
+        groups = self._schedule.groups
+        for group in sorted(groups, key=lambda group: group.root.op.moves):
             stored = [_leaf_of(node) for node in group.outputs]
-            for leaf in (n for n in (*stored, *group.reads) if n.op.name in ("input", "state")):
-                self._homes.setdefault(leaf, devices[group])
+            for leaf in (*stored, *group.reads):
+                if leaf.op.name in ("input", "state"):
+                    yield leaf, group
 
     def run(self) -> SpreadGraph:
         groups: dict[Node, Group] = {}
@@ -378,7 +422,9 @@ class _Spreader:
         """Nodes made on a device, operands first."""
         found: dict[Node, Node] = {}
         for node in sorted(set(nodes), key=self._order.__getitem__):
-            inputs = tuple([found[n] if n in found else self._read(n, where) for n in node.inputs])
+            # A move that was written brings its operand from wherever that is.
+            at = self._homes.get(node.inputs[0], where) if node.op.moves else where
+            inputs = tuple([found[n] if n in found else self._read(n, at) for n in node.inputs])
             found[node] = self._make(node, inputs, where)
         return found
 

@@ -63,7 +63,7 @@ def prepare(
     by name in `plan.kept` (those of a mapping, else kept0, kept1, ...). `device` is where the plan
     runs: "cpu" if nobody says otherwise, a part of it ("cpu:1"), or "null", which compiles
     everything and computes nothing. `devices` are those that tensors may have been moved to, the
-    first of them the plan's own. With `devices="auto"` each kernel of a graph without moves is
+    first of them the plan's own. With `devices="auto"` each kernel that the graph does not place is
     where a model of the machine's parts has it computed best, and `plan.explain()` says why. A
     `memory_limit` may be one for each device, by name. `target` names what its code may ask of the
     processor, as "x86-64-v3" does, and this machine must have; else it is as the settings say, by
