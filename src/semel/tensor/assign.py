@@ -33,7 +33,8 @@ from semel.tensor.movement import is_negative, of_shape, reach, slice_axes
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
-_MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
+#: What `scatter` calls a way to combine, and what the op does.
+MODES = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "set": "set"}
 
 
 def setitem(x: Tensor, key: Any, value: TensorLike) -> None:
@@ -44,11 +45,11 @@ def setitem(x: Tensor, key: Any, value: TensorLike) -> None:
             f"a body must not write to a tensor from outside of it, got {x.type}.",
             hint="Write to one that is made inside, as `y = x * 1`, and return it.",
         )
-    x._node = _written(x, key, value, "set", "setitem")._node
+    x._node = written(x, key, value, "set", "setitem")._node
     x._value = None
 
 
-def _written(x: Tensor, key: Any, value: TensorLike, mode: str, where: str) -> Tensor:
+def written(x: Tensor, key: Any, value: TensorLike, mode: str, where: str) -> Tensor:
     """This tensor with `value` written (or combined) at `key`."""
     update = _in_my_dtype(x, value)
     if mode == "set" and is_computed_mask(key) and update.ndim <= x.ndim - key.ndim:
@@ -170,7 +171,7 @@ def index_put(
     x: TensorLike, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
 ) -> Tensor:
     """A copy with `values` written (or added) at x[indices]."""
-    return _written(lift(x), tuple(indices), values, "add" if accumulate else "set", "index_put")
+    return written(lift(x), tuple(indices), values, "add" if accumulate else "set", "index_put")
 
 
 def index_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
@@ -195,14 +196,14 @@ def scatter(
 ) -> Tensor:
     """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
     x = lift(x)
-    if reduce not in _MODES:
-        raise GraphError("scatter", f"reduce must be one of {', '.join(_MODES)}, got {reduce!r}.")
-    return _scatter(x, axis, index, source, _MODES[reduce], "scatter")
+    if reduce not in MODES:
+        raise GraphError("scatter", f"reduce must be one of {', '.join(MODES)}, got {reduce!r}.")
+    return _scatter(x, axis, index, source, MODES[reduce], "scatter")
 
 
 def scatter_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
     """`scatter` that adds: updates of one element add up in their order."""
-    return _scatter(lift(x), axis, index, source, _MODES["sum"], "scatter_add")
+    return _scatter(lift(x), axis, index, source, MODES["sum"], "scatter_add")
 
 
 def _scatter(

@@ -18,6 +18,8 @@ _ALIASES = {"ai.onnx": STANDARD}
 _FILES = (
     "elementwise",
     "movement",
+    "reduce",
+    "selection",
     "shape",
 )
 

@@ -12,6 +12,7 @@ from semel.frontends.onnx.arithmetic import MOST_NUMBERS
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.values import AnyValue, Text, Value
 from semel.ir.expr import product
+from semel.ir.types import FLOAT32, FLOAT64
 from semel.tensor.tensor import Tensor
 
 
@@ -52,9 +53,29 @@ def _constant_of_shape(node: Node) -> Any:
     return Tensor(number.reshape(())).broadcast_to(tuple(dims))
 
 
+def _eye_like(node: Node) -> Tensor:
+    rows, columns = node.value().shape
+    dtype = node.dtype_attr("dtype", node.value().dtype)
+    return Tensor.eye(rows, columns, node.attr("k", 0), dtype)
+
+
+def _range(node: Node) -> Any:
+    """Integers count between bounds that may be sizes; of fractions all three must be known."""
+    dtype = node.value(0).dtype
+    if not dtype.is_float:
+        start, limit = node.dim(0), node.dim(1)
+        return Tensor.arange(start, limit, node.ints(2)[0]).cast(dtype)
+    start, limit, step = (node.numbers(i).astype(np.float64).item() for i in range(3))
+    count = max(math.ceil((limit - start) / step), 0)
+    work = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    return (Tensor.arange(count).cast(work) * step + start).cast(dtype)
+
+
 CONVERTERS: dict[str, Converter] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
+    "EyeLike": _eye_like,
+    "Range": _range,
     "Shape": _shape,
     "Size": _size,
 }
