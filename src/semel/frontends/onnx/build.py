@@ -73,7 +73,7 @@ def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
-    walk = Walk(model.versions)
+    walk = Walk(model.versions, content=built.content)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)
     _add_initializers(model, choices, built, walk)
@@ -119,11 +119,11 @@ def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) 
             hint="Give its value when the model is loaded: values={...}.",
         )
     dtype = dtype_of(kind.tensor_type.elem_type, f"input '{given.name}'")
-    shape = _shape(model, given.name, kind, choices)
-    tensor = built.graph.input(given.name, shape, dtype)
     content = choices.content.get(given.name)
     if content is None:
-        return Value.of(tensor)
+        shape = _shape(model, given.name, kind, choices)
+        return Value.of(built.graph.input(given.name, shape, dtype))
+    tensor = built.graph.input(given.name, content.shape, dtype)
     return _decided(given.name, tensor, content, built)
 
 
@@ -164,10 +164,9 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
         variable = Variable(re.sub(r"\W", "_", f"{name}_{position}_value"), 1, None)
         built.content[variable.name] = name, position
         dims.append(variable)
-    known = object_array(dims).reshape(content.shape)
-    if not built.content:
-        known = np.asarray(known, tensor.dtype.numpy)
-    return Value(tensor.dtype, known, tensor)
+    found = Value.of_dims(object_array(dims).reshape(content.shape), tensor.dtype)
+    found.made = tensor
+    return found
 
 
 # ---------------------------------------------------------------- weights

@@ -119,6 +119,8 @@ class SpecialisedGraph:
                 continue
             compiled = _compile(built, self._session, self._bounds, self._options)
             self.compile_count += 1
+            used = compiled.plan.variables
+            built.content = {v: source for v, source in built.content.items() if v in used}
             return self._forms.setdefault(key, (compiled, built))
 
     def _note(self, found: DecidedByContent) -> None:

@@ -23,7 +23,15 @@ from semel.frontends.onnx.arithmetic import compute
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Node
 from semel.frontends.onnx.table import STANDARD, converters, domain_name
-from semel.frontends.onnx.values import AnyValue, Text, Value, as_value, object_array
+from semel.frontends.onnx.values import (
+    SYMBOLIC,
+    AnyValue,
+    Text,
+    Value,
+    as_value,
+    object_array,
+)
+from semel.ir.expr import variables
 from semel.ir.graph import Graph
 from semel.ir.types import INT64
 from semel.runtime.buffer import Array
@@ -31,6 +39,10 @@ from semel.tensor.origin import origin_of
 
 #: Content of an input that decides what is computed has at most so many numbers.
 _MOST_NUMBERS = 64
+#: Ops whose results are numbers of their inputs.
+_MOVING = frozenset(
+    ("input", "scalar", "constant", "cast", "reshape", "permute", "slice", "concat", "expand")
+)
 
 
 class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
@@ -44,8 +56,15 @@ class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
 class Walk:
     """The values of a graph by their ONNX names, as far as the walk has come."""
 
-    def __init__(self, versions: Mapping[str, int], values: Mapping[str, AnyValue] = {}) -> None:
+    def __init__(
+        self,
+        versions: Mapping[str, int],
+        values: Mapping[str, AnyValue] = {},
+        content: Mapping[str, tuple[str, int]] = {},
+    ) -> None:
         self.versions = dict(versions)
+        #: Variables that are the content of an input: its name, and the position there.
+        self.content = content
         self.values: dict[str, AnyValue] = dict(values)
         self.refused: list[UnsupportedError] = []
         self._broken: set[str] = set()
@@ -77,7 +96,7 @@ class Walk:
 
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
         """The outputs of a sub-graph for these inputs; it sees all that is known here."""
-        inner = Walk(self.versions, self.values)
+        inner = Walk(self.versions, self.values, self.content)
         inner.add_initializers(graph)
         for given, value in zip(graph.input, inputs, strict=False):
             inner.values[given.name] = as_value(value)
@@ -122,7 +141,7 @@ class Walk:
                 f"operator {node.op}{where}, version {node.version}, is not supported."
             )
         versions = {domain_name(o.domain): o.version for o in body.opset_import}
-        inner = Walk({**self.versions, **versions})
+        inner = Walk({**self.versions, **versions}, content=self.content)
         for i, name in enumerate(body.input):
             value = node.inputs[i] if i < len(node.inputs) else None
             if value is not None:
@@ -155,6 +174,13 @@ class Walk:
         """An input whose numbers decide what is computed."""
         value = node.value(position)
         found = self._known(value, exact=True)
+        if found is not None and found.dtype == object:
+            names = {
+                v.name for dim in found.flat if isinstance(dim, SYMBOLIC) for v in variables(dim)
+            }
+            inputs = {self.content[name][0] for name in names if name in self.content}
+            if inputs:
+                raise DecidedByContent(frozenset(inputs), exact=True)
         if found is None or found.dtype == object:
             raise node.refuse(
                 f"input {position} decides what is computed, so it must be known.",
@@ -162,25 +188,36 @@ class Walk:
             )
         return found
 
+    def _content_of(self, dims: Array) -> frozenset[str]:
+        """The inputs whose content these dims are made of."""
+        used = (v.name for dim in dims.flat if isinstance(dim, SYMBOLIC) for v in variables(dim))
+        return frozenset(self.content[name][0] for name in used if name in self.content)
+
     def _known(self, value: Value, exact: bool) -> Array | None:
         if value.known is not None:
             return value.known
         graph = Graph((value.tensor.node,))
         leaves = [node for node in graph.nodes if node.op.name in ("input", "param", "state")]
-        if graph.variables:  # sizes, through operators that the arithmetic does not know
-            return None
         if not leaves:
+            if graph.variables:  # sizes, through operators that the arithmetic does not know
+                return None
             value.known = value.tensor.numpy()
             return value.known
-        if all(_may_decide(leaf) for leaf in leaves):
+        is_moved = exact or all(node.op.name in _MOVING for node in graph.nodes)
+        if all(_may_decide(leaf, is_moved) for leaf in leaves):
             raise DecidedByContent(frozenset(leaf.attrs.name for leaf in leaves), exact)
         return None
 
 
-def _may_decide(leaf: Any) -> bool:
-    """Whether it is an input of few numbers, whose content can be looked at before a run."""
+def _may_decide(leaf: Any, is_moved: bool) -> bool:
+    """Whether it is an input of few numbers, whose content can be looked at before a run.
+
+    How many they are may be open, if the input is nothing but what is asked for.
+    """
+    if leaf.op.name != "input":
+        return False
     count = leaf.type.num_elements
-    return leaf.op.name == "input" and isinstance(count, int) and count <= _MOST_NUMBERS
+    return count <= _MOST_NUMBERS if isinstance(count, int) else is_moved and leaf.type.rank <= 1
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.ir.dims import ceildiv, floordiv, maximum, minimum, mod
+from semel.ir.dims import ceildiv, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
 from semel.ops.attrs import GatherAttrs
@@ -147,11 +147,11 @@ def _pad(node: Node) -> Tensor:
     """Negative pads cut; the others add a number, or what the cut tensor has inside."""
     x, mode = node.tensor(), node.attr("mode", "constant")
     pads, fill, axes = _pads(node, x.ndim)
-    for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
-        low, high = maximum(-before, 0), maximum(-after, 0)
+    for axis, first, last in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        low, high = maximum(-first, 0), maximum(-last, 0)
         if low != 0 or high != 0:
             x = x.narrow(axis, low, x.shape[axis] - low - high)
-        before, after = maximum(before, 0), maximum(after, 0)
+        before, after = maximum(first, 0), maximum(last, 0)
         if before == 0 and after == 0:
             continue
         if mode == "constant":
@@ -165,7 +165,11 @@ def _pad(node: Node) -> Tensor:
 def _pads(node: Node, ndim: int) -> tuple[list[Dim], Any, list[int]]:
     """The widths (before each axis, then after each), what to add, and the axes."""
     if node.version < 11:
-        return list(node.attr("pads", node.attr("paddings"))), node.attr("value", 0.0), [*range(ndim)]
+        return (
+            list(node.attr("pads", node.attr("paddings"))),
+            node.attr("value", 0.0),
+            [*range(ndim)],
+        )
     fill = node.tensor(2).reshape(()) if node.has(2) else 0
     axes = [axis % ndim for axis in node.ints(3)] if node.has(3) else [*range(ndim)]
     return node.dims(1), fill, axes

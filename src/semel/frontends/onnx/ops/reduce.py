@@ -73,14 +73,12 @@ def _log_sum_exp(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return _in_float(x).logsumexp(axes, True) if axes else x
 
 
-def _arg(name: str) -> Converter:
+def _arg(function: Callable[[Tensor, int, bool], Tensor]) -> Converter:
     def convert(node: Node) -> Tensor:
         x, axis, keep = node.tensor(), node.attr("axis", 0), node.flag("keepdims", True)
         if not node.flag("select_last_index"):
-            found: Tensor = getattr(x, name)(axis, keep)
-            return found
-        last: Tensor = getattr(x.flip(axis), name)(axis, keep)
-        return (x.shape[axis] - 1) - last
+            return function(x, axis, keep)
+        return -function(x.flip(axis), axis, keep) + (x.shape[axis] - 1)
 
     return convert
 
@@ -113,8 +111,8 @@ def _is_largest(x: Tensor, axis: int) -> Tensor:
 
 
 CONVERTERS: dict[str, Converter] = {
-    "ArgMax": _arg("argmax"),
-    "ArgMin": _arg("argmin"),
+    "ArgMax": _arg(Tensor.argmax),
+    "ArgMin": _arg(Tensor.argmin),
     "CumProd": _running("prod"),
     "CumSum": _running("sum"),
     "Hardmax": _hardmax,

@@ -7,7 +7,7 @@ from typing import Any
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.ops.movement import along, rows
 from semel.ir.expr import Dim
-from semel.ir.types import BOOL, INT64
+from semel.ir.types import INT64
 from semel.tensor.assign import MODES, written
 from semel.tensor.handle import dim_value
 from semel.tensor.indexing import selected, true_positions

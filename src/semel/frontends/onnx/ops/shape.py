@@ -63,9 +63,8 @@ def _range(node: Node) -> Any:
     """Integers count between bounds that may be sizes; of fractions all three must be known."""
     dtype = node.value(0).dtype
     if not dtype.is_float:
-        start, limit = node.dim(0), node.dim(1)
-        return Tensor.arange(start, limit, node.ints(2)[0]).cast(dtype)
-    start, limit, step = (node.numbers(i).astype(np.float64).item() for i in range(3))
+        return Tensor.arange(node.dim(0), node.dim(1), node.ints(2)[0]).cast(dtype)
+    start, limit, step = (float(node.numbers(i).item()) for i in range(3))
     count = max(math.ceil((limit - start) / step), 0)
     work = FLOAT64 if dtype == FLOAT64 else FLOAT32
     return (Tensor.arange(count).cast(work) * step + start).cast(dtype)
