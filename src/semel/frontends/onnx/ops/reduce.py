@@ -78,7 +78,8 @@ def _arg(function: Callable[[Tensor, int, bool], Tensor]) -> Converter:
         x, axis, keep = node.tensor(), node.attr("axis", 0), node.flag("keepdims", True)
         if not node.flag("select_last_index"):
             return function(x, axis, keep)
-        return -function(x.flip(axis), axis, keep) + (x.shape[axis] - 1)
+        found: Tensor = -function(x.flip(axis), axis, keep) + (x.shape[axis] - 1)
+        return found
 
     return convert
 
