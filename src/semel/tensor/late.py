@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from semel.errors import GraphError
 from semel.ir.types import BOOL, INT64
-from semel.ops.attrs import GatherAttrs, ScatterAttrs
+from semel.ops.attrs import ScatterAttrs
 from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, scalar
-from semel.tensor.indexing import iota, selected, true_indices, true_positions
+from semel.tensor.indexing import certain_rows, iota, selected, true_indices, true_positions
 from semel.tensor.movement import broadcast, concat, stack
 from semel.tensor.order import order_of
 
@@ -49,11 +49,6 @@ def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
     return selected(x, m, 0) if x.ndim else selected(x.flatten(), m.flatten(), 0)
 
 
-def _at_rows(x: Tensor, index: Tensor) -> Tensor:
-    # The indices come from positions and orders, so they need no check.
-    return apply("gather", x, index, attrs=GatherAttrs(0))
-
-
 @overload
 def unique(x: TensorLike) -> Tensor: ...
 
@@ -79,12 +74,12 @@ def unique(
     flat = x.flatten()
     count = flat.shape[0]
     order = order_of(flat, 0, False)
-    ordered = _at_rows(flat, order)
+    ordered = certain_rows(flat, order, 0)
     is_first = _is_first(ordered)
     first = true_positions(is_first)
-    results = [_at_rows(ordered, first)]
+    results = [certain_rows(ordered, first, 0)]
     if return_index:
-        results.append(_at_rows(order, first))
+        results.append(certain_rows(order, first, 0))
     if return_inverse:
         rank = convert(is_first, INT64).cumsum(0) - 1
         empty = scalar(0, INT64).broadcast_to((count, 1))

@@ -36,10 +36,10 @@ def cumsum(x: TensorLike, axis: int | None = None, *, exclusive: bool = False) -
     return _scan(convert(x, accumulator(x.dtype)), "sum", axis, "cumsum", exclusive=exclusive)
 
 
-def cumprod(x: TensorLike, axis: int | None = None) -> Tensor:
-    """Running products; integers widen to int64."""
+def cumprod(x: TensorLike, axis: int | None = None, *, exclusive: bool = False) -> Tensor:
+    """Running products; exclusive ones leave the element itself out. Integers widen to int64."""
     x = lift(x)
-    return _scan(convert(x, accumulator(x.dtype)), "prod", axis, "cumprod")
+    return _scan(convert(x, accumulator(x.dtype)), "prod", axis, "cumprod", exclusive=exclusive)
 
 
 def cummax(x: TensorLike, axis: int | None = None) -> Tensor:

@@ -8,8 +8,7 @@ from semel.frontends.onnx.node import Converter, Node
 from semel.ir.dims import ceildiv, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
-from semel.ops.attrs import GatherAttrs
-from semel.tensor.handle import apply
+from semel.tensor.indexing import certain_rows
 from semel.tensor.key import MAX_AXIS
 from semel.tensor.movement import broadcast_shapes
 from semel.tensor.tensor import Tensor
@@ -158,7 +157,7 @@ def _pad(node: Node) -> Tensor:
             x = _padded(x, axis, before, after, fill)
         else:
             place = Tensor.arange(before + x.shape[axis] + after) - before
-            x = rows(x, _inside(node, mode, place, x.shape[axis]), axis)
+            x = certain_rows(x, _inside(node, mode, place, x.shape[axis]), axis)
     return x
 
 
@@ -187,11 +186,6 @@ def _inside(node: Node, mode: str, place: Tensor, length: Dim) -> Tensor:
             around = place % period
             return around.minimum(period - around)
     raise node.refuse(f"mode '{mode}' is unknown.")
-
-
-def rows(x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """`take` by indices that are certain to lie on the axis: nothing checks them."""
-    return apply("gather", x, index.cast(INT64), attrs=GatherAttrs(axis))
 
 
 # ---------------------------------------------------------------- repeating and turning

@@ -8,8 +8,7 @@ from typing import TypeAlias
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.expr import is_positive, product
 from semel.ir.types import BOOL, FLOAT32, FLOAT64
-from semel.ops.attrs import ScanAttrs
-from semel.tensor.handle import apply, dim_value
+from semel.tensor.handle import dim_value
 from semel.tensor.reduce import reduce_axes
 from semel.tensor.tensor import Tensor
 
@@ -84,14 +83,14 @@ def _arg(function: Callable[[Tensor, int, bool], Tensor]) -> Converter:
     return convert
 
 
-def _running(combine: str) -> Converter:
+def _running(function: Callable[..., Tensor]) -> Converter:
     def convert(node: Node) -> Tensor:
         x = node.tensor()
         axis, is_reverse = node.ints(1)[0] % x.ndim, node.flag("reverse")
-        work = x.cast(FLOAT32) if x.dtype.is_float and x.dtype.is_half else x
-        attrs = ScanAttrs(axis, combine, node.flag("exclusive"))
-        found = apply("scan", work.flip(axis) if is_reverse else work, attrs=attrs)
-        return (found.flip(axis) if is_reverse else found).cast(x.dtype)
+        work = x.cast(FLOAT32) if x.dtype.is_half else x
+        work = work.flip(axis) if is_reverse else work
+        found = function(work, axis, exclusive=node.flag("exclusive")).cast(x.dtype)
+        return found.flip(axis) if is_reverse else found
 
     return convert
 
@@ -114,8 +113,8 @@ def _is_largest(x: Tensor, axis: int) -> Tensor:
 CONVERTERS: dict[str, Converter] = {
     "ArgMax": _arg(Tensor.argmax),
     "ArgMin": _arg(Tensor.argmin),
-    "CumProd": _running("prod"),
-    "CumSum": _running("sum"),
+    "CumProd": _running(Tensor.cumprod),
+    "CumSum": _running(Tensor.cumsum),
     "Hardmax": _hardmax,
     "ReduceL1": _reduction(lambda x, axes: _sum(x.abs(), axes)),
     "ReduceL2": _reduction(lambda x, axes: _in_float(_sum(x * x, axes)).sqrt()),

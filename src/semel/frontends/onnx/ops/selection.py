@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.frontends.onnx.ops.movement import along, rows
+from semel.frontends.onnx.ops.movement import along
 from semel.ir.expr import Dim
 from semel.ir.types import INT64
 from semel.tensor.assign import MODES, written
 from semel.tensor.handle import dim_value
-from semel.tensor.indexing import selected, true_positions
+from semel.tensor.indexing import certain_rows, selected, true_positions
 from semel.tensor.tensor import Tensor
 
 _REDUCTIONS = {"none": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -101,9 +101,9 @@ def _unique(node: Node) -> list[Tensor]:
     first, index, inverse, counts = found.first, found.index, found.inverse, found.counts
     if not node.flag("sorted", True):
         order = index.argsort(0)
-        first, index, counts = (rows(t, order, 0) for t in (first, index, counts))
-        inverse = rows(order.argsort(0), inverse, 0)
-    kept = rows(moved, index, 0)
+        first, index, counts = (certain_rows(t, order, 0) for t in (first, index, counts))
+        inverse = certain_rows(order.argsort(0), inverse, 0)
+    kept = certain_rows(moved, index, 0)
     return [kept if axis is None else kept.moveaxis(0, axis), index, inverse, counts]
 
 
@@ -117,9 +117,9 @@ class _Groups:
     def __init__(self, x: Tensor) -> None:
         count = x.shape[0]
         order = _ordered(x)
-        is_first = _differs(rows(x, order, 0))
+        is_first = _differs(certain_rows(x, order, 0))
         self.first = true_positions(is_first)
-        self.index = rows(order, self.first, 0)
+        self.index = certain_rows(order, self.first, 0)
         group = is_first.cast(INT64).cumsum(0) - 1
         self.inverse = group.zeros_like().scatter(0, order, group)
         ends = Tensor.concat([self.first, dim_value(count).reshape(1)])
@@ -133,7 +133,7 @@ def _ordered(x: Tensor) -> Tensor:
 
     def by_column(step: Any, states: tuple[Tensor, ...]) -> Any:
         column = x[:, x.shape[1] - 1 - step]
-        return [rows(states[0], rows(column, states[0], 0).argsort(0), 0)], []
+        return [certain_rows(states[0], certain_rows(column, states[0], 0).argsort(0), 0)], []
 
     (order,), _ = Tensor.loop(x.shape[1], [Tensor.arange(x.shape[0])], by_column)
     return order
