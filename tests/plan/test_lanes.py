@@ -41,6 +41,7 @@ from semel.plan.rows import (
 from semel.runtime import device as table
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
+from semel.runtime.events import EventLog
 from semel.runtime.laned import LanedExecutable
 
 pytestmark = pytest.mark.timeout(120)
@@ -790,6 +791,21 @@ def test_reports_show_lanes() -> None:
     assert "cpu/copy" in str(report)
     assert {p.op_index: p.lanes for p in report} == {0: (1,), 1: (0,), 2: (0,), 3: (1,)}
     spans = {p.op_index: p.spans[0] for p in report}
+    assert spans[0].end_ns <= spans[1].start_ns and spans[1].end_ns <= spans[3].start_ns
+
+
+def test_times_of_lanes_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever attaches the logs may be held up between any two of them."""
+    _, plan = pipeline()
+    enter, delays = EventLog.__enter__, iter([0.0, 0.02])
+
+    def late(log: EventLog) -> EventLog:
+        entered = enter(log)
+        time.sleep(next(delays))
+        return entered
+
+    monkeypatch.setattr(EventLog, "__enter__", late)
+    spans = {p.op_index: p.spans[0] for p in plan.execute_profiled(limits=False)}
     assert spans[0].end_ns <= spans[1].start_ns and spans[1].end_ns <= spans[3].start_ns
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -109,6 +109,11 @@ class EventLog:
             self._host_start = self._ticks()
             self._host_row = self._table.words[Header.ERROR_INDEX]
         return code
+
+    def begun_after(self, first: Any) -> int:
+        """Nanoseconds from the begin of another log to that of this one, by the host's clock."""
+        late: int = self._start - first._start
+        return round(late * self._clock.ns_per_tick())
 
     def logged(self) -> LoggedRun:
         """What there is to know of the run, once it is over."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from semel.config import settings
 from semel.errors import DeviceError, PlanError, TimedOutError
@@ -458,12 +458,10 @@ class LanedLog:
         self.enter = executable.call
         self._parts = parts
         self._logs: list[RunLog] = [part.executable.log() for part in parts]
-        self._starts: list[int] = []
 
     def __enter__(self) -> Self:
         for part, log in zip(self._parts, self._logs, strict=True):
             log.__enter__()
-            self._starts.append(time.perf_counter_ns())
             part.enter = log.enter
         return self
 
@@ -477,14 +475,18 @@ class LanedLog:
             part.enter = part.executable.call
             log.__exit__(kind, error, trace)
 
+    def begun_after(self, first: Any) -> int:
+        """As its first lane's log says."""
+        return self._logs[0].begun_after(first)
+
     def logged(self) -> LoggedRun:
         """The events of all lanes; joints of the run itself are waits, or nothing."""
         runs = [log.logged() for log in self._logs]
         events: list[Event] = []
         waits: list[Wait] = []
         tracks: list[str] = []
-        for part, run, start in zip(self._parts, runs, self._starts, strict=True):
-            late = start - self._starts[0]
+        for part, log, run in zip(self._parts, self._logs, runs, strict=True):
+            late = log.begun_after(self._logs[0])
             for event in run.events:
                 moved = _moved(event, part.first_row, len(tracks), late)
                 if not part.is_own_joint(event.row):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from semel.ir.expr import Dim, Variable
 from semel.runtime.events import LoggedRun
@@ -115,6 +115,9 @@ class RunLog(Protocol):
 
     def enter(self) -> int:
         """Run, or go on with the run, like `Executable.call`."""
+
+    def begun_after(self, first: Any) -> int:
+        """Nanoseconds from the begin of another log of the same run to the begin of this one."""
 
     def logged(self) -> LoggedRun:
         """What there is to know of the run, once it is over."""
