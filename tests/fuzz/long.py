@@ -7,6 +7,7 @@ SEMEL_FUZZ_SEED=20041 pytest tests/fuzz -k random_graphs   # one seed again
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,7 +29,10 @@ def long(test: Test) -> Test:
 
 
 def search(check: Callable[[int], object]) -> None:
-    """Call `check` with one seed after the other; all failures are reported at the end."""
+    """Call `check` with one seed after the other; all failures are reported at the end.
+
+    How many there were is printed (`pytest -s`).
+    """
     first = int(SEED) if SEED else time.time_ns() // 1_000_000
     end = time.monotonic() + SECONDS
     seed, failures = first, []
@@ -38,4 +42,5 @@ def search(check: Callable[[int], object]) -> None:
         except Exception as error:
             failures.append(f"SEMEL_FUZZ_SEED={seed}\n{type(error).__name__}: {error}")
         seed += 1
+    sys.stdout.write(f"{seed - first} seeds, {(seed - first) / max(SECONDS, 1):.1f} a second\n")
     assert not failures, f"{len(failures)} of {seed - first} seeds:\n" + "\n\n".join(failures[:20])
