@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TypeProto, ValueInfoProto, numpy_helper
@@ -33,7 +33,7 @@ from semel.frontends.onnx.values import (
     as_value,
     object_array,
 )
-from semel.frontends.onnx.walk import Walk
+from semel.frontends.onnx.walk import DecidedByContent, Walk
 from semel.graph.builder import Graph
 from semel.ir.expr import Dim, Variable
 from semel.runtime.buffer import Array
@@ -44,6 +44,10 @@ _LARGE = 64
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
+#: A tensor (dtype, rank), the items of a sequence, or nothing.
+Kind: TypeAlias = "tuple[str, int] | list[Kind] | None"
+
+
 @dataclass(eq=False)
 class Built:
     """A graph, and where its variables come from that no shape gives."""
@@ -51,8 +55,10 @@ class Built:
     graph: Graph
     #: Variable -> the input whose content it is, and the flat position there.
     content: dict[str, tuple[str, int]] = field(default_factory=dict)
-    #: What each output of the model is made of: names of the graph's outputs.
+    #: What each output of the model is made of: names of the graph's outputs, as they nest.
     outputs: dict[str, Any] = field(default_factory=dict)
+    #: The same of inputs that are no tensors, or of any rank.
+    inputs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,14 @@ class Choices:
 
     `dims` names or fixes dims: a number, or another name. `values` are contents of inputs that are
     fixed, which are inputs no more. `content` is what an input holds that decides shapes: exact
-    numbers, or None where a run binds a size.
+    numbers, or None where a run binds a size. `kinds` are what inputs are whose types leave it
+    open: sequences of so many items, optionals, tensors of any rank.
     """
 
     dims: Mapping[str, int | str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     content: Mapping[str, Array] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
 
 
 def build(model: Model, choices: Choices) -> Built:
@@ -112,28 +120,50 @@ def _add_inputs(model: Model, choices: Choices, built: Built, walk: Walk) -> Non
 
 def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:
     kind = given.type
-    if not kind.HasField("tensor_type"):
-        raise ModelError(
-            model.name,
-            f"input '{given.name}' must be a tensor, got a {kind.WhichOneof('value')}.",
-            hint="Give its value when the model is loaded: values={...}.",
-        )
+    if is_open(kind):
+        if given.name not in choices.kinds:
+            raise DecidedByContent(frozenset([given.name]), exact=True)
+        value, names = _open_input(built.graph, given.name, choices.kinds[given.name])
+        built.inputs[given.name] = names
+        return value
     dtype = dtype_of(kind.tensor_type.elem_type, f"input '{given.name}'")
     content = choices.content.get(given.name)
     if content is None:
-        shape = _shape(model, given.name, kind, choices)
+        shape = _shape(given.name, kind, choices)
         return Value.of(built.graph.input(given.name, shape, dtype))
     tensor = built.graph.input(given.name, content.shape, dtype)
     return _decided(given.name, tensor, content, built)
 
 
-def _shape(model: Model, name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
-    if not kind.tensor_type.HasField("shape"):
-        raise ModelError(
-            model.name,
-            f"input '{name}' must say how many axes it has.",
-            hint="values={...} fixes it.",
-        )
+def is_open(kind: TypeProto) -> bool:
+    """Whether only an array tells what an input is: a sequence, an optional, any rank."""
+    return not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape")
+
+
+def kind_of(given: Any) -> Kind:
+    """What is given for such an input."""
+    if given is None:
+        return None
+    if isinstance(given, (list, tuple)):
+        return [kind_of(item) for item in given]
+    array = np.asarray(given)
+    return array.dtype.name, array.ndim
+
+
+def _open_input(graph: Graph, name: str, kind: Kind) -> tuple[AnyValue, Any]:
+    """An input of this kind, and the names of what it is made of, as they nest."""
+    if kind is None:
+        return Nothing(), None
+    if isinstance(kind, list):
+        made = [_open_input(graph, f"{name}.{i}", each) for i, each in enumerate(kind)]
+        return Items([value for value, _ in made]), [names for _, names in made]
+    dtype, rank = kind
+    stem = re.sub(r"\W", "_", name)
+    shape = tuple(Variable(f"{stem}_{axis}", 0) for axis in range(rank))
+    return Value.of(graph.input(name, shape, dtype)), name
+
+
+def _shape(name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
     found: list[Any] = []
     for axis, dim in enumerate(kind.tensor_type.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import InputError
-from semel.frontends.onnx.build import Built, Choices, build, input_names
+from semel.frontends.onnx.build import Built, Choices, build, input_names, is_open, kind_of
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.walk import DecidedByContent
 from semel.graph.builder import Dims
@@ -84,6 +84,11 @@ class SpecialisedGraph:
         self._bounds, self._options = bounds, options
         #: Inputs whose content decides: whether it must be known exactly.
         self._deciding: dict[str, bool] = {}
+        self._open = [
+            given.name
+            for given in model.proto.graph.input
+            if given.name in self.input_names and is_open(given.type)
+        ]
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
         self.compile_count = 0
 
@@ -100,7 +105,10 @@ class SpecialisedGraph:
             name: int(np.asarray(inputs[source]).reshape(-1)[position])
             for name, (source, position) in built.content.items()
         }
-        found = compiled.run(inputs, variables=variables)
+        arrays = {k: v for k, v in inputs.items() if k not in built.inputs}
+        for name, names in built.inputs.items():
+            arrays |= _flat(names, inputs[name])
+        found = compiled.run(arrays, variables=variables)
         return {name: _nested(made, found) for name, made in built.outputs.items()}
 
     __call__ = run
@@ -109,11 +117,13 @@ class SpecialisedGraph:
         """The graph for what these inputs decide; compiled if it is new."""
         while True:
             content = self._content(inputs)
-            key = tuple((name, tuple(c.reshape(-1)), c.shape) for name, c in content.items())
+            kinds = {name: kind_of(inputs[name]) for name in self._open}
+            key = (repr(kinds), *((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items()))
             if key in self._forms:
                 return self._forms[key]
             try:
-                built = build(self._model, replace(self._choices, content=content))
+                choices = replace(self._choices, content=content, kinds=kinds)
+                built = build(self._model, choices)
             except DecidedByContent as error:
                 self._note(error)
                 continue
@@ -154,6 +164,16 @@ class SpecialisedGraph:
         if missing or unknown or len(args) > len(names):
             raise InputError("run", f"needs the inputs {', '.join(names)}, got {', '.join(found)}.")
         return found
+
+
+def _flat(names: Any, given: Any) -> dict[str, Any]:
+    """Arrays by the names of the graph's inputs."""
+    if names is None or isinstance(names, str):
+        return {} if names is None else {names: given}
+    found: dict[str, Any] = {}
+    for name, item in zip(names, given, strict=True):
+        found |= _flat(name, item)
+    return found
 
 
 def _nested(made: Any, found: Outputs) -> Any:

@@ -28,10 +28,16 @@ class Node:
     """
 
     def __init__(
-        self, proto: NodeProto, version: int, inputs: Sequence[AnyValue | None], walk: Walk
+        self,
+        proto: NodeProto,
+        version: int,
+        inputs: Sequence[AnyValue | None],
+        walk: Walk,
+        op: str | None = None,
     ) -> None:
+        """`op` is what it is taken for, if that is not what it is called."""
         self.proto, self.version, self.walk = proto, version, walk
-        self.op, self.domain = proto.op_type, proto.domain
+        self.op, self.domain = op or proto.op_type, proto.domain
         self.inputs = tuple(inputs)
         self.attrs: Mapping[str, Any] = {a.name: _plain(a) for a in proto.attribute}
 

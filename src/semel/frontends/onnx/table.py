@@ -16,10 +16,15 @@ from semel.frontends.onnx.node import Converter
 STANDARD = ""
 _ALIASES = {"ai.onnx": STANDARD}
 _FILES = (
+    "control",
     "elementwise",
+    "microsoft",
+    "microsoft_attention",
+    "microsoft_quantised",
     "movement",
     "reduce",
     "selection",
+    "sequences",
     "shape",
 )
 
@@ -37,4 +42,6 @@ def converters() -> dict[tuple[str, str], Converter]:
         module = import_module(f"semel.frontends.onnx.ops.{name}")
         domain = getattr(module, "DOMAIN", STANDARD)
         found |= {(domain, op): function for op, function in module.CONVERTERS.items()}
+        others = getattr(module, "STANDARD_CONVERTERS", {})
+        found |= {(STANDARD, op): function for op, function in others.items()}
     return found

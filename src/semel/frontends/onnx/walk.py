@@ -132,6 +132,14 @@ class Walk:
             if name:
                 self.values[name] = as_value(value)
 
+    def convert(self, op: str, node: Node, inputs: Sequence[Any] | None = None) -> Any:
+        """What an operator of the standard is for the attributes and inputs of this node."""
+        given = node.inputs
+        if inputs is not None:
+            given = tuple(None if x is None else as_value(x) for x in inputs)
+        version = self.versions.get(STANDARD, onnx.defs.onnx_opset_version())
+        return converters()[STANDARD, op](Node(node.proto, version, given, self, op))
+
     def _body(self, node: Node) -> list[AnyValue]:
         """The outputs of an operator that is defined by a function."""
         body = _function_body(node)
@@ -159,7 +167,7 @@ class Walk:
         becomes sizes that a run finds out.
         """
         value = node.value(position)
-        found = self._known(value, exact=False)
+        found = self.known(value, exact=False)
         if found is not None:
             return found
         tensor = value.tensor.cast(INT64)
@@ -173,7 +181,7 @@ class Walk:
     def known_numbers(self, node: Node, position: int) -> Array:
         """An input whose numbers decide what is computed."""
         value = node.value(position)
-        found = self._known(value, exact=True)
+        found = self.known(value, exact=True)
         if found is not None and found.dtype == object:
             names = {
                 v.name for dim in found.flat if isinstance(dim, SYMBOLIC) for v in variables(dim)
@@ -193,7 +201,8 @@ class Walk:
         used = (v.name for dim in dims.flat if isinstance(dim, SYMBOLIC) for v in variables(dim))
         return frozenset(self.content[name][0] for name in used if name in self.content)
 
-    def _known(self, value: Value, exact: bool) -> Array | None:
+    def known(self, value: Value, exact: bool) -> Array | None:
+        """What a value is, if that can be known before a run; None if data decides it."""
         if value.known is not None:
             return value.known
         graph = Graph((value.tensor.node,))

@@ -1,0 +1,290 @@
+"""Control flow: branches, loops, scans.
+
+What is known at import is decided there. Everything else becomes rows that a run walks: a branch
+computes one of its sides, a loop goes on for as long as the run says. Only where a state
+changes its shape from one iteration to the next, or is a sequence, a loop is written out, for
+which the number of its iterations must be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto
+
+from semel.errors import GraphError, ModelError, UnsupportedError
+from semel.frontends.onnx.late import size_of
+from semel.frontends.onnx.node import Converter, Node
+from semel.frontends.onnx.values import AnyValue, Value, as_value
+from semel.ir.expr import Dim
+from semel.ir.types import BOOL
+from semel.tensor.tensor import Tensor
+
+#: Loops that are written out have at most so many iterations.
+_MOST_WRITTEN = 1024
+#: Rows that a loop without a bound may collect.
+_MOST_ROWS = 1 << 12
+
+
+class _NotCounted(Exception):  # noqa: N818  (an answer, no error)
+    """A loop asks its body whether to go on; `rows` are one of each that it collects."""
+
+    def __init__(self, rows: Sequence[Tensor]) -> None:
+        self.kinds = [(row.shape, row.dtype) for row in rows]
+        super().__init__("the condition is computed")
+
+
+# ---------------------------------------------------------------- branches
+
+
+def _if(node: Node) -> Any:
+    value = node.value(0)
+    if value.known is not None and value.known.dtype != object:
+        return _side(node, bool(value.known.reshape(())))
+    truth = value.tensor.reshape(()).cast(BOOL)
+    try:
+        return Tensor.cond(truth, partial(_tensors, node, True), partial(_tensors, node, False))
+    except (GraphError, _NoTensor) as error:
+        # Sides of different shapes, or of sequences: only what is known at import can choose.
+        try:
+            return _side(node, bool(node.numbers(0).reshape(())))
+        except UnsupportedError:
+            raise node.refuse(
+                f"both branches must give tensors of the same types: {error}"
+            ) from error
+
+
+class _NoTensor(Exception):  # noqa: N818  (an answer, no error)
+    """A sequence, or an optional, where only tensors can be."""
+
+
+def _side(node: Node, is_then: bool) -> list[AnyValue]:
+    return node.walk.graph(node.graph("then_branch" if is_then else "else_branch"), [])
+
+
+def _tensors(node: Node, is_then: bool) -> list[Tensor]:
+    return [_tensor(value) for value in _side(node, is_then)]
+
+
+def _tensor(value: AnyValue) -> Tensor:
+    if not isinstance(value, Value):
+        raise _NoTensor("a branch gives a sequence or an optional.")
+    return value.tensor
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _loop(node: Node) -> Any:
+    graph = node.graph("body")
+    states = [node.any_value(i) for i in range(2, len(node.inputs))]
+    if _is_known_false(node):
+        return _written(node, graph, states, 0)
+    if all(isinstance(state, Value) for state in states):
+        try:
+            return _run_time(node, graph, [_tensor(state) for state in states])
+        except (GraphError, ModelError, _NoTensor) as error:
+            return _written_out(node, graph, states, error)
+    return _written_out(node, graph, states, None)
+
+
+def _is_known_false(node: Node) -> bool:
+    value = node.inputs[1] if node.has(1) else None
+    known = value.known if isinstance(value, Value) else None
+    return known is not None and known.dtype != object and not bool(known.reshape(()))
+
+
+def _is_known_true(value: AnyValue | None) -> bool:
+    if value is None:
+        return True
+    known = value.known if isinstance(value, Value) else None
+    return known is not None and known.dtype != object and bool(known.reshape(()))
+
+
+def _run_time(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tensor]:
+    """A loop of the run: by its count if the condition stays true, else by asking."""
+    trip: Dim | None = node.dim(0) if node.has(0) else None
+    kinds: list[tuple[Any, Any]] = []
+    if trip is not None and _is_known_true(node.inputs[1] if node.has(1) else None):
+        try:
+            return _counted(node, graph, states, trip)
+        except _NotCounted as found:
+            kinds = found.kinds
+    else:
+        kinds = _collected(node, graph, states)
+    return _asking(node, graph, states, trip, kinds)
+
+
+def _counted(node: Node, graph: GraphProto, states: list[Tensor], trip: Dim) -> list[Tensor]:
+    def body(step: Any, inside: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        goes_on, after, rows = _iteration(node, graph, Value.of_dims(_scalar(step)), inside)
+        if not _is_known_true(goes_on):
+            raise _NotCounted(rows)
+        return after, rows
+
+    final, collected = Tensor.loop(trip, states, body)
+    return [*final, *collected]
+
+
+def _iteration(
+    node: Node, graph: GraphProto, step: Value, states: Sequence[Tensor]
+) -> tuple[AnyValue, list[Tensor], list[Tensor]]:
+    """Whether to go on, the next states, and what is collected."""
+    known = Value(BOOL, np.asarray(True))  # or it would not have begun
+    goes_on, *made = node.walk.graph(graph, [step, known, *states])
+    tensors = [_tensor(value) for value in made]
+    after = [t.cast(s.dtype) for t, s in zip(tensors, states, strict=False)]
+    return goes_on, after, tensors[len(states) :]
+
+
+def _scalar(dim: Any) -> np.ndarray[Any, Any]:
+    made = np.empty((), object)
+    made[()] = dim
+    return made
+
+
+def _collected(node: Node, graph: GraphProto, states: list[Tensor]) -> list[tuple[Any, Any]]:
+    """What one iteration collects: shapes and dtypes."""
+
+    def body(step: Any, inside: tuple[Tensor, ...]) -> Any:
+        _, _, rows = _iteration(node, graph, Value.of_dims(_scalar(step)), inside)
+        raise _NotCounted(rows)
+
+    try:
+        Tensor.loop(1, states, body)
+    except _NotCounted as found:
+        return found.kinds
+    return []
+
+
+def _asking(
+    node: Node,
+    graph: GraphProto,
+    states: list[Tensor],
+    trip: Dim | None,
+    kinds: list[tuple[Any, Any]],
+) -> list[Tensor]:
+    """A loop that goes on while its condition is true; rows are kept where there is room."""
+    count = len(states)
+    room: Dim = _MOST_ROWS if trip is None else trip
+    rows = [Tensor.zeros(room, *shape, dtype=dtype) for shape, dtype in kinds]
+    first = node.optional(1)
+    begins = Tensor(True) if first is None else first.reshape(()).cast(BOOL)
+
+    def body(all_states: list[Tensor]) -> list[Tensor]:
+        step, _, *rest = all_states
+        inside, kept = rest[:count], rest[count:]
+        goes_on, after, found = _iteration(node, graph, Value.of(step), inside)
+        grown = [_with_row(each, step, row) for each, row in zip(kept, found, strict=True)]
+        return [step + 1, _tensor(goes_on).reshape(()).cast(BOOL), *after, *grown]
+
+    initial = [Tensor(np.int64(0)), begins, *states, *rows]
+    limit = room if trip is not None or rows else None
+    final = Tensor.while_loop(lambda s: s[1], body, initial, limit)
+    steps = size_of(final[0], room) if rows else 0
+    cut = [each.narrow(0, 0, steps) for each in final[2 + count :]]
+    return [*final[2 : 2 + count], *cut]
+
+
+def _with_row(rows: Tensor, step: Tensor, row: Tensor) -> Tensor:
+    index = step.reshape(1, *[1] * row.ndim).broadcast_to((1, *row.shape))
+    return rows.scatter(0, index, row.unsqueeze(0))
+
+
+def _written_out(
+    node: Node, graph: GraphProto, states: Sequence[AnyValue], error: Exception | None
+) -> list[AnyValue]:
+    """One iteration after the other, as many as are known to be."""
+    try:
+        trips = int(node.numbers(0).reshape(())) if node.has(0) else None
+    except UnsupportedError:
+        if error is not None:
+            raise node.refuse(f"its states must keep their types: {error}") from error
+        raise
+    return _written(node, graph, states, trips)
+
+
+def _written(
+    node: Node, graph: GraphProto, states: Sequence[AnyValue], trips: int | None
+) -> list[AnyValue]:
+    now = list(states)
+    rows: list[list[AnyValue]] = [[] for _ in range(len(graph.output) - 1 - len(states))]
+    step = 0
+    while trips is None or step < trips:
+        if step >= _MOST_WRITTEN:
+            raise node.refuse(f"a loop that must be written out has more than {step} iterations.")
+        given = [Value.of_array(np.asarray(step, np.int64)), Value(BOOL, np.asarray(True)), *now]
+        goes_on, *made = node.walk.graph(graph, given)
+        now = made[: len(states)]
+        for kept, row in zip(rows, made[len(states) :], strict=True):
+            kept.append(row)
+        step += 1
+        if not isinstance(goes_on, Value) or not bool(_known_bool(node, goes_on)):
+            break
+    return [*now, *(as_value(_stacked(node, graph, i, kept)) for i, kept in enumerate(rows))]
+
+
+def _known_bool(node: Node, value: Value) -> bool:
+    known = node.walk.known(value, exact=True)
+    if known is None or known.dtype == object:
+        raise node.refuse("a loop whose states change their types must know when it ends.")
+    return bool(known.reshape(()))
+
+
+def _stacked(node: Node, graph: GraphProto, output: int, rows: list[AnyValue]) -> Any:
+    if not rows:
+        raise node.refuse(f"nothing is collected for output {output}, so it has no shape.")
+    return Tensor.stack([_tensor(row) for row in rows], 0)
+
+
+# ---------------------------------------------------------------- scans
+
+
+def _scan(node: Node) -> list[Tensor]:
+    graph, count = node.graph("body"), node.attr("num_scan_inputs")
+    given = node.tensors(1 if node.version < 9 else 0)
+    if node.version < 9:
+        return _batched_scan(node, graph, count, given)
+    return _scanned(node, graph, count, given)
+
+
+def _scanned(node: Node, graph: GraphProto, count: int, given: list[Tensor]) -> list[Tensor]:
+    """States through the slices of inputs; what each slice gives is collected."""
+    num_states = len(given) - count
+    states, inputs = given[:num_states], given[num_states:]
+    collected = len(graph.output) - num_states
+    axes = _attr_list(node, "scan_input_axes", 0, count)
+    turns = _attr_list(node, "scan_input_directions", 0, count)
+    rows = [x.moveaxis(axis, 0) for x, axis in zip(inputs, axes, strict=True)]
+    trip = rows[0].shape[0]
+
+    def body(step: Any, inside: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        slices = [x[trip - 1 - step if turn else step] for x, turn in zip(rows, turns, strict=True)]
+        made = [_tensor(v) for v in node.walk.graph(graph, [*inside, *slices])]
+        return made[:num_states], made[num_states:]
+
+    backward = [bool(turn) for turn in _attr_list(node, "scan_output_directions", 0, collected)]
+    final, stacked = Tensor.loop(trip, states, body, backward=backward)
+    places = _attr_list(node, "scan_output_axes", 0, collected)
+    return [*final, *(y.moveaxis(0, axis) for y, axis in zip(stacked, places, strict=True))]
+
+
+def _attr_list(node: Node, name: str, default: int, count: int) -> list[int]:
+    return list(node.attr(name) or [default] * count)
+
+
+def _batched_scan(node: Node, graph: GraphProto, count: int, given: list[Tensor]) -> list[Tensor]:
+    """Version 8: one scan for each entry of a batch, all of the same length."""
+    if node.has(0):
+        raise node.refuse("lengths of the entries of a batch are not supported.")
+    batch = given[0].shape[0]
+    if not isinstance(batch, int):
+        raise node.refuse("the batch of a scan of version 8 must be known.")
+    each = [_scanned(node, graph, count, [x[b] for x in given]) for b in range(batch)]
+    return [Tensor.stack(list(entries), 0) for entries in zip(*each, strict=True)]
+
+
+CONVERTERS: dict[str, Converter] = {"If": _if, "Loop": _loop, "Scan": _scan}

@@ -1,0 +1,115 @@
+"""Sequences and optionals: lists at import, whose items may be tensors of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.frontends.onnx.node import Converter, Node
+from semel.frontends.onnx.values import AnyValue, Items, Nothing, Value
+from semel.ir.expr import minimum
+from semel.tensor.tensor import Tensor
+
+
+def _place(node: Node, position: int, default: int) -> int:
+    """A place in a sequence, which decides what is computed."""
+    return int(node.numbers(position).reshape(())) if node.has(position) else default
+
+
+def _at(node: Node) -> AnyValue:
+    items, place = node.items(0), _place(node, 1, 0)
+    if not -len(items) <= place < len(items):
+        raise node.refuse(f"place {place} must be one of {len(items)}.")
+    return items[place]
+
+
+def _insert(node: Node) -> Items:
+    items = list(node.items(0))
+    items.insert(_place(node, 2, len(items)), node.any_value(1))
+    return Items(items)
+
+
+def _erase(node: Node) -> Items:
+    items = list(node.items(0))
+    del items[_place(node, 1, -1)]
+    return Items(items)
+
+
+def _concat(node: Node) -> Tensor:
+    tensors = [_tensor(node, item) for item in node.items(0)]
+    axis = node.attr("axis")
+    return Tensor.stack(tensors, axis) if node.flag("new_axis") else Tensor.concat(tensors, axis)
+
+
+def _tensor(node: Node, item: AnyValue) -> Tensor:
+    if not isinstance(item, Value):
+        raise node.refuse("the items must be tensors.")
+    return item.tensor
+
+
+def _split(node: Node) -> Items:
+    x = node.tensor()
+    axis = node.attr("axis", 0) % x.ndim
+    size = x.shape[axis]
+    if not node.has(1):
+        if not isinstance(size, int):
+            raise node.refuse(f"axis {axis} must have a known size, got {size}.")
+        rows = [x.narrow(axis, i, 1) for i in range(size)]
+        return _items(rows if node.flag("keepdims", True) else [r.squeeze(axis) for r in rows])
+    given = node.value(1)
+    if given.ndim == 0:
+        step = int(node.numbers(1).reshape(()))
+        if not isinstance(size, int):
+            raise node.refuse(f"axis {axis} must have a known size, got {size}.")
+        begins = range(0, size, step)
+        return _items([x.narrow(axis, i, minimum(step, size - i)) for i in begins])
+    parts, begin = [], 0
+    for length in node.ints(1):
+        parts.append(x.narrow(axis, begin, length))
+        begin += length
+    return _items(parts)
+
+
+def _items(tensors: list[Tensor]) -> Items:
+    return Items([Value.of(tensor) for tensor in tensors])
+
+
+def _map(node: Node) -> list[Any]:
+    """A sub-graph for each item; other sequences go along, tensors are given to all."""
+    graph, count = node.graph("body"), len(node.items(0))
+    given = [node.any_value(i) for i in range(len(node.inputs))]
+    made = [
+        node.walk.graph(graph, [v.items[i] if isinstance(v, Items) else v for v in given])
+        for i in range(count)
+    ]
+    return [Items([each[output] for each in made]) for output in range(len(graph.output))]
+
+
+def _optional(node: Node) -> AnyValue:
+    return node.any_value(0) if node.has(0) else Nothing()
+
+
+def _get(node: Node) -> AnyValue:
+    found = node.any_value(0)
+    if isinstance(found, Nothing):
+        raise node.refuse("the optional is empty.")
+    return found
+
+
+def _has(node: Node) -> Value:
+    return Value.of_array(node.has(0) and not isinstance(node.any_value(0), Nothing))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "ConcatFromSequence": _concat,
+    "Optional": _optional,
+    "OptionalGetElement": _get,
+    "OptionalHasElement": _has,
+    "SequenceAt": _at,
+    "SequenceConstruct": lambda node: Items([node.any_value(i) for i in range(len(node.inputs))]),
+    "SequenceEmpty": lambda node: Items([]),
+    "SequenceErase": _erase,
+    "SequenceInsert": _insert,
+    "SequenceLength": lambda node: Value.of_array(len(node.items(0))),
+    "SequenceMap": _map,
+    "SplitToSequence": _split,
+}
