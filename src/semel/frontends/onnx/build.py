@@ -81,7 +81,7 @@ def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
-    walk = Walk(model.versions, content=built.content)
+    walk = Walk(model.versions, content=built.content, next_key=_Keys(built.graph).draw)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)
     _add_initializers(model, choices, built, walk)
@@ -90,6 +90,20 @@ def build(model: Model, choices: Choices) -> Built:
     for output in proto.output:
         built.outputs[output.name] = _add_output(built.graph, output.name, walk.value(output.name))
     return built
+
+
+class _Keys:
+    """Keys for random numbers, other ones in each run; a graph that draws none has no state."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._key: Tensor | None = None
+
+    def draw(self) -> Tensor:
+        """A key that nobody else has."""
+        key = self._graph.random_key("random") if self._key is None else self._key
+        self._key, drawn = Tensor.split_key(key, 2).unbind(0)
+        return drawn
 
 
 def _graph_name(model: Model) -> str:

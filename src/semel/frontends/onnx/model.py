@@ -19,6 +19,7 @@ import numpy as np
 from semel.errors import InputError
 from semel.frontends.onnx.build import Built, Choices, build, input_names, is_open, kind_of
 from semel.frontends.onnx.file import Model, read_model
+from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.walk import DecidedByContent
 from semel.graph.builder import Dims
 from semel.runtime.buffer import Array
@@ -34,7 +35,7 @@ def load_onnx(
     values: Mapping[str, Any] | None = None,
     device: Any = None,
     **options: Any,
-) -> CompiledGraph | SpecialisedGraph:
+) -> CompiledGraph | SpecialisedGraph | HostedGraph:
     """The model in a file, compiled.
 
     `dims` says of each dim what it is: a number fixes it, a pair of numbers bounds it, a name makes
@@ -45,6 +46,10 @@ def load_onnx(
     fixed, bounds = _split_dims(dims or {})
     choices = Choices(fixed, values or {})
     session = Session(device)
+    parts = split_host(model)
+    if parts is not None:
+        inside = SpecialisedGraph(parts.numbers, choices, session, bounds, options)
+        return HostedGraph(model, parts, inside)
     try:
         built = build(model, choices)
     except DecidedByContent:
@@ -99,7 +104,7 @@ class SpecialisedGraph:
 
     def run(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Run with these inputs, by order, by name, or as one mapping; outputs by name."""
-        inputs = self._given(args, named)
+        inputs = given_inputs(self.input_names, args, named)
         compiled, built = self.form_of(inputs)
         variables = {
             name: int(np.asarray(inputs[source]).reshape(-1)[position])
@@ -152,18 +157,45 @@ class SpecialisedGraph:
             content[name] = held
         return content
 
-    def _given(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        names = self.input_names
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            found = dict(args[0])
-        else:
-            found = dict(zip(names, args, strict=False))
-        found |= named
-        missing = [name for name in names if name not in found]
-        unknown = [name for name in found if name not in names]
-        if missing or unknown or len(args) > len(names):
-            raise InputError("run", f"needs the inputs {', '.join(names)}, got {', '.join(found)}.")
-        return found
+
+def given_inputs(
+    names: list[str], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run is given, by name; all of it, and nothing else."""
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        found = dict(args[0])
+    else:
+        found = dict(zip(names, args, strict=False))
+    found |= named
+    if found.keys() != set(names) or (len(args) > len(names)):
+        raise InputError("run", f"needs the inputs {', '.join(names)}, got {', '.join(found)}.")
+    return found
+
+
+class HostedGraph:
+    """A model of which parts are about text or images, which the host computes."""
+
+    def __init__(self, model: Model, parts: Split, inside: SpecialisedGraph) -> None:
+        self.input_names = input_names(model)
+        self.output_names = [output.name for output in model.proto.graph.output]
+        self._parts, self._inside = parts, inside
+
+    @property
+    def compile_count(self) -> int:
+        """How many forms of the compiled part there are."""
+        return self._inside.compile_count
+
+    def run(self, *args: Any, **named: Any) -> dict[str, Any]:
+        """Run with these inputs, by order, by name, or as one mapping; outputs by name."""
+        values = given_inputs(self.input_names, args, named)
+        values |= self._parts.before.run(values)
+        if self._parts.numbers.proto.graph.output:
+            inside = {name: values[name] for name in self._inside.input_names}
+            values |= self._inside.run(inside)
+        values |= self._parts.behind.run(values)
+        return {name: values[name] for name in self.output_names}
+
+    __call__ = run
 
 
 def _flat(names: Any, given: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ where it can, so that a user hears at once of everything that a model has and we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ from semel.ir.graph import Graph
 from semel.ir.types import INT64
 from semel.runtime.buffer import Array
 from semel.tensor.origin import origin_of
+from semel.tensor.tensor import Tensor
 
 #: Content of an input that decides what is computed has at most so many numbers.
 _MOST_NUMBERS = 64
@@ -61,10 +62,13 @@ class Walk:
         versions: Mapping[str, int],
         values: Mapping[str, AnyValue] = {},
         content: Mapping[str, tuple[str, int]] = {},
+        next_key: Callable[[], Tensor] | None = None,
     ) -> None:
+        """`next_key` gives a new key for random numbers at each call."""
         self.versions = dict(versions)
         #: Variables that are the content of an input: its name, and the position there.
         self.content = content
+        self._next_key = next_key
         self.values: dict[str, AnyValue] = dict(values)
         self.refused: list[UnsupportedError] = []
         self._broken: set[str] = set()
@@ -96,7 +100,7 @@ class Walk:
 
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
         """The outputs of a sub-graph for these inputs; it sees all that is known here."""
-        inner = Walk(self.versions, self.values, self.content)
+        inner = Walk(self.versions, self.values, self.content, self._next_key)
         inner.add_initializers(graph)
         for given, value in zip(graph.input, inputs, strict=False):
             inner.values[given.name] = as_value(value)
@@ -132,6 +136,11 @@ class Walk:
             if name:
                 self.values[name] = as_value(value)
 
+    def next_key(self) -> Tensor:
+        """A key that nobody else draws from."""
+        assert self._next_key is not None
+        return self._next_key()
+
     def convert(self, op: str, node: Node, inputs: Sequence[Any] | None = None) -> Any:
         """What an operator of the standard is for the attributes and inputs of this node."""
         given = node.inputs
@@ -149,7 +158,8 @@ class Walk:
                 f"operator {node.op}{where}, version {node.version}, is not supported."
             )
         versions = {domain_name(o.domain): o.version for o in body.opset_import}
-        inner = Walk({**self.versions, **versions}, content=self.content)
+        both = {**self.versions, **versions}
+        inner = Walk(both, content=self.content, next_key=self._next_key)
         for i, name in enumerate(body.input):
             value = node.inputs[i] if i < len(node.inputs) else None
             if value is not None:
