@@ -33,7 +33,7 @@ from semel.frontends.onnx.values import (
     as_value,
     object_array,
 )
-from semel.frontends.onnx.walk import DecidedByContent, Walk
+from semel.frontends.onnx.walk import Around, DecidedByContent, Walk
 from semel.graph.builder import Graph
 from semel.ir.expr import Dim, Variable
 from semel.runtime.buffer import Array
@@ -81,7 +81,8 @@ def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
-    walk = Walk(model.versions, content=built.content, next_key=_Keys(built.graph).draw)
+    around = Around(built.content, built.graph.inputs, _Keys(built.graph).draw)
+    walk = Walk(model.versions, around=around)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)
     _add_initializers(model, choices, built, walk)

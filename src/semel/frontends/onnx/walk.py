@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,20 @@ class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
         super().__init__(f"the content of {', '.join(sorted(inputs))} must be known")
 
 
+@dataclass(eq=False)
+class Around:
+    """What all walks of one model share.
+
+    `content` has the variables that are what an input holds: its name, and the position there.
+    `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for random
+    numbers at each call.
+    """
+
+    content: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    next_key: Callable[[], Tensor] | None = None
+
+
 class Walk:
     """The values of a graph by their ONNX names, as far as the walk has come."""
 
@@ -61,14 +76,10 @@ class Walk:
         self,
         versions: Mapping[str, int],
         values: Mapping[str, AnyValue] = {},
-        content: Mapping[str, tuple[str, int]] = {},
-        next_key: Callable[[], Tensor] | None = None,
+        around: Around | None = None,
     ) -> None:
-        """`next_key` gives a new key for random numbers at each call."""
         self.versions = dict(versions)
-        #: Variables that are the content of an input: its name, and the position there.
-        self.content = content
-        self._next_key = next_key
+        self.around = around or Around()
         self.values: dict[str, AnyValue] = dict(values)
         self.refused: list[UnsupportedError] = []
         self._broken: set[str] = set()
@@ -100,7 +111,7 @@ class Walk:
 
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
         """The outputs of a sub-graph for these inputs; it sees all that is known here."""
-        inner = Walk(self.versions, self.values, self.content, self._next_key)
+        inner = Walk(self.versions, self.values, self.around)
         inner.add_initializers(graph)
         for given, value in zip(graph.input, inputs, strict=False):
             inner.values[given.name] = as_value(value)
@@ -138,8 +149,8 @@ class Walk:
 
     def next_key(self) -> Tensor:
         """A key that nobody else draws from."""
-        assert self._next_key is not None
-        return self._next_key()
+        assert self.around.next_key is not None
+        return self.around.next_key()
 
     def convert(self, op: str, node: Node, inputs: Sequence[Any] | None = None) -> Any:
         """What an operator of the standard is for the attributes and inputs of this node."""
@@ -158,8 +169,7 @@ class Walk:
                 f"operator {node.op}{where}, version {node.version}, is not supported."
             )
         versions = {domain_name(o.domain): o.version for o in body.opset_import}
-        both = {**self.versions, **versions}
-        inner = Walk(both, content=self.content, next_key=self._next_key)
+        inner = Walk({**self.versions, **versions}, around=self.around)
         for i, name in enumerate(body.input):
             value = node.inputs[i] if i < len(node.inputs) else None
             if value is not None:
@@ -193,12 +203,9 @@ class Walk:
         value = node.value(position)
         found = self.known(value, exact=True)
         if found is not None and found.dtype == object:
-            names = {
-                v.name for dim in found.flat if isinstance(dim, SYMBOLIC) for v in variables(dim)
-            }
-            inputs = {self.content[name][0] for name in names if name in self.content}
+            inputs = self._content_of(found)
             if inputs:
-                raise DecidedByContent(frozenset(inputs), exact=True)
+                raise DecidedByContent(inputs, exact=True)
         if found is None or found.dtype == object:
             raise node.refuse(
                 f"input {position} decides what is computed, so it must be known.",
@@ -209,7 +216,8 @@ class Walk:
     def _content_of(self, dims: Array) -> frozenset[str]:
         """The inputs whose content these dims are made of."""
         used = (v.name for dim in dims.flat if isinstance(dim, SYMBOLIC) for v in variables(dim))
-        return frozenset(self.content[name][0] for name in used if name in self.content)
+        content = self.around.content
+        return frozenset(content[name][0] for name in used if name in content)
 
     def known(self, value: Value, exact: bool) -> Array | None:
         """What a value is, if that can be known before a run; None if data decides it."""
@@ -223,20 +231,22 @@ class Walk:
             value.known = value.tensor.numpy()
             return value.known
         is_moved = exact or all(node.op.name in _MOVING for node in graph.nodes)
-        if all(_may_decide(leaf, is_moved) for leaf in leaves):
+        if all(self._may_decide(leaf, is_moved) for leaf in leaves):
             raise DecidedByContent(frozenset(leaf.attrs.name for leaf in leaves), exact)
         return None
 
+    def _may_decide(self, leaf: Any, is_moved: bool) -> bool:
+        """Whether it is an input of few numbers, whose content can be looked at before a run.
 
-def _may_decide(leaf: Any, is_moved: bool) -> bool:
-    """Whether it is an input of few numbers, whose content can be looked at before a run.
-
-    How many they are may be open, if the input is nothing but what is asked for.
-    """
-    if leaf.op.name != "input":
-        return False
-    count = leaf.type.num_elements
-    return count <= _MOST_NUMBERS if isinstance(count, int) else is_moved and leaf.type.rank <= 1
+        How many they are may be open, if the input is nothing but what is asked for.
+        """
+        own = self.around.inputs.get(leaf.attrs.name)
+        if own is None or own.node is not leaf:  # a param, or an input of a body
+            return False
+        count = leaf.type.num_elements
+        if isinstance(count, int):
+            return bool(count <= _MOST_NUMBERS)
+        return is_moved and bool(leaf.type.rank <= 1)
 
 
 @contextmanager
