@@ -60,8 +60,8 @@ class Around:
     """What all walks of one model share.
 
     `content` has the variables that are what an input holds: its name, and the position there.
-    `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for random
-    numbers at each call.
+    `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for
+    random numbers at each call.
     """
 
     content: Mapping[str, tuple[str, int]] = field(default_factory=dict)
