@@ -30,6 +30,7 @@ from semel.ops.outputs import copy_leaf_outputs
 from semel.passes.attention import fuse_attention
 from semel.passes.bodies import improve_bodies
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
+from semel.passes.dequantise import compute_on_bytes
 from semel.passes.fold import fold_constants
 from semel.passes.frames import read_frames
 from semel.passes.layout import sink_views
@@ -43,6 +44,7 @@ Pass = Callable[[Graph], Graph]
 __all__ = ["Pass", "all_passes", "default_passes", "run_passes"]
 
 _ANYWHERE: tuple[Pass, ...] = (
+    compute_on_bytes,
     find_integer_products,
     fold_constants,
     simplify,

@@ -75,9 +75,19 @@ def flip_sign(node: Node) -> Node:
 
 def _minus_outer(product: Node, rows: Node, columns: Node) -> Node:
     """product - rows * columns, of shapes [*batch, M, 1] and [*batch, 1, N]."""
-    shape = product.type.shape
+    rows, columns = (_below_expand(n) for n in (rows, columns))
+    pairs = zip(rows.type.shape, columns.type.shape, strict=True)
+    shape = tuple(b if a == 1 else a for a, b in pairs)
     term = make_node("mul", (expand_to(rows, shape), expand_to(columns, shape)))
-    return make_node("sub", (product, term))
+    return make_node("sub", (product, expand_to(term, product.type.shape)))
+
+
+def _below_expand(node: Node) -> Node:
+    """What is repeated, so that it is computed once; a number is one."""
+    known = uniform(node)
+    if known is not None:
+        return filled(known.value, known.dtype, (1,) * node.type.rank)
+    return node.inputs[0] if node.op.name == "expand" else node
 
 
 def _widened(node: Node) -> tuple[Node, Node | None] | None:

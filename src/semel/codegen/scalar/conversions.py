@@ -144,6 +144,8 @@ class Conversions:
             return self.out.convert(lines, word, "i1", b, lanes, value)
         if source.is_float and to.is_float:
             return self._float_to_float(lines, source, to, value, lanes)
+        if source.is_float and to.bits <= 16 and a != "half":
+            return self._saturated(lines, a, to, value, lanes)
         if source.is_float:
             sign = "si" if to.kind == "i" else "ui"
             name = f"llvm.fpto{sign}.sat.{mangle(b, lanes)}.{mangle(a, lanes)}"
@@ -162,6 +164,26 @@ class Conversions:
         if to.bits < source.bits:
             return self.out.convert(lines, "trunc", a, b, lanes, value)
         return self.out.convert(lines, "sext" if source.kind == "i" else "zext", a, b, lanes, value)
+
+    def _saturated(
+        self, lines: list[str], source: str, to: DType, value: str, lanes: int | None
+    ) -> str:
+        """A narrow integer by way of 32 bits: LLVM's own saturation takes vectors apart.
+
+        Of a comparison with NaN the other operand is taken: the lower bound, if that is 0.
+        """
+        low = -(1 << to.bits - 1) if to.kind == "i" else 0
+        high = low + (1 << to.bits) - 1
+        if low:
+            zero = self.out.raw(source, "0.0", lanes)
+            ordered = self.out.compare(lines, "ord", source, lanes, value, value)
+            value = self.out.select(lines, source, lanes, ordered, value, zero)
+        for word, bound in (("ogt", low), ("olt", high)):
+            limit = self.out.raw(source, f"{bound}.0", lanes)
+            inside = self.out.compare(lines, word, source, lanes, value, limit)
+            value = self.out.select(lines, source, lanes, inside, value, limit)
+        wide = self.out.convert(lines, "fptosi", source, "i32", lanes, value)
+        return self.out.convert(lines, "trunc", "i32", element_type(to), lanes, wide)
 
     def _float_to_float(
         self, lines: list[str], source: DType, to: DType, value: str, lanes: int | None
