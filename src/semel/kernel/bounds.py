@@ -33,6 +33,7 @@ from semel.kernel.enumerate import all_values
 from semel.kernel.ir import Buffer, Kernel, Statement, Value, walk_values
 from semel.kernel.limits import MAX_NUMBER, excesses, magnitude
 from semel.kernel.rewrite import ValueMap
+from semel.kernel.values import word_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +266,18 @@ class _Walk:
 
     def _word_place(self, buffer: Buffer, at: Dim) -> Dim:
         """Where a word is read, which has no guard: a place that is inside in any case."""
-        known, last = self._reading(buffer, at, ()), self._dim(buffer.size) - 4
+        known, last = (
+            self._reading(buffer, at, ()),
+            self._dim(buffer.size) - word_elements(buffer.dtype),
+        )
         where = f"word of '{buffer.name}'"
         if (known.proves(at) and known.proves(last - at)) or self._looked_at(
             where, buffer, at, last + 1
         ):
             return at
-        self._require(known.proves(last), f"{where}: it must have 4 bytes, got {buffer.size}")
+        self._require(
+            known.proves(last), f"{where}: it must have 4 bytes, got {buffer.size} elements"
+        )
         self._check(where, buffer, at, last + 1)
         return maximum(minimum(at, last), 0)
 

@@ -53,7 +53,7 @@ from semel.kernel.ir import (
     walk_values,
 )
 from semel.kernel.lanes import joining, ordered_totals, rest_lanes, widest_total
-from semel.kernel.values import larger, smaller
+from semel.kernel.values import larger, smaller, word_elements
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Value], Any]
@@ -464,6 +464,9 @@ class _Machine:
             signs = [v.dtype.kind for v in reduce.values]
             register[at] += np.int32(_dot_bytes(values, signs))
             return
+        if reduce.combine == "pairs":
+            register[at] += np.int32(_dot_pairs(values))
+            return
         operands = [*values, register[at]] if reduce.combine == "fma" else [register[at], *values]
         register[at] = _combine(reduce.combine, dtype, operands)
 
@@ -517,8 +520,9 @@ class _Machine:
                 return self._register(variable)[self._copy(variable, at)]
             case "word":
                 buffer, at = value.data
-                data = bytes(int(self._read(buffer, at + k)) & 0xFF for k in range(4))
-                return np.frombuffer(data, value.dtype.numpy)[0]
+                count = word_elements(buffer.dtype)
+                found = [self._read(buffer, at + k) for k in range(count)]
+                return np.array(found, buffer.dtype.numpy).view(value.dtype.numpy)[0]
         return self._read(*value.data)
 
     def _guarded_load(self, value: Value, guard: Any, other: Any) -> Any:
@@ -608,6 +612,13 @@ def _dot_bytes(words: Sequence[Any], signs: Sequence[str]) -> int:
         for word, sign in zip(words, signs, strict=True)
     )
     return int(first.astype(np.int64) @ second.astype(np.int64))
+
+
+def _dot_pairs(words: Sequence[Any]) -> int:
+    """The sum of the products of two words of two int16 each and the signed bytes of a third."""
+    *left, right = (np.asarray(word).tobytes() for word in words)
+    numbers = np.frombuffer(b"".join(left), np.int16).astype(np.int64)
+    return int(numbers @ np.frombuffer(right, np.int8).astype(np.int64))
 
 
 def _is_better(combine: str, new: Sequence[Any], old: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from semel.ir.expr import Dim
-from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
+from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT16, INT32, INT64, UINT8, UINT32, DType
 
 #: One result, operands of one dtype: name -> number of operands.
 ARITHMETIC = {
@@ -73,8 +73,9 @@ def _highest(dtype: DType) -> Any:
 
 
 #: Any arithmetic of two operands that may be regrouped, and what machines have besides: an `fma`
-#: adds a product of two values, a `dot` the products of two words' bytes; `fastmax` and `fastmin`
-#: may lose a NaN; `argmax` and `argmin` carry the best value and its index.
+#: adds a product of two values, a `dot` the products of two words' bytes, `pairs` those of four
+#: numbers of 16 bits, in two words, and a word's bytes; `fastmax` and `fastmin` may lose a NaN;
+#: `argmax` and `argmin` carry the best value and its index.
 COMBINES: dict[str, Combine] = {
     "add": Combine(_zero),
     "mul": Combine(lambda dtype: 1),
@@ -87,6 +88,7 @@ COMBINES: dict[str, Combine] = {
     "xor": Combine(lambda dtype: 0),
     "fma": Combine(_zero, num_values=2),
     "dot": Combine(lambda dtype: 0, num_values=2),
+    "pairs": Combine(lambda dtype: 0, num_values=3),
     "argmax": Combine(_lowest, 2, 2),
     "argmin": Combine(_highest, 2, 2),
 }
@@ -259,14 +261,20 @@ def load(buffer: Buffer, at: Dim, guard: Value | None = None, other: Value | Non
 
 
 def word(buffer: Buffer, at: Dim) -> Value:
-    """Bytes [at, at + 4) of a buffer of bytes as one operand of a `dot`."""
-    assert buffer.dtype.bits == 8, f"a word of {buffer.dtype} elements"
+    """Four bytes from `at` on as one operand of a `dot`, or two int16 as one of `pairs`."""
+    is_legal = buffer.dtype.bits == 8 or buffer.dtype == INT16
+    assert is_legal, f"a word of {buffer.dtype} elements"
     return _make("word", word_dtype(buffer.dtype), (), (buffer, at))
 
 
 def word_dtype(byte: DType) -> DType:
-    """The dtype of four packed bytes: its sign says whether the bytes have one."""
+    """The dtype of four packed bytes, or two int16: its sign says whether they have one."""
     return UINT32 if byte == UINT8 else INT32
+
+
+def word_elements(dtype: DType) -> int:
+    """How many elements of a buffer make a word."""
+    return 32 // dtype.bits
 
 
 def local(variable: Local, at: tuple[Dim, ...] = ()) -> Value:

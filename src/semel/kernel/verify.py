@@ -28,7 +28,7 @@ from semel.ir.expr import (
     terms,
     upper_bound,
 )
-from semel.ir.types import BOOL, INT32, INT64, UINT32, DType
+from semel.ir.types import BOOL, INT16, INT32, INT64, UINT32, DType
 from semel.kernel.ir import (
     ARITHMETIC,
     COMBINES,
@@ -52,6 +52,7 @@ from semel.kernel.ir import (
     statement_values,
     walk_values,
 )
+from semel.kernel.values import word_elements
 
 _ANY = "biuf"
 _NUMBERS = "iuf"
@@ -214,10 +215,10 @@ class _Verifier:
             return
         for local in reduce.locals:
             self._local(local, reduce.at)
-        if reduce.combine == "dot":
+        if reduce.combine in ("dot", "pairs"):
             dtypes = [v.dtype for v in reduce.values]
             legal = reduce.locals[0].dtype == INT32 and set(dtypes) <= {INT32, UINT32}
-            self.report(legal, f"reduce dot takes words into an int32, got {dtypes}")
+            self.report(legal, f"reduce {reduce.combine} takes words into an int32, got {dtypes}")
             return
         targets = reduce.locals if len(reduce.locals) == 2 else reduce.locals * len(reduce.values)
         for local, value in zip(targets, reduce.values, strict=True):
@@ -366,11 +367,12 @@ class _Verifier:
         buffer, at = value.data
         where = f"word of '{buffer.name}'"
         self._declared(buffer)
-        self.report(buffer.dtype.bits == 8, f"{where}: elements must be bytes, got {buffer.dtype}")
+        is_legal = buffer.dtype.bits == 8 or buffer.dtype == INT16
+        self.report(is_legal, f"{where}: elements must be bytes or int16, got {buffer.dtype}")
         readable = "r" in buffer.access or buffer in self.stored
         self.report(readable, f"{where}, which holds nothing yet")
-        for byte in (at, at + 3):
-            self._index(where, buffer, byte, guarded=False)
+        for element in (at, at + word_elements(buffer.dtype) - 1):
+            self._index(where, buffer, element, guarded=False)
 
     def _operation(self, value: Value) -> None:
         count = _COUNTS.get(value.op)

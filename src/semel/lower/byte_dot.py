@@ -14,6 +14,7 @@ of their own, so that one does not wait for the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from semel.ir.expr import (
@@ -28,7 +29,7 @@ from semel.ir.expr import (
     substitute,
 )
 from semel.ir.target import Target
-from semel.ir.types import INT32
+from semel.ir.types import INT16, INT32
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
@@ -81,16 +82,25 @@ class _Lowering(Contraction):
         super().__init__(group, target)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.words = self.node.inputs[1].type.shape[-2]
+        *batch, row, _ = (i if isinstance(i, Index) else None for i in self.at)
+        entries = [i for i in batch if i is not None]
+        own = [row] if row is not None else []
+        #: All batch entries that multiply by the same matrix are rows of one tall product.
+        self.shares_right = self._shares_right(entries)
+        self.entries = [] if self.shares_right else entries
+        self.row_loops = [*entries, *own] if self.shares_right else own
+        self.rows = product(i.extent for i in self.row_loops)
         self.tiled = self._tile_operand() if target.has_byte_tiles else None
         self.pitch = ceildiv(self.depth, 2 * _LINE_BYTES) * 2 * _LINE_BYTES + _LINE_BYTES
         left = self.node.inputs[0].type.dtype
         rows = TILE_ROWS if self.tiled else word_tile(target).rows
-        self.staged = Buffer("s0", left, rows * self.pitch, "s")
+        #: Without an instruction for bytes, rows are widened to 16 bits once for all columns.
+        self.is_wide = target.byte_dot == "pairs" and not self.tiled
+        self.staged = Buffer("s0", INT16 if self.is_wide else left, rows * self.pitch, "s")
         self.sums = Buffer("s1", INT32, BLOCK * BLOCK, "s")
 
     def run(self) -> Lowered:
-        rows = self.node.type.shape[-2]
-        tall = word_tile(self.target)
+        rows, tall = self.rows, word_tile(self.target)
         if self.tiled is not None:
             tall = replace(tall, rows=TILE_ROWS, panels=16)
         if isinstance(rows, int) or (lower_bound(rows) or 0) > SKINNY_ROWS:
@@ -125,25 +135,22 @@ class _Lowering(Contraction):
     # ------------------------------------------------------------ tiles
 
     def _tiles(self, shape: WordTile) -> Dim:
-        *batch, rows, columns = self.node.type.shape
-        column_blocks = ceildiv(ceildiv(columns, shape.lanes), shape.panels)
-        return product(batch) * ceildiv(rows, shape.rows) * column_blocks
+        column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
+        entries = product(i.extent for i in self.entries)
+        return entries * ceildiv(self.rows, shape.rows) * column_blocks
 
     def _body(self, tile: Index, shape: WordTile) -> tuple[Statement, ...]:
-        *batch, row, column = self.at
-        outer = [i for i in batch if isinstance(i, Index)]
-        rows, columns = self.node.type.shape[-2:]
-        row_blocks = ceildiv(rows, shape.rows)
-        panels = ceildiv(columns, shape.lanes)
-        if self._shares_right():
+        column = self.at[-1]
+        row_blocks = ceildiv(self.rows, shape.rows)
+        panels = ceildiv(self.node.type.shape[-1], shape.lanes)
+        if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            entries = product(i.extent for i in outer) * row_blocks
-            block, rest = tile // entries, tile % entries
+            block, rest = tile // row_blocks, tile % row_blocks
         else:
             column_blocks = ceildiv(panels, shape.panels)
             block, rest = tile % column_blocks, tile // column_blocks
         first_row, entry = (rest % row_blocks) * shape.rows, rest // row_blocks
-        last_row = minimum(first_row + shape.rows, rows)
+        last_row = minimum(first_row + shape.rows, self.rows)
         staging = self._stage(first_row, last_row)
         if self.tiled is not None and shape.rows == TILE_ROWS:
             panel = Index(self.names("p"), panels)
@@ -151,20 +158,21 @@ class _Lowering(Contraction):
             first_panel = block * shape.panels
             last_panel = minimum(first_panel + shape.panels, panels)
             body = (ir.Loop(panel, first_panel, last_panel, body),)
-            return substitute_indices((*staging, *body), split_rows(entry, outer))
-        body = self._rows(row, first_row, last_row, shape)
+            return substitute_indices((*staging, *body), split_rows(entry, self.entries))
+        body = self._rows(first_row, last_row, shape)
         if isinstance(column, Index):
             first_panel = block * shape.panels
             last_panel = minimum(first_panel + shape.panels, panels)
             body = self._columns(column, first_panel, last_panel, shape, body)
-        return substitute_indices((*staging, *body), split_rows(entry, outer))
+        return substitute_indices((*staging, *body), split_rows(entry, self.entries))
 
-    def _shares_right(self) -> bool:
+    def _shares_right(self, entries: Sequence[Index]) -> bool:
+        """Whether all batch entries multiply by the same right operand."""
         *batch, _, column = self.at
         evaluate = Evaluator(self.loadable, {}, [], Names())
         word = Names().index("g", self.words)
         value = evaluate(self.node.inputs[1], (*batch, word, column))
-        return value_atoms(value).isdisjoint(i for i in batch if isinstance(i, Index))
+        return value_atoms(value).isdisjoint(entries)
 
     def _columns(
         self, column: Index, first: Dim, last: Dim, shape: WordTile, body: tuple[Statement, ...]
@@ -197,14 +205,16 @@ class _Lowering(Contraction):
         inner = contraction_index(self.node, fresh)
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         value = evaluate(self.node.inputs[0], (*batch, row, inner))
-        here = Index(self.names("r"), row.extent) if isinstance(row, Index) else 0
+        here = Index(self.names("r"), self.rows) if self.row_loops else 0
         start = (here - first_row) * self.pitch
+        value = ir.cast(value, self.staged.dtype)
         lanes = self.target.vector_bits // 32
         rows = stage_rows(self.staged, start + inner, value, evaluate.prelude, loops, lanes)
         body = (*rows, *self._padding(start))
-        if not isinstance(row, Index) or not isinstance(here, Index):
+        if not isinstance(here, Index):
             return body
-        return (ir.Loop(here, first_row, last_row, substitute_indices(body, {row: here})),)
+        each = substitute_indices(body, split_rows(here, self.row_loops))
+        return (ir.Loop(here, first_row, last_row, each),)
 
     def _padding(self, start: Dim) -> tuple[Statement, ...]:
         missing = self.words * 4 - self.depth
@@ -239,8 +249,7 @@ class _Lowering(Contraction):
 
     def _blocks(self, panel: Index, first: Dim, last: Dim) -> tuple[Statement, ...]:
         """Rows 32 at a time, the rest 16 at a time, of one panel."""
-        *_, row, _ = self.at
-        if not isinstance(row, Index):
+        if not self.row_loops:
             return self._tile_block(panel, 0, 0, 16, 1)
         whole = (last - first) // BLOCK
         low = first + whole * BLOCK
@@ -249,7 +258,7 @@ class _Lowering(Contraction):
             (BLOCK, first, whole),
             (16, low, ceildiv(last - low, 16)),
         ):
-            block = Index(self.names("m"), row.extent // height + 1)
+            block = Index(self.names("m"), self.rows // height + 1)
             base = start + block * height
             live = height if height == BLOCK else minimum(height, last - base)
             body = self._tile_block(panel, base, base - first, height, live)
@@ -262,7 +271,7 @@ class _Lowering(Contraction):
         """`height` rows from `base` on, whose bytes start at row `place` of the scratch."""
         assert self.tiled is not None
         buffer, at, pitch, asked, _ = self.tiled
-        *_, row, column = self.at
+        column = self.at[-1]
         lanes = word_tile(self.target).lanes
         dots = ir.BlockDot(
             ir.Block(self.sums, 0, BLOCK),
@@ -276,7 +285,7 @@ class _Lowering(Contraction):
         here = Index(self.names("r"), height)
         lane = Index(self.names("n"), lanes)
         value = ir.load(self.sums, here * BLOCK + lane)
-        to: dict[Index, Dim] = {row: base + here} if isinstance(row, Index) else {}
+        to = split_rows(base + here, self.row_loops)
         stop: Dim = 1
         if isinstance(column, Index):
             to[column] = panel * lanes + lane
@@ -292,26 +301,26 @@ class _Lowering(Contraction):
 
     # ------------------------------------------------------------ blocks
 
-    def _rows(self, row: Dim, first: Dim, last: Dim, shape: WordTile) -> tuple[Statement, ...]:
-        if not isinstance(row, Index):
-            return tuple(self._block({}, 0, 1))
+    def _rows(self, first: Dim, last: Dim, shape: WordTile) -> tuple[Statement, ...]:
+        if not self.row_loops:
+            return tuple(self._block(0, 0, 1))
         result: list[Statement] = []
         start = first
-        for height in _heights(shape, row.extent):
+        for height in _heights(shape, self.rows):
             count = (last - start) // height
-            block = Index(self.names("m"), row.extent // height + 1)
+            block = Index(self.names("m"), self.rows // height + 1)
             base = start + block * height
-            body = tuple(self._block({row: base}, base - first, height))
+            body = tuple(self._block(base, base - first, height))
             result.append(ir.Loop(block, 0, count, body))
             start = start + count * height
         return tuple(result)
 
-    def _block(self, rows: dict[Index, Dim], place: Dim, height: int) -> list[Statement]:
-        """`height` rows from `place` of the scratch on: accumulators, words, stores."""
+    def _block(self, base: Dim, place: Dim, height: int) -> list[Statement]:
+        """`height` rows from `base` on, `place` in scratch: accumulators, words, stores."""
         chains = _CHAINS.get(height, 1)
         total = Local(self.names("c"), INT32, (height, chains))
         lane = Index(self.names("u"), height)
-        here = {index: base + lane for index, base in rows.items()}
+        here = split_rows(base + lane, self.row_loops)
         statements: list[Statement] = [ir.Declare(total, ir.const(INT32, 0))]
         whole = self.words // chains
         if self.depth != 0:
@@ -341,9 +350,14 @@ class _Lowering(Contraction):
     ) -> list[Statement]:
         *batch, _, column = self.at
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        left = ir.word(self.staged, (place + lane) * self.pitch + 4 * word)
+        at = (place + lane) * self.pitch + 4 * word
         right = evaluate(self.node.inputs[1], (*batch, word, column))
-        return [*evaluate.prelude, ir.Reduce((total,), "dot", (left, right), (lane, chain))]
+        if self.is_wide:
+            left = (ir.word(self.staged, at), ir.word(self.staged, at + 2))
+            add = ir.Reduce((total,), "pairs", (*left, right), (lane, chain))
+        else:
+            add = ir.Reduce((total,), "dot", (ir.word(self.staged, at), right), (lane, chain))
+        return [*evaluate.prelude, add]
 
     def _stores(self, total: Local, lane: Index, chains: int) -> list[Statement]:
         value: Value = ir.local(total, (lane, 0))

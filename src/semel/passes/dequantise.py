@@ -66,9 +66,7 @@ class Steps:
     def seen(self, view: Node) -> Steps:
         """The same behind a view."""
         numbers = make_node(view.op.name, (self.numbers,), view.attrs)
-        return Steps(
-            numbers, _behind(self.zero, view), _behind(self.scale, view), self.is_low
-        )
+        return Steps(numbers, _behind(self.zero, view), _behind(self.scale, view), self.is_low)
 
     def wide(self) -> Node:
         """numbers - zero, in 32 bits."""
@@ -303,6 +301,7 @@ def _quantised(node: Node, known: _Known) -> Node | None:
     if found is None or known(node):
         return None
     value, scale, zero = found
+    value = _unbounded(value, scale, zero, node.type.dtype)
     divided = _Division(scale, known).of(value)
     if divided is None:
         return None
@@ -310,6 +309,19 @@ def _quantised(node: Node, known: _Known) -> Node | None:
     if zero != 0:
         whole = make_node("add", (whole, filled(zero, FLOAT32, node.type.shape)))
     return make_node("cast", (whole,), node.attrs)
+
+
+def _unbounded(node: Node, scale: float, zero: float, dtype: DType) -> Node:
+    """Without bounds, as relu has one, beyond which saturation leaves nothing to bound."""
+    while node.op.name in ("max", "min"):
+        bound = _number(node.inputs[1])
+        if bound is None or not math.isfinite(bound):
+            break
+        least, step = _lowest(dtype), round(bound / scale) + zero
+        if step > least if node.op.name == "max" else step < least + 255:
+            break
+        node = node.inputs[0]
+    return node
 
 
 class _Division:
@@ -375,11 +387,12 @@ def _number(node: Node) -> float | None:
     """The number that all elements surely are, if it is known."""
     source = _source(node)
     if source.op.is_literal:
-        return source.attrs.value  # type: ignore[no-any-return]
+        number: float = source.attrs.value
+        return number
     if source.op.name == "constant":
         array = source.attrs.storage.array
         is_one = 0 < array.size <= _FEW and bool((array == array.flat[0]).all())
-        return array.flat[0].item() if is_one else None  # type: ignore[no-any-return]
+        return float(array.flat[0]) if is_one else None
     if source.op.name == "cast" and not source.inputs[0].type.dtype.is_float:
         return _number(source.inputs[0])
     return None

@@ -4,8 +4,10 @@
 
 A word holds four neighbouring bytes along k. One instruction does it all where there is one
 (`vpdpbusd`, `usdot`, `sdot`); x86 without it multiplies 16-bit halves (`pmaddwd`), which
-cannot overflow, unlike the saturating product of bytes. Anything else, and code without
-lanes, takes the word apart (`ByteDots`). All are exact, so that they agree bit for bit.
+cannot overflow, unlike the saturating product of bytes. A left operand that was widened to 16
+bits beforehand (`add_pairs`) leaves only the right one to be taken apart, once for all rows.
+Anything else, and code without lanes, takes the word apart (`ByteDots`). All are exact, so that
+they agree bit for bit.
 """
 
 from __future__ import annotations
@@ -49,6 +51,51 @@ class CpuDots:
             ]
             pieces.append(rule(lines, parts, signs))
         return self.out.join(lines, "i32", pieces, self.width)
+
+    def add_pairs(
+        self, lines: list[str], total: str, words: Sequence[str], lanes: int | None
+    ) -> str:
+        """The accumulator after the products of two words of 16 bits with the bytes of a third."""
+        if self.name != "pairs" or lanes is None or lanes % self.width:
+            return self.plain.add_pairs(lines, total, words, lanes)
+        pieces: list[str] = []
+        for start in range(0, lanes, self.width):
+            sums, *left, right = (
+                self.out.part(lines, "i32", text, lanes, start, self.width)
+                for text in (total, *words)
+            )
+            for half, word in enumerate(left):
+                sums = self._add_products(lines, sums, word, self._wide(lines, right, half))
+            pieces.append(sums)
+        return self.out.join(lines, "i32", pieces, self.width)
+
+    def _wide(self, lines: list[str], word: str, half: int) -> str:
+        """The first or the last two bytes of each word, widened to 16 bits."""
+        lanes = 4 * self.width
+        raw = vector_of("i8", lanes)
+        source = self.out.emit(lines, f"bitcast {vector_of('i32', self.width)} {word} to {raw}")
+        picks = ", ".join(
+            f"i32 {lanes}, i32 {4 * lane + 2 * half + byte}"
+            for lane in range(self.width)
+            for byte in range(2)
+        )
+        high = self.out.emit(
+            lines,
+            f"shufflevector {raw} {source}, {raw} zeroinitializer, <{lanes} x i32> <{picks}>",
+        )
+        short = vector_of("i16", 2 * self.width)
+        numbers = self.out.emit(lines, f"bitcast {raw} {high} to {short}")
+        eight = self.out.raw("i16", "8", 2 * self.width)
+        wide = self.out.binary(lines, "ashr", "i16", 2 * self.width, numbers, eight)
+        return self.out.emit(lines, f"bitcast {short} {wide} to {vector_of('i32', self.width)}")
+
+    def _add_products(self, lines: list[str], total: str, left: str, right: str) -> str:
+        """Two products of 16-bit numbers a lane, added to it."""
+        kind, short = vector_of("i32", self.width), vector_of("i16", 2 * self.width)
+        numbers = [self.out.emit(lines, f"bitcast {kind} {w} to {short}") for w in (left, right)]
+        name = f"llvm.x86.{_PMADDWD[self.width]}"
+        products = self.out.call(lines, kind, name, *((short, n) for n in numbers))
+        return self.out.binary(lines, "add", "i32", self.width, total, products)
 
     def _rule(
         self, signs: Sequence[str]

@@ -178,8 +178,9 @@ class Conversions:
             zero = self.out.raw(source, "0.0", lanes)
             ordered = self.out.compare(lines, "ord", source, lanes, value, value)
             value = self.out.select(lines, source, lanes, ordered, value, zero)
-        for word, bound in (("ogt", low), ("olt", high)):
-            limit = self.out.raw(source, f"{bound}.0", lanes)
+        # -0.0, for of a choice between a number and 0.0 LLVM makes a mask, and no maximum.
+        for word, bound in (("ogt", f"{low or '-0'}.0"), ("olt", f"{high}.0")):
+            limit = self.out.raw(source, bound, lanes)
             inside = self.out.compare(lines, word, source, lanes, value, limit)
             value = self.out.select(lines, source, lanes, inside, value, limit)
         wide = self.out.convert(lines, "fptosi", source, "i32", lanes, value)

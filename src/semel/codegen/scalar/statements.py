@@ -54,6 +54,10 @@ class Dots(Protocol):
         lanes: int | None,
     ) -> str: ...
 
+    def add_pairs(
+        self, lines: list[str], total: str, words: Sequence[str], lanes: int | None
+    ) -> str: ...
+
 
 class Locals:
     """Declarations, assignments, reductions into locals, bound indices."""
@@ -95,6 +99,8 @@ class Locals:
         if statement.combine == "dot":
             signs = [v.dtype.kind for v in statement.values]
             news = [self.dots.add(lines, olds[0].text, texts, signs, lanes)]
+        elif statement.combine == "pairs":
+            news = [self.dots.add_pairs(lines, olds[0].text, texts, lanes)]
         else:
             dtypes = [local.dtype for local in statement.locals]
             before = [old.text for old in olds]
