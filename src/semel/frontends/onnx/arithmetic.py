@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import numpy_helper
 
+from semel.frontends.onnx import ratio
 from semel.frontends.onnx.node import Node, dtype_of
-from semel.frontends.onnx.values import SYMBOLIC, Value
-from semel.ir.expr import Dim, bounds, maximum, minimum, mod, product, sum_dims
-from semel.ir.expr import floordiv as floor_div
-from semel.ir.types import BOOL, DType
+from semel.frontends.onnx.ratio import OPEN, SYMBOLIC, NoRatio, Ratio
+from semel.frontends.onnx.values import Value, object_array
+from semel.ir.dims import maximum, minimum, mod, select, truncdiv, truncmod
+from semel.ir.types import BOOL, DType, as_dtype
 from semel.runtime.buffer import Array
+
+#: What a node of known inputs is.
+Rule: TypeAlias = "Callable[[Node], Value]"
 
 #: Values with more numbers are not about shapes.
 MOST_NUMBERS = 64
@@ -43,7 +49,7 @@ def compute(node: Node) -> Value | list[Value] | None:
             return None
     try:
         return rule(node)
-    except _Undecided:
+    except (_Undecided, NoRatio):
         return None
 
 
@@ -64,12 +70,6 @@ def _numbers(node: Node, position: int) -> Array:
     return known
 
 
-def _is_for_sizes(node: Node) -> bool:
-    """Whether all inputs are integers or booleans, or some of them sizes."""
-    values = [v for v in node.inputs if isinstance(v, Value)]
-    return any(v.is_symbolic for v in values) or not any(v.dtype.is_float for v in values)
-
-
 def _made(found: Any, dtype: DType) -> Value:
     array = np.empty((), object) if not isinstance(found, np.ndarray) else found
     if not isinstance(found, np.ndarray):
@@ -77,152 +77,141 @@ def _made(found: Any, dtype: DType) -> Value:
     return Value.of_dims(np.asarray(array, object), dtype)
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[[Node], Value | None]:
-    def rule(node: Node) -> Value | None:
-        if not _is_for_sizes(node):
-            return None
-        operands = [_objects(node, i) for i in range(len(node.inputs))]
-        found = np.frompyfunc(function, len(operands), 1)(*operands)
-        return _made(found, node.value(0).dtype)
+def _is_open(node: Node) -> bool:
+    """Whether some input has sizes that runs bind."""
+    return any(isinstance(v, Value) and v.is_symbolic for v in node.inputs)
+
+
+# ---------------------------------------------------------------- element by element
+
+
+def _elementwise(of_numbers: Any, of_sizes: Any, dtype: DType | None = None) -> Rule:
+    """Numbers with NumPy, in their dtype; sizes one by one, exactly."""
+
+    def rule(node: Node) -> Value:
+        wanted = dtype or node.value(0).dtype
+        count = range(len(node.inputs))
+        if _is_open(node):
+            return _made(_each(of_sizes)(*(_objects(node, i) for i in count)), wanted)
+        with np.errstate(all="ignore"):
+            numbers = of_numbers(*(_numbers(node, i) for i in count))
+        return Value(wanted, np.asarray(numbers, wanted.numpy))
 
     return rule
 
 
-def _variadic(function: Callable[[Dim, Dim], Dim]) -> Callable[[Node], Value | None]:
-    def rule(node: Node) -> Value | None:
-        if not _is_for_sizes(node):
-            return None
-        found: Any = _objects(node, 0)
-        for i in range(1, len(node.inputs)):
-            found = np.frompyfunc(function, 2, 1)(found, _objects(node, i))
-        return _made(found, node.value(0).dtype)
-
-    return rule
+def _variadic(of_numbers: Any, of_sizes: Any) -> Rule:
+    """A function of two, for any number of inputs."""
+    return _elementwise(
+        lambda *arrays: reduce(of_numbers, arrays), lambda *dims: reduce(of_sizes, dims)
+    )
 
 
-def _divide(node: Node) -> Value | None:
-    """Integers divide toward zero; a float of sizes only where the division is exact."""
-    if not _is_for_sizes(node):
-        return None
-    dtype = node.value(0).dtype
-    divide = _exact if dtype.is_float else _truncated
-    found = np.frompyfunc(divide, 2, 1)(_objects(node, 0), _objects(node, 1))
-    return _made(found, dtype)
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(*arrays: Array) -> Any:
+        return np.frompyfunc(function, len(arrays), 1)(*arrays)
+
+    return apply
 
 
-def _truncated(a: Any, b: Any) -> Any:
-    if not isinstance(a, SYMBOLIC) and not isinstance(b, SYMBOLIC):
-        if b == 0:
-            raise _Undecided
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    low_a, low_b = bounds(a)[0], bounds(b)[0]
-    if low_a is None or low_b is None or low_a < 0 or low_b <= 0:
-        raise _Undecided
-    return floor_div(a, b)
+def _only(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """For sizes that a function of one number leaves as they are."""
+    return lambda x: function(x) if isinstance(x, (Ratio, float)) else x
 
 
-def _exact(a: Any, b: Any) -> Any:
-    if not isinstance(a, SYMBOLIC) and not isinstance(b, SYMBOLIC):
-        return a / b
-    if isinstance(b, float):
-        if not b.is_integer():
-            raise _Undecided
-        b = int(b)
-    if b == 0 or mod(a, b) != 0:
-        raise _Undecided
-    return floor_div(a, b)
-
-
-def _times(a: Any, b: Any) -> Any:
-    """A product; of a size and a fraction only where it is a size."""
-    for x, y in ((a, b), (b, a)):
-        if isinstance(x, float) and isinstance(y, SYMBOLIC):
-            if not x.is_integer():
-                raise _Undecided
-            return y * int(x)
-    return a * b
-
-
-def _sum_of(a: Any, b: Any) -> Any:
-    return _whole(a, b) + _whole(b, a)
-
-
-def _difference(a: Any, b: Any) -> Any:
-    return _whole(a, b) - _whole(b, a)
-
-
-def _whole(x: Any, beside: Any) -> Any:
-    if isinstance(x, float) and isinstance(beside, SYMBOLIC):
-        if not x.is_integer():
-            raise _Undecided
-        return int(x)
-    return x
-
-
-def _compare(node: Node) -> Value | None:
-    if not _is_for_sizes(node):
-        return None
-    decide = _COMPARISONS[node.op]
-    found = np.frompyfunc(decide, 2, 1)(_objects(node, 0), _objects(node, 1))
-    return Value(BOOL, np.asarray(found, bool))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Whether a == b, if that is the same for all sizes."""
-    difference = a - b
-    if not isinstance(difference, SYMBOLIC):
-        return bool(difference == 0)
-    low, high = bounds(difference)
-    if (low is not None and low > 0) or (high is not None and high < 0):
-        return False
+def _no_sizes(*operands: Any) -> Any:
     raise _Undecided
 
 
-def _less(a: Any, b: Any) -> bool:
-    """Whether a < b, for all sizes."""
-    difference = a - b
-    if not isinstance(difference, SYMBOLIC):
-        return bool(difference < 0)
-    low, high = bounds(difference)
-    if high is not None and high < 0:
-        return True
-    if low is not None and low >= 0:
-        return False
-    raise _Undecided
+def _divide(node: Node) -> Value:
+    """Integers divide toward zero."""
+    is_whole = not node.value(0).dtype.is_float
+    if is_whole and not _is_open(node) and not _numbers(node, 1).all():
+        raise _Undecided
+    rule = _elementwise(_truncated if is_whole else np.divide, truncdiv if is_whole else ratio.over)
+    return rule(node)
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "Equal": _equal,
-    "Less": _less,
-    "Greater": lambda a, b: _less(b, a),
-    "LessOrEqual": lambda a, b: not _less(b, a),
-    "GreaterOrEqual": lambda a, b: not _less(a, b),
-}
+def _truncated(a: Array, b: Array) -> Array:
+    found: Array = np.where((a < 0) == (b < 0), 1, -1) * (np.abs(a) // np.abs(b))
+    return found
 
 
-def _where(node: Node) -> Value | None:
-    if not _is_for_sizes(node):
-        return None
-    choose = np.frompyfunc(lambda c, a, b: a if c else b, 3, 1)
-    found = choose(_numbers(node, 0).astype(object), _objects(node, 1), _objects(node, 2))
-    return _made(found, node.value(1).dtype)
+def _modulo(node: Node) -> Value:
+    if not _is_open(node) and not _numbers(node, 1).all():
+        raise _Undecided
+    if node.flag("fmod"):
+        return _elementwise(np.fmod, truncmod)(node)
+    if _is_open(node) and node.value(0).dtype.is_float:
+        raise _Undecided
+    return _elementwise(np.mod, mod)(node)
 
 
-def _cast(node: Node) -> Value | None:
-    value, dtype = node.value(0), dtype_of(int(node.attr("to")), repr(node))
+def _largest(a: Any, b: Any) -> Any:
+    return maximum(a, b) if _are_dims(a, b) else _chosen(ratio.is_less(a, b), b, a)
+
+
+def _smallest(a: Any, b: Any) -> Any:
+    return minimum(a, b) if _are_dims(a, b) else _chosen(ratio.is_less(a, b), a, b)
+
+
+def _are_dims(*operands: Any) -> bool:
+    return all(isinstance(x, (int, *SYMBOLIC)) for x in operands)
+
+
+def _chosen(condition: Any, a: Any, b: Any) -> Any:
+    """One of two, by a truth that runs may decide."""
+    if not isinstance(condition, SYMBOLIC):
+        return a if condition else b
+    p, q = ratio.as_ratio(a), ratio.as_ratio(b)
+    top, bottom = select(condition, p.top, q.top), select(condition, p.bottom, q.bottom)
+    return ratio.simplified(Ratio(top, bottom))
+
+
+def _where(node: Node) -> Value:
+    dtype = node.value(1).dtype
+    if not _is_open(node):
+        return Value(dtype, np.where(*(_numbers(node, i) for i in range(3))))
+    return _made(_each(_chosen)(*(_objects(node, i) for i in range(3))), dtype)
+
+
+def _clip(node: Node) -> Value:
+    if node.version < 11 or not _is_open(node):
+        raise _Undecided
+    found = _objects(node, 0)
+    if node.has(1):
+        found = _each(_largest)(found, _objects(node, 1))
+    if node.has(2):
+        found = _each(_smallest)(found, _objects(node, 2))
+    return _made(found, node.value(0).dtype)
+
+
+def _cast(node: Node) -> Value:
+    value = node.value(0)
+    dtype = dtype_of(int(node.attr("to")), repr(node)) if node.op == "Cast" else node.value(1).dtype
     if not value.is_symbolic:
-        if value.dtype.is_float or dtype.is_float:
-            return None
-        return Value(dtype, _numbers(node, 0).astype(dtype.numpy))
+        numbers = _numbers(node, 0)
+        if value.dtype.is_float and not np.isfinite(numbers.astype(np.float64)).all():
+            raise _Undecided
+        if dtype not in _PLAIN or value.dtype not in _PLAIN:
+            raise _Undecided
+        return Value(dtype, numbers.astype(dtype.numpy))
     if dtype == BOOL:
-        raise _Undecided
-    return Value(dtype, value.known)
+        return _made(_each(lambda x: 1 - ratio.is_equal(x, 0))(value.known), dtype)
+    return _made(value.known if dtype.is_float else _each(_only(ratio.trunc))(value.known), dtype)
 
 
-def _moved(function: Callable[[Node, Array], Array]) -> Callable[[Node], Value | None]:
+#: Dtypes that NumPy itself casts as the standard says.
+_PLAIN = frozenset(map(as_dtype, ("bool", "int32", "int64", "float32", "float64")))
+
+
+# ---------------------------------------------------------------- movement
+
+
+def _moved(function: Callable[[Node, Array], Array]) -> Rule:
     """A rule for operators that move elements about: known values stay known."""
 
-    def rule(node: Node) -> Value | None:
+    def rule(node: Node) -> Value:
         known = node.value(0).known
         assert known is not None
         found, dtype = function(node, known), node.value(0).dtype
@@ -269,104 +258,177 @@ def _gathered(node: Node, known: Array) -> Array:
     return np.asarray(np.take(known, index, axis), known.dtype)
 
 
-def _scalar_of(item: Any, dtype: Any) -> Array:
-    made = np.empty((), dtype)
-    made[()] = item
-    return made
+def _gathered_nd(node: Node, known: Array) -> Array:
+    if node.attr("batch_dims", 0):
+        raise _Undecided
+    index = _numbers(node, 1).astype(np.int64)
+    return np.asarray(known[tuple(np.moveaxis(index, -1, 0))], known.dtype)
 
 
-def _concat(node: Node) -> Value | None:
+def _flattened(node: Node, known: Array) -> Array:
     axis = node.attr("axis", 1)
-    if any(v.is_symbolic for v in node.inputs if isinstance(v, Value)):
-        arrays = [_objects(node, i) for i in range(len(node.inputs))]
-        return _made(np.concatenate(arrays, axis), node.value(0).dtype)
-    arrays = [_numbers(node, i) for i in range(len(node.inputs))]
-    return Value(node.value(0).dtype, np.concatenate(arrays, axis))
+    axis = axis + known.ndim if axis < 0 else axis
+    return known.reshape(math.prod(known.shape[:axis]), -1)
 
 
-def _reduced(function: Callable[[list[Any]], Any]) -> Callable[[Node], Value | None]:
-    def rule(node: Node) -> Value | None:
-        known = _objects(node, 0)
-        axes = node.axes(1)
-        if not _is_for_sizes(node) or known.ndim != 1 or axes not in (None, [], [0], [-1]):
-            return None
+def _concat(node: Node) -> Value:
+    axis, count = node.attr("axis", 1), range(len(node.inputs))
+    read = _objects if _is_open(node) else _numbers
+    found = np.concatenate([read(node, i) for i in count], axis)
+    return _made(found, node.value(0).dtype)
+
+
+def _split(node: Node) -> list[Value]:
+    """The parts of a small value, if their sizes are numbers."""
+    known, dtype = node.value(0).known, node.value(0).dtype
+    assert known is not None
+    axis = node.attr("axis", 0)
+    sizes = node.ints(1) if node.has(1) else node.attr("split")
+    if sizes is None:
+        part = -(-known.shape[axis] // node.attr("num_outputs", node.num_outputs))
+        sizes = [part] * (node.num_outputs - 1)
+    parts = np.split(known, np.cumsum(sizes)[: node.num_outputs - 1], axis)
+    return [_made(part, dtype) if known.dtype == object else Value(dtype, part) for part in parts]
+
+
+def _expanded(node: Node, known: Array) -> Array:
+    wanted = tuple(int(n) for n in _numbers(node, 1).reshape(-1))
+    shape = np.broadcast_shapes(known.shape, wanted)
+    if math.prod(shape) > MOST_NUMBERS:
+        raise _Undecided
+    return np.broadcast_to(known, shape)
+
+
+def _tiled(node: Node, known: Array) -> Array:
+    counts = tuple(int(n) for n in _numbers(node, 1).reshape(-1))
+    if math.prod(counts) * known.size > MOST_NUMBERS:
+        raise _Undecided
+    return np.tile(known, counts)
+
+
+def _scattered(node: Node) -> Value:
+    """Rows of a small value, replaced."""
+    if node.attr("reduction", "none") != "none":
+        raise _Undecided
+    read = _objects if _is_open(node) else _numbers
+    found, index = read(node, 0).copy(), _numbers(node, 1)
+    found[tuple(np.moveaxis(index, -1, 0))] = read(node, 2)
+    return _made(found, node.value(0).dtype)
+
+
+def _reduced(of_numbers: Any, of_two: Callable[[Any, Any], Any], empty: int | None = None) -> Rule:
+    """Along any axes; sizes one after the other."""
+
+    def rule(node: Node) -> Value:
+        value, axes, keep = node.value(0), node.axes(1), node.flag("keepdims", True)
         if not axes and node.flag("noop_with_empty_axes"):
-            return node.value(0)
-        found = function(list(known))
-        shape = (1,) if node.flag("keepdims", True) else ()
-        return _made(_scalar_of(found, object).reshape(shape), node.value(0).dtype)
-
-    return rule
-
-
-def _folded(function: Callable[[Dim, Dim], Dim]) -> Callable[[list[Any]], Any]:
-    def fold(items: list[Any]) -> Any:
-        if not items:
+            return value
+        over = tuple(axis % value.ndim for axis in axes or range(value.ndim))
+        if value.is_symbolic:
+            return _made(_fold(_objects(node, 0), of_two, empty, over, keep), value.dtype)
+        numbers = _numbers(node, 0)
+        if not numbers.size and empty is None:
             raise _Undecided
-        found = items[0]
-        for item in items[1:]:
-            found = function(found, item)
-        return found
-
-    return fold
-
-
-def _unary(function: Callable[[Any], Any]) -> Callable[[Node], Value | None]:
-    """A rule for numbers, which leaves sizes to others but where `function` takes them."""
-    return _elementwise(function)
-
-
-def _rounded(x: Any, how: Callable[[float], float]) -> Any:
-    return x if isinstance(x, SYMBOLIC) else float(how(x))
-
-
-def _logical(function: Callable[..., Any]) -> Callable[[Node], Value | None]:
-    def rule(node: Node) -> Value | None:
-        operands = [_numbers(node, i) for i in range(len(node.inputs))]
-        return Value(BOOL, np.asarray(function(*operands), bool))
+        found = of_numbers(numbers, axis=over, keepdims=keep)
+        return Value(value.dtype, np.asarray(found, value.dtype.numpy))
 
     return rule
 
 
-def _range(node: Node) -> Value | None:
-    start, limit, step = (_numbers(node, i).item() for i in range(3))
+def _fold(
+    known: Array,
+    of_two: Callable[[Any, Any], Any],
+    empty: int | None,
+    over: tuple[int, ...],
+    keep: bool,
+) -> Array:
+    kept = [axis for axis in range(known.ndim) if axis not in over]
+    rows = known.transpose(*kept, *over).reshape(math.prod(known.shape[i] for i in kept), -1)
+    if not rows.shape[1] and empty is None:
+        raise _Undecided
+    found = object_array([reduce(of_two, row) if len(row) else empty for row in rows])
+    shape = [1 if axis in over else n for axis, n in enumerate(known.shape)]
+    return found.reshape(shape if keep else [known.shape[i] for i in kept])
+
+
+def _range(node: Node) -> Value:
+    start, limit, step = (_objects(node, i).item() for i in range(3))
     dtype = node.value(0).dtype
-    if dtype.is_float or step == 0 or abs(int(limit) - int(start)) > MOST_NUMBERS * abs(int(step)):
-        return None
-    return Value(dtype, np.arange(start, limit, step, dtype=dtype.numpy))
+    if isinstance(step, OPEN) or step == 0 or (dtype.is_float and not _is_open(node)):
+        raise _Undecided
+    count: Any = ratio.ceil(ratio.over(ratio.plus(limit, ratio.negative(start)), step))
+    if not isinstance(count, int) or count > MOST_NUMBERS:
+        raise _Undecided
+    found = [ratio.plus(start, ratio.times(step, k)) for k in range(count)]
+    return _made(object_array(found), dtype)
 
 
-_RULES: dict[str, Callable[[Node], Value | None]] = {
-    "Abs": _unary(lambda x: x if isinstance(x, SYMBOLIC) and (bounds(x)[0] or -1) >= 0 else abs(x)),
-    "Add": _elementwise(_sum_of),
-    "And": _logical(np.logical_and),
+def _of_shape(node: Node) -> Value:
+    """A small array of one number; larger ones are made at run time."""
+    dims = [int(n) for n in _numbers(node, 0).reshape(-1)]
+    if math.prod(dims) > MOST_NUMBERS:
+        raise _Undecided
+    given = node.attr("value")
+    number = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
+    return Value.of_array(np.full(dims, number.reshape(())))
+
+
+def _compare(of_numbers: Any, of_sizes: Any) -> Rule:
+    return _elementwise(of_numbers, of_sizes, BOOL)
+
+
+def _logical(of_numbers: Any, of_sizes: Any) -> Rule:
+    return _elementwise(of_numbers, lambda *bits: of_sizes(*(_bit(x) for x in bits)), BOOL)
+
+
+def _bit(x: Any) -> Any:
+    return x if isinstance(x, SYMBOLIC) else int(x)
+
+
+_RULES: dict[str, Callable[[Node], Value | list[Value]]] = {
+    "Abs": _elementwise(np.abs, lambda x: _largest(x, ratio.negative(x))),
+    "Add": _elementwise(np.add, ratio.plus),
+    "And": _logical(np.logical_and, minimum),
     "Cast": _cast,
-    "Ceil": _unary(lambda x: _rounded(x, math.ceil)),
+    "CastLike": _cast,
+    "Ceil": _elementwise(np.ceil, _only(ratio.ceil)),
+    "Clip": _clip,
     "Concat": _concat,
+    "ConstantOfShape": _of_shape,
     "Div": _divide,
-    "Equal": _compare,
-    "Floor": _unary(lambda x: _rounded(x, math.floor)),
+    "Equal": _compare(np.equal, ratio.is_equal),
+    "Expand": _moved(_expanded),
+    "Flatten": _moved(_flattened),
+    "Floor": _elementwise(np.floor, _only(ratio.floor)),
     "Gather": _moved(_gathered),
-    "Greater": _compare,
-    "GreaterOrEqual": _compare,
+    "GatherND": _moved(_gathered_nd),
+    "Greater": _compare(np.greater, lambda a, b: ratio.is_less(b, a)),
+    "GreaterOrEqual": _compare(np.greater_equal, lambda a, b: 1 - ratio.is_less(a, b)),
     "Identity": lambda node: node.value(0),
-    "Less": _compare,
-    "LessOrEqual": _compare,
-    "Max": _variadic(maximum),
-    "Min": _variadic(minimum),
-    "Mul": _elementwise(_times),
-    "Neg": _unary(lambda x: -x),
-    "Not": _logical(np.logical_not),
-    "Or": _logical(np.logical_or),
+    "Less": _compare(np.less, ratio.is_less),
+    "LessOrEqual": _compare(np.less_equal, lambda a, b: 1 - ratio.is_less(b, a)),
+    "Max": _variadic(np.maximum, _largest),
+    "Min": _variadic(np.minimum, _smallest),
+    "Mod": _modulo,
+    "Mul": _elementwise(np.multiply, ratio.times),
+    "Neg": _elementwise(np.negative, ratio.negative),
+    "Not": _logical(np.logical_not, lambda x: 1 - x),
+    "Or": _logical(np.logical_or, maximum),
     "Range": _range,
-    "ReduceMax": _reduced(_folded(maximum)),
-    "ReduceMin": _reduced(_folded(minimum)),
-    "ReduceProd": _reduced(product),
-    "ReduceSum": _reduced(sum_dims),
+    "ReduceMax": _reduced(np.max, _largest),
+    "ReduceMin": _reduced(np.min, _smallest),
+    "ReduceProd": _reduced(np.prod, ratio.times, 1),
+    "ReduceSum": _reduced(np.sum, ratio.plus, 0),
     "Reshape": _moved(_reshaped),
+    "Round": _elementwise(np.round, _only(_no_sizes)),
+    "ScatterND": _scattered,
     "Slice": _moved(_sliced),
+    "Split": _split,
+    "Sqrt": _elementwise(np.sqrt, _no_sizes),
     "Squeeze": _moved(_squeezed),
-    "Sub": _elementwise(_difference),
+    "Sub": _elementwise(np.subtract, lambda a, b: ratio.plus(a, ratio.negative(b))),
+    "Sum": _variadic(np.add, ratio.plus),
+    "Tile": _moved(_tiled),
     "Transpose": _moved(lambda node, known: known.transpose(node.attr("perm"))),
     "Unsqueeze": _moved(_unsqueezed),
     "Where": _where,

@@ -16,21 +16,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable
-from semel.ir.types import INT64, DType, as_dtype
+from semel.frontends.onnx.ratio import OPEN, SYMBOLIC, Ratio
+from semel.ir.expr import Dim
+from semel.ir.types import FLOAT64, INT64, DType, as_dtype
 from semel.runtime.buffer import Array
-from semel.tensor.handle import dim_value
+from semel.tensor.handle import dim_value, scalar
 from semel.tensor.tensor import Tensor
-
-SYMBOLIC = (Variable, Expr, Fn, Index)
 
 
 @dataclass(eq=False, slots=True)
 class Value:
     """A tensor of numbers: computed by runs, or known at import.
 
-    `known` holds numbers of the dtype or, as objects, dims: numbers and expressions of sizes,
-    whatever their ONNX dtype is.
+    `known` holds numbers of the dtype or, as objects, dims: numbers, expressions of sizes and,
+    where the dtype has fractions, ratios of these. A bool is 0 or 1 there.
     """
 
     dtype: DType
@@ -52,7 +51,7 @@ class Value:
     def of_dims(cls, dims: Any, dtype: DType = INT64) -> Value:
         """A value of these dims, an array or a sequence of them."""
         found = dims if isinstance(dims, np.ndarray) else object_array(dims)
-        if not any(isinstance(dim, SYMBOLIC) for dim in found.flat):
+        if not any(isinstance(dim, OPEN) for dim in found.flat):
             return cls(dtype, np.asarray(found, dtype.numpy).reshape(found.shape))
         return cls(dtype, found)
 
@@ -128,8 +127,14 @@ def _as_tensor(known: Array, dtype: DType) -> Tensor:
         return Tensor(np.ascontiguousarray(known).reshape(known.shape))
     if not known.size:
         raise GraphError("onnx", "an array of no dims has no values to compute.")
-    numbers = [dim_value(dim, dtype) for dim in known.flat]
+    numbers = [_number(dim, dtype) for dim in known.flat]
     return numbers[0].reshape(known.shape) if known.size == 1 else _stacked(numbers, known.shape)
+
+
+def _number(given: Any, dtype: DType) -> Tensor:
+    if isinstance(given, Ratio):
+        return (dim_value(given.top, FLOAT64) / dim_value(given.bottom, FLOAT64)).cast(dtype)
+    return dim_value(given, dtype) if isinstance(given, SYMBOLIC) else scalar(given, dtype)
 
 
 def _stacked(numbers: list[Tensor], shape: tuple[int, ...]) -> Tensor:

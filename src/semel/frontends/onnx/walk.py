@@ -23,9 +23,9 @@ from semel.errors import GraphError, ModelError, SemelError, UnsupportedError
 from semel.frontends.onnx.arithmetic import compute
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Node
+from semel.frontends.onnx.ratio import OPEN, as_ratio
 from semel.frontends.onnx.table import STANDARD, converters, domain_name
 from semel.frontends.onnx.values import (
-    SYMBOLIC,
     AnyValue,
     Text,
     Value,
@@ -215,7 +215,8 @@ class Walk:
 
     def _content_of(self, dims: Array) -> frozenset[str]:
         """The inputs whose content these dims are made of."""
-        used = (v.name for dim in dims.flat if isinstance(dim, SYMBOLIC) for v in variables(dim))
+        open_dims = [as_ratio(dim) for dim in dims.flat if isinstance(dim, OPEN)]
+        used = [v.name for r in open_dims for v in (*variables(r.top), *variables(r.bottom))]
         content = self.around.content
         return frozenset(content[name][0] for name in used if name in content)
 
