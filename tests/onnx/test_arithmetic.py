@@ -15,8 +15,8 @@ parser = pytest.importorskip("onnx.parser")
 
 def loaded(body: str, inputs: str, outputs: str = "y", version: int = 21) -> Any:
     """A model in the text format of ONNX, as it is, and compiled."""
-    text = f'<ir_version: 10, opset_import: ["" : {version}]> g ({inputs}) => ({outputs}) {{ {body} }}'
-    model = parser.parse_model(text)
+    header = f'<ir_version: 10, opset_import: ["" : {version}]>'
+    model = parser.parse_model(f"{header} g ({inputs}) => ({outputs}) {{ {body} }}")
     return model, semel.load(model, threads=1)
 
 
@@ -55,7 +55,8 @@ PROGRAMS = {
         i = Cast<to=7>(n) wanted = Add(i, two)""",
     "rows written into a vector": """
         s = Shape(x) zero = Constant<value_ints=[2]>() c = ConstantOfShape(zero)
-        e = Cast<to=7>(c) index = Constant<value = int64[2,1] {1, 0}>() wanted = ScatterND(e, index, s)""",
+        e = Cast<to=7>(c) index = Constant<value = int64[2,1] {1, 0}>()
+        wanted = ScatterND(e, index, s)""",
     "the smaller side over both": """
         s = Shape(x) f = Cast<to=1>(s) low = ReduceMin<keepdims=1>(f) g = Div(f, low)
         h = Floor(g) wanted = Cast<to=7>(h)""",
