@@ -32,6 +32,10 @@ class FarMemory(HostMemory):
         self.copies.append("out")
         return self.bytes[offset : offset + size_bytes].copy()
 
+    def copy_to(self, offset: int, target: Bytes) -> None:
+        self.copies.append("out")
+        super().copy_to(offset, target)
+
     def peek(self, offset: int, size_bytes: int) -> Bytes:
         return self.copy_out(offset, size_bytes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -28,6 +29,7 @@ from semel.errors import (
     PlanError,
     UnsupportedError,
 )
+from semel.executor.transfer import PIECE_BYTES
 from semel.ir.types import TensorType, as_dtype
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.rows import PreparedCopy
@@ -109,6 +111,35 @@ def test_a_file_of_somebody_else_is_read_where_it_lies(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         Buffer.from_file(tmp_path / "none", (1,), "float32")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_file_that_holds_nothing_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new.bin"
+    disk = f"disk:{path}"
+    store = device_of(path)
+    assert not path.exists(), "a device that is opened has nothing to keep yet"
+    w = Tensor.input("w", (64, 64), device=disk)
+    with pytest.raises(GraphError, match="only stores"):
+        (w + 1).prepare()
+    assert not path.exists()
+    for _ in range(2):
+        buffer = Buffer.empty((64,), "float32", disk)
+        buffer.copyin(numbers(64))
+        np.testing.assert_array_equal(buffer.numpy(), numbers(64))
+        assert path.stat().st_size > 0
+        del buffer
+        gc.collect()
+        assert not path.exists()
+
+    def full(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutOfMemoryError, match=r"new\.bin"):
+        store.allocate(100)
+    assert not path.exists()
 
 
 def test_a_released_block_is_read_by_nobody(path: Path) -> None:
@@ -318,6 +349,22 @@ def test_transfers_of_an_executor_go_to_files_and_back(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_staged_is_one_piece_that_is_used_again(tmp_path: Path) -> None:
+    """However large the buffers, and however many copies there are."""
+    one, two = (f"disk:{tmp_path / name}" for name in ("a", "b"))
+    with UnifiedExecutor() as executor:
+        contexts = [executor.add_device(device) for device in ("cpu:0", one, two)]
+        pieces = []
+        for size in (PIECE_BYTES + 1, 3 * PIECE_BYTES, 5, 2 * PIECE_BYTES):
+            first, last = (Buffer.empty((size,), "uint8", device) for device in (one, two))
+            first.copyin(np.arange(size, dtype=np.uint8))
+            executor.execute_transfer(first, last).wait(60)
+            np.testing.assert_array_equal(last.numpy(), np.arange(size, dtype=np.uint8))
+            pieces.append(contexts[2].staging._bytes)
+        assert all(piece is pieces[0] for piece in pieces) and pieces[0].size == PIECE_BYTES
+        assert [context.staging._bytes.size for context in contexts[:2]] == [0, 0]
+
+
 def test_clones_and_saved_plans(path: Path, tmp_path: Path) -> None:
     plan = layers(path, 2, 32).prepare()
     want = plan(**fed(2, 32))
@@ -342,7 +389,7 @@ def test_a_stranger_names_no_files(path: Path, tmp_path: Path, is_image: bool) -
         layers(path, 1, 8).prepare().save(saved)
     table._open.pop(f"disk:{path}")
     gc.collect()
-    path.unlink()
+    path.unlink(missing_ok=True)
     with pytest.raises(PlanError, match=r"must not name files, it names disk:.*blocks.bin"):
         load_plan(saved, trust=False)
     assert not path.exists()
@@ -448,7 +495,14 @@ def test_a_file_that_became_shorter_fails_the_run_and_nothing_else(path: Path) -
     os.truncate(path, 4096)
     with pytest.raises(DeviceError, match=r"somebody has made it shorter") as caught:
         plan.execute()
-    assert vars(caught.value)["device"] == f"disk:{path}"
+    told = vars(caught.value)
+    assert told["device"] == f"disk:{path}" and plan.prepared_ops[told["row"]].name == "copy"
+    assert "test_disk.py" in told["origin"]
+    with UnifiedExecutor() as executor, pytest.raises(DeviceError, match=r"\[copy .* -> cpu\]"):
+        executor.add_device(f"disk:{path}")
+        executor.add_device("cpu")
+        far = next(buffer for buffer in reversed(plan.buffers) if buffer.device != "cpu")
+        executor.execute_transfer(far, Buffer.empty((64, 64), "float32")).wait(60)
     other = (Tensor.input("x", (4,)) + 1).prepare()
     assert other(x=np.zeros(4, np.float32)).tolist() == [1, 1, 1, 1]
     path.write_bytes(whole)

@@ -18,6 +18,7 @@ from typing import Any
 from semel.errors import DeviceError, OutOfMemoryError, PlanError, TimedOutError
 from semel.executor.hazards import DeviceTable
 from semel.executor.lane import ExecutorLane, TimelineValue
+from semel.executor.transfer import Staging
 from semel.ir.fields import take_int, take_timeout
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import make_lock
@@ -86,6 +87,8 @@ class DeviceContext:
         self.allocator = DeviceAllocator(device, memory_limit)
         #: Who touched which memory of the device; for the executor.
         self.table = DeviceTable()
+        #: For copies that go through the host's memory, which its copy lane does one by one.
+        self.staging = Staging()
         self._reserved: dict[tuple[str, int], TimelineSignal] = {}
         self._lock = lock
 

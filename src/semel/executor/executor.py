@@ -187,6 +187,11 @@ class UnifiedExecutor:
         """
         context = self._context("execute_kernel", device)
         waits = _waits("execute_kernel", after)
+        is_kernel = isinstance(work, (CachedKernel, PreparedKernel))
+        if is_kernel or isinstance(work, ExecutionPlan):
+            _refuse_given("functions", reads=reads, writes=writes)
+        if not is_kernel:
+            _refuse_given("kernels", buffers=buffers or None, values=values or None)
         if isinstance(work, (CachedKernel, PreparedKernel)):
             with self._lock:
                 work = self._kernels.plan(context.name, work, buffers, values or {})
@@ -227,7 +232,7 @@ class UnifiedExecutor:
         return self._call(
             target.copy,
             transfer.name,
-            lambda: record(transfer.run()),
+            lambda: record(transfer.run(target.staging)),
             as_uses([src], [dst]),
             _waits(where, after),
         )
@@ -480,6 +485,17 @@ def _uses(reads: Iterable[Any], writes: Iterable[Any]) -> tuple[BufferUse, ...]:
     return as_uses(
         take_items(where, "reads", Buffer, reads), take_items(where, "writes", Buffer, writes)
     )
+
+
+def _refuse_given(kind: str, **given: Any) -> None:
+    """Refuse arguments that are for another kind of work: nothing would be done with them."""
+    found = [name for name, value in given.items() if value is not None]
+    if found:
+        raise PlanError(
+            "execute_kernel",
+            f"{' and '.join(found)} must be given for {kind} alone.",
+            hint="Plans and kernels say themselves what they read and write.",
+        )
 
 
 def _name(function: Callable[..., object]) -> str:

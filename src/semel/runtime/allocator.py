@@ -153,6 +153,9 @@ class HostMemory(HeldMemory):
     def copy_out(self, offset: int, size_bytes: int) -> Bytes:
         return self.view(offset, size_bytes).copy()
 
+    def copy_to(self, offset: int, target: Bytes) -> None:
+        target[...] = self.bytes[offset : offset + target.size]
+
     def view(self, offset: int, size_bytes: int) -> Bytes:
         return self.bytes[offset : offset + size_bytes]
 

@@ -46,6 +46,9 @@ class Memory(Protocol):
     def copy_out(self, offset: int, size_bytes: int) -> Bytes:
         """A copy of so many bytes from `offset` on."""
 
+    def copy_to(self, offset: int, target: Bytes) -> None:
+        """Copy as many bytes as there is room in `target`, from `offset` on."""
+
     def view(self, offset: int, size_bytes: int) -> Bytes:
         """The bytes themselves. Only memory of the host has them."""
 

@@ -3,7 +3,8 @@
     StoreFile(path).take(size) --> Region --read, write--> arrays
 
 What was in the file before is never touched by a new block: blocks lie behind it, and when the last
-one is gone the file is as long as it was. Bytes go by `pread` and `pwrite`, piece by piece: a
+one is gone the file is as long as it was. One that is not there is made with the first block, and
+removed again with the last. Bytes go by `pread` and `pwrite`, piece by piece: a
 mapping would be faster by nothing, and would end the process, not the call, where somebody has
 made the file shorter.
 
@@ -19,6 +20,7 @@ import os
 import stat
 from bisect import insort
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from semel.runtime.memory import Bytes
 #: Bytes that go in one call: so often a copy looks whether it is still wanted.
 PIECE_BYTES = 1 << 20
 _ALIGNMENT_BYTES = 4096
+_NO_FILE = -1
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -42,15 +45,20 @@ class StoreFile:
         self._used: list[tuple[int, int]] = []  # where blocks lie, in order
         self._is_writeable, self._fd = self._open()
         self._pid = os.getpid()
+        self._is_made = False  # by us, who remove it when nothing is in it
+        self._is_taking = False  # a block: a collector that drops the last one leaves the file
         self._is_ours = False  # nobody else puts blocks into it
         self._first = 0  # where the first block lies, once it is ours
         self._before = 0  # how long the file was then
 
     def _open(self) -> tuple[bool, int]:
+        """Whether it can be written, and its number; none if there is no file yet."""
         try:
-            return True, self._checked(
-                os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            )
+            return True, self._checked(os.open(self.path, os.O_RDWR | os.O_CLOEXEC))
+        except FileNotFoundError as error:
+            if not os.path.isdir(self._folder):
+                raise self._cannot_open(error) from error
+            return True, _NO_FILE
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ETXTBSY):
                 raise self._cannot_open(error) from error
@@ -58,6 +66,32 @@ class StoreFile:
             return False, self._checked(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise self._cannot_open(error) from error
+
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self.path) or "."
+
+    def _make(self) -> None:
+        """Make the file, for its first block, unless somebody has made it meanwhile."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._fd = self._checked(os.open(self.path, flags, 0o666))
+            self._is_made = True
+        except FileExistsError:
+            self._is_writeable, self._fd = self._open()
+        except OSError as error:
+            raise self._cannot_open(error) from error
+
+    def _remove_if_empty(self) -> None:
+        """Remove a file that was made here and holds nothing any more."""
+        is_wanted = self._is_taking or self._used or not (self._is_made and self._is_ours)
+        if is_wanted or self.size_bytes:
+            return
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
+                os.unlink(self.path)
+        os.close(self._fd)
+        self._fd, self._is_made, self._is_ours = _NO_FILE, False, False
 
     def _checked(self, fd: int) -> int:
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -68,7 +102,7 @@ class StoreFile:
         )
 
     def _cannot_open(self, error: OSError) -> DeviceError:
-        folder = os.path.dirname(self.path)
+        folder = self._folder
         hint = "" if os.path.isdir(folder) else f"There is no folder {folder}."
         return DeviceError(
             self.name,
@@ -82,11 +116,11 @@ class StoreFile:
     @property
     def size_bytes(self) -> int:
         """How long the file is now."""
-        return os.fstat(self._fd).st_size
+        return 0 if self._fd == _NO_FILE else os.fstat(self._fd).st_size
 
     def free_bytes(self) -> int:
         """What the file system has room for."""
-        found = os.statvfs(self.path)
+        found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize
 
     def take(self, size_bytes: int) -> Region:
@@ -94,28 +128,40 @@ class StoreFile:
         if size_bytes <= 0:
             return Region(self, 0, 0)
         with self._lock:
-            self._have_alone()
-            start, is_behind = self._find_gap(size_bytes)
-            end = start + _aligned(size_bytes)
-            # Noted first: a collector that drops another block meanwhile must not cut this one off.
-            insort(self._used, (start, end))
             try:
-                if is_behind:
-                    os.posix_fallocate(self._fd, start, end - start)
-            except OSError as error:
-                self._used.remove((start, end))
-                os.ftruncate(self._fd, self._end())
-                if error.errno in _FULL:
-                    raise OutOfMemoryError(self.name, size_bytes, self.free_bytes()) from error
-                raise self.failed("grow", error) from error
-            region = Region(self, start, size_bytes, is_owned=True)
+                self._is_taking = True
+                region, is_behind = self._take(size_bytes)
+            finally:
+                self._is_taking = False
+                self._remove_if_empty()
         if not is_behind:
             region.fill(0, 0, size_bytes)
         return region
 
+    def _take(self, size_bytes: int) -> tuple[Region, bool]:
+        """A block, and whether it lies behind all others and is zeros."""
+        self._have_alone()
+        start, is_behind = self._find_gap(size_bytes)
+        end = start + _aligned(size_bytes)
+        # Noted first: a collector that drops another block meanwhile must not cut this one off.
+        insort(self._used, (start, end))
+        try:
+            if is_behind:
+                os.posix_fallocate(self._fd, start, end - start)
+        except OSError as error:
+            self._used.remove((start, end))
+            os.ftruncate(self._fd, self._end())
+            if error.errno in _FULL:
+                raise OutOfMemoryError(self.name, size_bytes, self.free_bytes()) from error
+            raise self.failed("grow", error) from error
+        return Region(self, start, size_bytes, is_owned=True), is_behind
+
     def window(self, start: int, size_bytes: int) -> Region:
         """Bytes that are in the file already."""
-        held = self.size_bytes
+        with self._lock:
+            if self._fd == _NO_FILE:  # somebody may have made it meanwhile
+                self._is_writeable, self._fd = self._open()
+            held = self.size_bytes
         if start < 0 or size_bytes < 0 or start + size_bytes > held:
             raise DeviceError(
                 self.name,
@@ -132,6 +178,7 @@ class StoreFile:
             self._used.remove((start, start + _aligned(size_bytes)))
             if self.size_bytes > self._end():
                 os.ftruncate(self._fd, self._end())
+            self._remove_if_empty()
 
     def _end(self) -> int:
         return self._used[-1][1] if self._used else self._before
@@ -165,6 +212,8 @@ class StoreFile:
             )
         if self._is_ours:
             return
+        if self._fd == _NO_FILE:
+            self._make()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -65,8 +65,11 @@ class DiskMemory(HeldMemory):
 
     def copy_out(self, offset: int, size_bytes: int) -> Bytes:
         found: Bytes = np.empty(size_bytes, np.uint8)
-        self.region.read(offset, memoryview(found.data))
+        self.copy_to(offset, found)
         return found
+
+    def copy_to(self, offset: int, target: Bytes) -> None:
+        self.region.read(offset, memoryview(target.data))
 
     def view(self, offset: int, size_bytes: int) -> Bytes:
         raise DeviceError(
