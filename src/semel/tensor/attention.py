@@ -14,12 +14,12 @@ import math
 from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, minimum
+from semel.ir.expr import Dim, maximum, minimum
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import AttentionAttrs, GatherAttrs
 from semel.tensor.contract import batched
 from semel.tensor.elementwise import choose
-from semel.tensor.handle import TensorLike, apply, convert, lift, promote
+from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, promote
 from semel.tensor.indexing import check_index, iota
 from semel.tensor.movement import broadcast_shapes, stretch
 from semel.tensor.reduce import as_float
@@ -44,7 +44,7 @@ def scaled_dot_product_attention(
     softcap: float | None = None,
     key_lengths: TensorLike | None = None,
     block_table: TensorLike | None = None,
-    align: str = "end",
+    align: str | Dim = "end",
 ) -> Tensor:
     """softmax(q @ k.T * scale + mask) @ v over the last two axes.
 
@@ -58,9 +58,9 @@ def scaled_dot_product_attention(
 
     Query i stands at position i + (T - S): the last query at the last key, as in a
     decoder that has seen T - S tokens before. `align="start"` puts query i at position i,
-    as PyTorch's `is_causal` does; the two differ if S != T. `is_causal` hides the keys
-    behind a query's position, `window=(left, right)` those further than `left` before
-    or `right` behind it (None: no limit).
+    as PyTorch's `is_causal` does; the two differ if S != T. A size puts query i at position
+    i + that. `is_causal` hides the keys behind a query's position, `window=(left, right)`
+    those further than `left` before or `right` behind it (None: no limit).
 
     `key_lengths`, an integer for every entry of the leading axes, says how many keys
     there are: only those are read, and T in the above is that number. A plan made for
@@ -94,9 +94,9 @@ def _for_heads_of(x: Tensor, query: Tensor) -> Tensor:
     if min(x.ndim, query.ndim) < 3:
         return x
     heads, shared = query.shape[-3], x.shape[-3]
-    if shared in (heads, 1) or not (isinstance(heads, int) and isinstance(shared, int)):
+    if shared in (heads, 1):
         return x
-    if shared == 0 or heads % shared:
+    if shared == 0 or (isinstance(heads, int) and isinstance(shared, int) and heads % shared):
         raise GraphError(
             _WHERE,
             f"the heads of the query must be a multiple of those of keys and values, "
@@ -108,19 +108,20 @@ def _for_heads_of(x: Tensor, query: Tensor) -> Tensor:
 
 
 def _scores(x: Tensor, keys: Tensor, scale: float | None, softcap: float | None) -> Tensor:
-    factor = scale
-    if factor is None:
-        width = x.shape[-1]
-        if not isinstance(width, int):
-            raise GraphError(_WHERE, f"needs a fixed head size or scale=, got {x.type}.")
-        factor = 1 / math.sqrt(max(width, 1))
     query = as_float(x)
+    factor = _inverse_root(x.shape[-1], query) if scale is None else scale
     lead = broadcast_shapes([query.shape[:-2], keys.shape[:-2]], _WHERE)
     # Not `matmul`: it would merge the batch of queries into rows where keys have none.
     scores = apply(
         "matmul", batched(query, lead), batched(as_float(keys).mT, lead)
     ) * factor  # fmt: skip
     return scores if softcap is None else scores.softcap(softcap)
+
+
+def _inverse_root(width: Dim, x: Tensor) -> float | Tensor:
+    if isinstance(width, int):
+        return 1 / math.sqrt(max(width, 1))
+    return dim_value(maximum(width, 1), x.dtype).rsqrt()
 
 
 def _under(x: Tensor, mask: TensorLike | None) -> Tensor:
@@ -173,18 +174,18 @@ def _band(
     keys: Dim,
     is_causal: bool,
     window: Window | None,
-    align: str,
+    align: str | Dim,
     is_whole: bool,
 ) -> AttentionAttrs:
     """The keys that a query sees, in terms of its number."""
-    if align not in ("start", "end"):
-        raise GraphError(_WHERE, f"align must be start or end, got {align!r}.")
+    if isinstance(align, str) and align not in ("start", "end"):
+        raise GraphError(_WHERE, f"align must be start, end or a size, got {align!r}.")
     left, right = _window(window)
     if is_causal:
         right = 0
     if left is None and right is None:
         return AttentionAttrs(zero_if_none=True)
-    shift: Dim = 0
+    shift: Dim = 0 if isinstance(align, str) else align
     from_length = align == "end" and not is_whole
     if align == "end":
         shift = keys - queries if is_whole else -queries

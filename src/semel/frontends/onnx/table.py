@@ -16,18 +16,27 @@ from semel.frontends.onnx.node import Converter
 STANDARD = ""
 _ALIASES = {"ai.onnx": STANDARD}
 _FILES = (
+    "attention",
+    "contract",
     "control",
     "elementwise",
+    "loss",
     "microsoft",
     "microsoft_attention",
     "microsoft_quantised",
     "ml",
     "movement",
+    "norm",
+    "optimisers",
+    "preview",
     "random",
+    "recurrent",
     "reduce",
     "selection",
     "sequences",
     "shape",
+    "signal",
+    "window",
 )
 
 

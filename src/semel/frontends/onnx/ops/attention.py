@@ -1,0 +1,278 @@
+"""Attention and what stands around it in transformers.
+
+Attention is the core's own, which makes no matrix of scores; only a node whose fourth output is
+read, the scores themselves, gets them written out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from semel.frontends.onnx.node import Converter, Node
+from semel.ir.expr import Dim
+from semel.ir.types import BOOL, FLOAT32
+from semel.tensor.handle import dim_value
+from semel.tensor.movement import of_shape
+from semel.tensor.tensor import Tensor
+
+
+def split_heads(x: Tensor, heads: Dim) -> Tensor:
+    """[batch, length, heads * depth] as [batch, heads, length, depth]."""
+    return x.unflatten(2, (heads, x.shape[2] // heads)).permute(0, 2, 1, 3)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[batch, heads, length, depth] as [batch, length, heads * depth]."""
+    return x.permute(0, 2, 1, 3).flatten(2, 3)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half floats as float32."""
+    return x.cast(FLOAT32) if x.dtype.is_half else x
+
+
+def inverse_root(size: Dim) -> float | Tensor:
+    """1 / sqrt(size)."""
+    if isinstance(size, int):
+        return 1 / math.sqrt(size) if size else 1.0
+    return dim_value(size).cast(FLOAT32).rsqrt()
+
+
+# ---------------------------------------------------------------- Attention
+
+
+def _attention(node: Node) -> list[Tensor]:
+    query, key, value = (node.tensor(i) for i in range(3))
+    is_packed = query.ndim == 3
+    if is_packed:
+        heads = node.attr("kv_num_heads")
+        query = split_heads(query, node.attr("q_num_heads"))
+        key, value = split_heads(key, heads), split_heads(value, heads)
+    past: Dim = 0
+    if node.has(4):
+        past = node.value(4).shape[2]
+        key = Tensor.concat([node.tensor(4), key], 2)
+        value = Tensor.concat([node.tensor(5), value], 2)
+    mask = _mask(node, key.shape[2])
+    scores: list[Tensor] = []
+    if node.wants(3):
+        found, scores = _written_out(node, query, key, value, mask, past)
+    else:
+        found = _fused(node, query, key, value, mask, past)
+    return [merge_heads(found) if is_packed else found, key, value, *scores]
+
+
+def _mask(node: Node, keys: Dim) -> Tensor | None:
+    """The mask in at least two axes; what it does not reach of the keys is hidden."""
+    mask = node.optional(3)
+    if mask is None:
+        return None
+    length = mask.shape[-1]
+    if length != keys:
+        fill = False if mask.dtype == BOOL else -math.inf
+        mask = mask.pad([(0, 0)] * (mask.ndim - 1) + [(0, keys - length)], fill)
+    return mask.unsqueeze(0) if mask.ndim == 1 else mask
+
+
+def _window(node: Node) -> tuple[int | None, int | None]:
+    """How far a query sees to either side of its position."""
+    left, right = node.attr("left_window_size", -1), node.attr("right_window_size", -1)
+    limits = [None if size < 0 else size for size in (left, right)]
+    return limits[0], 0 if node.flag("is_causal") else limits[1]
+
+
+def _fused(
+    node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, past: Dim
+) -> Tensor:
+    lengths = node.optional(6)
+    return query.scaled_dot_product_attention(
+        key,
+        value,
+        mask,
+        scale=node.attr("scale") or None,
+        window=_window(node),
+        softcap=node.attr("softcap") or None,
+        key_lengths=lengths,
+        align=past if lengths is None else "end",
+    )
+
+
+def _written_out(
+    node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, past: Dim
+) -> tuple[Tensor, list[Tensor]]:
+    """The result, and the scores as `qk_matmul_output_mode` wants them."""
+    dtype, heads = query.dtype, query.shape[1]
+    key, value = repeat_heads(wide(key), heads), repeat_heads(wide(value), heads)
+    scale = node.attr("scale") or inverse_root(query.shape[-1])
+    raw = (wide(query) @ key.mT) * scale
+    cap = node.attr("softcap")
+    capped = raw.softcap(cap) if cap else raw
+    biased = capped
+    for hidden in _hidden(node, query.shape[2], key.shape[2], past):
+        biased = hidden.where(-math.inf, biased)
+    if mask is not None:
+        biased = mask.where(biased, -math.inf) if mask.dtype == BOOL else biased + wide(mask)
+    weights = biased.softmax(-1)
+    weights = weights.isnan().where(0.0, weights)  # a query that sees no key
+    shown = (raw, capped, biased, weights)[node.attr("qk_matmul_output_mode", 0)]
+    return (weights @ value).cast(dtype), [shown.cast(dtype)]
+
+
+def repeat_heads(x: Tensor, heads: Dim) -> Tensor:
+    """[batch, shared heads, length, depth], each head repeated for its queries."""
+    shared = x.shape[1]
+    return x if shared == heads else x.repeat_interleave(heads // shared, 1)
+
+
+def _hidden(node: Node, queries: Dim, keys: Dim, past: Dim) -> list[Tensor]:
+    """Masks [.., queries, keys] of what a query does not see by its position."""
+    place = Tensor.arange(keys)
+    at = Tensor.arange(queries).unsqueeze(1)
+    found = []
+    if node.has(6):
+        lengths = node.tensor(6).reshape(-1, 1, 1, 1)
+        found.append(place >= lengths)
+        at = at + lengths - dim_value(queries)
+    else:
+        at = at + dim_value(past)
+    left, right = _window(node)
+    if left is not None:
+        found.append(place < at - left)
+    if right is not None:
+        found.append(place > at + right)
+    return found
+
+
+def flex_attention(node: Node) -> Tensor:
+    """Attention whose scores and weights sub-graphs change."""
+    query, key, value = (node.tensor(i) for i in range(3))
+    heads = query.shape[1]
+    precision = node.dtype_attr("softmax_precision", wide(query).dtype)
+    scale = node.attr("scale") or inverse_root(query.shape[-1])
+    scores = (wide(query) @ repeat_heads(wide(key), heads).mT) * scale
+    scores = _changed(node, "score_mod", scores.cast(precision))
+    weights = _changed(node, "prob_mod", scores.softmax(-1))
+    values = repeat_heads(wide(value), heads)
+    return (weights.cast(values.dtype) @ values).cast(query.dtype)
+
+
+def _changed(node: Node, name: str, x: Tensor) -> Tensor:
+    if node.attr(name) is None:
+        return x
+    (found,) = node.walk.graph(node.graph(name), [x])
+    return found.tensor  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- positions
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, size: Dim, interleaved: bool) -> Tensor:
+    """The first `size` of the last axis rotated in pairs; cos and sin [.., size / 2]."""
+    depth, half = x.shape[-1], size // 2
+    turned, rest = x.narrow(-1, 0, size), x.narrow(-1, size, depth - size)
+    if interleaved:
+        pairs = turned.unflatten(-1, (half, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+    else:
+        a, b = turned.narrow(-1, 0, half), turned.narrow(-1, half, half)
+    both = [cos * a - sin * b, sin * a + cos * b]
+    made = Tensor.stack(both, -1).flatten(-2, -1) if interleaved else Tensor.concat(both, -1)
+    return made if depth == size else Tensor.concat([made, rest], -1)
+
+
+def _rotary_embedding(node: Node) -> Tensor:
+    x, cos, sin, positions = node.tensor(0), node.tensor(1), node.tensor(2), node.optional(3)
+    is_packed = x.ndim == 3
+    split = split_heads(x, node.attr("num_heads")) if is_packed else x
+    size = node.attr("rotary_embedding_dim") or split.shape[-1]
+    if positions is not None:
+        cos, sin = cos.take(positions, 0), sin.take(positions, 0)
+    shape = (split.shape[0], split.shape[2], size // 2)
+    cos, sin = (of_shape(t, shape, repr(node), "cache").unsqueeze(1) for t in (cos, sin))
+    found = rotated(split, cos, sin, size, node.flag("interleaved")).cast(x.dtype)
+    return merge_heads(found) if is_packed else found
+
+
+# ---------------------------------------------------------------- states instead of keys
+
+
+def _linear_attention(node: Node) -> list[Tensor]:
+    """A state [batch, heads, key depth, value depth] that every token reads and writes."""
+    query, key, value = (node.tensor(i) for i in range(3))
+    heads, dtype = node.attr("kv_num_heads"), query.dtype
+    group = node.attr("q_num_heads") // heads
+    batch, length = query.shape[:2]
+    queries = query.cast(FLOAT32).reshape(batch, length, heads, group, -1)
+    keys, values = (
+        t.cast(FLOAT32).unflatten(2, (heads, t.shape[2] // heads)) for t in (key, value)
+    )
+    decay, beta = _per_head(node, 4, heads), _per_head(node, 5, heads)
+    scale = node.attr("scale") or inverse_root(keys.shape[-1])
+    shape = (batch, heads, keys.shape[-1], values.shape[-1])
+    given = node.optional(3)
+    state = Tensor.zeros(*shape) if given is None else of_shape(given, shape, repr(node), "state")
+
+    def token(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        (now,) = states
+        k, v = _at(keys, step), _at(values, step)
+        if decay is not None:
+            now = now * _at(decay, step).exp().unsqueeze(-1)
+        if beta is not None:
+            v = _at(beta, step) * (v - (k.unsqueeze(-2) @ now).squeeze(-2))
+        now = now + k.unsqueeze(-1) * v.unsqueeze(-2)
+        return [now], [_at(queries, step) @ now]
+
+    (after,), (stacked,) = Tensor.loop(length, [state.cast(FLOAT32)], token)
+    # [length, batch, heads, group, depth]
+    found = (stacked * scale).moveaxis(0, 1).flatten(2, 4)
+    return [found.cast(dtype), after.cast(dtype if given is None else given.dtype)]
+
+
+def _at(x: Tensor, step: Any) -> Tensor:
+    """What [batch, length, ...] holds for one token."""
+    return x.narrow(1, step, 1).squeeze(1)
+
+
+def _per_head(node: Node, position: int, heads: int) -> Tensor | None:
+    """[batch, length, heads * n or 1] as [batch, length, heads or 1, n], in float32."""
+    x = node.optional(position)
+    if x is None:
+        return None
+    size = x.shape[2]
+    return x.cast(FLOAT32).unflatten(2, (1, 1) if size == 1 else (heads, size // heads))
+
+
+def _causal_conv(node: Node) -> list[Tensor]:
+    """A convolution of each channel with what came before; the last inputs are the state."""
+    x, weight, bias, past = node.tensor(0), node.tensor(1), node.optional(2), node.optional(3)
+    channels, length = x.shape[1:]
+    size = weight.shape[2]
+    if not isinstance(size, int):
+        raise node.refuse(f"the kernel must have a fixed size, got {weight.type}.")
+    before = Tensor.zeros(x.shape[0], channels, size - 1) if past is None else past
+    whole = Tensor.concat([before.cast(x.dtype), x], 2)
+    wider, taps = wide(whole), wide(weight).reshape(channels, size)
+    total = wider.narrow(2, 0, length) * taps[:, :1]
+    for tap in range(1, size):
+        total = total + wider.narrow(2, tap, length) * taps[:, tap : tap + 1]
+    if bias is not None:
+        total = total + wide(bias).unsqueeze(1)
+    if node.attr("activation", "none") in ("silu", "swish"):
+        total = total.silu()
+    return [total.cast(x.dtype), whole.narrow(2, length, size - 1)]
+
+
+def _swiglu(node: Node) -> Tensor:
+    gate = wide(node.tensor(0))
+    found = gate * (gate * node.number("alpha", 1.0)).sigmoid() * wide(node.tensor(1))
+    return found.cast(node.value().dtype)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "Attention": _attention,
+    "CausalConvWithState": _causal_conv,
+    "LinearAttention": _linear_attention,
+    "RotaryEmbedding": _rotary_embedding,
+    "SwiGLU": _swiglu,
+}

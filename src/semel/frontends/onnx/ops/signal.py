@@ -1,0 +1,168 @@
+"""Signals: Fourier transforms, windows, mel weights.
+
+A transform is one product with a table of roots of unity. Tables are arithmetic on indices, so
+that their sizes may be those of a run; where they are fixed, the table is made before any run.
+"""
+
+from __future__ import annotations
+
+import math
+
+from semel.frontends.onnx.node import Converter, Node
+from semel.ir.expr import Dim, minimum
+from semel.ir.types import FLOAT32, FLOAT64, DType
+from semel.ops.attrs import WindowAttrs
+from semel.tensor.handle import apply, dim_value
+from semel.tensor.tensor import Tensor
+
+# ---------------------------------------------------------------- Fourier transforms
+
+
+def _roots(rows: Dim, columns: Dim, size: Dim) -> tuple[Tensor, Tensor]:
+    """cos and sin of 2 pi i j / size, [rows, columns], with angles below a whole turn."""
+    turns = Tensor.arange(rows).unsqueeze(1) * Tensor.arange(columns)
+    count = dim_value(size)
+    angle = (turns % count).cast(FLOAT64) * (2 * math.pi) / count.cast(FLOAT64)
+    return angle.cos(), angle.sin()
+
+
+def _transformed(x: Tensor, size: Dim, inverse: bool, onesided: bool) -> Tensor:
+    """Of [.., size, 1 or 2] the frequencies [.., size or half of it, 2]."""
+    count = size // 2 + 1 if onesided else size
+    cos, sin = _roots(size, count, size)
+    real = Tensor.stack([cos, sin if inverse else -sin], 2)  # what 1 adds: [size, count, 2]
+    if x.shape[-1] == 1:
+        table = real
+    else:  # what i adds, beside it: [size, 2, count, 2]
+        imaginary = Tensor.stack([sin if not inverse else -sin, cos], 2)
+        table = Tensor.stack([real, imaginary], 1)
+    table = table / dim_value(size, FLOAT64) if inverse else table
+    return _product(x, table.reshape(size * x.shape[-1], count * 2), (count, 2))
+
+
+def _real_signal(x: Tensor, size: Dim) -> Tensor:
+    """The real signal [.., size, 1] of which [.., half of it, 2] is the one side."""
+    count = x.shape[-2]
+    cos, sin = _roots(count, size, size)
+    place = Tensor.arange(count).unsqueeze(1)
+    is_alone = place.eq(0) | (place * 2).eq(dim_value(size))
+    factor = is_alone.where(1.0, 2.0) / dim_value(size, FLOAT64)
+    table = Tensor.stack([cos * factor, -sin * factor], 1)
+    return _product(x, table.reshape(count * 2, size), (size, 1))
+
+
+def _product(x: Tensor, table: Tensor, shape: tuple[Dim, Dim]) -> Tensor:
+    """The last two axes of x as one, times the table, as two again."""
+    work = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+    found = x.cast(work).flatten(-2, -1) @ table.cast(work)
+    return found.unflatten(-1, shape).cast(x.dtype)
+
+
+def _of_length(x: Tensor, size: Dim) -> Tensor:
+    """The last axis but one cut, or filled up with zeros."""
+    length = x.shape[-2]
+    if length == size:
+        return x
+    kept = minimum(length, size)
+    widths = [(0, 0)] * (x.ndim - 2) + [(0, size - kept), (0, 0)]
+    return x.narrow(-2, 0, kept).pad(widths)
+
+
+def _dft(node: Node) -> Tensor:
+    x, inverse, onesided = node.tensor(), node.flag("inverse"), node.flag("onesided")
+    axes = node.axes(2, "axis") or [1 if node.version < 20 else -2]
+    x = _with_parts(node, x.moveaxis(axes[0], -2))
+    length = x.shape[-2]
+    if inverse and onesided:
+        size = node.dim(1) if node.has(1) else (length - 1) * 2
+        found = _real_signal(_of_length(x, size // 2 + 1), size)
+    else:
+        size = node.dim(1) if node.has(1) else length
+        found = _transformed(_of_length(x, size), size, inverse, onesided)
+    return found.moveaxis(-2, axes[0])
+
+
+def _with_parts(node: Node, x: Tensor) -> Tensor:
+    """A signal whose last axis holds real numbers, or both parts of complex ones."""
+    if x.shape[-1] not in (1, 2):
+        raise node.refuse(f"the last axis must have size 1 or 2, got {x.type}.")
+    return x
+
+
+def _stft(node: Node) -> Tensor:
+    x, window, step = node.tensor(), node.optional(2), node.dim(1)
+    x = _with_parts(node, x.unsqueeze(-1) if x.ndim == 2 else x)
+    size = x.shape[1]
+    if node.has(3):
+        size = node.dim(3)
+    elif window is not None:
+        size = window.shape[0]
+    frames = _frames(x, size, step)
+    if window is not None:
+        frames = frames * window.reshape(size, 1)
+    return _transformed(frames, size, False, node.flag("onesided", True))
+
+
+def _frames(x: Tensor, size: Dim, step: Dim) -> Tensor:
+    """[batch, length, parts] as [batch, frames, size, parts]."""
+    if isinstance(size, int) and isinstance(step, int):
+        view = apply("window", x, attrs=WindowAttrs((1,), (size,), (step,), (1,)))
+        return view.permute(0, 1, 3, 2)
+    count = (x.shape[1] - size) // step + 1
+    starts = Tensor.arange(count).unsqueeze(1) * dim_value(step)
+    return x.take(starts + Tensor.arange(size), 1)
+
+
+# ---------------------------------------------------------------- windows
+
+
+def _window(*factors: float) -> Converter:
+    """A sum of cosines of whole numbers of turns, with these factors."""
+
+    def convert(node: Node) -> Tensor:
+        size = node.dim(0)
+        period = dim_value(size if node.flag("periodic", True) else size - 1, FLOAT64)
+        turn = Tensor.arange(size).cast(FLOAT64) * (2 * math.pi) / period
+        found = Tensor(factors[0]).cast(FLOAT64).broadcast_to(size)
+        for count, factor in enumerate(factors[1:], 1):
+            found = found + (turn * count).cos() * factor
+        return found.cast(_output(node))
+
+    return convert
+
+
+def _output(node: Node) -> DType:
+    return node.dtype_attr("output_datatype", FLOAT32)
+
+
+# ---------------------------------------------------------------- mel weights
+
+
+def _mel_weights(node: Node) -> Tensor:
+    """Triangles over the bins of a spectrum, whose corners are even steps of the mel scale."""
+    bins, length = node.dim(0), node.dim(1)
+    rate, low, high = (node.tensor(i).reshape(()).cast(FLOAT64) for i in (2, 3, 4))
+    first, last = (_mel(edge) for edge in (low, high))
+    step = (last - first) / dim_value(bins + 2, FLOAT64)
+    corners = Tensor.arange(bins + 2).cast(FLOAT64) * step + first
+    hertz = (corners * (math.log(10) / 2595)).expm1() * 700
+    place = (hertz * dim_value(length + 1, FLOAT64) / rate).floor()
+    left, centre, right = (place.narrow(0, i, bins) for i in range(3))
+    here = Tensor.arange(length // 2 + 1).cast(FLOAT64).unsqueeze(1)
+    rising = ((here >= left) & (here < centre)).where((here - left) / (centre - left), 0.0)
+    falling = ((here > centre) & (here < right)).where((right - here) / (right - centre), 0.0)
+    return here.eq(centre).where(1.0, rising + falling).cast(_output(node))
+
+
+def _mel(hertz: Tensor) -> Tensor:
+    return (hertz / 700).log1p() * (2595 / math.log(10))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BlackmanWindow": _window(0.42, -0.5, 0.08),
+    "DFT": _dft,
+    "HammingWindow": _window(25 / 46, -21 / 46),
+    "HannWindow": _window(0.5, -0.5),
+    "MelWeightMatrix": _mel_weights,
+    "STFT": _stft,
+}
