@@ -270,7 +270,7 @@ def test_a_cache_and_a_new_token_are_read_where_they_lie() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"align": "middle"}, "align must be start or end, got 'middle'"),
+        ({"align": "middle"}, "align must be start, end or a size, got 'middle'"),
         ({"window": (-1, 0)}, "window must be"),
         ({"key_lengths": np.array([1.0, 2.0])}, "every key length must be an integer"),
         ({"key_lengths": np.ones((2, 6, 1), np.int64)}, "key_lengths must have at most 2 axes"),
