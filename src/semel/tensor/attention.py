@@ -128,9 +128,11 @@ def _under(x: Tensor, mask: TensorLike | None) -> Tensor:
     if mask is None:
         return x
     lifted = lift(mask)
-    result = choose(lifted, x, -math.inf) if lifted.dtype == BOOL else x + lifted
-    if result.shape[-2:] != x.shape[-2:]:
+    shape = broadcast_shapes([x.shape, lifted.shape], _WHERE)
+    if shape[-2:] != x.shape[-2:]:
         raise GraphError(_WHERE, f"mask must broadcast against scores {x.type}, got {lifted.type}.")
+    seen = stretch(lifted, shape)
+    result = choose(seen, x, -math.inf) if seen.dtype == BOOL else x + seen
     return convert(result, x.dtype)
 
 

@@ -12,14 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, ceildiv, maximum, minimum
 from semel.ir.types import Shape
+from semel.ops.attrs import GatherAttrs, WindowAttrs
+from semel.tensor.handle import apply
+from semel.tensor.indexing import iota
 from semel.tensor.movement import is_negative
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
 
 PerAxis: TypeAlias = "int | Sequence[int]"
 Padding: TypeAlias = "str | int | Sequence[int | Sequence[int]]"
@@ -142,3 +148,16 @@ def check_fits(where: str, space: Shape, found: Windows) -> None:
                 f"a window over {span} elements must fit the padded size {before + size + after} "
                 f"of spatial axis {axis}.",
             )
+
+
+def slid(x: Tensor, axis: int, size: Dim, stride: Dim = 1, dilation: Dim = 1) -> Tensor:
+    """Windows of `size` elements along one axis, which stand along a new last axis.
+
+    A view where all numbers are fixed; where a run decides them, what a window holds is gathered.
+    """
+    if isinstance(size, int) and isinstance(stride, int) and isinstance(dilation, int):
+        return apply("window", x, attrs=WindowAttrs((axis,), (size,), (stride,), (dilation,)))
+    span = (size - 1) * dilation + 1
+    shape = ((x.shape[axis] - span) // stride + 1, size)
+    index = iota(shape, 0) * stride + iota(shape, 1) * dilation
+    return apply("gather", x, index, attrs=GatherAttrs(axis)).moveaxis(axis + 1, -1)

@@ -15,6 +15,7 @@ from semel.ir.types import BOOL, FLOAT32
 from semel.tensor.handle import dim_value
 from semel.tensor.movement import of_shape
 from semel.tensor.tensor import Tensor
+from semel.tensor.window import slid
 
 
 def split_heads(x: Tensor, heads: Dim) -> Tensor:
@@ -199,17 +200,21 @@ def _rotary_embedding(node: Node) -> Tensor:
 
 def _linear_attention(node: Node) -> list[Tensor]:
     """A state [batch, heads, key depth, value depth] that every token reads and writes."""
-    query, key, value = (node.tensor(i) for i in range(3))
-    heads, dtype = node.attr("kv_num_heads"), query.dtype
+    dtype, (batch, length, width) = node.value().dtype, node.value().shape
+    heads = node.attr("kv_num_heads")
     group = node.attr("q_num_heads") // heads
-    batch, length = query.shape[:2]
-    queries = query.cast(FLOAT32).reshape(batch, length, heads, group, -1)
-    keys, values = (
-        t.cast(FLOAT32).unflatten(2, (heads, t.shape[2] // heads)) for t in (key, value)
-    )
-    decay, beta = _per_head(node, 4, heads), _per_head(node, 5, heads)
-    scale = node.attr("scale") or inverse_root(keys.shape[-1])
-    shape = (batch, heads, keys.shape[-1], values.shape[-1])
+    depth = width // (heads * group)
+    queries = _tokens(node, 0).reshape(batch, length, heads, group, depth)
+    keys = _tokens(node, 1).reshape(batch, length, heads, depth)
+    values = _tokens(node, 2)
+    values = values.unflatten(2, (heads, values.shape[2] // heads))
+    decay = beta = None
+    if node.has(4):  # one for each head, or for each number of a key
+        decay = _tokens(node, 4)
+        decay = decay.unflatten(2, (heads, decay.shape[2] // heads)).exp()
+    if node.has(5):  # one for each head, or one
+        beta = _tokens(node, 5).unsqueeze(-1)
+    shape = (batch, heads, depth, values.shape[-1])
     given = node.optional(3)
     state = Tensor.zeros(*shape) if given is None else of_shape(given, shape, repr(node), "state")
 
@@ -217,16 +222,24 @@ def _linear_attention(node: Node) -> list[Tensor]:
         (now,) = states
         k, v = _at(keys, step), _at(values, step)
         if decay is not None:
-            now = now * _at(decay, step).exp().unsqueeze(-1)
+            now = now * _at(decay, step).unsqueeze(-1)
         if beta is not None:
             v = _at(beta, step) * (v - (k.unsqueeze(-2) @ now).squeeze(-2))
         now = now + k.unsqueeze(-1) * v.unsqueeze(-2)
         return [now], [_at(queries, step) @ now]
 
     (after,), (stacked,) = Tensor.loop(length, [state.cast(FLOAT32)], token)
+    scale = node.attr("scale") or inverse_root(depth)
     # [length, batch, heads, group, depth]
     found = (stacked * scale).moveaxis(0, 1).flatten(2, 4)
     return [found.cast(dtype), after.cast(dtype if given is None else given.dtype)]
+
+
+def _tokens(node: Node, position: int) -> Tensor:
+    """An input [batch, length, ...] in float32, with the batch and the length of the first."""
+    x = node.tensor(position)
+    shape = (*node.value().shape[:2], *x.shape[2:])
+    return of_shape(x, shape, repr(node), f"input {position}").cast(FLOAT32)
 
 
 def _at(x: Tensor, step: Any) -> Tensor:
@@ -234,28 +247,16 @@ def _at(x: Tensor, step: Any) -> Tensor:
     return x.narrow(1, step, 1).squeeze(1)
 
 
-def _per_head(node: Node, position: int, heads: int) -> Tensor | None:
-    """[batch, length, heads * n or 1] as [batch, length, heads or 1, n], in float32."""
-    x = node.optional(position)
-    if x is None:
-        return None
-    size = x.shape[2]
-    return x.cast(FLOAT32).unflatten(2, (1, 1) if size == 1 else (heads, size // heads))
-
-
 def _causal_conv(node: Node) -> list[Tensor]:
     """A convolution of each channel with what came before; the last inputs are the state."""
     x, weight, bias, past = node.tensor(0), node.tensor(1), node.optional(2), node.optional(3)
-    channels, length = x.shape[1:]
-    size = weight.shape[2]
-    if not isinstance(size, int):
-        raise node.refuse(f"the kernel must have a fixed size, got {weight.type}.")
-    before = Tensor.zeros(x.shape[0], channels, size - 1) if past is None else past
-    whole = Tensor.concat([before.cast(x.dtype), x], 2)
-    wider, taps = wide(whole), wide(weight).reshape(channels, size)
-    total = wider.narrow(2, 0, length) * taps[:, :1]
-    for tap in range(1, size):
-        total = total + wider.narrow(2, tap, length) * taps[:, tap : tap + 1]
+    (batch, channels, length), size = x.shape, weight.shape[2]
+    before = Tensor.zeros(batch, channels, size - 1, dtype=x.dtype) if past is None else past
+    whole = Tensor.concat(
+        [of_shape(before, (batch, channels, size - 1), repr(node), "state"), x], 2
+    )
+    taps = of_shape(weight, (channels, 1, size), repr(node), "weight")
+    total = (slid(wide(whole), 2, size) * wide(taps)).sum(-1)
     if bias is not None:
         total = total + wide(bias).unsqueeze(1)
     if node.attr("activation", "none") in ("silu", "swish"):

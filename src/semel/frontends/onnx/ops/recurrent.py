@@ -44,7 +44,7 @@ def _weights(node: Node, gates: int) -> tuple[Tensor, Tensor, Tensor | None]:
     count = 2 if node.attr("direction", "forward") == "bidirectional" else 1
     rows, where = gates * hidden, repr(node)
     return (
-        of_shape(w, (count, rows, w.shape[2]), where, "W"),
+        of_shape(w, (count, rows, node.value().shape[2]), where, "W"),
         of_shape(r, (count, rows, hidden), where, "R"),
         None if b is None else of_shape(b, (count, 2 * rows), where, "B"),
     )

@@ -11,9 +11,9 @@ import math
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.expr import Dim, minimum
 from semel.ir.types import FLOAT32, FLOAT64, DType
-from semel.ops.attrs import WindowAttrs
-from semel.tensor.handle import apply, dim_value
+from semel.tensor.handle import dim_value
 from semel.tensor.tensor import Tensor
+from semel.tensor.window import slid
 
 # ---------------------------------------------------------------- Fourier transforms
 
@@ -83,8 +83,14 @@ def _dft(node: Node) -> Tensor:
 
 
 def _with_parts(node: Node, x: Tensor) -> Tensor:
-    """A signal whose last axis holds real numbers, or both parts of complex ones."""
-    if x.shape[-1] not in (1, 2):
+    """A signal whose last axis holds real numbers, or both parts of complex ones.
+
+    Where only a run knows which, both parts are there.
+    """
+    parts = x.shape[-1]
+    if not isinstance(parts, int):
+        return x.pad([(0, 0)] * (x.ndim - 1) + [(0, 2 - parts)])
+    if parts not in (1, 2):
         raise node.refuse(f"the last axis must have size 1 or 2, got {x.type}.")
     return x
 
@@ -97,20 +103,10 @@ def _stft(node: Node) -> Tensor:
         size = node.dim(3)
     elif window is not None:
         size = window.shape[0]
-    frames = _frames(x, size, step)
+    frames = slid(x, 1, size, step).swapaxes(2, 3)  # [batch, frames, size, parts]
     if window is not None:
         frames = frames * window.reshape(size, 1)
     return _transformed(frames, size, False, node.flag("onesided", True))
-
-
-def _frames(x: Tensor, size: Dim, step: Dim) -> Tensor:
-    """[batch, length, parts] as [batch, frames, size, parts]."""
-    if isinstance(size, int) and isinstance(step, int):
-        view = apply("window", x, attrs=WindowAttrs((1,), (size,), (step,), (1,)))
-        return view.permute(0, 1, 3, 2)
-    count = (x.shape[1] - size) // step + 1
-    starts = Tensor.arange(count).unsqueeze(1) * dim_value(step)
-    return x.take(starts + Tensor.arange(size), 1)
 
 
 # ---------------------------------------------------------------- windows
