@@ -286,10 +286,23 @@ def _own_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
 
     The attributes of what has bodies hold nodes, and with them data: no table may hold them.
     """
-    kind = record.infer(attrs, *[n.type for n in inputs])
+    kind = _inferred(record, attrs, [n.type for n in inputs])
     if record.kind == "leaf" and not getattr(attrs, "part", ()):
         return _leaf_rule(record, kind)
     return Rule(kind, attrs)  # a part of an input has variables that its type has not
+
+
+def _inferred(record: OpDef, attrs: Any, types: Sequence[TensorType]) -> TensorType:
+    """The type of the result; nothing computes with a narrow operand."""
+    narrow = next((t for t in types if t.dtype.is_narrow), None)
+    if narrow is not None and record.computes:
+        raise GraphError(
+            record.name,
+            f"nothing is computed with {narrow.dtype}, got {narrow}.",
+            hint=f"Cast it to {narrow.dtype.compute} first.",
+        )
+    kind: TensorType = record.infer(attrs, *types)
+    return kind
 
 
 def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
@@ -302,7 +315,7 @@ def _find_rule(record: OpDef, attrs: Any, inputs: tuple[Node, ...]) -> Rule:
     key = (record, attrs, *types)
     found = _rules.get(key)
     if found is None:
-        made = Rule(record.infer(attrs, *types), attrs)
+        made = Rule(_inferred(record, attrs, types), attrs)
         with _lock:
             found = _rules.setdefault(key, made)
     if len(_latest_rules) >= MAX_RULES:

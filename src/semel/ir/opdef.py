@@ -21,6 +21,9 @@ from semel.ir.expr import Dim
 
 OPS: dict[str, OpDef] = {}
 
+#: Kinds of ops that only say which elements are where.
+_CARRYING = ("leaf", "movement", "update", "composite")
+
 #: One index per axis.
 Indices: TypeAlias = tuple[Dim, ...]
 
@@ -105,6 +108,7 @@ class OpDef:
       is_approximate its reference and its kernels may differ in the last bits, of floats
       is_exact       a number that the compiler knows and one that it does not give the same bits
       converts       it is the operand's number in another dtype
+      carries        elementwise, and it takes its operands as they are: whatever their dtype is
       may_fail       a run may end there
       repeats        one number, if its operand is, if it has one
       made_of(node)  the same node written with other ops; None: it is none that is written so
@@ -135,6 +139,7 @@ class OpDef:
     is_approximate: bool = False
     is_exact: bool = False
     converts: bool = False
+    carries: bool = False
     may_fail: bool = False
     repeats: bool = False
     made_of: Callable[[Any], Any] | None = None
@@ -147,6 +152,12 @@ class OpDef:
     def is_pointwise(self) -> bool:
         """Whether an element depends on the operands' at the same index and on nothing else."""
         return self.kind == "elementwise" and self.index is None and not self.may_fail
+
+    @property
+    def computes(self) -> bool:
+        """Whether it needs numbers to compute with: a narrow operand is cast before."""
+        passes_on = self.carries or self.moves or self.has_bodies
+        return not passes_on and self.kind not in _CARRYING
 
     @property
     def is_made(self) -> bool:

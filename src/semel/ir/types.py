@@ -5,6 +5,8 @@
 A dim is an int or a symbolic expression (`semel.ir.expr`). Bool is stored as
 one byte; float16 and bfloat16 are storage formats: every op on them computes in
 float32 and rounds once, so that a fused kernel gives the bits of an unfused one.
+What is narrower yet, the *narrow* dtypes, is stored as one byte an element and never computed
+with: ops move it and cast it, and what needs a number casts it first (`semel.ir.narrow`).
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ class DType:
     short: str
     kind: str
     bits: int
+    is_narrow: bool = False  #: one byte that is cast before anything is computed
 
     @property
     def size_bytes(self) -> int:
         return max(self.bits // 8, 1)
+
+    @property
+    def pattern_bits(self) -> int:
+        """The width of what `bitcast` reads: a narrow element is a whole byte."""
+        return 8 if self.is_narrow else self.bits
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -58,21 +66,23 @@ class DType:
     @property
     def compute(self) -> DType:
         """The dtype in which arithmetic on this one happens."""
+        if self.is_narrow:
+            return FLOAT32 if self.kind == "f" else INT32
         return FLOAT32 if self.is_half else self
 
     @property
     def lowest(self) -> Any:
         """The identity of max."""
         if self.kind == "f":
-            return -float("inf")
-        return False if self.kind == "b" else int(np.iinfo(self.numpy).min)
+            return float(ml_dtypes.finfo(self.numpy).min) if self.is_narrow else -float("inf")
+        return False if self.kind == "b" else int(ml_dtypes.iinfo(self.numpy).min)
 
     @property
     def highest(self) -> Any:
         """The identity of min."""
         if self.kind == "f":
-            return float("inf")
-        return True if self.kind == "b" else int(np.iinfo(self.numpy).max)
+            return float(ml_dtypes.finfo(self.numpy).max) if self.is_narrow else float("inf")
+        return True if self.kind == "b" else int(ml_dtypes.iinfo(self.numpy).max)
 
     def holds(self, low: int | None, high: int | None) -> bool:
         """Whether every integer of [low, high] is one of this dtype; None: no bound is known."""
@@ -106,13 +116,28 @@ FLOAT16 = DType("float16", "f16", "f", 16)
 BFLOAT16 = DType("bfloat16", "bf16", "f", 16)
 FLOAT32 = DType("float32", "f32", "f", 32)
 FLOAT64 = DType("float64", "f64", "f", 64)
+FLOAT8_E4M3FN = DType("float8_e4m3fn", "f8e4m3fn", "f", 8, is_narrow=True)
+FLOAT8_E4M3FNUZ = DType("float8_e4m3fnuz", "f8e4m3fnuz", "f", 8, is_narrow=True)
+FLOAT8_E5M2 = DType("float8_e5m2", "f8e5m2", "f", 8, is_narrow=True)
+FLOAT8_E5M2FNUZ = DType("float8_e5m2fnuz", "f8e5m2fnuz", "f", 8, is_narrow=True)
+FLOAT8_E8M0FNU = DType("float8_e8m0fnu", "f8e8m0fnu", "f", 8, is_narrow=True)
+FLOAT4_E2M1FN = DType("float4_e2m1fn", "f4e2m1fn", "f", 4, is_narrow=True)
+# To NumPy, i4 and u2 are four and two bytes: these have no other names.
+INT4, INT2 = (DType(f"int{b}", f"int{b}", "i", b, is_narrow=True) for b in (4, 2))
+UINT4, UINT2 = (DType(f"uint{b}", f"uint{b}", "u", b, is_narrow=True) for b in (4, 2))
 
+NARROW: tuple[DType, ...] = (
+    FLOAT8_E4M3FN, FLOAT8_E4M3FNUZ, FLOAT8_E5M2, FLOAT8_E5M2FNUZ, FLOAT8_E8M0FNU,
+    FLOAT4_E2M1FN, INT4, UINT4, INT2, UINT2,
+)  # fmt: skip
 DTYPES: tuple[DType, ...] = (
     BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
-    FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+    FLOAT16, BFLOAT16, FLOAT32, FLOAT64, *NARROW,
 )  # fmt: skip
+#: NumPy's dtypes, or of what it has not those of ml_dtypes.
 _NUMPY: dict[str, np.dtype[Any]] = {
-    d.name: np.dtype(ml_dtypes.bfloat16) if d is BFLOAT16 else np.dtype(d.name) for d in DTYPES
+    d.name: np.dtype(getattr(ml_dtypes, d.name) if d in (BFLOAT16, *NARROW) else d.name)
+    for d in DTYPES
 }
 _PYTHON: dict[type, DType] = {bool: BOOL, int: INT64, float: FLOAT32}
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
@@ -136,26 +161,58 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
     raise GraphError(where, f"dtype must be one of {names}, got {value!r}.")
 
 
+def is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype of NumPy's is one of ours."""
+    return dtype in _BY_NUMPY
+
+
 def promote(a: DType, b: DType) -> DType:
     """The common dtype: within a kind as NumPy; an integer with a float gives the float's.
 
-    uint64 and a signed integer have none (docs/decisions/0020-uint64.md).
+    uint64 and a signed integer have none (docs/decisions/0020-uint64.md). A narrow integer joins
+    others as a byte; a float that does not hold the other's numbers meets it in float32.
     """
     if a == b:
         return a
     if a.is_float and b.is_float:
-        if a.is_half and b.is_half:
-            return FLOAT32
-        return a if a.bits > b.bits else b
+        wide, other = (a, b) if a.bits > b.bits else (b, a)
+        return wide if is_lossless(other, wide) else FLOAT32
     if a.is_float or b.is_float:
-        return a if a.is_float else b
+        found = a if a.is_float else b
+        return found.compute if found.is_narrow else found
     if mixes_signs(a, b):
         raise GraphError(
             "promote",
             f"{a} and {b} have no integer dtype in common.",
             hint="Cast one of them to the dtype you mean.",
         )
-    return _BY_NUMPY[np.promote_types(a.numpy, b.numpy)]
+    return _BY_NUMPY[np.promote_types(_as_byte(a).numpy, _as_byte(b).numpy)]
+
+
+def _as_byte(dtype: DType) -> DType:
+    if not dtype.is_narrow:
+        return dtype
+    return INT8 if dtype.kind == "i" else UINT8
+
+
+_MANTISSA_BITS = {FLOAT16: 11, BFLOAT16: 8, FLOAT32: 24, FLOAT64: 53}
+
+
+def is_lossless(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is one of `target`."""
+    if source in (target, BOOL):
+        return True
+    if target == BOOL or (source.is_float and not target.is_float):
+        return False
+    if source.is_float:
+        # One float8 has the exponents of float32; none holds all numbers of another.
+        too_far = source == FLOAT8_E8M0FNU and target == FLOAT16
+        return target.bits > source.bits and not target.is_narrow and not too_far
+    if target.is_float:
+        return source.bits - (source.kind == "i") <= _MANTISSA_BITS.get(target, 0)
+    if source.kind == target.kind:
+        return target.bits >= source.bits
+    return source.kind == "u" and target.bits > source.bits
 
 
 def mixes_signs(a: DType, b: DType) -> bool:

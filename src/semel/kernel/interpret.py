@@ -10,8 +10,8 @@ lanes of a vector loop share its sums as `kernel.lanes` says, so that sums have 
 Whatever a correct kernel never does (an index outside its buffer, a read of scratch that
 no store filled in this tile) raises `InternalError`.
 
-Math functions are evaluated with NumPy here; `kernel.math` replaces them by arithmetic,
-which this module then executes exactly as written.
+Math functions and narrow casts are evaluated with NumPy here; `kernel.math` replaces them by
+arithmetic, which this module then executes exactly as written.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index, evaluate
 from semel.ir.half import round_to_half
+from semel.ir.narrow import from_narrow, to_narrow
 from semel.ir.types import BOOL, DType
 from semel.kernel.ir import (
     COMBINES,
@@ -126,6 +127,10 @@ def _lookup(table: Mapping[str, Callable[..., Any]], name: str, dtype: DType) ->
 def cast_array(array: Any, source: DType, target: DType) -> Array:
     """Numeric conversion as the kernel IR defines it."""
     array = np.asarray(array)
+    if source.is_narrow:
+        array, source = from_narrow(array, source), source.compute
+    if target.is_narrow:
+        return to_narrow(array, target)
     if target == BOOL:
         return np.asarray(array != 0)
     if source.is_float and target.is_integer:

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from semel.ir.expr import Dim
+from semel.ir.narrow import to_narrow
 from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT16, INT32, INT64, UINT8, UINT32, DType
 
 #: One result, operands of one dtype: name -> number of operands.
@@ -230,6 +231,8 @@ def const(dtype: DType, value: Any) -> Value:
         rounded = _ROUNDED.get(dtype)
         if rounded is not None and isinstance(value, float):
             return _make("const", dtype, (), rounded(value).value)
+        if dtype.is_narrow:
+            return _make("const", dtype, (), float(to_narrow(value, dtype)))
         with np.errstate(over="ignore"):
             return _make("const", dtype, (), float(np.asarray(value).astype(dtype.numpy)))
     if dtype == BOOL:
@@ -298,7 +301,11 @@ def select(condition: Value, then: Value, otherwise: Value) -> Value:
 
 
 def cast(value: Value, dtype: DType) -> Value:
-    """Numeric conversion: floats to integers truncate and saturate, NaN gives 0."""
+    """Numeric conversion: floats to integers truncate and saturate, NaN gives 0.
+
+    One to or from a narrow dtype is replaced by arithmetic in `kernel.math` (`ir.narrow` says what
+    it means); a narrow value has no other op but `bitcast` and `select`.
+    """
     if value.dtype == dtype:
         return value
     return _make("cast", dtype, (value,))
@@ -306,7 +313,7 @@ def cast(value: Value, dtype: DType) -> Value:
 
 def bitcast(value: Value, dtype: DType) -> Value:
     """The same bits as another dtype of the same width."""
-    assert value.dtype.bits == dtype.bits, f"bitcast of {value.dtype} to {dtype}"
+    assert value.dtype.pattern_bits == dtype.pattern_bits, f"bitcast of {value.dtype} to {dtype}"
     return value if value.dtype == dtype else _make("bitcast", dtype, (value,))
 
 

@@ -388,7 +388,8 @@ class _Verifier:
                 return
             case "bitcast":
                 self.report(
-                    dtypes[0].bits == value.dtype.bits, f"bitcast of {dtypes[0]} to {value.dtype}"
+                    dtypes[0].pattern_bits == value.dtype.pattern_bits,
+                    f"bitcast of {dtypes[0]} to {value.dtype}",
                 )
             case "select":
                 expected = [BOOL, value.dtype, value.dtype]
@@ -400,7 +401,7 @@ class _Verifier:
         result = BOOL if value.op in COMPARISONS else dtypes[0]
         same = all(d == dtypes[0] for d in dtypes) and value.dtype == result
         self.report(same, f"{value.op} of {dtypes} gives {value.dtype}")
-        kinds = _KINDS.get(value.op, _NUMBERS)
+        kinds = "" if dtypes[0].is_narrow else _KINDS.get(value.op, _NUMBERS)
         self.report(dtypes[0].kind in kinds, f"{value.op} is not defined for {dtypes[0]}")
 
 

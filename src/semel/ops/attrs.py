@@ -21,6 +21,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Index
 from semel.ir.graph import Graph, Storage
+from semel.ir.narrow import to_narrow
 from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType
 
 
@@ -145,6 +146,8 @@ def round_to(value: Any, dtype: DType) -> Any:
     """`value` as the plain Python number that `dtype` stores for it; integers wrap."""
     if dtype == FLOAT32:
         return ctypes.c_float(float(value)).value
+    if dtype.is_float and dtype.is_narrow:
+        return float(to_narrow(float(value), dtype))
     if dtype.is_float:
         with np.errstate(all="ignore"):
             return float(np.asarray(float(value)).astype(dtype.numpy))

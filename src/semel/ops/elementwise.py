@@ -140,7 +140,7 @@ def _element_cast(elements: Elements, node: Node, at: Indices, guard: Value | No
 
 def _infer_bitcast(attrs: CastAttrs, *types: TensorType) -> TensorType:
     check_count("bitcast", types, 1)
-    if types[0].dtype.bits != attrs.dtype.bits:
+    if types[0].dtype.pattern_bits != attrs.dtype.pattern_bits:
         raise GraphError(
             "bitcast", f"dtypes must have one width, got {types[0]} and {attrs.dtype}."
         )
@@ -325,6 +325,7 @@ for _each in (
         require=_pairwise,
         value=kernel.select,
         is_exact=True,
+        carries=True,
     ),
     _op(
         "cast",
@@ -334,6 +335,7 @@ for _each in (
         cost=2,
         element=_element_cast,
         converts=True,
+        carries=True,
     ),
     _op(
         "bitcast",
@@ -342,6 +344,7 @@ for _each in (
         reference=_reference_bitcast,
         cost=0,
         element=_element_bitcast,
+        carries=True,
     ),
     _op(
         "iota",

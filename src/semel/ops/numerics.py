@@ -7,7 +7,7 @@ x imod 0 are 0, and INT_MIN idiv -1 wraps to INT_MIN. A shift amount is taken as
 of its dtype: below 0 or past the width, `shl` gives 0 and `shr` gives what an endless
 shift gives, 0 or -1 by the sign. A float becomes an integer by truncation, then
 saturates; NaN becomes 0. An integer becomes a narrower one by wrapping. Anything becomes
-bool by `!= 0`.
+bool by `!= 0`. What casts to narrow dtypes give is defined in `semel.ir.narrow`.
 
 float16 and bfloat16 compute in float32 and round once per op; conversions to them round
 once, too, from float64. Functions with no exact answer (exp, erf, pow, ...) are computed in
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from semel.ir.half import round_to_half
+from semel.ir.narrow import from_narrow, to_narrow
 from semel.ir.types import BOOL, FLOAT64, DType
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +59,10 @@ def convert(x: Array, source: DType, target: DType) -> Array:
     """The `cast` op: numeric conversion with the rules on top of this file."""
     if source == target:
         return x
+    if source.is_narrow:
+        x, source = from_narrow(x, source), source.compute
+    if target.is_narrow:
+        return to_narrow(x, target)
     if target == BOOL:
         return np.asarray(x != 0)
     if source.is_float and target.is_integer:

@@ -25,7 +25,7 @@ from functools import cache
 from semel.ir.expr import add, mul
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.opdef import OpDef
-from semel.ir.types import BOOL, DType, Shape
+from semel.ir.types import DType, Shape, is_lossless
 from semel.kernel.ir import COMBINES
 from semel.ops.attrs import (
     CastAttrs,
@@ -204,24 +204,6 @@ def _where(node: Node) -> Node | None:
 # ---------------------------------------------------------------- casts
 
 
-def _is_lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
-    if source in (target, BOOL):
-        return True
-    if target == BOOL or (source.is_float and not target.is_float):
-        return False
-    if source.is_float:
-        return target.bits > source.bits
-    if target.is_float:
-        return source.bits - (source.kind == "i") <= _MANTISSA_BITS[target.name]
-    if source.kind == target.kind:
-        return target.bits >= source.bits
-    return source.kind == "u" and target.bits > source.bits
-
-
-_MANTISSA_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-
-
 def _cast(node: Node) -> Node | None:
     """Drop a cast to the same dtype; merge two where the first one loses nothing."""
     x, target = node.inputs[0], node.attrs.dtype
@@ -238,11 +220,11 @@ def _cast(node: Node) -> Node | None:
 def _may_skip(source: DType, middle: DType, target: DType) -> bool:
     if source.is_integer and middle.is_integer and target.is_integer and target.bits <= middle.bits:
         return True  # wrapping twice is wrapping to the narrower one
-    if not _is_lossless(source, middle):
+    if not is_lossless(source, middle):
         return False
     # A float saturates where an integer wraps: skipping the float must not be noticed.
     saturates = middle.is_float and target.is_integer and not source.is_float
-    return not saturates or _is_lossless(source, target)
+    return not saturates or is_lossless(source, target)
 
 
 def _bitcast(node: Node) -> Node | None:

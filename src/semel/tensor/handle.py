@@ -23,7 +23,9 @@ import semel.ops  # registers the op table
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 from semel.ir.graph import Node, Storage, is_tracing, make_node
-from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype
+from semel.ir.narrow import to_narrow
+from semel.ir.opdef import find_op
+from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, is_known
 from semel.ir.types import promote as promote_pair
 from semel.ops.attrs import (
     CastAttrs,
@@ -72,9 +74,20 @@ def wrap(node: Node) -> Tensor:
 
 def apply(op: str, *inputs: Tensor, attrs: Any = None) -> Tensor:
     """A tensor for `op(inputs, attrs)`, marked with the user's source line."""
+    for x in inputs:
+        if x._node.type.dtype.is_narrow and find_op(op).computes:
+            return _apply_widened(op, inputs, attrs)
     line, function = call_origin()
     nodes = [x._node for x in inputs]
     return wrap(make_node(op, nodes, attrs, origin=line, made_by=function))
+
+
+def _apply_widened(op: str, inputs: Sequence[Tensor], attrs: Any) -> Tensor:
+    """The op on what narrow operands hold, in the dtype that is computed with, and cast back."""
+    narrow = next(x.dtype for x in inputs if x.dtype.is_narrow)
+    wide = [convert(x, x.dtype.compute) if x.dtype.is_narrow else x for x in inputs]
+    result = apply(op, *wide, attrs=attrs)
+    return convert(result, narrow) if result.dtype == narrow.compute else result
 
 
 # ------------------------------------------------------------ values become tensors
@@ -194,14 +207,16 @@ def weak_kind(value: Any) -> str:
         return "b"
     if isinstance(value, _INTEGERS):
         return "i"
-    if isinstance(value, (float, np.floating)) or is_bfloat16_scalar(value):
+    if isinstance(value, (float, np.floating)):
         return "f"
-    return ""
+    return _foreign_kind(value)
 
 
-def is_bfloat16_scalar(value: Any) -> bool:
+def _foreign_kind(value: Any) -> str:
     """ml_dtypes' scalars are NumPy generics outside NumPy's number classes."""
-    return isinstance(value, np.generic) and value.dtype.name == "bfloat16"
+    if not isinstance(value, np.generic) or not is_known(value.dtype):
+        return ""
+    return "f" if as_dtype(value.dtype).is_float else "i"
 
 
 def common_dtype(strong: Sequence[DType], kinds: Sequence[str]) -> DType:
@@ -269,7 +284,7 @@ def _converted(array: Array, dtype: DType) -> Array:
         raise _no_numbers(array)
     try:
         with np.errstate(all="ignore"):
-            return array.astype(dtype.numpy)
+            return to_narrow(array, dtype) if dtype.is_narrow else array.astype(dtype.numpy)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_numbers(array) from error
 
@@ -292,7 +307,7 @@ def _default_dtype(value: Any, array: Array) -> DType:
     plain = isinstance(value, (list, tuple, float)) and not isinstance(value, np.generic)
     if array.dtype.kind == "f" and plain and not _holds_typed(value):
         return FLOAT32
-    if array.dtype.kind in "OSUcmMV" and array.dtype.name != "bfloat16":
+    if array.dtype.kind in "OSUcmMV" and not is_known(array.dtype):
         raise _no_numbers(array)
     return as_dtype(array.dtype, "Tensor")
 

@@ -1,7 +1,8 @@
 """How dtypes, vectors and constants are written in LLVM IR.
 
 float16 and bfloat16 live in registers as float32 that holds an exactly representable value.
-Bool is i1 in registers, one byte in memory.
+Bool is i1 in registers, one byte in memory. Narrow dtypes are bytes in both: what computes with
+them has been written out (`kernel.math.narrow`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
+
+from semel.ir.narrow import to_narrow
 from semel.ir.types import BFLOAT16, BOOL, DType
 
 _FLOAT = {16: "float", 32: "float", 64: "double"}
@@ -17,6 +21,8 @@ _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 def element_type(dtype: DType) -> str:
     """The LLVM type of one element in a register."""
+    if dtype.is_narrow:
+        return "i8"
     return _FLOAT[dtype.bits] if dtype.is_float else f"i{dtype.bits}"
 
 
@@ -36,6 +42,8 @@ def vector_of(element: str, lanes: int | None) -> str:
 
 def literal(dtype: DType, value: Any) -> str:
     """A scalar constant; LLVM writes a float as the double of the same value."""
+    if dtype.is_narrow:
+        return str(to_narrow(value, dtype).view(np.uint8).item())
     if dtype.is_float:
         return f"0x{struct.unpack('>Q', struct.pack('>d', float(value)))[0]:016X}"
     return str(int(value))

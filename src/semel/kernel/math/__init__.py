@@ -28,6 +28,7 @@ from semel.kernel.ir import (
     with_args,
 )
 from semel.kernel.math import error, exponential, logarithm, power, remainder, trigonometric
+from semel.kernel.math.narrow import is_narrow_cast, narrow_cast
 from semel.kernel.rewrite import map_statements
 
 
@@ -73,7 +74,7 @@ FUNCTIONS: dict[str, MathFunction] = {
 
 
 def expand_math(value: Value) -> Value:
-    """The value with every math function replaced by arithmetic."""
+    """The value with every math function, and every narrow cast, replaced by arithmetic."""
     return _Expander().expand(value)
 
 
@@ -93,16 +94,17 @@ class _Expander:
     def _replace(self, value: Value, args: tuple[Value, ...]) -> Value:
         function = FUNCTIONS.get(value.op)
         if function is None:
-            return with_args(value, args)
+            is_narrow = is_narrow_cast(value)
+            return narrow_cast(args[0], value.dtype) if is_narrow else with_args(value, args)
         if value.dtype.is_half:
             return cast(function.build(*(cast(a, FLOAT32) for a in args)), value.dtype)
         return function.build(*args)
 
 
 def expand_kernel_math(kernel: Kernel) -> Kernel:
-    """The kernel with every math function replaced by arithmetic."""
+    """The kernel with every math function, and every narrow cast, replaced by arithmetic."""
     roots = [v for s in walk_statements(kernel.body) for v in statement_values(s)]
-    if not any(value.op in FUNCTIONS for value in walk_values(roots)):
+    if not any(v.op in FUNCTIONS or is_narrow_cast(v) for v in walk_values(roots)):
         return kernel
     expand = _Expander().expand
     return replace(kernel, body=map_statements(kernel.body, expand))
