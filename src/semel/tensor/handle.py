@@ -182,15 +182,10 @@ def promote(values: Sequence[Any], *, to_float: bool = False) -> list[Tensor]:
 
 
 def convert(x: Tensor, dtype: DType) -> Tensor:
-    """`cast` to what is a dtype already."""
+    """The op `cast`, which saturates, to what is a dtype already."""
     if dtype == x.dtype:
         return x
     return apply("cast", x, attrs=CastAttrs(dtype))
-
-
-def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
-    """Convert the elements; float to integer truncates and saturates, NaN gives 0."""
-    return convert(lift(x), as_dtype(dtype, "cast"))
 
 
 def bitcast(x: TensorLike, dtype: DTypeLike) -> Tensor:

@@ -3,7 +3,8 @@
     q = saturate(round(x / scale) + zero_point)        x = (q - zero_point) * scale
 
 Rounding is to the nearest, halves to even. Scales and zero points are one number, one per
-element of an axis, or one per block of an axis. Products of bytes are written in 32 bits,
+element of an axis, or one per block of an axis; what is quantised to a narrow float has no zero
+point but 0. Products of bytes are written in 32 bits,
 `(a - zero) @ (b - zero)`; the compiler finds them there and reads the bytes
 (`semel.passes.quantise`), so that whoever writes the same by hand gets the same kernel.
 """
@@ -12,12 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from semel.errors import GraphError
-from semel.ir.types import FLOAT32, INT8, INT32, UINT8, DType, as_dtype
+from semel.ir.narrow import FLOATS
+from semel.ir.types import FLOAT32, FLOAT64, INT8, INT32, UINT8, DType, as_dtype
 from semel.tensor.handle import (
     DTypeLike,
     TensorLike,
     convert,
+    known_value,
     lift,
     normalize_axis,
     weak_kind,
@@ -41,21 +46,43 @@ def quantize_linear(
     axis: int = 1,
     block_size: int = 0,
     dtype: DTypeLike | None = None,
+    saturate: bool = True,
+    precision: DTypeLike | None = None,
 ) -> Tensor:
-    """saturate(round(x / scale) + zero_point), as an integer of the zero point's dtype.
+    """saturate(round(x / scale) + zero_point), as an integer or narrow float of its dtype.
 
     Without a zero point the dtype is `dtype`, or uint8. `scale` is one number, one per
     element of `axis`, or with `block_size` one per block of so many elements of it.
+    `saturate` is told to the cast to a float8. What is divided in is `precision`, or the dtype of
+    x: float32 for integers.
     """
-    given = lift(x)
     where = "quantize_linear"
-    wanted = _integer_dtype(where, zero_point, dtype)
-    x = given if given.dtype.is_float else convert(given, FLOAT32)
-    factors = convert(_along_axis(x, where, scale, axis, block_size), x.dtype)
-    whole = unary(x / factors, "rint")
+    wanted = _quantised_dtype(where, zero_point, dtype)
+    x = as_number(lift(x)) if precision is None else lift(x).cast(precision)
+    ratio = x / convert(_along_axis(x, where, scale, axis, block_size), x.dtype)
+    if wanted.is_float:
+        _check_no_zero_point(where, zero_point)
+        return ratio.cast(wanted, saturate)
+    whole = unary(ratio, "rint")
     if zero_point is not None:
-        whole = whole + convert(_along_axis(x, where, zero_point, axis, block_size), x.dtype)
+        work = x.dtype.compute  # a half float has too few bits for a sum with 16-bit integers
+        zero = _along_axis(x, where, zero_point, axis, block_size)
+        whole = convert(whole, work) + convert(zero, work)
+    if wanted.is_narrow:  # a cast to less than 8 bits keeps the low ones
+        whole = whole.clip(float(wanted.lowest), float(wanted.highest))
     return convert(whole, wanted)
+
+
+def as_number(x: Tensor) -> Tensor:
+    """What is divided: floats as they are, anything else as float32."""
+    return x if x.dtype.is_float and not x.dtype.is_narrow else convert(x, FLOAT32)
+
+
+def _check_no_zero_point(where: str, zero_point: TensorLike | None) -> None:
+    """The zero point of floats is 0, where it is known."""
+    known = None if zero_point is None else known_value(lift(zero_point))
+    if known is not None and known.array.astype(np.float32).any():
+        raise GraphError(where, f"the zero point of narrow floats must be 0, got {known.array}.")
 
 
 def dequantize_linear(
@@ -64,20 +91,26 @@ def dequantize_linear(
     zero_point: TensorLike | None = None,
     axis: int = 1,
     block_size: int = 0,
+    dtype: DTypeLike | None = None,
 ) -> Tensor:
-    """(q - zero_point) * scale, in the scale's dtype."""
+    """(q - zero_point) * scale, as `dtype`: if none is told, the scale's.
+
+    It is computed in float32, or float64 if that is the result's, and rounded once.
+    """
     x = lift(x)
     where = "dequantize_linear"
-    if not x.dtype.is_integer:
-        raise GraphError(where, f"needs integers, got {x.type}.")
+    if not x.dtype.is_integer and not x.dtype.is_narrow:
+        raise GraphError(where, f"needs integers or narrow floats, got {x.type}.")
     factors = _along_axis(x, where, scale, axis, block_size)
-    kind = factors.dtype if factors.dtype.is_float else FLOAT32
-    narrow = x.dtype.bits <= 16
-    numbers = convert(x, FLOAT32 if narrow else x.dtype)
-    if zero_point is not None:
+    kind = as_number(factors).dtype if dtype is None else as_dtype(dtype, where)
+    numbers = convert(x, FLOAT32 if x.dtype.bits <= 16 else x.dtype)
+    if x.dtype.is_float:
+        _check_no_zero_point(where, zero_point)
+    elif zero_point is not None:
         zero = _along_axis(x, where, zero_point, axis, block_size)
         numbers = numbers - convert(zero, numbers.dtype)
-    return convert(numbers, kind) * convert(factors, kind)
+    work = FLOAT64 if kind == FLOAT64 else FLOAT32
+    return convert(convert(numbers, work) * convert(factors, work), kind)
 
 
 def dynamic_quantize_linear(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,19 +141,22 @@ def _along_axis(x: Tensor, where: str, value: TensorLike, axis: int, block_size:
 
 
 def _blocked(x: Tensor, where: str, given: Tensor, axis: int, block_size: int) -> Tensor:
-    """One number per block, repeated for the block's elements."""
+    """One number per block, repeated for the block's elements; the last block may be shorter."""
     size = x.shape[axis]
-    whole = isinstance(size, int) and block_size > 0 and size % block_size == 0
-    shape = tuple(size // block_size if d == axis and whole else n for d, n in enumerate(x.shape))
-    if not whole or given.shape != shape:
+    fits = isinstance(size, int) and block_size > 0
+    count = -(-size // block_size) if fits else size
+    shape = tuple(count if d == axis else n for d, n in enumerate(x.shape))
+    if not fits or given.shape != shape:
         raise GraphError(
             where,
             f"blocks of {block_size} along axis {axis} of {x.type} need numbers of shape "
             f"{list(shape)}, got {given.type}.",
-            hint="Blocks must divide a fixed size.",
+            hint="Blocks are parts of a fixed size.",
         )
     spread = (*shape[: axis + 1], block_size, *shape[axis + 1 :])
-    return stretch(given.unsqueeze(axis + 1), spread).reshape(x.shape)
+    repeated = stretch(given.unsqueeze(axis + 1), spread)
+    whole = tuple(count * block_size if d == axis else n for d, n in enumerate(shape))
+    return repeated.reshape(whole).narrow(axis, 0, size)
 
 
 # ------------------------------------------------------------ products
@@ -226,11 +262,21 @@ def _bytes(where: str, x: Tensor) -> Tensor:
 
 
 def _integer_dtype(where: str, zero_point: TensorLike | None, dtype: DTypeLike | None) -> DType:
+    """The dtype of a quantised result that must be an integer."""
+    wanted = _quantised_dtype(where, zero_point, dtype)
+    if not wanted.is_integer:
+        raise GraphError(where, f"a quantised dtype must be an integer, got {wanted}.")
+    return wanted
+
+
+def _quantised_dtype(where: str, zero_point: TensorLike | None, dtype: DTypeLike | None) -> DType:
     """The dtype of a quantised result: what is asked for, or the zero point's own."""
     wanted = UINT8 if dtype is None else as_dtype(dtype, where)
     known = getattr(zero_point, "dtype", None)
     if dtype is None and known is not None:
         wanted = as_dtype(known, where)
-    if not wanted.is_integer:
-        raise GraphError(where, f"a quantised dtype must be an integer, got {wanted}.")
+    if not wanted.is_integer and wanted not in FLOATS:
+        raise GraphError(
+            where, f"a quantised dtype must be an integer or a narrow float, got {wanted}."
+        )
     return wanted

@@ -28,6 +28,7 @@ from semel.tensor import (
     activations,
     assign,
     attention,
+    casts,
     contract,
     control,
     convolution,
@@ -335,10 +336,10 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CPU
 
-    # ------------------------------------------------------------ dtypes (handle.py)
+    # ------------------------------------------------------------ dtypes (casts.py)
 
-    cast = handle.cast
-    astype = handle.cast
+    cast = casts.cast
+    astype = casts.cast
     to = place.to
     bitcast = handle.bitcast
 
