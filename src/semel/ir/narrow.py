@@ -87,6 +87,11 @@ def from_narrow(array: Array, dtype: DType) -> Array:
     return array.astype(dtype.compute.numpy)
 
 
+def as_dtype_array(array: Array, dtype: DType) -> Array:
+    """What NumPy makes of an array in another dtype, and of narrow ones what is said here."""
+    return to_narrow(array, dtype) if dtype.is_narrow else array.astype(dtype.numpy, copy=False)
+
+
 def to_narrow(array: Any, dtype: DType) -> Array:
     """The numbers, of any dtype that NumPy computes with, as the top of this file says."""
     given = np.asarray(array)

@@ -72,8 +72,9 @@ from semel.ir.expr import (
     terms,
 )
 from semel.ir.graph import Graph, Held, Node, Storage, attr_bodies, make_node, next_name
+from semel.ir.narrow import as_dtype_array
 from semel.ir.opdef import find_op
-from semel.ir.types import DType, TensorType, as_dtype
+from semel.ir.types import BOOL, DType, TensorType, as_dtype
 
 #: Constants of up to this many elements are printed in full.
 MAX_VALUES = 16
@@ -203,7 +204,8 @@ def _format_values(storage: Storage) -> str:
     array = storage.array
     if array.size > MAX_VALUES:
         return ""
-    plain = float if array.dtype.kind not in "biu" else array.dtype.type(0).item().__class__
+    dtype = as_dtype(array.dtype)
+    plain = float if dtype.is_float else bool if dtype == BOOL else int
     return f" = [{', '.join(repr(plain(v)) for v in array.reshape(-1))}]"
 
 
@@ -433,7 +435,7 @@ class _Parser:
             array = np.zeros(shape, declared.dtype.numpy)
             if found["values"]:
                 values = [_number(word.strip()) for word in found["values"].split(",")]
-                array = np.array(values).astype(declared.dtype.numpy).reshape(shape)
+                array = as_dtype_array(np.array(values), declared.dtype).reshape(shape)
             self.storages[number] = Storage(array)
         return self.storages[number]
 

@@ -72,17 +72,17 @@ class DType:
 
     @property
     def lowest(self) -> Any:
-        """The identity of max."""
+        """The identity of max: no number is less."""
         if self.kind == "f":
-            return float(ml_dtypes.finfo(self.numpy).min) if self.is_narrow else -float("inf")
-        return False if self.kind == "b" else int(ml_dtypes.iinfo(self.numpy).min)
+            return _LIMITS[self.name][0] if self.is_narrow else -float("inf")
+        return False if self.kind == "b" else -(1 << self.bits - 1) if self.kind == "i" else 0
 
     @property
     def highest(self) -> Any:
-        """The identity of min."""
+        """The identity of min: no number is larger."""
         if self.kind == "f":
-            return float(ml_dtypes.finfo(self.numpy).max) if self.is_narrow else float("inf")
-        return True if self.kind == "b" else int(ml_dtypes.iinfo(self.numpy).max)
+            return _LIMITS[self.name][1] if self.is_narrow else float("inf")
+        return True if self.kind == "b" else (1 << self.bits - (self.kind == "i")) - 1
 
     def holds(self, low: int | None, high: int | None) -> bool:
         """Whether every integer of [low, high] is one of this dtype; None: no bound is known."""
@@ -138,6 +138,11 @@ DTYPES: tuple[DType, ...] = (
 _NUMPY: dict[str, np.dtype[Any]] = {
     d.name: np.dtype(getattr(ml_dtypes, d.name) if d in (BFLOAT16, *NARROW) else d.name)
     for d in DTYPES
+}
+_finfo: Any = ml_dtypes.finfo
+#: The least and the largest number of narrow floats, which may have no infinity.
+_LIMITS = {
+    d.name: (float(_finfo(d.numpy).min), float(_finfo(d.numpy).max)) for d in NARROW if d.is_float
 }
 _PYTHON: dict[type, DType] = {bool: BOOL, int: INT64, float: FLOAT32}
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}

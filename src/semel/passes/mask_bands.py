@@ -247,6 +247,8 @@ def _keeps_truth(source: DType, target: DType) -> bool:
     """Whether a cast keeps zero zero and everything else something else."""
     if BOOL in (source, target):
         return True
+    if source.is_narrow or target.is_narrow:  # 0 may be none of its numbers
+        return False
     if source.is_integer:
         return target.is_float or target.bits >= source.bits
     return target.is_float and target.bits > source.bits

@@ -24,6 +24,7 @@ import numpy as np
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.fields import take_arrays, take_int
+from semel.ir.narrow import to_narrow
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.device import check_device, choose_device, find_device
 from semel.runtime.free import HOST_DEVICE
@@ -498,10 +499,20 @@ def _convert(value: Any, dtype: DType, where: str) -> Array:
         plain = np.asarray(value)
         if plain.size and not _fits(plain.dtype, dtype):
             raise TypeError(f"got {plain.dtype}")
+        if dtype.is_narrow and plain.size:
+            return _narrow_numbers(plain, dtype)
         with np.errstate(over="raise"):
             return np.asarray(value, dtype=dtype.numpy)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InputError(where, f"needs numbers that fit {dtype}: {error}.") from error
+
+
+def _narrow_numbers(plain: Array, dtype: DType) -> Array:
+    """Numbers of a narrow dtype; one that is past them has no element, as with other dtypes."""
+    finite = plain[np.isfinite(plain)]
+    if finite.size and not dtype.lowest <= finite.min() <= finite.max() <= dtype.highest:
+        raise OverflowError(f"must lie in [{dtype.lowest}, {dtype.highest}]")
+    return to_narrow(plain, dtype)
 
 
 def _fits(given: np.dtype[Any], wanted: DType) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import GraphError, InputError
+from semel.ir.narrow import as_dtype_array
 from semel.ir.types import DType, as_dtype
 from semel.runtime.buffer import Array, as_array
 from semel.runtime.interop import NUMPY_PROTOCOLS, read_array
@@ -44,7 +45,7 @@ def cast(array: Array, dtype: DType, where: str, casting: str = "same_kind") -> 
         raise InputError(where, f"dtype must be {dtype}, got {array.dtype}.")
     if not _is_same_kind(array.dtype, dtype):
         raise InputError(where, f"must be castable to {dtype} within its kind, got {array.dtype}.")
-    return array.astype(dtype.numpy)
+    return as_dtype_array(array, dtype)
 
 
 def _is_same_kind(given: np.dtype[Any], wanted: DType) -> bool:

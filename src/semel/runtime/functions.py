@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import CodecError, PlanError
+from semel.ir.narrow import as_dtype_array
 from semel.ir.types import INT64, UINT8, TensorType, as_dtype
 from semel.runtime.buffer import Array, Buffer
 from semel.runtime.custom import CheckFunction, CustomFunction, Positions, PythonFunction
@@ -68,15 +69,17 @@ def all_reduce(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, in
     """Combine all buffers in their order and write the result to each; `op` says how."""
     op = _attr("all_reduce", attrs, "op", "sum")
     arrays = [b.array() for b in buffers]
-    # Sums of 16-bit floats go through float32, or they would be rounded at every buffer.
-    wide = np.float32 if buffers[0].dtype.is_half else arrays[0].dtype
+    # Sums of narrower floats go through float32, or they would be rounded at every buffer.
+    dtype = buffers[0].dtype
+    wide = dtype.compute.numpy
     total = arrays[0].astype(wide)
     for array in arrays[1:]:
         _COMBINE[op](total, array.astype(wide, copy=False), out=total)
     if op == "mean":
         total /= len(arrays)
+    result = as_dtype_array(total, dtype)
     for array in arrays:
-        array[...] = total.astype(array.dtype, copy=False)
+        array[...] = result
 
 
 # ---------------------------------------------------------------- encode, decode
@@ -177,14 +180,15 @@ def _check_top_k(attrs: Any, types: Sequence[TensorType], names: Sequence[str]) 
 def top_k(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -> None:
     """The best `k` along the last axis, best first; equal ones by index, NaN is largest."""
     x, values, indices = (b.array() for b in buffers)
+    keys = x.astype(buffers[0].dtype.compute.numpy, copy=False)  # that NumPy can sort
     k, size = attrs["k"], x.shape[-1]
     if k > size:
         raise PlanError("top_k", f"k must be <= {size} at these variables, got {k}.")
     if _attr("top_k", attrs, "largest", True):
         # Reversed twice, so that a stable ascending sort puts the lower of two equals first.
-        order = size - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        order = size - 1 - np.argsort(keys[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     else:
-        order = np.argsort(x, axis=-1, kind="stable")
+        order = np.argsort(keys, axis=-1, kind="stable")
     indices[...] = order[..., :k]
     values[...] = np.take_along_axis(x, indices, axis=-1)
 

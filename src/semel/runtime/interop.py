@@ -8,9 +8,10 @@ What cannot be read is refused with an error of the caller's kind, whatever the 
 raised: `refuse` makes it of a sentence. A masked array is refused, because its mask would be lost.
 
 NumPy makes the capsules, and owns the memory behind them: its deleter is native code, which
-may run at any moment, even while an exception is on its way. It does not know bfloat16, so
-such an array goes out as uint16 with the type code put right, and reading is done here, for
-every dtype alike, by the structures of the specification.
+may run at any moment, even while an exception is on its way. It does not know bfloat16 and float8,
+so such an array goes out as unsigned integers with the type code put right, and reading is done
+here, for every dtype alike, by the structures of the specification. That packs elements of less
+than a byte: they go neither out nor in.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ from typing import Any
 import numpy as np
 
 from semel.errors import GraphError, SemelError, UserError
-from semel.ir.types import BFLOAT16, DTYPES, DType, as_dtype
+from semel.ir.types import (
+    BFLOAT16,
+    DTYPES,
+    FLOAT8_E4M3FN,
+    FLOAT8_E4M3FNUZ,
+    FLOAT8_E5M2,
+    FLOAT8_E5M2FNUZ,
+    FLOAT8_E8M0FNU,
+    DType,
+    as_dtype,
+)
 
 Refuse = Callable[[str], UserError]
 #: How an object says that NumPy can read it.
@@ -34,7 +45,15 @@ VERSION = (1, 0)
 #: NumPy reads no deeper lists.
 MOST_AXES = 64
 _KIND_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_BFLOAT = 4
+#: Those that NumPy has not, by the codes of the specification.
+_OWN_CODES = {
+    BFLOAT16: 4,
+    FLOAT8_E4M3FN: 10,
+    FLOAT8_E4M3FNUZ: 11,
+    FLOAT8_E5M2: 12,
+    FLOAT8_E5M2FNUZ: 13,
+    FLOAT8_E8M0FNU: 14,
+}
 
 
 class _Device(ctypes.Structure):
@@ -121,10 +140,13 @@ def _immutable_owner(array: np.ndarray[Any, Any]) -> Any:
 def write_dlpack(array: np.ndarray[Any, Any], *, versioned: bool) -> object:
     """A capsule over `array`, which stays alive until the consumer lets go."""
     dtype = as_dtype(array.dtype, "dlpack")
-    known = array.view(np.uint16) if dtype == BFLOAT16 else array
+    if dtype.is_narrow and dtype.bits < 8:
+        raise BufferError(f"[dlpack] {dtype} has no form of a byte an element; use numpy().")
+    own = _OWN_CODES.get(dtype)
+    known = array if own is None else array.view(f"u{dtype.size_bytes}")
     capsule: object = known.__dlpack__(max_version=VERSION) if versioned else known.__dlpack__()
-    if dtype == BFLOAT16:
-        _opened(capsule, _from_dlpack)[1].tensor.dtype.code = _BFLOAT
+    if own is not None:
+        _opened(capsule, _from_dlpack)[1].tensor.dtype.code = own
     return capsule
 
 
@@ -220,12 +242,17 @@ def _copy_of(tensor: _Tensor, refuse: Refuse) -> np.ndarray[Any, Any]:
 
 
 def _code(dtype: DType) -> int:
-    return _BFLOAT if dtype == BFLOAT16 else _KIND_CODES[dtype.kind]
+    return _OWN_CODES.get(dtype, _KIND_CODES[dtype.kind])
 
 
 def _dtype_of(form: _DataType, refuse: Refuse) -> DType:
     for dtype in DTYPES:
-        if (form.code, form.bits, form.lanes) == (_code(dtype), max(dtype.bits, 8), 1):
+        is_packed = dtype.is_narrow and dtype.bits < 8
+        if not is_packed and (form.code, form.bits, form.lanes) == (
+            _code(dtype),
+            max(dtype.bits, 8),
+            1,
+        ):
             return dtype
     raise refuse(
         f"must have a dtype that is known here, got type code {form.code} with {form.bits} bits "

@@ -468,7 +468,8 @@ class _Scheduler:
         if is_query and node.op.kind == "elementwise":
             is_cheap = self.weight[node] < DEAR and node not in self.epilogues
             return None if is_cheap else why.QUERIES
-        widens = node.op.converts and node.inputs[0].type.dtype.is_half
+        source = node.inputs[0].type.dtype if node.op.converts else None
+        widens = source is not None and (source.is_half or source.is_narrow)
         if widens or node.op.gathers == "rows":
             return None
         if node.op.parts is not None and len(node.inputs) == 2:

@@ -26,7 +26,7 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.expr import bounds
-from semel.ir.types import BOOL, INT64, UINT64, mixes_signs
+from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
 from semel.tensor.handle import (
     SYMBOLIC,
     TensorLike,
@@ -195,6 +195,8 @@ def pow(x: TensorLike, other: TensorLike) -> Tensor:
 def copysign(x: TensorLike, other: TensorLike) -> Tensor:
     """The magnitude of this with the sign of `other`, also of -0.0 and NaN."""
     x, y = promote((lift(x), other), to_float=True)
+    if x.dtype.is_narrow:
+        return convert(copysign(convert(x, FLOAT32), convert(y, FLOAT32)), x.dtype)
     bits = {16: "int16", 32: "int32", 64: "int64"}[x.dtype.bits]
     return choose(y.bitcast(bits) < 0, -x.abs(), x.abs())
 

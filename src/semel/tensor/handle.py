@@ -23,7 +23,7 @@ import semel.ops  # registers the op table
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, Variable
 from semel.ir.graph import Node, Storage, is_tracing, make_node
-from semel.ir.narrow import to_narrow
+from semel.ir.narrow import as_dtype_array
 from semel.ir.opdef import find_op
 from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, is_known
 from semel.ir.types import promote as promote_pair
@@ -279,7 +279,7 @@ def _converted(array: Array, dtype: DType) -> Array:
         raise _no_numbers(array)
     try:
         with np.errstate(all="ignore"):
-            return to_narrow(array, dtype) if dtype.is_narrow else array.astype(dtype.numpy)
+            return as_dtype_array(array, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_numbers(array) from error
 

@@ -205,7 +205,7 @@ def numpy(x: Tensor) -> Array:
 def tolist(x: Tensor) -> Any:
     """The value as nested lists of Python numbers."""
     array = value_of(x, "tolist")
-    return (array.astype(np.float32) if x.dtype.is_half else array).tolist()
+    return array.astype(x.dtype.compute.numpy, copy=False).tolist()
 
 
 # ------------------------------------------------------------ Python numbers
@@ -214,7 +214,7 @@ def tolist(x: Tensor) -> Any:
 def item(x: Tensor) -> Any:
     """The only element as a Python number."""
     value = _only(x, "item", "needs exactly one element")
-    return float(value) if x.dtype.is_float else value.item()
+    return value.astype(x.dtype.compute.numpy).item()
 
 
 def truth(x: Tensor) -> bool:
@@ -260,10 +260,15 @@ def to_array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
     return array.astype(wanted)
 
 
+def _is_foreign(x: Tensor) -> bool:
+    """Whether the dtype is none of NumPy's own, so that no text or code says it."""
+    return x.dtype.numpy.isbuiltin != 1
+
+
 def array_interface(x: Tensor) -> dict[str, Any]:
     """A read-only view for NumPy, which keeps the value alive."""
-    if x.dtype.name == "bfloat16":
-        raise AttributeError("bfloat16 has no array interface; NumPy takes __array__")
+    if _is_foreign(x):
+        raise AttributeError(f"{x.dtype} has no array interface; NumPy takes __array__")
     array = value_of(x, "numpy")
     # A buffer rather than an address: the consumer then holds the memory itself.
     data = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
@@ -272,8 +277,8 @@ def array_interface(x: Tensor) -> dict[str, Any]:
 
 def to_buffer(x: Tensor, flags: int, /) -> memoryview:
     """Python's `__buffer__`: a read-only view."""
-    if x.dtype.name == "bfloat16":
-        raise BufferError("[buffer] bfloat16 has no buffer format; use DLPack.")
+    if _is_foreign(x):
+        raise BufferError(f"[buffer] {x.dtype} has no buffer format; use DLPack or numpy().")
     return memoryview(value_of(x, "buffer"))  # type: ignore[arg-type]
 
 

@@ -130,8 +130,8 @@ def _arg(given: Tensor, op: str, axis: int | None, keepdims: bool) -> Tensor:
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Integers and half floats as float32: the dtype that means are taken in."""
-    return x if x.dtype.is_float and not x.dtype.is_half else convert(x, FLOAT32)
+    """Integers and floats of less than 32 bits as float32: the dtype that means are taken in."""
+    return x if x.dtype.is_float and x.dtype.bits >= 32 else convert(x, FLOAT32)
 
 
 def rounded_to(x: Tensor, dtype: DType) -> Tensor:
