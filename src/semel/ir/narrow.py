@@ -77,6 +77,8 @@ FLOATS: dict[DType, FloatForm] = {
     FLOAT8_E5M2FNUZ: FloatForm(2, 16, 0x80, 0x7F, 0x80, 0x80, signed_zero=False),
     FLOAT4_E2M1FN: FloatForm(1, 1, 0x08, 0x07, 0x07, None),
 }
+#: The bits of 2**-127 as a float32: its smallest number, and no normal one of float32.
+SMALLEST_POWER = 0x00400000
 
 
 def from_narrow(array: Array, dtype: DType) -> Array:
@@ -84,7 +86,8 @@ def from_narrow(array: Array, dtype: DType) -> Array:
     if dtype.bits < 8:  # ml_dtypes takes a float's other bits for its sign
         mask = np.uint8((1 << dtype.bits) - 1)
         array = np.asarray(np.asarray(array).view(np.uint8) & mask).view(dtype.numpy)
-    return array.astype(dtype.compute.numpy)
+    with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
+        return array.astype(dtype.compute.numpy)
 
 
 def as_dtype_array(array: Array, dtype: DType) -> Array:
@@ -112,4 +115,5 @@ def _rounded_up(array: Array) -> Array:
     """The biased exponents of the next powers of two, at most 254; 255 is NaN, also for inf."""
     size = array.view(np.uint32) & np.uint32(0x7FFFFFFF)
     exponent = np.minimum((size + np.uint32(0x7FFFFF)) >> np.uint32(23), np.uint32(254))
+    exponent = np.where(size > SMALLEST_POWER, exponent, np.uint32(0))
     return np.where(size >= 0x7F800000, np.uint32(255), exponent).astype(np.uint8)

@@ -140,7 +140,7 @@ def _immutable_owner(array: np.ndarray[Any, Any]) -> Any:
 def write_dlpack(array: np.ndarray[Any, Any], *, versioned: bool) -> object:
     """A capsule over `array`, which stays alive until the consumer lets go."""
     dtype = as_dtype(array.dtype, "dlpack")
-    if dtype.is_narrow and dtype.bits < 8:
+    if dtype.bits < 8 and dtype.kind != "b":
         raise BufferError(f"[dlpack] {dtype} has no form of a byte an element; use numpy().")
     own = _OWN_CODES.get(dtype)
     known = array if own is None else array.view(f"u{dtype.size_bytes}")
@@ -247,12 +247,8 @@ def _code(dtype: DType) -> int:
 
 def _dtype_of(form: _DataType, refuse: Refuse) -> DType:
     for dtype in DTYPES:
-        is_packed = dtype.is_narrow and dtype.bits < 8
-        if not is_packed and (form.code, form.bits, form.lanes) == (
-            _code(dtype),
-            max(dtype.bits, 8),
-            1,
-        ):
+        bits = 8 if dtype.kind == "b" else dtype.bits
+        if bits >= 8 and (form.code, form.bits, form.lanes) == (_code(dtype), bits, 1):
             return dtype
     raise refuse(
         f"must have a dtype that is known here, got type code {form.code} with {form.bits} bits "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
-from semel.ir.narrow import FLOATS, FloatForm
+from semel.ir.narrow import FLOATS, SMALLEST_POWER, FloatForm
 from semel.ir.types import FLOAT8_E8M0FNU, FLOAT32, UINT8, UINT32, DType, as_dtype
 from semel.tensor.elementwise import choose
 from semel.tensor.handle import DTypeLike, TensorLike, bitcast, convert, lift, scalar
@@ -57,7 +57,7 @@ def _exponents(x: Tensor, saturate: bool, round_mode: str) -> Tensor:
     size = bitcast(convert(x, FLOAT32), UINT32) & 0x7FFFFFFF
     moved = size
     if round_mode == "up":
-        moved = size + 0x7FFFFF
+        moved = choose(size > SMALLEST_POWER, size + 0x7FFFFF, scalar(0, UINT32))
     elif round_mode == "nearest":  # half way goes up, but not to the first normal number
         moved = size + choose(size < 0x800000, scalar(0x3FFFFF, UINT32), scalar(0x400000, UINT32))
     exponent = (moved >> 23).minimum(254 if saturate else 255)

@@ -9,7 +9,7 @@ There is no look-up: a vector of bytes becomes a vector of floats in a dozen ins
 
 from __future__ import annotations
 
-from semel.ir.narrow import FLOATS, FloatForm
+from semel.ir.narrow import FLOATS, SMALLEST_POWER, FloatForm
 from semel.ir.types import (
     FLOAT8_E8M0FNU,
     FLOAT32,
@@ -76,7 +76,7 @@ def _widened_float(byte: Value, form: FloatForm) -> Value:
 
 def _power_of_two(byte: Value) -> Value:
     word = cast(byte, UINT32)
-    bits = select(word.eq(0), const(UINT32, 0x00400000), word << 23)
+    bits = select(word.eq(0), const(UINT32, SMALLEST_POWER), word << 23)
     return bitcast(select(word.eq(255), const(UINT32, _NAN), bits), FLOAT32)
 
 
@@ -128,4 +128,5 @@ def _exponent_above(value: Value) -> Value:
     """The biased exponent of the next power of two, at most 254; 255 is NaN, also for inf."""
     size = bitcast(value, UINT32) & 0x7FFFFFFF
     exponent = op("min", (size + 0x7FFFFF) >> 23, const(UINT32, 254))
+    exponent = select(size > SMALLEST_POWER, exponent, const(UINT32, 0))
     return cast(select(size >= _INFINITY, const(UINT32, 255), exponent), UINT8)
