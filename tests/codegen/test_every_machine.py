@@ -66,6 +66,8 @@ CASES: dict[str, Case] = {
     **{f"sum{n}": (lambda x: x.sum(1), (3, n), "float32") for n in LENGTHS},
     "squares": (lambda x: (x * x).sum(1), (3, 150), "float32"),
     "sum_and_squares": (lambda x: x.sum(1) + (x * x).sum(1), (3, 150), "float32"),
+    "float8": (lambda x: x.cast("float8_e4m3fn").cast("float32"), (3, 150), "float32"),
+    "float4": (lambda x: x.cast("float4_e2m1fn").T.cast("int4") + x.T, (3, 150), "float32"),
     "product": (lambda x: x.prod(1), (3, 150), "float32"),
     "everything": (lambda x: x.sum(), (37, 41), "float32"),
     "runs": (lambda x: x.sum(), (40_000,), "float32"),

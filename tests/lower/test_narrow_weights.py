@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from semel import Tensor, Variable, load_plan
+from semel.ir.narrow import to_narrow
+from semel.ir.types import NARROW, as_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RNG = np.random.default_rng(3)
@@ -19,6 +21,9 @@ ROW = np.asarray(RNG.random(K) + 0.5, np.float32) / 100
 BLOCK = np.asarray(RNG.random((K // 32, N)) + 0.5, np.float32) / 100
 ZERO = RNG.integers(-9, 9, N).astype(np.int8)
 
+STORED = {d.name: to_narrow(Q / 16, d) for d in NARROW}
+POWERS = to_narrow(BLOCK * 3, as_dtype("float8_e8m0fnu"))
+
 FORMS: dict[str, Callable[[], Tensor]] = {
     "one scale": lambda: (Tensor(Q).cast("float32") - 3) * 0.01,
     "unsigned": lambda: (Tensor(Q.view(np.uint8)).cast("float32") - 128) * 0.01,
@@ -28,6 +33,14 @@ FORMS: dict[str, Callable[[], Tensor]] = {
     "a scale per block": lambda: Tensor(Q).dequantize_linear(BLOCK, axis=0, block_size=32),
     "transposed": lambda: Tensor(Q.T.copy()).dequantize_linear(COLUMN, ZERO, axis=0).mT,
     "float16": lambda: Tensor(Q.astype(np.float16)).cast("float32"),
+    "float8": lambda: Tensor(STORED["float8_e4m3fn"]).dequantize_linear(COLUMN),
+    "float8 of more range": lambda: Tensor(STORED["float8_e5m2"]).dequantize_linear(COLUMN),
+    "int4 in blocks": lambda: Tensor(STORED["int4"]).dequantize_linear(
+        BLOCK, axis=0, block_size=32
+    ),
+    "float4 with powers of two": lambda: Tensor(STORED["float4_e2m1fn"]).dequantize_linear(
+        POWERS, axis=0, block_size=32
+    ),
     "bfloat16": lambda: Tensor(Q.astype(np.float32)).cast("bfloat16").realize().cast("float32"),
 }
 
