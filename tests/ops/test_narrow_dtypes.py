@@ -338,7 +338,7 @@ def onnx_run(op: str, opset: int, arrays: list[Array | None], **attributes: Any)
     onnx = pytest.importorskip("onnx")
     evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
-    given = {n: a for n, a in zip(names, arrays, strict=True) if n}
+    given = {n: a for n, a in zip(names, arrays, strict=True) if a is not None}
     node = onnx.helper.make_node(op, names, ["y"], **attributes)
     kinds = {n: onnx.helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in given.items()}
     infos = [onnx.helper.make_tensor_value_info(n, kinds[n], given[n].shape) for n in given]
@@ -398,9 +398,8 @@ def test_quantising_tells_dtypes_as_onnx_does() -> None:
     check_same(got.numpy(), want)
     wide = np.array([[60_000, 3, 40_001]], np.uint16)
     back = Tensor(wide).dequantize_linear(np.array(0.01, np.float16), np.uint16(7))
-    want = onnx_run(
-        "DequantizeLinear", 25, [wide, np.float16(0.01).reshape(()), np.uint16(7).reshape(())]
-    )
+    steps = [np.array(0.01, np.float16), np.array(7, np.uint16)]
+    want = onnx_run("DequantizeLinear", 25, [wide, *steps])
     assert back.dtype == "float16"
     np.testing.assert_array_equal(back.numpy(), want)
     powers = to_narrow(np.array([0.5, 4.0, 0.125]), as_dtype("float8_e8m0fnu"))
