@@ -45,6 +45,11 @@ from semel.runtime.runstate import (
 )
 from semel.runtime.words import address_of
 
+#: An array that may lie in the place of a buffer, and where that is.
+Lent: TypeAlias = tuple[Array, int]
+#: No array that anybody could bind.
+NOBODY: Lent = (np.empty(0), 0)
+
 
 @dataclass(slots=True)
 class Binding:
@@ -63,13 +68,9 @@ class Binding:
     words: BaseWords | None = None
     shape: tuple[int, ...] = ()
     dtype: Any = None
-    lent: Lent | None = None
-    before: Lent | None = None
+    lent: Lent = NOBODY
+    before: Lent = NOBODY
     fences: list[tuple[int, int]] | None = None
-
-
-#: An array that may lie in the place of a buffer, and where that is.
-Lent: TypeAlias = tuple[Array, int]
 
 
 class Bindings:
@@ -137,14 +138,14 @@ class Bindings:
                 self._state.is_moving = True
                 self._buffers[binding.io.index].move(*binding.own)
                 binding.is_direct = False
-                binding.fences = binding.before = None
+                binding.fences, binding.before = None, NOBODY
 
     def attach(self, bases: Mapping[int, int]) -> None:
         """Decide about every array, move the buffers, and their bases with them."""
         for binding in self._bound.values():
             buffer = self._buffers[binding.io.index]
             binding.own = (buffer.memory, buffer.offset, buffer.capacity_bytes)
-            binding.fences = binding.before = None
+            binding.fences, binding.before = None, NOBODY
         self._has_outputs = any(b.is_output for b in self._bound.values())
         own = [_own_range(buffer) for buffer in self._buffers] if self._bound else []
         direct: dict[int, Binding] = {}  # by buffer: of two outputs that are one, the other copies
@@ -155,7 +156,7 @@ class Bindings:
             array = binding.array
             binding.memory, binding.base = LentMemory(array), bases[binding.io.index]
             binding.words = self._state.run.base_words(binding.base)
-            binding.lent, binding.before = (array, address_of(array)), None
+            binding.lent, binding.before = (array, address_of(array)), NOBODY
             binding.shape, binding.dtype = array.shape, array.dtype
             binding.fences = self._fences(binding, own)
             self._buffers[binding.io.index].move(binding.memory, 0, array.nbytes)
@@ -185,10 +186,11 @@ class Bindings:
         if state.is_released:
             return False
         lent = binding.before
-        if lent is None or lent[0] is not array or array.shape != binding.shape:
-            lent = _lend(binding, array)
-            if lent is None:
+        if lent[0] is not array or array.shape != binding.shape:
+            found = _lend(binding, array)
+            if found is None:
                 return False
+            lent = found
         state.is_moving = True
         words, base = binding.words  # type: ignore[misc]  # it is direct
         words[VALID] = 0  # as `RunState.swap_base` says, in place to save the call
@@ -221,11 +223,11 @@ class Bindings:
             read.array, written.array = written.array, read.array
             read.lent, written.lent = written.lent, read.lent
             for moved in (read, written):
-                moved.before = None
+                moved.before = NOBODY
                 moved.memory.array = moved.array
                 self._state.run.swap_base(moved.base, moved.lent[1])
         for other in self._bound.values():
-            other.fences = other.before = None
+            other.fences, other.before = None, NOBODY
         self._state.is_moving = False
         return True
 
@@ -233,7 +235,7 @@ class Bindings:
         """What an output must not touch is elsewhere now, and for others where an output is."""
         for other in self._bound.values():
             if other is not moved and (moved.is_output or other.is_output):
-                other.fences = other.before = None
+                other.fences, other.before = None, NOBODY
 
     def _fences(self, binding: Binding, own: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The bytes that another array in this place must not touch."""

@@ -500,13 +500,15 @@ class ExecutionPlan:
             try:
                 hold.is_held = True
                 bindings = engine.bindings
-                binding = bindings.inputs.get(name) if type(name) is str else None
-                if binding is not None and bindings.swap(binding, array):
+                if name in bindings.inputs and bindings.swap(bindings.inputs[name], array):
                     return
+            except TypeError:  # a name that is none: what it must be is said below
+                engine.check_moved()
+            except BaseException:
+                engine.check_moved()
+                raise
             finally:
                 hold.is_held = False
-                if engine.state.is_moving:
-                    engine.check_moved()
         self._bind_input(name, array)
 
     def bind_output(self, name: str, array: Array) -> None:
@@ -522,13 +524,15 @@ class ExecutionPlan:
             try:
                 hold.is_held = True
                 bindings = engine.bindings
-                binding = bindings.outputs.get(name) if type(name) is str else None
-                if binding is not None and bindings.swap(binding, array):
+                if name in bindings.outputs and bindings.swap(bindings.outputs[name], array):
                     return
+            except TypeError:  # a name that is none: what it must be is said below
+                engine.check_moved()
+            except BaseException:
+                engine.check_moved()
+                raise
             finally:
                 hold.is_held = False
-                if engine.state.is_moving:
-                    engine.check_moved()
         self._bind_output(name, array)
 
     @alone
