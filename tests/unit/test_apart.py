@@ -6,16 +6,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 from tests.fuzz.interrupts import find_places, interrupt
 
-from semel.devices.cpu import apart
-from semel.devices.cpu.apart import run_apart
+from semel.devices.cpu import apart, toolchain
+from semel.devices.cpu.apart import run_apart, run_side_by_side
 from semel.devices.cpu.toolchain import assembly, compile_ir, host_target
 from semel.errors import CompileError
 
@@ -182,3 +184,122 @@ def test_an_error_of_a_handler_is_not_taken_for_a_lack_of_threads(
     monkeypatch.setattr(apart, "start_new_thread", fail)
     with pytest.raises(RuntimeError, match="own"):
         run_apart(threading.get_ident)
+
+
+# ---------------------------------------------------------------- several at a time
+
+
+def test_works_run_side_by_side_and_come_in_order() -> None:
+    """Two wait for each other; what makes the next one runs here, and never three at a time."""
+    both = threading.Barrier(2)
+    running: list[int] = []
+    most: list[int] = []
+    made_on: set[int] = set()
+
+    def work(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        both.wait(30)
+        running.remove(number)
+        return number
+
+    def works() -> Iterator[Any]:
+        for number in range(12):
+            made_on.add(threading.get_ident())
+            yield partial(work, number)
+
+    assert list(run_side_by_side(works(), 2)) == list(range(12))
+    assert made_on == {threading.get_ident()}
+    assert max(most) == 2
+    assert list(run_side_by_side([], 2)) == []
+
+
+def test_an_error_comes_in_its_place_and_what_has_not_begun_is_left() -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 1:
+            raise StopError("this one")
+        return number
+
+    def works() -> Iterator[Any]:
+        for number in range(100):
+            yield partial(work, number)
+            if number == 1:
+                while 1 not in begun:
+                    time.sleep(0.001)
+
+    results = run_side_by_side(works(), 1)
+    assert next(results) == 0
+    with pytest.raises(StopError, match="this one"):
+        list(results)
+    assert len(begun) < 100
+
+
+def test_works_go_on_in_the_child_of_a_fork() -> None:
+    """Its parent's threads are not there: what was not done is done again."""
+    results = run_side_by_side((partial(lambda n: n, number) for number in range(8)), 2)
+    assert next(results) == 0
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if list(results) == list(range(1, 8)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(results) == list(range(1, 8))
+
+
+def test_a_work_under_way_at_a_fork_is_done_again_in_the_child() -> None:
+    parent, forked = os.getpid(), threading.Event()
+
+    def work() -> int:
+        if os.getpid() == parent:
+            forked.wait(30)
+        return os.getpid()
+
+    def works() -> Iterator[Any]:
+        yield work
+        children.append(os.fork())
+        yield work
+
+    children: list[int] = []
+    found = []
+    results = run_side_by_side(works(), 1)
+    try:
+        os.register_at_fork(after_in_parent=forked.set)
+        found = list(results)
+    finally:
+        if os.getpid() != parent:
+            os._exit(0 if found == [os.getpid()] * 2 else 1)
+    assert found == [parent] * 2
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+
+
+def test_without_threads_works_are_done_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(apart, "start_new_thread", refuse)
+    here = threading.get_ident()
+    assert list(run_side_by_side([threading.get_ident] * 3, 2)) == [here] * 3
+
+
+def test_llvm_works_at_several_benches() -> None:
+    """Whoever has one keeps nobody from the others, and all make the same bytes."""
+    texts = [TEXT.replace("1", str(number)) for number in range(12)]
+    wanted = [compile_ir(text, host_target()) for text in texts]
+    works = [partial(compile_ir, text, host_target()) for text in texts]
+    taken, done = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with toolchain._benches[0].lock:
+            taken.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=take)
+    holder.start()
+    try:
+        assert taken.wait(30)
+        assert list(run_side_by_side(works, 3)) == wanted
+    finally:
+        done.set()
+        holder.join()

@@ -3,6 +3,7 @@
     KernelCache.get(key)     -->  object code, or None
     KernelCache.put(key, object code)
     load_cached(key, compile, load)  -->  object code, and that loaded
+    find_cached, keep_cached         -->  its two halves, for those who compile many
 
 A cache never decides whether a prepare works: no disk, a full one, a read-only one or
 somebody else's directory leave the in-memory half, and `status` says why. An entry that
@@ -19,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -148,22 +148,32 @@ def default_cache() -> KernelCache:
 def load_cached(
     key: str, compile_now: Callable[[], bytes], load: Callable[[bytes], T]
 ) -> tuple[bytes, T]:
-    """Code by its key, and what `load` makes of it: from the cache in force, or compiled.
+    """Code by its key, and what `load` makes of it: from the cache in force, or compiled."""
+    found = find_cached(key, load)
+    return keep_cached(key, compile_now(), load) if found is None else found
+
+
+def find_cached(key: str, load: Callable[[bytes], T]) -> tuple[bytes, T] | None:
+    """What the cache in force has, loaded.
 
     An entry that does not load is no better than none: it goes, and is compiled again.
     """
     cache = default_cache()
     code = cache.get(key)
-    if code is not None:
-        try:
-            return code, load(code)
-        except CompileError as error:
-            cache.discard(key, str(error))
-    start = time.perf_counter()
-    code = compile_now()
-    _COMPILE("%s: %d bytes of code in %.1f ms", key, len(code), 1e3 * (time.perf_counter() - start))
+    if code is None:
+        return None
+    try:
+        return code, load(code)
+    except CompileError as error:
+        cache.discard(key, str(error))
+        return None
+
+
+def keep_cached(key: str, code: bytes, load: Callable[[bytes], T]) -> tuple[bytes, T]:
+    """Code that was compiled now, loaded and kept for others."""
+    _COMPILE("%s: %d bytes of code", key, len(code))
     loaded = load(code)
-    cache.put(key, code)
+    default_cache().put(key, code)
     return code, loaded
 
 

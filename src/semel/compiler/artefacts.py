@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
-from semel.cache.kernels import load_cached
+from semel.cache.kernels import find_cached, keep_cached
 from semel.devices import KernelCompiler, LoadedKernel
 from semel.ir.signature import BufferSpec, KernelSignature
 from semel.kernel.encode import encode_kernel
@@ -72,57 +73,83 @@ class LoadedKernels:
 loaded_kernels = LoadedKernels()
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A kernel to be had: what it is, its text, and its key.
+
+    What a kernel says of itself beside its text, its name and how much it does, is believed only
+    if it is ours: one that is not is not remembered for others. Code for a machine other than this
+    one (`is_here` False) is not loaded.
+    """
+
+    kernel: Kernel
+    text: str
+    key: str
+    compiler: KernelCompiler
+    is_ours: bool = True
+    is_here: bool = True
+
+    @property
+    def symbol(self) -> str:
+        return f"k{self.key[:24]}"
+
+    def find(self) -> CachedKernel | None:
+        """The kernel, if it needs no compiler."""
+        found = loaded_kernels.find(self.key)
+        if found is not None:
+            _CACHE("%s: loaded already", self.key)
+            return found
+        cached = find_cached(self.key, self._load)
+        return None if cached is None else self._native(*cached)
+
+    def made(self, code: bytes) -> CachedKernel:
+        """The kernel, now that it is compiled."""
+        return self._native(*keep_cached(self.key, code, self._load))
+
+    def _load(self, code: bytes) -> LoadedKernel:
+        return self.compiler.load(code, self.symbol) if self.is_here else _ELSEWHERE
+
+    def _native(self, code: bytes, loaded: LoadedKernel) -> CachedKernel:
+        native = CachedKernel(
+            signature=signature_of(self.kernel, self.compiler),
+            address=loaded.address,
+            entry_point=self.symbol,
+            code=code,
+            text=self.text,
+            form=partial(encode_kernel, self.kernel),
+            target=self.compiler.target,
+            owner=loaded.owner,
+        )
+        return loaded_kernels.add(self.key, native) if self.is_ours else native
+
+
 def compile_kernels(
     kernels: Sequence[Lowered], compiler: KernelCompiler, *, is_here: bool = True
 ) -> tuple[CachedKernel | None, ...]:
     """The native kernel of each lowered group, parallel to `kernels`; None for copies."""
-    distinct = {id(lowered.kernel): lowered for lowered in kernels if not lowered.is_copy}
-    native = {
-        key: compile_kernel(it.kernel, compiler, it.text, is_here=is_here)
-        for key, it in distinct.items()
-    }
-    return tuple(native.get(id(lowered.kernel)) for lowered in kernels)
+    key_of: dict[int, str] = {}
+    wanted: dict[str, _Wanted] = {}
+    for lowered in kernels:
+        if not lowered.is_copy and id(lowered.kernel) not in key_of:
+            text = lowered.text or kernel_text(lowered.kernel)
+            key = key_of[id(lowered.kernel)] = compiler.key(text)
+            wanted.setdefault(key, _Wanted(lowered.kernel, text, key, compiler, is_here=is_here))
+    native = {key: found for key, each in wanted.items() if (found := each.find()) is not None}
+    missing = [each for key, each in wanted.items() if key not in native]
+    codes = compiler.compile_all((each.kernel, each.symbol) for each in missing)
+    native.update((each.key, each.made(code)) for each, code in zip(missing, codes, strict=True))
+    return tuple(
+        None if lowered.is_copy else native[key_of[id(lowered.kernel)]] for lowered in kernels
+    )
 
 
 def compile_kernel(
-    kernel: Kernel,
-    compiler: KernelCompiler,
-    text: str = "",
-    *,
-    is_ours: bool = True,
-    is_here: bool = True,
+    kernel: Kernel, compiler: KernelCompiler, *, is_ours: bool = True
 ) -> CachedKernel:
-    """Native code for one kernel: from memory, from disk, or compiled.
-
-    Code for a machine other than this one (`is_here` False) is not loaded.
-
-    `text` is that of the kernel, if somebody has written it already. What a kernel says of itself
-    beside its text, its name and how much it does, is believed only if it is ours: one that is
-    not is not remembered for others.
-    """
-    text = text or kernel_text(kernel)
-    key = compiler.key(text)
-    found = loaded_kernels.find(key)
-    if found is not None:
-        _CACHE("%s: loaded already", key)
-        return found
-    symbol = f"k{key[:24]}"
-    code, loaded = load_cached(
-        key,
-        lambda: compiler.compile(kernel, symbol),
-        lambda code: compiler.load(code, symbol) if is_here else _ELSEWHERE,
-    )
-    native = CachedKernel(
-        signature=signature_of(kernel, compiler),
-        address=loaded.address,
-        entry_point=symbol,
-        code=code,
-        text=text,
-        form=partial(encode_kernel, kernel),
-        target=compiler.target,
-        owner=loaded.owner,
-    )
-    return loaded_kernels.add(key, native) if is_ours else native
+    """Native code for one kernel: from memory, from disk, or compiled."""
+    text = kernel_text(kernel)
+    wanted = _Wanted(kernel, text, compiler.key(text), compiler, is_ours)
+    return wanted.find() or wanted.made(compiler.compile(kernel, wanted.symbol))
 
 
 def signature_of(kernel: Kernel, compiler: KernelCompiler) -> KernelSignature:

@@ -9,7 +9,7 @@ module of each as text, so that a process pays only for those it uses; each has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +41,9 @@ class KernelCompiler(Protocol):
 
     def compile(self, kernel: Kernel, entry: str) -> bytes:
         """Code in which the kernel goes by the name `entry`; the same bytes each time."""
+
+    def compile_all(self, kernels: Iterable[tuple[Kernel, str]]) -> Iterator[bytes]:
+        """The same for many, in their order, several at a time where that is faster."""
 
     def scratch_bytes(self, kernel: Kernel) -> Dim:
         """Memory that each participant needs besides the kernel's buffers."""

@@ -17,7 +17,7 @@ from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.lanes import Lanes
 from semel.errors import InternalError
-from semel.ir.expr import Dim, Index
+from semel.ir.expr import Dim, Index, Variable
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
 from semel.kernel.rewrite import substitute_indices
@@ -108,12 +108,13 @@ class CountedLoops:
         outer = set(frame.locals)
         child = Scope(head)
         frame.scopes.append(child)
-        frame.env[index] = Ref(counter, False, frame.level)
+        seen = self._seen(counter, body, changed)
+        frame.env[index] = Ref(seen, False, frame.level)
         phis: dict[LocalKey, str] = {}
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
-        emit(counter)
+        emit(seen)
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()
@@ -143,6 +144,21 @@ class CountedLoops:
             text = finals[key].text if runs else out.emit(lines, ways[key])
             frame.locals[key] = Ref(text, before[key].is_vector, frame.level)
         frame.forget_locals(outer)
+
+    def _seen(self, counter: str, body: Sequence[Statement], changed: Sequence[LocalKey]) -> str:
+        """The counter as the body knows it: frozen, LLVM takes it for any number.
+
+        LLVM would look for pointers to step in the place of addresses to compute, for half of the
+        time of a compile. Addresses are hoisted here already, and it finds nothing better, but in
+        the loops of contractions whose rows lie at distances that only a run knows.
+        docs/decisions/0117-what-a-compile-spends-its-time-on.md
+        """
+        is_inner = not any(isinstance(s, ir.Loop) and not s.unroll for s in walk_statements(body))
+        if is_inner and changed and any(isinstance(atom, Variable) for atom in self.frame.env):
+            return counter
+        lines = self.frame.lines
+        # A frozen counter would be taken apart again: that of a sum stays.
+        return self.out.emit(lines, f"freeze i64 {self.out.emit(lines, f'add i64 {counter}, 0')}")
 
     def _touch_stored(self, body: Sequence[Statement]) -> None:
         """What the body reads may have been written by an earlier iteration."""

@@ -1,6 +1,7 @@
 """Work that no signal handler may interrupt, on a thread where none runs.
 
-    run_apart(work)  -->  what `work()` returns or raises
+    run_apart(work)                -->  what `work()` returns or raises
+    run_side_by_side(works, most)  -->  what each of them returns, in order, as they are done
 
 Python calls handlers on the main thread, between any two instructions, and they may raise there.
 Code of ours is written for that. LLVM's binding is not: an exception inside it leaves a lock
@@ -16,13 +17,49 @@ from __future__ import annotations
 import os
 import threading
 from _thread import allocate_lock, start_new_thread
-from collections.abc import Callable
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 #: How long a forked child waits for a thread that its parent has, before it looks.
 _LOOK_S = 0.2
+
+
+class _Job(Generic[T]):
+    """A work, and how it ended."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._errors: list[BaseException] = []
+        self._done = allocate_lock()
+        self._done.acquire()
+        self._made_in = os.getpid()
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._done.release()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._results or self._errors)
+
+    def result(self) -> T:
+        """What the work returned or raised, once it has; in the child of a fork, anew."""
+        while not self.is_over and self._made_in == os.getpid():
+            self._done.acquire(timeout=_LOOK_S)
+        if not self.is_over:
+            return run_apart(self._work)
+        if self._errors:
+            raise self._errors.pop()
+        return self._results.pop()
 
 
 def run_apart(work: Callable[[], T]) -> T:
@@ -32,28 +69,55 @@ def run_apart(work: Callable[[], T]) -> T:
     """
     if threading.get_ident() != threading.main_thread().ident:
         return work()
-    results: list[T] = []
-    errors: list[BaseException] = []
-    done, worked_for = allocate_lock(), 0
+    job = _Job(work)
+    return job.result() if _could_start(job.run) else work()
 
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            done.release()
 
-    while not results and not errors:
-        if worked_for != os.getpid():
-            worked_for, done = os.getpid(), allocate_lock()
-            done.acquire()
-            if not _could_start(run):
-                return work()
-        done.acquire(timeout=_LOOK_S)
-    if errors:
-        raise errors.pop()
-    return results.pop()
+def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]:
+    """What each of `works` returns or raises, in their order, on at most `most` other threads.
+
+    Works are made on this thread, one after the other, while those made before run: what makes
+    the next one may take as long. Threads live while there is work. What has not begun when
+    somebody stops asking is left; what has goes on to its end. One may run twice, as in
+    `run_apart`.
+    """
+    waiting: deque[_Job[T]] = deque()
+    jobs: deque[_Job[T]] = deque()
+    at_work: set[object] = set()
+    started_in = os.getpid()
+
+    def work_on(token: object) -> None:
+        while waiting:
+            try:
+                job = waiting.popleft()
+            except IndexError:  # another thread was quicker
+                continue
+            job.run()
+        # Who adds a job now finds one thread fewer, or is found here.
+        at_work.discard(token)
+        if waiting:
+            at_work.add(token)
+            work_on(token)
+
+    try:
+        for work in works:
+            if started_in != os.getpid():  # a fork between two works: no thread came along
+                started_in = os.getpid()
+                at_work.clear()
+            job = _Job(work)
+            jobs.append(job)
+            waiting.append(job)
+            if len(at_work) < most:
+                token = object()
+                at_work.add(token)
+                if not _could_start(partial(work_on, token)):
+                    work_on(token)
+            while jobs and jobs[0].is_over:
+                yield jobs.popleft().result()
+        while jobs:
+            yield jobs.popleft().result()
+    finally:
+        waiting.clear()
 
 
 def _could_start(run: Callable[[], None]) -> bool:

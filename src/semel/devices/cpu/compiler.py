@@ -9,14 +9,21 @@ several plans hold is in memory once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from weakref import WeakValueDictionary
 
 from semel.cache.key import cache_key
 from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.devices import LoadedKernel
+from semel.devices.cpu.apart import run_side_by_side
 from semel.devices.cpu.elf import LoadedCode, load_object
-from semel.devices.cpu.toolchain import compile_ir, toolchain_version
+from semel.devices.cpu.toolchain import (
+    MOST_BENCHES,
+    available_cores,
+    compile_ir,
+    toolchain_version,
+)
 from semel.ir.expr import Dim
 from semel.ir.target import Target
 from semel.kernel.ir import Kernel
@@ -40,6 +47,14 @@ class CpuCompiler:
 
     def compile(self, kernel: Kernel, entry: str) -> bytes:
         return self.compile_text(emit_kernel(kernel, self.target, entry))
+
+    def compile_all(self, kernels: Iterable[tuple[Kernel, str]]) -> Iterator[bytes]:
+        """LLVM works on some of them while the text of the next one is written."""
+        works = (
+            partial(compile_ir, emit_kernel(kernel, self.target, entry), self.target)
+            for kernel, entry in kernels
+        )
+        return run_side_by_side(works, min(available_cores(), MOST_BENCHES))
 
     def compile_text(self, text: str) -> bytes:
         """Object code for LLVM IR as it stands."""

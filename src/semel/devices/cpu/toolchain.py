@@ -105,7 +105,7 @@ def features_from_llvm(arch: str) -> tuple[str, ...]:
 
 
 def _llvm_features() -> dict[str, bool]:
-    with _llvm_lock:
+    with _free_bench():
         return dict(_llvm().get_host_cpu_features())
 
 
@@ -205,16 +205,48 @@ def toolchain_version() -> str:
     return f"{sha256(''.join(versions).encode()).hexdigest()} {sizes}"
 
 
-# llvmlite guards single calls; a compile is several, on a shared target machine. A fork waits
-# for it, so that the child finds LLVM at rest. Signal handlers never see it: `run_apart`.
-_llvm_lock = make_lock()
 _PATIENCE_S = 60.0
+MOST_BENCHES = 4  #: more texts at a time need more memory, and few prepares have as many
+
+
+class _Bench:
+    """Where LLVM works on one text at a time, with target machines of its own.
+
+    A fork waits for each bench, so that the child finds LLVM at rest. Signal handlers never see
+    one: `run_apart`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = make_lock()
+        self._machines: dict[Target, Any] = {}
+
+    def machine(self, target: Target) -> Any:
+        if target not in self._machines:
+            self._machines[target] = _make_machine(target)
+        return self._machines[target]
+
+
+_benches = tuple(_Bench() for _ in range(MOST_BENCHES))
+
+
+@contextmanager
+def _free_bench() -> Iterator[_Bench]:
+    """A bench to ourselves: a free one, if there is any."""
+    taken = next((b for b in _benches if b.lock.acquire(blocking=False)), None)
+    if taken is None:
+        taken = _benches[0]
+        taken.lock.acquire()
+    try:
+        yield taken
+    finally:
+        taken.lock.release()
 
 
 def _wait_for_rest() -> None:
     """At exit: what LLVM compiles for nobody any more must be over before its memory goes."""
-    if _llvm_lock.acquire(timeout=_PATIENCE_S):
-        _llvm_lock.release()
+    for bench in _benches:
+        if bench.lock.acquire(timeout=_PATIENCE_S):
+            bench.lock.release()
 
 
 @cache
@@ -228,8 +260,48 @@ def _llvm() -> Any:
     return llvm
 
 
+class _Functions:
+    """LLVM's functions, without the lock that llvmlite holds around each of them.
+
+    What works in a context of its own needs no lock. All but the one that takes long keep
+    Python's lock: to let go of it means to wait for it again, behind all that others compute.
+    """
+
+    def __init__(self) -> None:
+        known = _llvm().ffi.lib
+        self._known = known
+        short, long = ctypes.PyDLL(known._name), ctypes.CDLL(known._name)
+        self.create_context = self._find("ContextCreate", short)
+        self.dispose_context = self._find("ContextDispose", short)
+        self.parse = self._find("ParseAssembly", short)
+        self.verify = self._find("VerifyModule", short)
+        self.dispose_module = self._find("DisposeModule", short)
+        self.emit = self._find("TargetMachineEmitToMemory", long)
+        self.buffer_start = self._find("GetBufferStart", short)
+        self.buffer_size = self._find("GetBufferSize", short)
+        self.dispose_buffer = self._find("DisposeMemoryBuffer", short)
+        self.dispose_string = self._find("DisposeString", short)
+
+    def _find(self, name: str, library: ctypes.CDLL) -> Any:
+        function, known = (getattr(where, f"LLVMPY_{name}") for where in (library, self._known))
+        function.argtypes, function.restype = known.argtypes, known.restype
+        return function
+
+    def said(self, text: ctypes.c_char_p) -> str:
+        """What a function left as its message, which is ours to free."""
+        if text.value is None:
+            return ""
+        message = text.value.decode(errors="replace")
+        self.dispose_string(text)
+        return message
+
+
 @cache
-def _target_machine(target: Target) -> Any:
+def _functions() -> _Functions:
+    return _Functions()
+
+
+def _make_machine(target: Target) -> Any:
     features = [f"+{name}" for name in target.features]
     if target.vector_bits == 512:
         # The level's tuning would split 512-bit vectors into halves.
@@ -243,36 +315,58 @@ def _target_machine(target: Target) -> Any:
     )
 
 
-def _parse(ir_text: str, target: Target) -> Any:
-    """A verified module with the target's data layout, which alignments depend on."""
-    layout = _target_machine(target).target_data
-    text = f'target datalayout = "{layout}"\ntarget triple = "{target.triple}"\n{ir_text}'
-    module = None
-    try:
-        module = _llvm().parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        if module is not None:
-            module.close()
-        raise _refused(text, str(error)) from error
+@cache
+def _layout(target: Target) -> str:
+    """The target's data layout, which alignments depend on."""
+    return str(_make_machine(target).target_data)
+
+
+def _machine_code(ir_text: str, target: Target, passes: str, *, is_object: bool) -> bytes:
+    """Object code or assembly of a text, made at a bench of our own.
+
+    The module and its context are gone before the bench is free: freeing them later would be
+    calls of LLVM that a fork does not wait for.
+    """
+    with _free_bench() as bench:
+        llvm, machine = _functions(), bench.machine(target)
+        context = llvm.create_context()
+        try:
+            module = _parse(context, ir_text, target)
+            try:
+                _optimise(module, machine, passes)
+                return _emit(machine, module, is_object)
+            finally:
+                llvm.dispose_module(module)
+        finally:
+            llvm.dispose_context(context)
+
+
+def _parse(context: Any, ir_text: str, target: Target) -> Any:
+    """A verified module."""
+    llvm = _functions()
+    head = f'target datalayout = "{_layout(target)}"\ntarget triple = "{target.triple}"\n'
+    text, said = head + ir_text, ctypes.c_char_p()
+    module = llvm.parse(context, text.encode(), ctypes.byref(said))
+    if not module:
+        raise _refused(text, f"LLVM IR parsing error\n{llvm.said(said)}")
+    is_broken = llvm.verify(module, ctypes.byref(said))
+    message = llvm.said(said)
+    if is_broken:
+        llvm.dispose_module(module)
+        raise _refused(text, message)
     return module
 
 
-@contextmanager
-def _optimised(ir_text: str, target: Target, passes: str) -> Iterator[tuple[Any, Any]]:
-    """The target machine and the module of a text, with LLVM to ourselves.
-
-    The module is gone before the lock is: freeing it later, wherever its last reference
-    drops, would be a call of LLVM that a fork does not wait for.
-    """
-    with _llvm_lock:
-        machine = _target_machine(target)
-        module = _parse(ir_text, target)
-        try:
-            _optimise(module, machine, passes)
-            yield machine, module
-        finally:
-            module.close()
+def _emit(machine: Any, module: Any, is_object: bool) -> bytes:
+    llvm, said = _functions(), ctypes.c_char_p()
+    buffer = llvm.emit(machine, module, int(is_object), ctypes.byref(said))
+    message = llvm.said(said)
+    if not buffer:
+        raise CompileError("llvm", f"code must be emitted, LLVM says: {message}")
+    try:
+        return ctypes.string_at(llvm.buffer_start(buffer), llvm.buffer_size(buffer))
+    finally:
+        llvm.dispose_buffer(buffer)
 
 
 def _refused(ir_text: str, reason: str) -> CompileError:
@@ -310,7 +404,11 @@ def _optimise(module: Any, machine: Any, passes: str) -> None:
     manager.add_simplify_cfg_pass()
     manager.add_dead_code_elimination_pass()
     options = llvm.create_pipeline_tuning_options(speed_level=1)
-    manager.run(module, llvm.create_pass_builder(machine, options))
+    lent = llvm.ModuleRef(module, None)
+    try:
+        manager.run(lent, llvm.create_pass_builder(machine, options))
+    finally:
+        lent.detach()
 
 
 def compile_ir(
@@ -324,7 +422,7 @@ def compile_ir(
 
     Give functions `nounwind`, or each costs an unwind table that nobody reads.
     """
-    code = run_apart(lambda: _object_code(ir_text, target, passes))
+    code = run_apart(lambda: _machine_code(ir_text, target, passes, is_object=True))
     stray = [
         name
         for name in undefined_symbols(code)
@@ -338,18 +436,7 @@ def compile_ir(
     return code
 
 
-def _object_code(ir_text: str, target: Target, passes: str) -> bytes:
-    with _optimised(ir_text, target, passes) as (machine, module):
-        code: bytes = machine.emit_object(module)
-    return code
-
-
 def assembly(ir_text: str, target: Target, *, passes: str = "none") -> str:
     """The machine code of `ir_text` as assembly text, for people and for tests."""
-    return run_apart(lambda: _assembly(ir_text, target, passes))
-
-
-def _assembly(ir_text: str, target: Target, passes: str) -> str:
-    with _optimised(ir_text, target, passes) as (machine, module):
-        text: str = machine.emit_assembly(module)
-    return text
+    text = run_apart(lambda: _machine_code(ir_text, target, passes, is_object=False))
+    return text.decode()
