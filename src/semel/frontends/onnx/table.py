@@ -32,6 +32,7 @@ _FILES = (
     "random",
     "recurrent",
     "reduce",
+    "resize",
     "selection",
     "sequences",
     "shape",
