@@ -133,3 +133,22 @@ def test_what_is_no_number_is_refused(other: Any) -> None:
         S + other
     with pytest.raises(GraphError, match="must be an int, a Variable or an expression of them"):
         (S + T) // other
+
+
+def test_gathered_rows_are_reduced_along_a_symbolic_axis() -> None:
+    n, m, k = (Variable(name, 1, None) for name in "nmk")
+    x = Tensor.input("x", (n, m))
+    taps = Tensor.input("taps", (k,), "int64")
+    index = (Tensor.arange(3).unsqueeze(1) + taps).clip(0, n - 1)
+    plan = x.take(index, 0).sum(1).prepare(threads=1)
+    for rows, columns, count in ((5, 7, 2), (2, 300, 5)):
+        array = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+        at = np.clip(np.arange(3)[:, None] + np.arange(count), 0, rows - 1)
+        found = plan(x=array, taps=np.arange(count))
+        np.testing.assert_allclose(found, array[at].sum(1), rtol=1e-6)
+
+
+def test_room_for_a_product_of_open_sizes_is_made_when_it_is_asked_for() -> None:
+    sizes = [Variable(f"s{i}", 1, None) for i in range(8)]
+    plan = (Tensor.input("x", tuple(sizes)) + 1).prepare(threads=1)
+    assert plan(x=np.zeros((1, 2) * 4, np.float32)).shape == (1, 2) * 4

@@ -68,12 +68,13 @@ def stream_columns(
 
     def add(buffers: Mapping[Local, Buffer], first: Dim, last: Dim) -> list[Statement]:
         """Rows [first, last), four at a time, then the rest."""
-        # Indices from memory are bound once per row: then rows go in one by one.
-        whole = first // ROWS if prelude else last // ROWS
-        block = Index(names("q"), along.extent // ROWS)
-        several = [_add_rows(u, buffers[u.locals[0]], place, along, block) for u in updates]
         single = [_add_rows(u, buffers[u.locals[0]], place, along, None) for u in updates]
         row = [*prelude, *(s for g in single for s in g)]
+        if prelude:  # indices from memory are bound once per row: rows go in one by one
+            return [ir.Loop(along, first, last, (sweep(row),))]
+        whole = last // ROWS
+        block = Index(names("q"), along.extent // ROWS)
+        several = [_add_rows(u, buffers[u.locals[0]], place, along, block) for u in updates]
         return [
             ir.Loop(block, first // ROWS, whole, (sweep([s for g in several for s in g]),)),
             ir.Loop(along, whole * ROWS, last, (sweep(row),)),

@@ -15,7 +15,7 @@ from semel.plan.check import check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, check_program
 from semel.plan.report.told import tell_memory
-from semel.plan.store import ProgramStore, StoreOptions, first_capacities
+from semel.plan.store import StoreOptions, first_store
 from semel.runtime.device import find_device
 
 
@@ -36,8 +36,7 @@ def instantiate(
     check_program(program)
     first = _checked_bindings(program, bindings or {})
     is_shared = settings().arena if arena is None else arena
-    capacities = first_capacities(program, first)
-    store = ProgramStore(program, capacities, StoreOptions(memory_limit, is_shared))
+    capacities, store = first_store(program, first, StoreOptions(memory_limit, is_shared))
     device = find_device(program.device)
     count = device.default_threads() if threads is None else threads
     declared = [

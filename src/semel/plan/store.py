@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from semel.errors import OutOfMemoryError, PlanError, VariableError
+from semel.errors import InternalError, OutOfMemoryError, PlanError, VariableError
 from semel.ir.expr import Variable, evaluate, upper_bound
 from semel.ir.fields import MemoryLimit
 from semel.plan.memory import Lifetime, plan_memory
@@ -35,16 +35,30 @@ from semel.runtime.device import find_device
 from semel.runtime.free import check_free
 from semel.runtime.memory import Memory
 
-_FIRST_CAPACITY = 64
+#: What variables without a maximum get room for at first; less, if that much is not there.
+_FIRST_CAPACITIES = (64, 16, 4)
 
 
-def first_capacities(program: Program, values: Mapping[str, int]) -> dict[str, int]:
-    """What the variables without a maximum get room for, if they begin with these values."""
-    return {
-        v.variable.name: max(_FIRST_CAPACITY, 2 * v.variable.min, values.get(v.variable.name, 0))
-        for v in program.variables
-        if v.variable.max is None
-    }
+def first_store(
+    program: Program, values: Mapping[str, int], options: StoreOptions
+) -> tuple[dict[str, int], ProgramStore]:
+    """Room for variables without a maximum that begin with these values, and the memory.
+
+    A size may be the product of many of them, with a bound far beyond what any run asks for. Room
+    grows when it is needed, so that no first guess refuses a graph.
+    """
+    for most in _FIRST_CAPACITIES:
+        capacities = {
+            v.variable.name: max(most, 2 * v.variable.min, values.get(v.variable.name, 0))
+            for v in program.variables
+            if v.variable.max is None
+        }
+        try:
+            return capacities, ProgramStore(program, capacities, options)
+        except OutOfMemoryError:
+            if not capacities or most == _FIRST_CAPACITIES[-1]:
+                raise
+    raise InternalError("store", "has no first capacity.")
 
 
 # ---------------------------------------------------------------- sizes and offsets

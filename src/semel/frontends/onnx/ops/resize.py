@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.ops.movement import along
 from semel.frontends.onnx.ratio import Ratio, as_ratio, floor
-from semel.ir.dims import ceildiv, floordiv, less, less_equal, maximum, select
+from semel.ir.dims import ceildiv, floordiv, less, less_equal, maximum, minimum, select
 from semel.ir.expr import Dim
 from semel.ir.types import FLOAT32, FLOAT64, INT64, DType
 from semel.tensor.handle import dim_value
@@ -121,18 +122,21 @@ def _given_sizes(node: Node, sizes: list[Dim], lengths: list[Dim]) -> tuple[list
     scales = [Ratio(size, length) for size, length in zip(sizes, lengths, strict=True)]
     if policy == "stretch":
         return sizes, scales
+    is_larger = policy == "not_smaller"
     one = scales[0]
     for other in scales[1:]:
-        is_other = less(other.top * one.bottom, one.top * other.bottom)
-        if policy == "not_smaller":
-            is_other = less(one.top * other.bottom, other.top * one.bottom)
-        top, bottom = (
-            select(is_other, other.top, one.top),
-            select(is_other, other.bottom, one.bottom),
-        )
-        one = Ratio(top, bottom)
-    rounded = [floordiv(2 * n * one.top + one.bottom, 2 * one.bottom) for n in lengths]
+        here, there = one.top * other.bottom, other.top * one.bottom
+        is_other = less(here, there) if is_larger else less(there, here)
+        top = select(is_other, other.top, one.top)
+        one = Ratio(top, select(is_other, other.bottom, one.bottom))
+    choose = maximum if is_larger else minimum
+    rounded = [reduce(choose, (_rounded_up(n, s) for s in scales)) for n in lengths]
     return rounded, [one] * len(sizes)
+
+
+def _rounded_up(length: Dim, scale: Ratio) -> Dim:
+    """The nearest whole number, upwards if there are two."""
+    return floordiv(2 * length * scale.top + scale.bottom, 2 * scale.bottom)
 
 
 def _regions(node: Node, how: _How, count: int) -> list[tuple[Any, Any] | None]:
