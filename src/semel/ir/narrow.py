@@ -10,7 +10,8 @@ the table alike.
 A number becomes a float32, then the nearest float, of two the even one, and what is past the
 largest the largest (NaN stays NaN where there is one, and is a zero where there is none).
 float8_e8m0fnu has powers of two only: the float32 loses its sign and is rounded up.
-An integer keeps its low bits, and so does a float once it is a whole number; past 32 bits it is 0.
+An integer keeps its low bits, and so does a float once it is a whole number; NaN and infinities
+give 0.
 That is what ONNX says of a Cast; why not otherwise: docs/decisions/0110-narrow-dtypes.md.
 """
 
@@ -57,11 +58,25 @@ class FloatForm:
         return self.sign - 1
 
     @property
+    def fits_half(self) -> bool:
+        """Whether float16 has the same codes for exponents: of 31 it has no numbers."""
+        return self.largest >> self.mantissa < 31
+
+    @property
+    def highest(self) -> float:
+        """The largest number."""
+        return self._number(0)
+
+    @property
     def limit(self) -> float:
         """The number half way to the one after the largest: what is larger is too large."""
+        return self._number(0.5)
+
+    def _number(self, past: float) -> float:
+        """The largest number and a part of its last place."""
         exponent = self.largest >> self.mantissa
         whole = (1 << self.mantissa) | (self.largest & ((1 << self.mantissa) - 1))
-        return float((whole + 0.5) * 2.0 ** (exponent - self.bias - self.mantissa))
+        return float((whole + past) * 2.0 ** (exponent - self.bias - self.mantissa))
 
     @property
     def limit_is_past(self) -> bool:
@@ -105,8 +120,8 @@ def to_narrow(array: Any, dtype: DType) -> Array:
                 return _rounded_up(single).view(dtype.numpy)
             return np.asarray(np.clip(single, dtype.lowest, dtype.highest).astype(dtype.numpy))
         if given.dtype.kind not in "biu":
-            wide = given.astype(np.float64)
-            given = np.where(np.abs(wide) < 2.0**31, wide, 0.0).astype(np.int64)
+            low = np.mod(np.trunc(given.astype(np.float64)), float(1 << dtype.bits))
+            given = np.nan_to_num(low)  # of NaN and infinities
         low = given.astype(np.uint8) & np.uint8((1 << dtype.bits) - 1)
         return np.asarray(low).view(dtype.numpy)
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 from semel.ir.narrow import FLOATS, SMALLEST_POWER, FloatForm
 from semel.ir.types import (
     FLOAT8_E8M0FNU,
+    FLOAT16,
     FLOAT32,
     FLOAT64,
     INT8,
     INT32,
     UINT8,
+    UINT16,
     UINT32,
     DType,
 )
@@ -47,7 +49,8 @@ def widened(value: Value) -> Value:
     if dtype == FLOAT8_E8M0FNU:
         return _power_of_two(byte)
     if dtype.is_float:
-        return _widened_float(byte, FLOATS[dtype])
+        form = FLOATS[dtype]
+        return _widened_half(byte, form) if form.fits_half else _widened_float(byte, form)
     low = byte & ((1 << dtype.bits) - 1)
     if dtype.kind == "u":
         return low
@@ -55,7 +58,26 @@ def widened(value: Value) -> Value:
     return bitcast(low ^ sign, INT8) - sign
 
 
+def _widened_half(byte: Value, form: FloatForm) -> Value:
+    """By way of a float16 of the same exponent and mantissa, which machines widen at once."""
+    word = cast(byte, UINT16)
+    shift = 10 - form.mantissa
+    half = (word & form.mask) << shift
+    half = half | ((word & form.sign) << (16 - form.sign.bit_length()))
+    number = cast(bitcast(half, FLOAT16), FLOAT32)
+    if form.bias != 15:
+        number = number * 2.0 ** (15 - form.bias)
+    if form.nan is None or form.past < form.nan:  # none, or those of float16
+        return number
+    if form.signed_zero:
+        is_nan = op("abs", number) > form.highest
+    else:
+        is_nan = bitcast(number, UINT32).eq(1 << 31)
+    return select(is_nan, bitcast(bitcast(number, UINT32) | _NAN, FLOAT32), number)
+
+
 def _widened_float(byte: Value, form: FloatForm) -> Value:
+    """By its bits: the exponent with another bias, or a multiple of the smallest number."""
     word = cast(byte, UINT32)
     size = word & form.mask
     shift = 23 - form.mantissa
@@ -64,14 +86,8 @@ def _widened_float(byte: Value, form: FloatForm) -> Value:
     smallest = 2.0 ** (1 - form.bias - form.mantissa)
     small = bitcast(cast(bitcast(size, INT32), FLOAT32) * smallest, UINT32)
     bits = select(size < (1 << form.mantissa), small, usual)
-    if form.nan is not None:
-        is_nan = size.eq(form.nan) if form.signed_zero else word.eq(form.nan)
-        if form.past < form.nan:
-            bits = select(size.eq(form.past), const(UINT32, _INFINITY), bits)
-            is_nan = size > form.past
-        bits = select(is_nan, const(UINT32, _NAN), bits)
-    sign = (word & form.sign) << (32 - form.sign.bit_length())
-    return bitcast(bits | sign, FLOAT32)
+    bits = bits | ((word & form.sign) << (32 - form.sign.bit_length()))
+    return bitcast(select(word.eq(form.nan), bits | _NAN, bits), FLOAT32)
 
 
 def _power_of_two(byte: Value) -> Value:
@@ -86,18 +102,18 @@ def _power_of_two(byte: Value) -> Value:
 def narrowed(value: Value, dtype: DType) -> Value:
     """The nearest of the dtype, saturated; an integer's low bits."""
     if not dtype.is_float:
-        return bitcast(_low_byte(value) & ((1 << dtype.bits) - 1), dtype)
+        return bitcast(_low_bits(value, 1 << dtype.bits), dtype)
     if dtype == FLOAT8_E8M0FNU:
         return bitcast(_exponent_above(cast(value, FLOAT32)), dtype)
     return bitcast(_narrowed_float(cast(value, FLOAT32), FLOATS[dtype]), dtype)
 
 
-def _low_byte(value: Value) -> Value:
+def _low_bits(value: Value, count: int) -> Value:
+    """A whole number modulo a power of two: exact in every step, and NaN for infinities."""
     if not value.dtype.is_float:
-        return cast(value, UINT8)
-    value = value if value.dtype == FLOAT64 else cast(value, FLOAT32)
-    in_range = op("abs", value) < 2.0**31  # no NaN is
-    return cast(cast(select(in_range, value, const(value.dtype, 0.0)), INT32), UINT8)
+        return cast(value, UINT8) & (count - 1)
+    whole = op("trunc", value if value.dtype == FLOAT64 else cast(value, FLOAT32))
+    return cast(whole - op("floor", whole * (1.0 / count)) * float(count), UINT8)
 
 
 def _narrowed_float(value: Value, form: FloatForm) -> Value:
