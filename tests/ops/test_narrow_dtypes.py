@@ -331,6 +331,19 @@ def test_attention_reads_float8_keys_and_values() -> None:
     assert len(plan.steps) == 1
 
 
+def test_a_state_is_kept_in_float8() -> None:
+    g = semel.Graph("cache")
+    x, cache = g.input("x", ("t", 8)), g.state("rows", (20, 8), "float8_e4m3fn")
+    g.output("sum", cache.append(x.cast(cache.dtype)).cast("float32").sum(0))
+    plan = g.prepare(dims={"t": (1, 6)})
+    data = np.linspace(-500, 9, 6 * 8, dtype=np.float32).reshape(6, 8)
+    kept = to_narrow(data, cache.dtype)
+    for start, end in ((0, 3), (3, 4), (4, 6)):
+        total = plan(x=data[start:end])
+        np.testing.assert_array_equal(total, kept[:end].astype(np.float32).sum(0))
+    check_same(np.asarray(plan.states.read("rows"))[:6], kept)
+
+
 # ---------------------------------------------------------------- quantised
 
 
