@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node, dtype_of
-from semel.ir.types import BOOL, FLOAT32, FLOAT64, UINT8
+from semel.ir.types import BOOL, FLOAT32, FLOAT64, UINT8, DType
 from semel.tensor.tensor import Tensor
 
 
@@ -118,7 +118,16 @@ def _clip(node: Node) -> Tensor:
 
 
 def _cast(node: Node) -> Tensor:
-    return node.tensor().cast(dtype_of(int(node.attr("to")), repr(node)))
+    return _cast_to(node, dtype_of(int(node.attr("to")), repr(node)))
+
+
+def _cast_like(node: Node) -> Tensor:
+    return _cast_to(node, node.value(1).dtype)
+
+
+def _cast_to(node: Node, dtype: DType) -> Tensor:
+    round_mode = node.attr("round_mode", "up")
+    return node.tensor().cast(dtype, bool(node.attr("saturate", 1)), round_mode)
 
 
 def _bit_cast(node: Node) -> Tensor:
@@ -151,7 +160,7 @@ CONVERTERS: dict[str, Converter] = {
     "BitwiseOr": _operator(operator.or_),
     "BitwiseXor": _operator(operator.xor),
     "Cast": _cast,
-    "CastLike": lambda node: node.tensor().cast(node.value(1).dtype),
+    "CastLike": _cast_like,
     "Celu": _celu,
     "Clip": _clip,
     "Div": _divide,
