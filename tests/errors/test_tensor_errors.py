@@ -86,7 +86,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("stack", lambda: Tensor.stack([A, A[0]]), GraphError,
      "[stack] shapes must agree, got f32[3,4], f32[4]."),
     ("split symbolic", lambda: X.split(2), GraphError,
-     "[split] needs an axis of fixed size, got n of f32[n,4]."),
+     "[split] needs a fixed number of pieces, got ((n + 1) // 2) of f32[n,4]."),
     ("split sizes", lambda: A.split([1, 1]), GraphError,
      "[split] sizes must add up to 3, got [1, 1]."),
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
@@ -249,12 +249,24 @@ def test_what_must_be_an_int_is_one(value: Any) -> None:
         (lambda: A.diagonal(value), "offset"),
         (lambda: A.diag(value), "offset"),
         (lambda: A[0].diag(value), "offset"),
-        (lambda: A.topk(value), "k"),
         (lambda: A.chunk(value), "chunks"),
         (lambda: A.round(value), "decimals"),
+        (lambda: A.roll(1, value), "axis"),
+    ):
+        with pytest.raises(GraphError, match=rf"^\[\w+\] {name} must be an int, got "):
+            call()
+
+
+@pytest.mark.parametrize("value", NO_INTS, ids=lambda v: type(v).__name__)
+def test_what_must_be_an_int_or_a_variable_is_one(value: Any) -> None:
+    if isinstance(value, Variable):
+        return
+    for call, name in (
+        (lambda: A.topk(value), "k"),
         (lambda: A.roll(value), "shift"),
         (lambda: A.roll(value, 0), "shift"),
-        (lambda: A.roll(1, value), "axis"),
+        (lambda: semel.linspace(0, 1, value), "num"),
+        (lambda: A.split((1, value)), "a size"),
     ):
         with pytest.raises(GraphError, match=rf"^\[\w+\] {name} must be an int, got "):
             call()

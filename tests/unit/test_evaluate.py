@@ -335,6 +335,8 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
     ("permute", [X], PermuteAttrs((1, 0)), X.T),
     ("expand", [X[:, :1]], ExpandAttrs((3, 4)), np.repeat(X[:, :1], 4, 1)),
     ("expand", [X[:, :1]], ExpandAttrs((3, 0)), np.zeros((3, 0), np.float32)),
+    ("stretch", [X[:, :1]], ExpandAttrs((3, 4)), np.repeat(X[:, :1], 4, 1)),
+    ("agree", [X], ExpandAttrs((3, 4)), X),
     ("slice", [X], SliceAttrs((0, 1), (2, 2), (2, 3)), X[::2, 1::3]),
     (
         "window",

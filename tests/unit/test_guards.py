@@ -44,6 +44,8 @@ CASES: list[tuple[str, list[Node], Any, dict[str, int], dict[str, int]]] = [
      {"n": 3, "m": 3}, {"n": 1, "m": 3}),
     ("matmul", [f32("x", 2, N), f32("y", M, 2)], None, {"n": 3, "m": 3}, {"n": 1, "m": 3}),
     ("expand", [f32("x", N)], ExpandAttrs((M,)), {"n": 3, "m": 3}, {"n": 1, "m": 3}),
+    ("stretch", [f32("x", N)], ExpandAttrs((M,)), {"n": 1, "m": 3}, {"n": 2, "m": 3}),
+    ("agree", [f32("x", 1)], ExpandAttrs((M,)), {"m": 1, "n": 1}, {"m": 3, "n": 1}),
     ("reshape", [f32("x", N)], ReshapeAttrs((N // 4, 4)), {"n": 12}, {"n": 13}),
     ("reshape", [f32("x", N, 4)], ReshapeAttrs((2, M)), {"n": 5, "m": 10}, {"n": 5, "m": 9}),
     ("slice", [f32("x", N)], SliceAttrs((0,), (16,), (1,)), {"n": 16}, {"n": 15}),

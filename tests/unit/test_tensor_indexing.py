@@ -159,7 +159,7 @@ def test_index_add_leaves_dims_that_may_agree_for_the_run() -> None:
     a, s = np.zeros((4, 3), np.float32), np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     want = [[0, 0, 0], [4, 5, 6], [0, 0, 0], [1, 2, 3]]
     assert evaluate(added, {"x": a, "s": s})[0].tolist() == want
-    with pytest.raises(VariableError, match="expand"):
+    with pytest.raises(VariableError, match="agree: dim 1 must be n, got m in"):
         evaluate(added, {"x": a, "s": s[:, :2].copy()})
 
 

@@ -1,6 +1,7 @@
 """What shape computations ask of dims, beyond their operators.
 
-    floordiv mod ceildiv truncdiv truncmod  minimum maximum absolute  equal less select  broadcast
+    floordiv mod ceildiv truncdiv truncmod  minimum maximum absolute sign
+    equal less less_equal negate select  broadcast_dims is_one_never
 
 A truth is a dim too, 0 or 1: `select(equal(n, 1), a, b)`. All of it is written with min, max and
 products, which the native code of plans and kernels computes already, so that nothing below this
@@ -41,6 +42,7 @@ __all__ = [
     "mod",
     "negate",
     "select",
+    "sign",
     "truncdiv",
     "truncmod",
 ]
@@ -118,7 +120,7 @@ def truncdiv(a: Dim, b: Dim) -> Dim:
     if b == 0:
         return floordiv(a, b)  # which says what is wrong
     size = floordiv(absolute(a), absolute(b))
-    return size * _sign(a) * _sign(b)
+    return size * sign(a) * sign(b)
 
 
 def truncmod(a: Dim, b: Dim) -> Dim:
@@ -128,7 +130,8 @@ def truncmod(a: Dim, b: Dim) -> Dim:
     return a - b * truncdiv(a, b)
 
 
-def _sign(a: Dim) -> Dim:
+def sign(a: Dim) -> Dim:
+    """1, 0 or -1."""
     return less(0, a) - less(a, 0)
 
 

@@ -543,7 +543,9 @@ def _atom_div(a: Dim, b: Dim) -> Dim:
         whole, divisor = a.args
         if isinstance(divisor, int):
             return floordiv(whole, divisor * b)
-    return Fn("floordiv", (a, b))
+    made = Fn("floordiv", (a, b))
+    low, high = made.range()
+    return low if low is not None and low == high else made  # -1 // n is -1
 
 
 def _atom_mod(a: Dim, b: Dim) -> Dim:

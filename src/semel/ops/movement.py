@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive
+from semel.ir.dims import is_one_never
+from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.graph import Node, Rule
 from semel.ir.opdef import Indices, OpDef, register
 from semel.ir.types import INT64, Shape, TensorType
@@ -143,6 +144,57 @@ def _reference_expand(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
 
 
 def _index_expand(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    shape = node.inputs[0].type.shape
+    return tuple(0 if d == 1 else i for i, d in zip(at, shape, strict=True))
+
+
+def _require_stretch(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]:
+    for axis, (old, new) in enumerate(zip(x.shape, attrs.shape, strict=True)):
+        if old not in (1, new):
+            text = f"dim {axis} must be 1 or {new}, got {old} in {x}."
+            # Zero where one of its factors is.
+            excess = old - new
+            yield Requirement(excess if is_one_never(old) else (old - 1) * excess, text)
+
+
+def _infer_stretch(attrs: ExpandAttrs, *types: TensorType) -> TensorType:
+    check_count("stretch", types, 1)
+    _check_per_axis("stretch", types[0], shape=attrs.shape)
+    check_dims("stretch", attrs.shape)
+    check("stretch", attrs, *types)
+    return TensorType(attrs.shape, types[0].dtype)
+
+
+def _index_stretch(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
+    """Along a dim that is 1 in this run, all elements are the first: a stride of 0."""
+    rows = zip(at, node.inputs[0].type.shape, node.type.shape, strict=True)
+    return tuple(i if old == new else i * _stride(old) for i, old, new in rows)
+
+
+def _stride(dim: Dim) -> Dim:
+    """0 if the dim is 1, else 1; of a dim of 0 nothing is read."""
+    return 1 if is_one_never(dim) else minimum(maximum(dim - 1, 0), 1)
+
+
+def _require_agree(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]:
+    for axis, (old, new) in enumerate(zip(x.shape, attrs.shape, strict=True)):
+        if old != new:
+            yield equal(old, new, f"dim {axis} must be {new}, got {old} in {x}.")
+
+
+def _infer_agree(attrs: ExpandAttrs, *types: TensorType) -> TensorType:
+    check_count("agree", types, 1)
+    _check_per_axis("agree", types[0], shape=attrs.shape)
+    check_dims("agree", attrs.shape)
+    check("agree", attrs, *types)
+    return TensorType(attrs.shape, types[0].dtype)
+
+
+def _reference_agree(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return arrays[0]
+
+
+def _index_agree(node: Node, operand: int, at: Indices, gathered: Gathered) -> Indices:
     shape = node.inputs[0].type.shape
     return tuple(0 if d == 1 else i for i, d in zip(at, shape, strict=True))
 
@@ -450,6 +502,23 @@ for _each in (
         require=_require_expand,
         index=_index_expand,
         repeats=True,
+    ),
+    _view(
+        "stretch",
+        attrs=ExpandAttrs,
+        infer=_infer_stretch,
+        reference=_reference_expand,
+        require=_require_stretch,
+        index=_index_stretch,
+    ),
+    _view(
+        "agree",
+        attrs=ExpandAttrs,
+        infer=_infer_agree,
+        reference=_reference_agree,
+        require=_require_agree,
+        index=_index_agree,
+        keeps_order=True,
     ),
     _view(
         "slice",

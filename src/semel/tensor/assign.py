@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.ir.expr import is_nonnegative, maximum, minimum, product
+from semel.ir.expr import Dim, is_nonnegative, is_positive, maximum, minimum, product
 from semel.ir.graph import is_from_outside
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.elementwise import choose
@@ -214,7 +214,7 @@ def _scatter(
     if lifted.ndim != x.ndim:
         raise GraphError(where, f"index must have the rank of {x.type}, got {lifted.type}.")
     for k, (have, wanted) in enumerate(zip(x.shape, lifted.shape, strict=True)):
-        if k != i and not is_nonnegative(have - wanted):
+        if k != i and is_positive(wanted - have):
             raise GraphError(
                 where,
                 f"index must not be larger than {x.type} except along axis {i}, got {lifted.type}.",
@@ -241,9 +241,19 @@ def _element_index(x: Tensor, index: Tensor, axis: int) -> Tensor:
     """The row-major position of each update's target element."""
     flat: Tensor | None = None
     for k, dim in enumerate(x.shape):
-        here = index if k == axis else iota(index.shape, k)
+        here = index if k == axis else _places(dim, index, k)
         flat = here if flat is None else flat * dim + here
     return index if flat is None else flat
+
+
+def _places(size: Dim, index: Tensor, axis: int) -> Tensor:
+    """Each update's own place along an axis of this size, in the shape of the index."""
+    count = index.shape[axis]
+    if is_nonnegative(size - count):
+        return iota(index.shape, axis)
+    # Cut out of all places: a guard that there are so many.
+    line = iota((size,), 0).narrow(0, 0, count)
+    return line.reshape(count, *(1,) * (index.ndim - axis - 1)).broadcast_to(index.shape)
 
 
 def _lowest(cut: Cut) -> Any:

@@ -21,7 +21,7 @@ from semel.tensor.contract import batched
 from semel.tensor.elementwise import choose
 from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, promote
 from semel.tensor.indexing import check_index, iota
-from semel.tensor.movement import broadcast_shapes, stretch
+from semel.tensor.movement import broadcast_shapes, may_stretch, reach, stretch
 from semel.tensor.reduce import as_float
 
 if TYPE_CHECKING:
@@ -128,10 +128,12 @@ def _under(x: Tensor, mask: TensorLike | None) -> Tensor:
     if mask is None:
         return x
     lifted = lift(mask)
-    shape = broadcast_shapes([x.shape, lifted.shape], _WHERE)
-    if shape[-2:] != x.shape[-2:]:
+    own, wanted = lifted.shape[-2:], x.shape[-2:][-lifted.ndim :] if lifted.ndim else ()
+    if not all(may_stretch(d, w) for d, w in zip(own, wanted, strict=True)):
         raise GraphError(_WHERE, f"mask must broadcast against scores {x.type}, got {lifted.type}.")
-    seen = stretch(lifted, shape)
+    if any(d not in (1, w) for d, w in zip(own, wanted, strict=True)):
+        lifted = reach(lifted, (*lifted.shape[:-2], *wanted), _WHERE)
+    seen = stretch(lifted, broadcast_shapes([x.shape, lifted.shape], _WHERE))
     result = choose(seen, x, -math.inf) if seen.dtype == BOOL else x + seen
     return convert(result, x.dtype)
 

@@ -17,7 +17,7 @@ from semel.ir.expr import Dim, product
 from semel.ir.types import Shape
 from semel.tensor.einsum import Operand, Term, parse
 from semel.tensor.handle import TensorLike, apply, lift, promote, whole_number
-from semel.tensor.movement import broadcast_shapes, slice_axes, stretch
+from semel.tensor.movement import agreeing, broadcast_shapes, may_agree, slice_axes, stretch
 from semel.tensor.reduce import drop_axes, reduce_axes
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
 
 def _prepared(x: Tensor, term: Term) -> Operand:
     """Take diagonals of repeated labels, drop stretched axes, sum what nobody else uses."""
-    x, labels = x.broadcast_to(term.shape), list(term.labels)
+    wide = tuple([w if d == 1 else d for d, w in zip(x.shape, term.shape, strict=True)])
+    x, labels = agreeing(x.broadcast_to(wide), term.shape), list(term.labels)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -163,9 +164,9 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
         flat = square.reshape(*lead, rows * columns)
         steps = (1,) * len(lead) + (columns + 1,)
         return slice_axes(flat, (0,) * flat.ndim, (*lead, length), steps)
-    if rows != columns:
+    if not may_agree((rows,), (columns,)):
         raise GraphError("diagonal", f"needs equal symbolic axes, got {x.type}.")
-    return _symbolic_diagonal(square)
+    return _symbolic_diagonal(agreeing(square, (*lead, columns, columns)))
 
 
 def _diagonal_first(x: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:

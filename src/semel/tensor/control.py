@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable, is_positive
+from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, is_positive, variables
 from semel.ir.graph import Node, make_node, no_scope
 from semel.ir.types import BOOL, as_shape
 from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step
@@ -33,6 +33,7 @@ from semel.tensor.body import (
     traced_step,
 )
 from semel.tensor.handle import TensorLike, lift, tensor_class, weak_kind, weak_scalar, wrap
+from semel.tensor.movement import agreeing, may_agree
 from semel.tensor.origin import user_origin
 
 if TYPE_CHECKING:
@@ -139,11 +140,17 @@ def cond(
     truth = _one_bool(predicate, "cond", "the predicate")
     given = [lift(each) for each in operands]
     shapes: list[_Shape] = []
+    first: list[Tensor] = []
 
     def run(function: Callable[..., Any]) -> list[Tensor]:
         shape, values = _several(function(*given), "cond", "what a body returns")
         shapes.append(shape)
-        return [lift(value) for value in values]
+        made = [lift(value) for value in values]
+        if len(shapes) == 1:
+            first.extend(made)
+        elif len(made) == len(first):
+            made = [_of_same_shape(x, like) for x, like in zip(made, first, strict=True)]
+        return made
 
     one, other = Traced(run, then), Traced(run, orelse)
     if shapes[0] != shapes[1] or len(one.outputs) != len(other.outputs):
@@ -172,9 +179,21 @@ def _one_bool(value: TensorLike, where: str, what: str) -> Tensor:
 def _states(after: Sequence[TensorLike], initial: Sequence[Tensor]) -> list[Tensor]:
     """The next states; a Python number takes the dtype of a state that is one number."""
     return [
-        weak_scalar(value, before.dtype) if weak_kind(value) and before.ndim == 0 else lift(value)
+        weak_scalar(value, before.dtype)
+        if weak_kind(value) and before.ndim == 0
+        else _of_same_shape(lift(value), before)
         for value, before in zip(after, initial, strict=True)
     ]
+
+
+def _of_same_shape(x: Tensor, other: Tensor) -> Tensor:
+    """A tensor in the shape of another, by a guard where it may have it; else as it is.
+
+    Sizes that the other's body finds out are no sizes here.
+    """
+    is_late = any(isinstance(v, LateVariable) for d in other.shape for v in variables(d))
+    may_agree_here = not is_late and may_agree(x.shape, other.shape)
+    return agreeing(x, other.shape) if may_agree_here else x
 
 
 def _asked(test: Traced, may_ask: Callable[[], Tensor] | None) -> Tensor:

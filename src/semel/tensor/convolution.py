@@ -19,7 +19,7 @@ from semel.ir.expr import Dim, ceildiv, product
 from semel.ir.types import BOOL
 from semel.ops.attrs import WindowAttrs
 from semel.tensor.handle import TensorLike, apply, convert, lift, promote
-from semel.tensor.movement import slice_axes, stretch
+from semel.tensor.movement import of_shape, slice_axes, stretch
 from semel.tensor.nn import over_channels
 from semel.tensor.reduce import as_float, reduce_axes
 from semel.tensor.window import Padding, PerAxis, Windows, check_fits, per_axis, windows
@@ -159,9 +159,7 @@ def channels_first(x: Tensor) -> Tensor:
 def _with_bias(x: Tensor, bias: TensorLike | None, where: str) -> Tensor:
     if bias is None:
         return x
-    lifted = lift(bias)
-    if lifted.shape != (x.shape[1],):
-        raise GraphError(where, f"bias must have shape [{x.shape[1]}], got {lifted.type}.")
+    lifted = of_shape(lift(bias), (x.shape[1],), where, "bias")
     return x + over_channels(x, convert(lifted, x.dtype))
 
 

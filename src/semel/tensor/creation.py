@@ -9,11 +9,13 @@ computed where they are used. Sizes and bounds may be Variables.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir.dims import absolute, sign
 from semel.ir.expr import Dim, ceildiv, is_nonnegative, maximum
 from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
 from semel.tensor.elementwise import binary, choose
@@ -24,16 +26,20 @@ from semel.tensor.handle import (
     Number,
     TensorLike,
     convert,
-    is_integer,
     lift,
     scalar,
     weak_kind,
     weak_scalar,
+    whole_dims,
 )
 from semel.tensor.indexing import iota
+from semel.tensor.movement import is_negative
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
+
+#: Beside symbolic bounds, floats are counted in fractions that are no smaller than this.
+MAX_UNITS = 1 << 20
 
 
 def full(shape: Dims, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -95,17 +101,22 @@ def arange(
     return convert(binary(binary(steps, "mul", step), "add", first), wanted)
 
 
-def linspace(start: float, stop: float, num: int = 50, *, dtype: DTypeLike = "float32") -> Tensor:
+def linspace(start: Number, stop: Number, num: Dim = 50, *, dtype: DTypeLike = "float32") -> Tensor:
     """`num` even steps from start to stop, both included exactly."""
-    if not is_integer(num) or num < 0:
-        raise GraphError("linspace", f"num must be an int >= 0, got {num!r}.")
+    ends: tuple[Any, Any] = (start, stop)
+    (count,) = whole_dims(num, "num", "linspace")
+    if is_negative(count):
+        raise GraphError("linspace", f"num must be >= 0, got {num}.")
     wanted = as_dtype(dtype, "linspace")
     work = wanted if wanted.is_float else FLOAT32
-    steps = iota((int(num),), 0)
-    values = convert(steps, work) * ((stop - start) / max(int(num) - 1, 1)) + start
-    if num < 2:
-        return convert(values, wanted)
-    return convert(choose(steps.eq(int(num) - 1), stop, values), wanted)
+    steps, last = iota((count,), 0), maximum(count - 1, 1)
+    if isinstance(last, int) and not any(isinstance(end, SYMBOLIC) for end in ends):
+        step: Any = (ends[1] - ends[0]) / last
+    else:
+        step = (weak_scalar(stop, work) - weak_scalar(start, work)) / weak_scalar(last, work)
+    values = convert(steps, work) * step + ends[0]
+    # The only one of one element is the start.
+    return convert(choose(steps.eq(last), weak_scalar(stop, work), values), wanted)
 
 
 def eye(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:
@@ -141,11 +152,23 @@ def _dims(shape: tuple[Any, ...]) -> Any:
 def _arange_length(first: Any, end: Any, step: Any, floats: bool) -> Dim:
     if step == 0:
         raise GraphError("arange", "step must not be 0.")
-    if floats:
-        if any(isinstance(v, SYMBOLIC) for v in (first, end, step)):
-            raise GraphError("arange", "a symbolic bound needs integer bounds and step.")
+    if floats and not any(isinstance(v, SYMBOLIC) for v in (first, end, step)):
         return int(max(math.ceil((end - first) / step), 0))
-    if isinstance(step, SYMBOLIC):
-        raise GraphError("arange", f"step must be a number, got {step}.")
-    length = ceildiv(end - first if step > 0 else first - end, abs(int(step)))
+    if floats:
+        first, end, step = _in_common_units(first, end, step)
+    # Without a sign that is known the divisor has no minimum; a step of 0 then gives nothing.
+    length = ceildiv((end - first) * sign(step), maximum(absolute(step), 1))
     return length if is_nonnegative(length) else maximum(length, 0)
+
+
+def _in_common_units(*values: Any) -> list[Dim]:
+    """Symbolic ints, and floats as the decimal numbers they are written as, times one factor."""
+    decimals = [v if isinstance(v, SYMBOLIC) else Fraction(repr(float(v))) for v in values]
+    factor = math.lcm(*(v.denominator for v in decimals if isinstance(v, Fraction)))
+    if factor > MAX_UNITS:
+        raise GraphError(
+            "arange",
+            f"beside symbolic bounds, numbers must be multiples of 1/{MAX_UNITS} or more, "
+            f"got {', '.join(str(v) for v in values)}.",
+        )
+    return [int(v * factor) if isinstance(v, Fraction) else v * factor for v in decimals]

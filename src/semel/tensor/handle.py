@@ -336,6 +336,13 @@ def whole_numbers(values: Any, name: str, where: str) -> tuple[int, ...]:
     return tuple(whole_number(value, name, where) for value in values)
 
 
+def whole_dims(values: Any, name: str, where: str) -> tuple[Dim, ...]:
+    """One int or expression of either sign, or several, as a tuple."""
+    if isinstance(values, (*_TEXT, *SYMBOLIC)) or not isinstance(values, Iterable):
+        values = (values,)
+    return tuple(v if isinstance(v, SYMBOLIC) else whole_number(v, name, where) for v in values)
+
+
 def normalize_axis(axis: Any, ndim: int, where: str) -> int:
     """A non-negative axis, or a GraphError that names the range."""
     number = whole_number(axis, "axis", where)

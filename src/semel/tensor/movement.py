@@ -3,8 +3,9 @@
     reshape permute expand pad slice flip concat stack split repeat tile roll ...
 
 All of these become the ops reshape, permute, expand, slice, pad and concat, which the
-compiler turns into index arithmetic of whoever reads the result. Dims may be symbolic; only
-a dim that is literally 1 stretches in a broadcast, never a variable that happens to be 1.
+compiler turns into index arithmetic of whoever reads the result. Dims may be symbolic: one that
+is literally 1 stretches in a broadcast when the graph is made (expand), one that may be 1 in the
+runs where it is (stretch), and dims that must be equal are guarded (agree).
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, floordiv, maximum, mod, product, upper_bound
+from semel.ir.dims import broadcast_dims, equal, is_one_never
+from semel.ir.expr import (
+    Dim,
+    ceildiv,
+    floordiv,
+    is_positive,
+    maximum,
+    mod,
+    product,
+    sum_dims,
+    upper_bound,
+)
 from semel.ir.graph import make_node
 from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
@@ -40,6 +52,7 @@ from semel.tensor.handle import (
     scalar,
     weak_kind,
     weak_scalar,
+    whole_dims,
     whole_number,
     whole_numbers,
     wrap,
@@ -86,9 +99,10 @@ def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     if axis is None:
         return x.reshape(tuple(d for d in x.shape if d != 1))
     axes = normalize_axes(axis, x.ndim, "squeeze")
-    if any(x.shape[i] != 1 for i in axes):
+    if any(is_one_never(x.shape[i]) for i in axes):
         raise GraphError("squeeze", f"axes must have size 1, got axes={axes} of {x.type}.")
-    return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes))
+    unit = agreeing(x, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
+    return unit.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes))
 
 
 def unsqueeze(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
@@ -168,7 +182,10 @@ def matrix_transpose(x: TensorLike) -> Tensor:
 
 
 def broadcast_to(x: TensorLike, *shape: Dims) -> Tensor:
-    """Stretch axes of literal size 1, and add axes in front, to reach `shape`."""
+    """Stretch axes of size 1, and add axes in front, to reach `shape`.
+
+    Axes that may have size 1 stretch in the runs where they have it.
+    """
     return reach(lift(x), as_shape(_flat(shape), "broadcast_to"), "broadcast_to")
 
 
@@ -181,11 +198,12 @@ def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
         return apply("scalar", attrs=ScalarAttrs(attrs.value, attrs.dtype, dims))
     aligned = x.reshape((1,) * (len(dims) - x.ndim) + x.shape)
     for have, want in zip(aligned.shape, dims, strict=True):
-        if have != want and have != 1 and isinstance(have, int) and isinstance(want, int):
+        if not may_stretch(have, want):
             raise GraphError(where, f"only dims of size 1 stretch, got {x.type} to {show(dims)}.")
-    if dims == aligned.shape:
-        return aligned
-    return apply("expand", aligned, attrs=ExpandAttrs(dims))
+    literal = tuple([w if d == 1 else d for d, w in zip(aligned.shape, dims, strict=True)])
+    if literal != aligned.shape:
+        aligned = apply("expand", aligned, attrs=ExpandAttrs(literal))
+    return aligned if dims == literal else apply("stretch", aligned, attrs=ExpandAttrs(dims))
 
 
 def of_shape(x: Tensor, shape: Shape, where: str, name: str) -> Tensor:
@@ -195,11 +213,24 @@ def of_shape(x: Tensor, shape: Shape, where: str, name: str) -> Tensor:
     """
     if x.shape == shape:
         return x
-    differ = [(a, b) for a, b in zip(x.shape, shape, strict=False) if a != b]
-    never = any(a == 1 or (isinstance(a, int) and isinstance(b, int)) for a, b in differ)
-    if never or x.ndim != len(shape):
+    if not may_agree(x.shape, shape):
         raise GraphError(where, f"{name} must have shape {show(shape)}, got {x.type}.")
-    return x.broadcast_to(shape)
+    return agreeing(x, shape)
+
+
+def may_agree(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are the same in some run."""
+    return len(a) == len(b) and all(m == n or equal(m, n) != 0 for m, n in zip(a, b, strict=True))
+
+
+def may_stretch(dim: Dim, wanted: Dim) -> bool:
+    """Whether a dim is 1 or the wanted one in some run."""
+    return not is_one_never(dim) or equal(dim, wanted) != 0
+
+
+def agreeing(x: Tensor, shape: Shape) -> Tensor:
+    """This tensor in a shape that it has in every run that goes well: a guard for each dim."""
+    return x if x.shape == shape else apply("agree", x, attrs=ExpandAttrs(shape))
 
 
 def expand(x: TensorLike, *shape: Dims) -> Tensor:
@@ -223,7 +254,7 @@ def broadcast(tensors: Sequence[Tensor], where: str) -> list[Tensor]:
 
 
 def stretch(x: Tensor, shape: Shape) -> Tensor:
-    """`broadcast_to` without checks: dims that differ are left for a guard."""
+    """`broadcast_to` without checks: dims that may be 1 stretch, others are left for a guard."""
     lead = len(shape) - x.ndim
     if lead == len(shape):
         return _repeat(x, shape)
@@ -234,6 +265,8 @@ def stretch(x: Tensor, shape: Shape) -> Tensor:
         node = make_node("reshape", (node,), ReshapeAttrs(own), origin=line, made_by=function)
     if dims != own:
         node = make_node("expand", (node,), ExpandAttrs(dims), origin=line, made_by=function)
+    if dims != shape:
+        node = make_node("stretch", (node,), ExpandAttrs(shape), origin=line, made_by=function)
     return x if node is x._node else wrap(node)
 
 
@@ -283,41 +316,62 @@ def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     return slice_axes(x, starts, x.shape, steps)
 
 
-def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Pieces of `sections` elements each (the last may be shorter), or of the sizes given."""
+def split(x: TensorLike, sections: Dim | Sequence[Dim], axis: int = 0) -> list[Tensor]:
+    """Pieces of `sections` elements each (the last may be shorter), or of the sizes given.
+
+    Sizes may be symbolic; how many pieces there are may not.
+    """
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "split")
-    if isinstance(sections, (int, np.integer)):
-        length = _static(x.shape[i], "split", x)
-        if sections <= 0:
-            raise GraphError("split", f"the piece size must be > 0, got {sections}.")
-        width = int(sections)
-        sizes = [min(width, length - at) for at in range(0, max(length, 1), width)]
+    length = x.shape[i]
+    if isinstance(sections, (Sequence, np.ndarray)):
+        sizes = _split_sizes(sections, length)
     else:
-        sizes = [int(s) for s in sections]
-        rest = x.shape[i] - sum(sizes)
-        if min(sizes, default=0) < 0 or (isinstance(rest, int) and rest != 0):
-            raise GraphError("split", f"sizes must add up to {x.shape[i]}, got {sizes}.")
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    return [x.narrow(i, at, size) for at, size in zip(starts, sizes, strict=True)]
+        (width,) = whole_dims(sections, "the piece size", "split")
+        if not is_positive(width):
+            raise GraphError("split", f"the piece size must be > 0, got {sections}.")
+        pieces = ceildiv(length, width)
+        count = max(_static(pieces, "split", x, "a fixed number of pieces"), 1)
+        sizes = [width] * (count - 1)
+        sizes.append(length - sum_dims(sizes))
+    whole = agreeing(x, (*x.shape[:i], sum_dims(sizes), *x.shape[i + 1 :]))
+    starts = [sum_dims(sizes[:k]) for k in range(len(sizes))]
+    return [whole.narrow(i, at, size) for at, size in zip(starts, sizes, strict=True)]
+
+
+def _split_sizes(given: Any, length: Dim) -> list[Dim]:
+    """Sizes that may add up to the length; that they do is a guard."""
+    sizes = list(whole_dims(given, "a size", "split"))
+    if any(is_negative(size) for size in sizes) or equal(sum_dims(sizes), length) == 0:
+        found = ", ".join(map(str, sizes))
+        raise GraphError("split", f"sizes must add up to {length}, got [{found}].")
+    return sizes
 
 
 def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
     """At most `chunks` pieces of equal size; the last may be shorter."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "chunk")
-    length = _static(x.shape[i], "chunk", x)
     if whole_number(chunks, "chunks", "chunk") <= 0:
         raise GraphError("chunk", f"the number of chunks must be > 0, got {chunks}.")
+    if not isinstance(x.shape[i], int) and mod(x.shape[i], chunks) == 0:
+        return x.split([floordiv(x.shape[i], chunks)] * chunks, i)
+    length = _static(x.shape[i], "chunk", x)
     return x.split(max(-(-length // chunks), 1), i)
 
 
-def unbind(x: TensorLike, axis: int = 0) -> list[Tensor]:
-    """The slices along one axis, which is dropped."""
+def unbind(x: TensorLike, axis: int = 0, count: int | None = None) -> list[Tensor]:
+    """The slices along one axis, which is dropped.
+
+    `count` says how many there are, where the axis has a symbolic size; a guard holds it to that.
+    """
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "unbind")
-    length = _static(x.shape[i], "unbind", x)
     rest = x.shape[:i] + x.shape[i + 1 :]
+    if count is not None:
+        shape = (*x.shape[:i], whole_number(count, "count", "unbind"), *x.shape[i + 1 :])
+        x = of_shape(x, shape, "unbind", "the tensor")
+    length = _static(x.shape[i], "unbind", x)
     return [x.narrow(i, k, 1).reshape(rest) for k in range(length)]
 
 
@@ -393,15 +447,17 @@ def tile(x: TensorLike, *repeats: Dims) -> Tensor:
 
 
 def roll(
-    x: TensorLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
+    x: TensorLike, shift: Dim | Sequence[Dim], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """Rotate elements along axes; those pushed out come in on the other side."""
     x = lift(x)
+    is_one = not isinstance(shift, (Sequence, np.ndarray))
+    shifts = whole_dims(shift, "shift", "roll")
     if axis is None:
         flat: Tensor = x.flatten()
-        return flat.roll(sum(whole_numbers(shift, "shift", "roll")), 0).reshape(x.shape)
-    axes, shifts = whole_numbers(axis, "axis", "roll"), whole_numbers(shift, "shift", "roll")
-    if isinstance(shift, (int, np.integer)):
+        return flat.roll(sum_dims(shifts), 0).reshape(x.shape)
+    axes = whole_numbers(axis, "axis", "roll")
+    if is_one:
         shifts = shifts * len(axes)
     if len(shifts) != len(axes):
         raise GraphError("roll", f"needs one shift per axis, got {shifts} for axes {axes}.")
@@ -411,7 +467,7 @@ def roll(
     return result
 
 
-def _roll(x: Tensor, shift: int, axis: int) -> Tensor:
+def _roll(x: Tensor, shift: Dim, axis: int) -> Tensor:
     length = x.shape[axis]
     if length == 0 or shift == 0:
         return x
@@ -423,7 +479,7 @@ def _roll(x: Tensor, shift: int, axis: int) -> Tensor:
 
 
 def broadcast_shapes(shapes: Sequence[Shape], where: str) -> Shape:
-    """The common shape by NumPy's rules; of two symbolic dims the first stands for both."""
+    """The common shape by NumPy's rules, which decide about symbolic dims when their values do."""
     longest = max(shapes, key=len)
     if all(longest[len(longest) - len(s) :] == s for s in shapes):
         return longest
@@ -437,7 +493,7 @@ def broadcast_shapes(shapes: Sequence[Shape], where: str) -> Shape:
             raise GraphError(
                 where, f"shapes must broadcast, got {' and '.join(show(s) for s in shapes)}."
             )
-        result.append(wide[0] if wide else 1)
+        result.append(wide[0] if len(set(wide)) == 1 else broadcast_dims(wide))
     return tuple(result)
 
 
@@ -468,9 +524,9 @@ def _resolve(dims: tuple[Any, ...], size: Dim, old: Shape) -> Shape:
     return tuple(values)
 
 
-def _static(dim: Dim, where: str, tensor: Tensor) -> int:
+def _static(dim: Dim, where: str, tensor: Tensor, what: str = "an axis of fixed size") -> int:
     if not isinstance(dim, int):
-        raise GraphError(where, f"needs an axis of fixed size, got {dim} of {tensor.type}.")
+        raise GraphError(where, f"needs {what}, got {dim} of {tensor.type}.")
     return dim
 
 
@@ -495,7 +551,7 @@ def is_negative(dim: Dim) -> bool:
     return high is not None and high < 0
 
 
-def _cut(shift: int, length: Dim) -> Dim:
+def _cut(shift: Dim, length: Dim) -> Dim:
     """Where to cut a symbolic axis, once the shift is brought into [0, length)."""
     some = maximum(length, 1)
     return mod(length - mod(shift, some), some)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
+from semel.ir.expr import Dim, is_positive
 from semel.ops.attrs import ArgsortAttrs, GatherAttrs, ScanAttrs
-from semel.tensor.handle import TensorLike, apply, convert, lift, normalize_axis, whole_number
+from semel.tensor.handle import TensorLike, apply, convert, lift, normalize_axis, whole_dims
 from semel.tensor.reduce import accumulator
 
 if TYPE_CHECKING:
@@ -79,12 +80,13 @@ def _along(x: Tensor, order: Tensor, axis: int) -> Tensor:
     return apply("take_along", x, order, attrs=GatherAttrs(axis))
 
 
-def topk(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+def topk(x: TensorLike, k: Dim, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements in order, and their indices."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "topk")
     length = x.shape[i]
-    if whole_number(k, "k", "topk") < 0 or (isinstance(length, int) and k > length):
+    (count,) = whole_dims(k, "k", "topk")
+    if is_positive(-count) or is_positive(count - length):
         raise GraphError("topk", f"k must lie in [0, {length}] for {x.type}, got {k}.")
-    indices = order_of(x, i, largest).narrow(i, 0, k)
+    indices = order_of(x, i, largest).narrow(i, 0, count)
     return _along(x, indices, i), indices

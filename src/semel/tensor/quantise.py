@@ -17,6 +17,7 @@ import numpy as np
 
 from semel.errors import GraphError
 from semel.ir.narrow import FLOATS
+from semel.ir.expr import ceildiv
 from semel.ir.types import FLOAT32, FLOAT64, INT8, INT32, UINT8, DType, as_dtype
 from semel.tensor.handle import (
     DTypeLike,
@@ -28,7 +29,7 @@ from semel.tensor.handle import (
     weak_kind,
     weak_scalar,
 )
-from semel.tensor.movement import fill_value, stretch
+from semel.tensor.movement import agreeing, fill_value, may_agree, may_stretch, reach, stretch
 from semel.tensor.unary import unary
 from semel.tensor.window import Padding, PerAxis, windows
 
@@ -131,30 +132,31 @@ def _along_axis(x: Tensor, where: str, value: TensorLike, axis: int, block_size:
     place = normalize_axis(axis, x.ndim, where)
     if block_size:
         return _blocked(x, where, given, place, block_size)
-    if given.ndim != 1 or given.shape[0] != x.shape[place]:
+    if given.ndim != 1 or not may_stretch(given.shape[0], x.shape[place]):
         raise GraphError(
             where,
             f"needs one number or one for each of {x.shape[place]} along axis {axis}, "
             f"got {given.type}.",
         )
-    return given.reshape(*given.shape, *[1] * (x.ndim - 1 - place))
+    each = reach(given, (x.shape[place],), where)
+    return each.reshape(*each.shape, *[1] * (x.ndim - 1 - place))
 
 
 def _blocked(x: Tensor, where: str, given: Tensor, axis: int, block_size: int) -> Tensor:
     """One number per block, repeated for the block's elements; the last block may be shorter."""
     size = x.shape[axis]
-    fits = isinstance(size, int) and block_size > 0
-    count = -(-size // block_size) if fits else size
+    count = ceildiv(size, block_size) if block_size > 0 else size
     shape = tuple(count if d == axis else n for d, n in enumerate(x.shape))
-    if not fits or given.shape != shape:
+    if block_size <= 0 or not may_agree(given.shape, shape):
+        dims = ", ".join(map(str, shape))
         raise GraphError(
             where,
             f"blocks of {block_size} along axis {axis} of {x.type} need numbers of shape "
-            f"{list(shape)}, got {given.type}.",
-            hint="Blocks are parts of a fixed size.",
+            f"[{dims}], got {given.type}.",
+            hint="Blocks are parts of an axis.",
         )
     spread = (*shape[: axis + 1], block_size, *shape[axis + 1 :])
-    repeated = stretch(given.unsqueeze(axis + 1), spread)
+    repeated = stretch(agreeing(given, shape).unsqueeze(axis + 1), spread)
     whole = tuple(count * block_size if d == axis else n for d, n in enumerate(shape))
     return repeated.reshape(whole).narrow(axis, 0, size)
 
@@ -189,11 +191,12 @@ def _less(x: Tensor, where: str, zero_point: TensorLike | None, axis: int) -> Te
         raise GraphError(where, f"a zero point must be an integer, got {zero.type}.")
     if zero.ndim == 1 and zero.shape != (1,):
         place = axis if x.ndim > 1 else -1
-        if zero.shape[0] != x.shape[place]:
+        if not may_stretch(zero.shape[0], x.shape[place]):
             raise GraphError(
                 where,
                 f"needs one zero point or {x.shape[place]} of them for {x.type}, got {zero.type}.",
             )
+        zero = reach(zero, (x.shape[place],), where)
         zero = zero if place == -1 else zero.unsqueeze(-1)
     return wide - convert(zero, INT32)
 

@@ -25,7 +25,7 @@ from semel.tensor.control import loop
 from semel.tensor.elementwise import choose, clip
 from semel.tensor.handle import TensorLike, dim_value, lift, scalar
 from semel.tensor.indexing import check_index
-from semel.tensor.movement import concat, slice_axes, stretch
+from semel.tensor.movement import agreeing, concat, may_agree, slice_axes, stretch
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -243,22 +243,24 @@ class _Call:
         if lens is None:
             return
         found = lift(lens)
-        if not found.dtype.is_integer or found.shape != (self.batch,):
+        if not found.dtype.is_integer or not may_agree(found.shape, (self.batch,)):
             raise GraphError(
                 self.where,
                 f"sequence_lens must be integers [{self.batch}], one per row, got {found.type}.",
             )
+        found = agreeing(found, (self.batch,))
         # As int64: lengths may come in a dtype that does not hold all steps.
         self.lens = check_index(found, self.steps + 1, self.where, "sequence length")
 
     def checked(self, name: str, value: TensorLike, shape: Shape) -> list[Tensor]:
         """An operand of this shape and of x's dtype, by direction."""
         found = lift(value)
-        if found.shape != shape or found.dtype != self.x.dtype:
+        if not may_agree(found.shape, shape) or found.dtype != self.x.dtype:
             dims = ", ".join(map(str, shape))
             raise GraphError(
                 self.where, f"{name} must be {self.x.dtype}[{dims}], got {found.type}."
             )
+        found = agreeing(found, shape)
         return [found[d] for d in range(shape[0])] if isinstance(shape[0], int) else []
 
     @property
