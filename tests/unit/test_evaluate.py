@@ -336,7 +336,7 @@ CASES: list[tuple[str, list[Array], Any, Any]] = [
     ("expand", [X[:, :1]], ExpandAttrs((3, 4)), np.repeat(X[:, :1], 4, 1)),
     ("expand", [X[:, :1]], ExpandAttrs((3, 0)), np.zeros((3, 0), np.float32)),
     ("stretch", [X[:, :1]], ExpandAttrs((3, 4)), np.repeat(X[:, :1], 4, 1)),
-    ("agree", [X], ExpandAttrs((3, 4)), X),
+    ("agree", [X], ExpandAttrs((3, 5)), X),
     ("slice", [X], SliceAttrs((0, 1), (2, 2), (2, 3)), X[::2, 1::3]),
     (
         "window",

@@ -106,7 +106,7 @@ def linspace(start: Number, stop: Number, num: Dim = 50, *, dtype: DTypeLike = "
     ends: tuple[Any, Any] = (start, stop)
     (count,) = whole_dims(num, "num", "linspace")
     if is_negative(count):
-        raise GraphError("linspace", f"num must be >= 0, got {num}.")
+        raise GraphError("linspace", f"num must be an int >= 0, got {num}.")
     wanted = as_dtype(dtype, "linspace")
     work = wanted if wanted.is_float else FLOAT32
     steps, last = iota((count,), 0), maximum(count - 1, 1)
