@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,26 @@ def test_a_dim_that_is_never_one_decides_and_nothing_stretches() -> None:
     assert both.shape == (wide,)
     other = Variable("o", 2, 9)
     assert (Tensor.input("x", (wide,)) + Tensor.input("y", (other,))).shape == (wide,)
+
+
+def test_two_ways_to_write_one_size_do_not_stretch() -> None:
+    rows = Tensor.input("x", (A, 2))[B : B + C]  # as many as there are from b on, at most c
+    both = rows + Tensor.input("y", (C, 2))
+    assert str(both.shape[0]) == str(rows.shape[0])
+    with pytest.raises(VariableError, match=r"add: dims 0 must agree"):
+        semel.prepare([both, Tensor.input("z", (B,)).sum()], threads=1)(
+            x=np.ones((4, 2), np.float32), y=np.ones((3, 2), np.float32), z=np.ones(3, np.float32)
+        )
+
+
+def test_sizes_without_a_maximum_stretch(tmp_path: Path) -> None:
+    a, b = Variable("a", 0), Variable("b", 1)
+    plan = semel.prepare(Tensor.input("x", (a, 3)) * Tensor.input("y", (b, 3)), threads=1)
+    plan.save(tmp_path / "p.plan")
+    for each in (plan, semel.load_plan(tmp_path / "p.plan")):
+        for n, m in ((1, 5), (40, 40), (0, 1), (90, 1), (1, 200)):
+            x, y = np.arange(n * 3, dtype=np.float32).reshape(n, 3), np.ones((m, 3), np.float32) * 2
+            np.testing.assert_array_equal(each(x=x, y=y), x * y)
 
 
 def test_a_mask_of_attention_stretches() -> None:

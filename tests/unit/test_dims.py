@@ -15,12 +15,13 @@ from semel.ir.dims import (
     equal,
     less,
     less_equal,
+    may_stretch_to,
     negate,
     select,
     truncdiv,
     truncmod,
 )
-from semel.ir.expr import Dim, Fn, Variable, bounds, evaluate, maximum
+from semel.ir.expr import Dim, Fn, Variable, bounds, evaluate, maximum, minimum
 
 V, W = Variable("v", -4, 5), Variable("w", -3, 4)
 N, M, K = Variable("n", 0, 9), Variable("m", 1, 9), Variable("k", 3)
@@ -76,6 +77,19 @@ def test_the_size_that_dims_broadcast_to() -> None:
             assert evaluate(both, {N: n, M: m}) == (n if m == 1 else m)
     positive = Variable("p", 1, 4)
     assert broadcast_dims([M, positive]) == maximum(M, positive)
+
+
+def test_dims_that_depend_on_each_other_do_not_stretch() -> None:
+    part = maximum(minimum(M + N, 9) - N, 0)
+    assert broadcast_dims([M, part]) == M
+    assert broadcast_dims([part, M]) == part
+    assert not may_stretch_to(part, M)
+    assert not may_stretch_to(K, M)  # never 1
+    assert may_stretch_to(M, N)
+    assert may_stretch_to(M, 5)
+    both = broadcast_dims([M, N])
+    assert may_stretch_to(M, both)
+    assert may_stretch_to(both, N * 0 + 5)
 
 
 def test_broadcasting_again_gives_the_same_dim() -> None:

@@ -1,7 +1,7 @@
 """What shape computations ask of dims, beyond their operators.
 
     floordiv mod ceildiv truncdiv truncmod  minimum maximum absolute sign
-    equal less less_equal negate select  broadcast_dims is_one_never
+    equal less less_equal negate select  broadcast_dims is_one_never may_stretch_to
 
 A truth is a dim too, 0 or 1: `select(equal(n, 1), a, b)`. All of it is written with min, max and
 products, which the native code of plans and kernels computes already, so that nothing below this
@@ -16,6 +16,7 @@ from semel.ir.expr import (
     Dim,
     Expr,
     Fn,
+    atoms,
     bounds,
     ceildiv,
     floordiv,
@@ -38,6 +39,7 @@ __all__ = [
     "less",
     "less_equal",
     "maximum",
+    "may_stretch_to",
     "minimum",
     "mod",
     "negate",
@@ -149,13 +151,33 @@ def broadcast_dims(dims: Iterable[Dim]) -> Dim:
 
     One that cannot be 1 decides. Among others the largest does, or 0 if there is one:
     max(a, b) * min(a, b, 1). A dim that came from here counts as those it was made of, so that
-    broadcasting again with one of them gives the same dim.
+    broadcasting again with one of them gives the same dim. Of dims that depend on each other the
+    first stands for all: they are meant to be equal (`may_stretch_to`).
     """
-    parts = {part: None for dim in dims for part in _broadcast_parts(dim) if part != 1}
+    parts: dict[Dim, None] = {}
+    for part in (part for dim in dims for part in _broadcast_parts(dim)):
+        if part != 1 and not any(_are_related(part, other) for other in parts):
+            parts[part] = None
     for part in parts:
         if is_one_never(part):
             return part
     return _widest(parts)
+
+
+def may_stretch_to(dim: Dim, wanted: Dim) -> bool:
+    """Whether a dim that differs from the wanted one may be 1 and stretch to it in some run.
+
+    Dims that share variables are two ways to write one size (the rows that were cut out for n
+    tokens, and n): they are held to be equal. But what took part in a size that was broadcast
+    from several stretches to it.
+    """
+    if is_one_never(dim):
+        return False
+    return not _are_related(dim, wanted) or len(_broadcast_parts(wanted)) > 1
+
+
+def _are_related(a: Dim, b: Dim) -> bool:
+    return not atoms(a).isdisjoint(atoms(b))
 
 
 def _widest(parts: Iterable[Dim]) -> Dim:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.dims import is_one_never
+from semel.ir.dims import absolute, is_one_never
 from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.graph import Node, Rule
 from semel.ir.opdef import Indices, OpDef, register
@@ -152,9 +152,7 @@ def _require_stretch(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]
     for axis, (old, new) in enumerate(zip(x.shape, attrs.shape, strict=True)):
         if old not in (1, new):
             text = f"dim {axis} must be 1 or {new}, got {old} in {x}."
-            # Zero where one of its factors is.
-            excess = old - new
-            yield Requirement(excess if is_one_never(old) else (old - 1) * excess, text)
+            yield Requirement(minimum(absolute(old - 1), absolute(old - new)), text)
 
 
 def _infer_stretch(attrs: ExpandAttrs, *types: TensorType) -> TensorType:

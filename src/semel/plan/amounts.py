@@ -104,25 +104,38 @@ def _check_size(amount: Amount, tops: Mapping[str, int | None]) -> None:
 
 def _magnitude(value: Dim, tops: Mapping[str, int | None]) -> int:
     """What no register on the way to `value` exceeds, as an absolute value."""
+    return _sizes(value, tops)[1]
+
+
+def _sizes(value: Dim, tops: Mapping[str, int | None]) -> tuple[int, int]:
+    """What neither the value exceeds, nor any register on the way to it."""
     if isinstance(value, int):
-        return abs(value)
-    total = 0
+        return abs(value), abs(value)
+    total = most = 0
     for monomial, coefficient in terms(value):
         size = abs(coefficient)
         for atom in monomial:
-            size *= max(_atom_magnitude(atom, tops), 1)
+            own, inside = _atom_sizes(atom, tops)
+            size *= max(own, 1)
+            most = max(most, inside)
         total += size
-    return total
+    return total, max(total, most)
 
 
-def _atom_magnitude(atom: Dim, tops: Mapping[str, int | None]) -> int:
+def _atom_sizes(atom: Dim, tops: Mapping[str, int | None]) -> tuple[int, int]:
     match atom:
         case Variable():
             top = tops.get(atom.name)
-            return max(abs(atom.min), NO_LIMIT if top is None else abs(top))
+            size = max(abs(atom.min), NO_LIMIT if top is None else abs(top))
+            return size, size
         case Fn():
-            return max(_magnitude(argument, tops) for argument in atom.args)
+            sizes = [_sizes(argument, tops) for argument in atom.args]
+            own, inside = (max(each) for each in zip(*sizes, strict=True))
+            low, high = atom.range()
+            if low is not None and high is not None:
+                own = min(own, max(abs(low), abs(high)))  # a condition is 0 or 1
+            return own, inside
         case Index():
-            return _magnitude(atom.extent, tops)
+            return _sizes(atom.extent, tops)
         case _:
-            return _magnitude(atom, tops)
+            return _sizes(atom, tops)

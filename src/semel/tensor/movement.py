@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.dims import broadcast_dims, equal, is_one_never
+from semel.ir.dims import broadcast_dims, equal, is_one_never, may_stretch_to
 from semel.ir.expr import (
     Dim,
     ceildiv,
@@ -203,7 +203,16 @@ def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
     literal = tuple([w if d == 1 else d for d, w in zip(aligned.shape, dims, strict=True)])
     if literal != aligned.shape:
         aligned = apply("expand", aligned, attrs=ExpandAttrs(literal))
-    return aligned if dims == literal else apply("stretch", aligned, attrs=ExpandAttrs(dims))
+    wide = _stretched(literal, dims)
+    if wide != literal:
+        aligned = apply("stretch", aligned, attrs=ExpandAttrs(wide))
+    return agreeing(aligned, dims)
+
+
+def _stretched(own: Shape, wanted: Shape) -> Shape:
+    """The dims with those that may stretch in a run as the wanted ones are."""
+    pairs = zip(own, wanted, strict=True)
+    return tuple([w if d != w and may_stretch_to(d, w) else d for d, w in pairs])
 
 
 def of_shape(x: Tensor, shape: Shape, where: str, name: str) -> Tensor:
@@ -265,8 +274,9 @@ def stretch(x: Tensor, shape: Shape) -> Tensor:
         node = make_node("reshape", (node,), ReshapeAttrs(own), origin=line, made_by=function)
     if dims != own:
         node = make_node("expand", (node,), ExpandAttrs(dims), origin=line, made_by=function)
-    if dims != shape:
-        node = make_node("stretch", (node,), ExpandAttrs(shape), origin=line, made_by=function)
+    wide = dims if dims == shape else _stretched(dims, shape)
+    if wide != dims:
+        node = make_node("stretch", (node,), ExpandAttrs(wide), origin=line, made_by=function)
     return x if node is x._node else wrap(node)
 
 
