@@ -133,11 +133,6 @@ def _under(x: Tensor, mask: TensorLike | None) -> Tensor:
         raise GraphError(_WHERE, f"mask must broadcast against scores {x.type}, got {lifted.type}.")
     if any(d not in (1, w) for d, w in zip(own, wanted, strict=True)):
         lifted = reach(lifted, (*lifted.shape[:-2], *wanted), _WHERE)
-    own, wanted = lifted.shape[-2:], x.shape[-2:][-lifted.ndim :] if lifted.ndim else ()
-    if not all(may_stretch(d, w) for d, w in zip(own, wanted, strict=True)):
-        raise GraphError(_WHERE, f"mask must broadcast against scores {x.type}, got {lifted.type}.")
-    if any(d not in (1, w) for d, w in zip(own, wanted, strict=True)):
-        lifted = reach(lifted, (*lifted.shape[:-2], *wanted), _WHERE)
     seen = stretch(lifted, broadcast_shapes([x.shape, lifted.shape], _WHERE))
     result = choose(seen, x, -math.inf) if seen.dtype == BOOL else x + seen
     return convert(result, x.dtype)
