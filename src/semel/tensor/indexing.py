@@ -207,7 +207,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
     return _take_along(wide(x), wide(lifted), i, where)
 
 
-def one_hot(x: TensorLike, num_classes: int, dtype: DTypeLike = "int64") -> Tensor:
+def one_hot(x: TensorLike, num_classes: Dim, dtype: DTypeLike = "int64") -> Tensor:
     """1 at each element's own number along a new last axis, else 0."""
     x = lift(x)
     if not x.dtype.is_integer:

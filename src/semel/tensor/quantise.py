@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.narrow import FLOATS
 from semel.ir.expr import ceildiv
+from semel.ir.narrow import FLOATS
 from semel.ir.types import FLOAT32, FLOAT64, INT8, INT32, UINT8, DType, as_dtype
 from semel.tensor.handle import (
     DTypeLike,
