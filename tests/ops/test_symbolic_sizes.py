@@ -31,6 +31,8 @@ ALONG: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] = {
     "arange by the size": (lambda x: semel.arange(0, 100, N), lambda a: np.arange(0, 100, len(a))),
     "arange by either sign": (lambda x: semel.arange(3, 20, N - 20),
                               lambda a: np.arange(3, 20, len(a) - 20)),
+    "arange of eighths": (lambda x: semel.arange(0, N, 1.0 / 128 * 9),
+                          lambda a: np.arange(0, len(a), 1.0 / 128 * 9)),
     "linspace": (lambda x: semel.linspace(-1, 3, N), lambda a: np.linspace(-1, 3, len(a))),
     "linspace to the size": (lambda x: semel.linspace(N, 2 * N, N + 1),
                              lambda a: np.linspace(len(a), 2 * len(a), len(a) + 1)),
@@ -63,7 +65,7 @@ def test_sizes_of_the_run(name: str) -> None:
 
 
 def test_numbers_that_cannot_be_counted_in_fractions() -> None:
-    with pytest.raises(GraphError, match=r"arange.* must be multiples of 1/1048576 or more, got"):
+    with pytest.raises(GraphError, match=r"arange.* must be multiples of 1/1,000,000"):
         semel.arange(0, N, 1e-9)
 
 

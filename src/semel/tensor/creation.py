@@ -9,7 +9,6 @@ computed where they are used. Sizes and bounds may be Variables.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +37,8 @@ from semel.tensor.movement import is_negative
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
-#: Beside symbolic bounds, floats are counted in fractions that are no smaller than this.
-MAX_UNITS = 1 << 20
+#: Beside symbolic bounds, floats are counted in one of these fractions: 0.1 is 1 of 10.
+UNITS = (1, *(10**k for k in range(1, 7)), *(2**k for k in range(2, 21)))
 
 
 def full(shape: Dims, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -162,13 +161,15 @@ def _arange_length(first: Any, end: Any, step: Any, floats: bool) -> Dim:
 
 
 def _in_common_units(*values: Any) -> list[Dim]:
-    """Symbolic ints, and floats as the decimal numbers they are written as, times one factor."""
-    decimals = [v if isinstance(v, SYMBOLIC) else Fraction(repr(float(v))) for v in values]
-    factor = math.lcm(*(v.denominator for v in decimals if isinstance(v, Fraction)))
-    if factor > MAX_UNITS:
-        raise GraphError(
-            "arange",
-            f"beside symbolic bounds, numbers must be multiples of 1/{MAX_UNITS} or more, "
-            f"got {', '.join(str(v) for v in values)}.",
-        )
-    return [int(v * factor) if isinstance(v, Fraction) else v * factor for v in decimals]
+    """Symbolic ints, and floats as the numbers they are written as, times one factor."""
+    floats = [float(v) for v in values if not isinstance(v, SYMBOLIC)]
+    for factor in UNITS:
+        if all(round(v * factor) / factor == v for v in floats):
+            return [
+                v * factor if isinstance(v, SYMBOLIC) else round(float(v) * factor) for v in values
+            ]
+    raise GraphError(
+        "arange",
+        "beside symbolic bounds, numbers must be multiples of 1/1,000,000 or of 1/1,048,576, "
+        f"got {', '.join(str(v) for v in values)}.",
+    )
