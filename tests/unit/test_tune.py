@@ -188,7 +188,7 @@ def test_the_winner_is_used_and_explained() -> None:
 def test_a_tuned_plan_gives_the_bits_of_the_default_one() -> None:
     x = RNG.standard_normal((77, 96)).astype(np.float32)
     expected = linear().prepare(tune=False)(x=x).tobytes()
-    for word in ("rows=48", "rows=96", "panels=8", "panels=1", "heights=8/4/2/1"):
+    for word in ("rows=48", "rows=96", "panels=8", "panels=1", "height=4"):
         for threads in (1, 2):
             tuning = Tuning(threads, memory(), race=True, measure=favours(word))
             program = compile_graph(build_graph(linear()), host_target(), tuning=tuning)
@@ -426,7 +426,7 @@ def test_clearing_forgets_all(tmp_path: Path) -> None:
 def test_the_default_tile_fits_the_registers() -> None:
     tile = register_tile(host_target())
     vectors = tile.lanes * 32 // host_target().vector_bits
-    assert tile.heights[0] * vectors + vectors < host_target().vector_registers
+    assert tile.height * vectors + vectors < host_target().vector_registers
 
 
 # ------------------------------------------------------------------------------ loops

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from semel.ir.target import Target
 from semel.lower.contract import contract_tile
@@ -39,11 +38,7 @@ class Choice:
 
 
 def _tile_name(tile: RegisterTile) -> str:
-    return " ".join(f"{f.name}={_value_name(getattr(tile, f.name))}" for f in fields(tile))
-
-
-def _value_name(value: Any) -> str:
-    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return " ".join(f"{f.name}={getattr(tile, f.name)}" for f in fields(tile))
 
 
 def is_empty(group: Group) -> bool:
@@ -83,5 +78,5 @@ def _tiles(tile: RegisterTile) -> Iterator[RegisterTile]:
     yield replace(tile, rows=2 * tile.rows, panels=max(tile.panels // 2, 1))
     yield replace(tile, panels=max(tile.panels // 2, 1))
     yield replace(tile, panels=1)
-    low = max((h for h in range(1, tile.heights[0]) if tile.rows % h == 0), default=1)
-    yield replace(tile, heights=(low, *(h for h in tile.heights if h < low)))
+    low = max((h for h in range(1, tile.height) if tile.rows % h == 0), default=1)
+    yield replace(tile, height=low)

@@ -39,7 +39,14 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
-from semel.lower.register_tiles import RegisterTile, RowBlocks, cut_rows, register_tile
+from semel.lower.register_tiles import (
+    RegisterTile,
+    RowBlocks,
+    cut_columns,
+    cut_panels,
+    cut_rows,
+    register_tile,
+)
 from semel.lower.stage import (
     WIDENED_ROWS,
     Site,
@@ -78,6 +85,7 @@ class _Tile:
     first_row: Dim
     first_panel: Dim
     rows: int
+    is_skinny: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,25 @@ class _Variant:
     first: int
     last: int | None
     beside: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """How many vectors of columns a block's rows pass at once, so many columns apart."""
+
+    count: int = 1
+    pitch: int = 0
+
+
+_ALONE = _Beside()
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """The element of a block that is under way: its row, and the copy of the accumulator."""
+
+    row: Dim
+    copy: tuple[Index, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +166,7 @@ class _Lowering(Contraction):
         self.parts: tuple[int, ...] = ()
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
-        #: How many panels the row under way passes at once.
-        self.beside = 1
+        self.beside = _ALONE
         vector = target.lanes(32)
         self.site = Site(self.node, self.at, self.loadable, self.checks, self.names, vector)
         self.staged: StagedRows | None = None
@@ -190,9 +216,9 @@ class _Lowering(Contraction):
         read, or for one row some panels side by side. All variants add in the order of k and agree
         bit for bit.
         """
-        few = replace(tall, heights=tuple(h for h in tall.heights if h <= SKINNY_ROWS), panels=1)
+        few = replace(tall, height=min(tall.height, SKINNY_ROWS), panels=1)
         beside = self._beside(tall)
-        one = replace(few, heights=(1,), panels=beside)
+        one = replace(few, height=1, panels=beside)
         every = [
             _Variant(few, 0 if beside == 1 else 2, SKINNY_ROWS),
             _Variant(tall, SKINNY_ROWS + 1, None),
@@ -241,6 +267,8 @@ class _Lowering(Contraction):
         columns = self.at[-1]
         if not isinstance(columns, Index) or not isinstance(columns.extent, int):
             return 1
+        if shape.lanes.bit_count() != 1:
+            return 1  # its vectors are side by side already
         return max(1, ROW_BYTES // (shape.lanes * self.accumulator.size_bytes))
 
     def _tiles(self, shape: RegisterTile) -> Dim:
@@ -252,7 +280,7 @@ class _Lowering(Contraction):
     def _body(self, tile: Index, variant: _Variant) -> tuple[Statement, ...]:
         """One tile: some panels of columns times a block of rows of one batch entry."""
         shape = variant.shape
-        blocks = cut_rows(shape, self.rows)
+        blocks = cut_rows(shape, self.rows, max(lower_bound(self.rows) or 0, variant.first))
         column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
         if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
@@ -260,8 +288,9 @@ class _Lowering(Contraction):
         else:
             group, rest = tile % column_blocks, tile // column_blocks
         number, entry = rest % blocks.tiles, rest // blocks.tiles
-        most = blocks.per_tile * (blocks.heights[-1] + 1) if blocks.count else blocks.per_tile
-        self.tile = _Tile(shape, blocks.first_row(number), group * shape.panels, most)
+        most = blocks.per_tile * blocks.height
+        first, is_skinny = blocks.first_row(number), variant.last is not None
+        self.tile = _Tile(shape, first, group * shape.panels, most, is_skinny)
         if self.parts:
             self.scratch = Buffer("s0", self.accumulator, most * shape.lanes, "s")
         staging = self._stage(number, blocks, shape)
@@ -278,12 +307,10 @@ class _Lowering(Contraction):
         first = group * shape.panels
         last = minimum(first + shape.panels, ceildiv(column.extent, shape.lanes))
         if beside == 1:
-            return self._columns(column, first, last, shape, self._rows(number, blocks))
+            return self._columns(column, first, last, shape, number, blocks)
         assert isinstance(column.extent, int)
         whole, rest = divmod(column.extent, shape.lanes * beside)
-        self.beside = beside
-        body = self._rows(number, blocks)
-        self.beside = 1
+        body = self._rows(number, blocks, _Beside(beside, shape.lanes))
         panel, lane = Index(self.names("p"), whole), Index(self.names("n"), shape.lanes)
         inner = substitute_indices(body, {column: panel * beside * shape.lanes + lane})
         vector = ir.Loop(lane, 0, shape.lanes, inner, shape.lanes)
@@ -291,14 +318,13 @@ class _Lowering(Contraction):
         if not rest:
             return (together,)
         first = maximum(first, whole * beside)
-        alone = self._columns(column, first, last, shape, self._rows(number, blocks))
+        alone = self._columns(column, first, last, shape, number, blocks)
         return (together, *alone) if whole else alone
 
     def _stage(self, number: Dim, blocks: RowBlocks, shape: RegisterTile) -> tuple[Statement, ...]:
         """What must be computed before the tile's rows can pass its panels (`lower.stage`)."""
         assert self.tile is not None
-        is_skinny = shape.heights[0] <= SKINNY_ROWS
-        wide = not is_skinny and not self.parts and widens(self.site, self.rows)
+        wide = not self.tile.is_skinny and not self.parts and widens(self.site, self.rows)
         self.wide = wide_panel(self.site, shape.lanes) if wide else None
         if self.depth == 0 or reads_left(self.site):
             return ()
@@ -325,51 +351,59 @@ class _Lowering(Contraction):
         first: Dim,
         last: Dim,
         shape: RegisterTile,
-        body: tuple[Statement, ...],
+        number: Dim,
+        blocks: RowBlocks,
     ) -> tuple[Statement, ...]:
-        """A loop over panels around a vector loop over the columns of one.
+        """A loop over panels around vector loops over the columns of one.
 
         Column n is lane n % lanes of panel n // lanes: in these terms a packed operand's
         address is affine, so that its panels are read as they lie.
         """
         lanes, extent = shape.lanes, column.extent
-        lane = Index(self.names("n"), lanes)
         if isinstance(extent, int) and extent <= lanes:
-            inner = substitute_indices(body, {column: lane})
-            return (*self._widened(0, extent), ir.Loop(lane, 0, extent, inner, lanes))
+            body = self._panel(column, 0, extent, shape, number, blocks)
+            return (*self._widened(0, extent), *body)
         panel = Index(self.names("p"), ceildiv(extent, lanes))
-        inner = substitute_indices(body, {column: panel * lanes + lane})
-        if not isinstance(extent, int):
-            stop = minimum(lanes, extent - panel * lanes)
-            return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
-        whole, rest = divmod(extent, lanes)
         start = panel * lanes
-        full = (*self._widened(start, lanes), ir.Loop(lane, 0, lanes, inner, lanes))
-        loops = [ir.Loop(panel, first, minimum(last, whole), full)]
-        if rest:
-            few = (*self._widened(start, rest), *self._rest(lane, rest, inner))
-            loops.append(ir.Loop(panel, maximum(first, whole), last, few))
+        if not isinstance(extent, int):
+            lane = Index(self.names("n"), lanes)
+            inner = substitute_indices(self._rows(number, blocks), {column: start + lane})
+            stop = minimum(lanes, extent - start)
+            return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+        loops: list[Statement] = []
+        for count, begin, end in cut_panels(extent, lanes, first, last):
+            body = self._panel(column, start, count, shape, number, blocks)
+            loops.append(ir.Loop(panel, begin, end, (*self._widened(start, count), *body)))
         return tuple(loops)
 
-    def _rest(self, lane: Index, rest: int, body: tuple[Statement, ...]) -> Iterator[Statement]:
-        """The columns of a panel that is not full: as many vectors at once as are left."""
-        vector = self.target.lanes(max(self.accumulator.bits, 32))
-        start = 0
-        for lanes in (2 * vector, vector):
-            stop = start + (rest - start) // lanes * lanes
-            yield ir.Loop(lane, start, stop, body, lanes)
-            start = stop
-        yield ir.Loop(lane, start, rest, body, vector)
+    def _panel(
+        self,
+        column: Index,
+        start: Dim,
+        count: int,
+        shape: RegisterTile,
+        number: Dim,
+        blocks: RowBlocks,
+    ) -> Iterator[Statement]:
+        """`count` columns from `start` on, as many vectors at once as there are."""
+        for span in cut_columns(self.target, self.accumulator.bits, shape.lanes, count):
+            lane = Index(self.names("n"), span.start + span.count)
+            body = self._rows(number, blocks, _Beside(span.beside, span.lanes))
+            inner = substitute_indices(body, {column: start + lane})
+            yield ir.Loop(lane, span.start, span.start + span.count, inner, span.lanes)
 
-    def _rows(self, tile: Dim, blocks: RowBlocks) -> tuple[Statement, ...]:
+    def _rows(
+        self, tile: Dim, blocks: RowBlocks, beside: _Beside = _ALONE
+    ) -> tuple[Statement, ...]:
         """A loop over the blocks of each height; a deep contraction walks them once per part."""
+        self.beside = beside
         if not self.parts:
             return self._each_block(
                 tile,
                 blocks,
                 lambda base, height: [
-                    *self._sums(base, height * self.beside, self._steps()),
-                    *self._results(base, height * self.beside),
+                    *self._sums(base, height, self._steps()),
+                    *self._results(base, height),
                 ],
             )
         outer = tuple(self.names.index("q", extent) for extent in self.parts)
@@ -386,9 +420,10 @@ class _Lowering(Contraction):
         self, tile: Dim, blocks: RowBlocks, make: Callable[[Dim, int], list[Statement]]
     ) -> tuple[Statement, ...]:
         result: list[Statement] = []
-        for height, first, last, row in blocks.of_tile(tile):
-            block = Index(self.names("m"), self.rows // height + 1)
-            result.append(ir.Loop(block, first, last, tuple(make(row(block), height))))
+        for level in blocks.of_tile(tile):
+            block = Index(self.names("m"), blocks.count)
+            body = make(block * level.height + level.offset, level.height)
+            result.append(ir.Loop(block, level.first, level.last, tuple(body)))
         return tuple(result)
 
     # ------------------------------------------------------------ depth
@@ -443,24 +478,36 @@ class _Lowering(Contraction):
 
     def _sums(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """`height` rows: their accumulators and the loop over k."""
-        self.total = Local(self.names("c"), self.accumulator, (height,))
         combine = "or" if self.accumulator == BOOL else "fma"
-        declare = ir.Declare(self.total, ir.start_value(combine, self.total.dtype))
-        return [declare, *self._adding(base, height, steps, combine)]
+        return [self._declare(height, combine), *self._adding(base, height, steps, combine)]
+
+    def _declare(self, height: int, combine: str = "fma") -> Statement:
+        """Accumulators of a block, fresh ones."""
+        copies = (height, self.beside.count) if self.beside.count > 1 else (height,)
+        self.total = Local(self.names("c"), self.accumulator, copies)
+        return ir.Declare(self.total, ir.start_value(combine, self.accumulator))
 
     def _adding(self, base: Dim, height: int, steps: _Steps, combine: str) -> tuple[Statement, ...]:
         if self.depth == 0:
             return ()
-        lane = Index(self.names("u"), height)
-        add = self._step(self.total, base, lane, steps.inner, combine)
-        body = (*self._ahead(base, height, steps), *self._unrolled(lane, height, add, base))
-        for position, (index, stop) in enumerate(reversed(steps.loops)):
-            is_hot = position == 0 and height >= HOT_HEIGHT and self.target.vector_bits == 512
-            body = self._stepped(index, stop, body) if is_hot else (ir.Loop(index, 0, stop, body),)
-        return body
+        body = self._unrolled(base, height, lambda at: self._step(self.total, at, steps, combine))
+        hints = self._ahead(base, height, steps)
+        is_hot = height >= HOT_HEIGHT and self.target.vector_bits == 512
+        for index, stop in reversed(steps.loops):
+            body = (
+                self._stepped(index, stop, hints, body)
+                if is_hot
+                else (ir.Loop(index, 0, stop, (*hints, *body)),)
+            )
+            hints, is_hot = [], False
+        return (*hints, *body)
 
     def _stepped(
-        self, index: Index, stop: Dim, body: tuple[Statement, ...]
+        self,
+        index: Index,
+        stop: Dim,
+        hints: Sequence[Statement],
+        body: tuple[Statement, ...],
     ) -> tuple[Statement, ...]:
         """The loop over k, several steps at a time.
 
@@ -468,56 +515,56 @@ class _Lowering(Contraction):
         are tight the compiler would load the next step's operands early, and spill.
         """
         if isinstance(stop, int) and stop < 2 * STEPS_AT_ONCE:
-            return (ir.Loop(index, 0, stop, body),)
+            return (ir.Loop(index, 0, stop, (*hints, *body)),)
         count = stop // STEPS_AT_ONCE
         several = Index(self.names("k"), count)
         one = Index(self.names("o"), STEPS_AT_ONCE)
         inner = substitute_indices(body, {index: several * STEPS_AT_ONCE + one})
         unrolled = ir.Loop(one, 0, STEPS_AT_ONCE, inner, unroll=True)
-        loops: list[Statement] = [ir.Loop(several, 0, count, (unrolled,))]
+        first = substitute_indices(hints, {index: several * STEPS_AT_ONCE})
+        loops: list[Statement] = [ir.Loop(several, 0, count, (*first, unrolled))]
         if not isinstance(stop, int) or stop % STEPS_AT_ONCE:
             loops.append(ir.Loop(index, count * STEPS_AT_ONCE, stop, body))
         return tuple(loops)
 
     def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
-        lane = Index(self.names("u"), height)
-        return self._unrolled(lane, height, self._stores(ir.local(self.total, (lane,))), base)
+        return self._unrolled(base, height, lambda at: self._stores(ir.local(self.total, at.copy)))
 
-    def _waiting(self, base: Dim, lane: Dim) -> tuple[Buffer, Dim]:
+    def _waiting(self, at: _At) -> tuple[Buffer, Dim]:
         """Where the sum of a row and a column waits for the next part."""
         assert self.tile is not None and self.scratch is not None
         lanes = self.tile.shape.lanes
-        return self.scratch, (base + lane - self.tile.first_row) * lanes + self.at[-1] % lanes
+        return self.scratch, (at.row - self.tile.first_row) * lanes + self.at[-1] % lanes
 
     def _clear(self, base: Dim, height: int) -> list[Statement]:
-        lane = Index(self.names("u"), height)
-        zero = ir.Store(*self._waiting(base, lane), ir.start_value("fma", self.accumulator))
-        return list(self._unrolled(lane, height, [zero], base))
+        zero = ir.start_value("fma", self.accumulator)
+        return [*self._unrolled(base, height, lambda at: [ir.Store(*self._waiting(at), zero)])]
 
     def _part(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Add one part of k to the sums that wait in scratch."""
-        self.total = Local(self.names("c"), self.accumulator, (height,))
-        lane = Index(self.names("u"), height)
-        buffer, place = self._waiting(base, lane)
-        take = ir.Assign(self.total, ir.load(buffer, place), (lane,))
-        keep = ir.Store(buffer, place, ir.local(self.total, (lane,)))
+        declare, total = self._declare(height), self.total
+
+        def take(at: _At) -> list[Statement]:
+            return [ir.Assign(total, ir.load(*self._waiting(at)), at.copy)]
+
+        def keep(at: _At) -> list[Statement]:
+            return [ir.Store(*self._waiting(at), ir.local(total, at.copy))]
+
         return [
-            ir.Declare(self.total, ir.start_value("fma", self.accumulator)),
-            *self._unrolled(lane, height, [take], base),
+            declare,
+            *self._unrolled(base, height, take),
             *self._adding(base, height, steps, "fma"),
-            *self._unrolled(lane, height, [keep], base),
+            *self._unrolled(base, height, keep),
         ]
 
     def _restore_results(self, base: Dim, height: int) -> list[Statement]:
-        lane = Index(self.names("u"), height)
-        stores = self._stores(ir.load(*self._waiting(base, lane)))
-        return list(self._unrolled(lane, height, stores, base))
+        return [*self._unrolled(base, height, lambda at: self._stores(ir.load(*self._waiting(at))))]
 
     def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
         assert self.tile is not None
         # A few rows read every panel once, in order: the hardware is faster without hints.
-        if not isinstance(self.at[-1], Index) or self.tile.shape.heights[0] <= SKINNY_ROWS:
+        if not isinstance(self.at[-1], Index) or self.tile.is_skinny:
             return []
         if self.parts:
             return list(self._next_part(self.at[-1], base, height, steps))
@@ -596,37 +643,34 @@ class _Lowering(Contraction):
         return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
-        self, lane: Index, height: int, body: list[Statement], base: Dim
+        self, base: Dim, height: int, make: Callable[[_At], list[Statement]]
     ) -> tuple[Statement, ...]:
-        """`body` for every row of a block, or for every panel that one row passes at once."""
-        moved = split_rows(self._row(base, lane), self.row_loops)
-        if self.beside > 1:
-            assert self.tile is not None and isinstance(self.at[-1], Index)
-            moved = {**moved, self.at[-1]: self.at[-1] + lane * self.tile.shape.lanes}
-        inner = substitute_indices(body, moved)
+        """What `make` says of an element, for all rows of a block and all columns side by side."""
+        lane, count = Index(self.names("u"), height), self.beside.count
+        column = Index(self.names("u"), count) if count > 1 else None
+        at = _At(base + lane, (lane,) if column is None else (lane, column))
+        moved = split_rows(at.row, self.row_loops)
+        if column is not None:
+            assert isinstance(self.at[-1], Index)
+            moved = {**moved, self.at[-1]: self.at[-1] + column * self.beside.pitch}
+        body = substitute_indices(make(at), moved)
+        if column is not None:
+            body = (ir.Loop(column, 0, count, body, unroll=True),)
         if height == 1:
-            return substitute_indices(inner, {lane: 0})
-        return (ir.Loop(lane, 0, height, inner, unroll=True),)
+            return substitute_indices(body, {lane: 0})
+        return (ir.Loop(lane, 0, height, body, unroll=True),)
 
-    def _row(self, base: Dim, lane: Index) -> Dim:
-        return base if self.beside > 1 else base + lane
-
-    def _step(
-        self, total: Local, base: Dim, lane: Index, inner: Dim, combine: str
-    ) -> list[Statement]:
+    def _step(self, total: Local, at: _At, steps: _Steps, combine: str) -> list[Statement]:
         *batch, row, column = self.at
+        inner = steps.inner
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         left, right = self.node.inputs
         staged, wide = self.staged, self.wide
-        a = (
-            staged.load(self._row(base, lane), inner)
-            if staged
-            else evaluate(left, (*batch, row, inner))
-        )
+        a = staged.load(at.row, inner) if staged else evaluate(left, (*batch, row, inner))
         b = wide.load(inner, column) if wide else evaluate(right, (*batch, inner, column))
         a, b = ir.cast(a, total.dtype), ir.cast(b, total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
-        return [*evaluate.prelude, ir.Reduce((total,), combine, values, (lane,))]
+        return [*evaluate.prelude, ir.Reduce((total,), combine, values, at.copy)]
 
     def _stores(self, total: ir.Value) -> list[Statement]:
         known = {self.node: ir.cast(total, self.node.type.dtype)}

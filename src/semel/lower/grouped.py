@@ -16,6 +16,7 @@ accumulator, so that it has the bits of an ordinary matmul with its group's matr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, Index, ceildiv, linear_coefficient, maximum, minimum, substitute
@@ -28,7 +29,7 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Lowered, Names, finish_kernel
-from semel.lower.register_tiles import register_tile
+from semel.lower.register_tiles import cut_columns, cut_panels, register_tile
 from semel.ops.grouped import HEADER
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
@@ -71,10 +72,12 @@ class _Lowering(Contraction):
         self.dtype = self.node.type.dtype.compute
         shape = register_tile(target, self.dtype.bits, self.node.type.shape[1])
         self.lanes, self.panels = shape.lanes, max(1, TILE_COLUMNS // shape.lanes)
-        unit = max(shape.heights[0] // 3, 1)
+        unit = max(shape.height // 3, 1)
         self.heights = (3 * unit, 2 * unit, unit)
         pitch = self.depth + CACHE_LINE_BYTES // self.dtype.size_bytes
         self.pitch: Dim = pitch
+        #: Vectors of columns that rows pass at once, and how many columns they are apart.
+        self.beside, self.distance = 1, 0
         self.rows = Buffer("s0", self.dtype, self._rounded(self.block) * pitch, "s")
 
     def _rounded(self, count: Dim) -> Dim:
@@ -136,16 +139,29 @@ class _Lowering(Contraction):
 
     def _columns(self, part: _Part) -> list[Statement]:
         """A loop over panels around a vector loop over the columns of one."""
-        body = self._rows(part)
-        if not isinstance(self.column, Index):
-            return body
-        extent = self.column.extent
-        lane = Index(self.names("n"), self.lanes)
-        panel = Index(self.names("p"), ceildiv(extent, self.lanes))
-        inner = substitute_indices(body, {self.column: panel * self.lanes + lane})
-        whole = isinstance(extent, int) and extent % self.lanes == 0
-        stop = self.lanes if whole else minimum(self.lanes, extent - panel * self.lanes)
-        return [ir.Loop(panel, part.first, part.last, (ir.Loop(lane, 0, stop, inner, self.lanes),))]
+        column = self.column
+        if not isinstance(column, Index):
+            return self._rows(part)
+        extent, lanes = column.extent, self.lanes
+        panel = Index(self.names("p"), ceildiv(extent, lanes))
+        start = panel * lanes
+        if not isinstance(extent, int):
+            lane = Index(self.names("n"), lanes)
+            inner = substitute_indices(self._rows(part), {column: start + lane})
+            stop = minimum(lanes, extent - start)
+            return [ir.Loop(panel, part.first, part.last, (ir.Loop(lane, 0, stop, inner, lanes),))]
+        return [
+            ir.Loop(panel, first, last, tuple(self._panel(part, column, start, count)))
+            for count, first, last in cut_panels(extent, lanes, part.first, part.last)
+        ]
+
+    def _panel(self, part: _Part, column: Index, start: Dim, count: int) -> Iterator[Statement]:
+        """`count` columns from `start` on, as many vectors at once as there are."""
+        for span in cut_columns(self.target, self.dtype.bits, self.lanes, count):
+            lane = Index(self.names("n"), span.start + span.count)
+            self.beside, self.distance = span.beside, span.lanes
+            inner = substitute_indices(self._rows(part), {column: start + lane})
+            yield ir.Loop(lane, span.start, span.start + span.count, inner, span.lanes)
 
     def _rows(self, part: _Part) -> list[Statement]:
         """Blocks of rows, tallest first; the count is a whole number of the lowest ones."""
@@ -161,23 +177,24 @@ class _Lowering(Contraction):
 
     def _block(self, part: _Part, base: Dim, height: int) -> list[Statement]:
         """`height` rows: their accumulators, the loop over k, and their stores."""
-        total = Local(self.names("c"), self.dtype, (height,))
-        copy = Index(self.names("u"), height)
+        total = Local(self.names("c"), self.dtype, (height, self.beside))
+        each = Index(self.names("u"), height), Index(self.names("u"), self.beside)
         k = self.names.index("k", self.depth)
         combine = "or" if self.dtype == BOOL else "fma"
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
-        a = ir.load(self.rows, (base + copy) * self.pitch + k)
+        a = ir.load(self.rows, (base + each[0]) * self.pitch + k)
         right = evaluate(self.w, (part.here, k, self.column))
         b = ir.cast(right, self.dtype)
         values = (a & b,) if combine == "or" else (a, b)
-        step = self._repeat(copy, height, [ir.Reduce((total,), combine, values, (copy,))])
+        add = ir.Reduce((total,), combine, values, each)
+        step = self._repeat(each, [*evaluate.prelude, add])
         result: list[Statement] = [ir.Declare(total, ir.start_value(combine, total.dtype))]
         if isinstance(k, Index):
             ahead = self._ahead(part, right, k, base, height)
-            result.append(ir.Loop(k, 0, self.depth, (*evaluate.prelude, *ahead, *step)))
+            result.append(ir.Loop(k, 0, self.depth, (*ahead, *step)))
         else:
-            result += [*evaluate.prelude, *step]
-        return [*result, *self._repeat(copy, height, self._stores(total, copy, part.line, base))]
+            result += step
+        return [*result, *self._repeat(each, self._stores(total, each, part.line, base))]
 
     def _ahead(
         self, part: _Part, right: Value, k: Index, base: Dim, height: int
@@ -201,14 +218,23 @@ class _Lowering(Contraction):
         pace = (self.lanes * height + count - 1) // count
         return [ir.Prefetch(buffer, there + past + k * pace)]
 
-    def _repeat(self, copy: Index, height: int, body: list[Statement]) -> tuple[Statement, ...]:
-        if height == 1:
-            return substitute_indices(body, {copy: 0})
-        return (ir.Loop(copy, 0, height, tuple(body), unroll=True),)
+    def _repeat(self, each: tuple[Index, Index], body: list[Statement]) -> tuple[Statement, ...]:
+        """The body for all rows of a block, and all vectors of columns side by side."""
+        result, column = tuple(body), self.column
+        if isinstance(column, Index):
+            result = substitute_indices(result, {column: column + each[1] * self.distance})
+        for copy in reversed(each):
+            if copy.extent == 1:
+                result = substitute_indices(result, {copy: 0})
+            else:
+                result = (ir.Loop(copy, 0, copy.extent, result, unroll=True),)
+        return result
 
-    def _stores(self, total: Local, copy: Index, line: Dim, base: Dim) -> list[Statement]:
-        row, bind = self._position(line, base + copy)
-        known = {self.node: ir.cast(ir.local(total, (copy,)), self.node.type.dtype)}
+    def _stores(
+        self, total: Local, each: tuple[Index, Index], line: Dim, base: Dim
+    ) -> list[Statement]:
+        row, bind = self._position(line, base + each[0])
+        known = {self.node: ir.cast(ir.local(total, each), self.node.type.dtype)}
         evaluate = Evaluator(self.loadable, known, self.checks, self.names)
         stores: list[Statement] = []
         for output in self.group.outputs:

@@ -1,6 +1,7 @@
-"""How much of a contraction's result lives in registers, and how its rows are cut.
+"""How much of a contraction's result lives in registers, and how its rows and columns are cut.
 
-    (Target, columns) --register_tile--> RegisterTile        rows --cut_rows--> RowBlocks
+    (Target, columns) --register_tile--> RegisterTile
+    rows --cut_rows--> RowBlocks        columns of a panel --cut_columns--> Spans
 
 Nothing here changes a result: each element adds over k in order, whatever block it falls
 into, so that all cuts agree bit for bit.
@@ -8,23 +9,34 @@ into, so that all cuts agree bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, ceildiv, maximum, minimum
 from semel.ir.target import Target
 from semel.ops.contract import PanelWidth
 
+#: Sums that are under way at once where multiply-adds are to follow each other without a wait.
+_CHAINS = 8
+#: Rows of a block at most: each of a convolution has an address, and these need registers, too.
+_TALLEST = 8
+#: What a panel of one vector takes longer: an element of the left operand is read for it alone.
+_LONE = 1.2
+#: What a last panel that is not full takes besides: loops of its own.
+_OWN_LOOPS = 0.25
+#: A panel that is liked better may take so much longer than the fastest one.
+_CLOSE = 1.03
+
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
     """How much of the result lives in registers, and how much one tile covers.
 
-    `heights` are the row blocks, tallest first; `lanes` the columns of one panel; `rows` and
-    `panels` what a tile of the kernel covers.
+    `height` are the rows of a block, `lanes` the columns of one panel; `rows` and `panels` what
+    a tile of the kernel covers.
     """
 
-    heights: tuple[int, ...]
+    height: int
     lanes: int
     rows: int
     panels: int
@@ -35,18 +47,34 @@ def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) ->
 
     Wide and low beats narrow and tall: a row's element is brought into a register once for
     all vectors of the block, and instructions other than fma are what a busy core lacks
-    slots for. A narrower tile is taken where panels of the wide one would be mostly padding.
+    slots for. With 16 registers three vectors leave room for four rows, which read their panel
+    half as often again as six do: they are taken where two would leave a lone vector.
     """
     lane = target.lanes(max(bits, 32))
-    vectors = 4 if target.vector_registers == 32 else 2
-    while isinstance(columns, int) and vectors > 1:
-        padded = -(-columns // (lane * vectors)) * lane * vectors
-        if padded - columns <= columns // 8:
-            break
-        vectors //= 2
-    tallest = (24 if target.vector_registers == 32 else 12) // vectors
-    heights = (tallest, *(h for h in (4, 2, 1) if h < tallest))
-    return RegisterTile(heights, lane * vectors, 24, max(1, 64 // (lane * vectors)))
+    widths = (4, 3, 2, 1) if target.vector_registers == 32 else (2, 3, 1)
+    vectors = widths[0]
+    if isinstance(columns, int):
+        times = {v: _time(target, v, columns, lane) for v in widths}
+        vectors = next(v for v in widths if times[v] <= _CLOSE * min(times.values()))
+    lanes = lane * vectors
+    return RegisterTile(_height(target, vectors), lanes, 24, max(1, 64 // lanes))
+
+
+def _height(target: Target, vectors: int) -> int:
+    """Rows whose sums, of so many vectors, leave room for a panel's vectors and an element."""
+    return min((24 if target.vector_registers == 32 else 12) // vectors, _TALLEST)
+
+
+def _time(target: Target, vectors: int, columns: int, lane: int) -> float:
+    """What a row takes that passes panels of so many vectors, in vectors of multiply-adds."""
+    height = _height(target, vectors)
+
+    def side_by_side(count: int) -> float:
+        return max(count, _CHAINS / height) * (_LONE if count == 1 else 1)
+
+    whole, rest = divmod(columns, lane * vectors)
+    parts = [vectors] * whole + [n for n in (rest // lane, int(rest % lane > 0)) if n]
+    return sum(map(side_by_side, parts)) + (_OWN_LOOPS if rest else 0)
 
 
 def panel_width(target: Target) -> PanelWidth:
@@ -61,55 +89,113 @@ def panel_width(target: Target) -> PanelWidth:
     return width
 
 
+# ---------------------------------------------------------------- columns
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Columns of a panel from `start` on: `count` in vectors of `lanes`, all `beside` at once."""
+
+    start: int
+    count: int
+    lanes: int
+    beside: int = 1
+
+
+def cut_panels(columns: int, lanes: int, first: Dim, last: Dim) -> Iterator[tuple[int, Dim, Dim]]:
+    """Panels [first, last) of so many lanes: columns of each, and which have as many."""
+    whole, rest = divmod(columns, lanes)
+    yield lanes, first, minimum(last, whole)
+    if rest:
+        yield rest, maximum(first, whole), last
+
+
+def cut_columns(target: Target, bits: int, panel: int, count: int) -> list[Span]:
+    """How the first `count` columns of a panel of so many lanes are cut.
+
+    All whole vectors at once, then what is left of one, in half a register if that is enough.
+    """
+    lane = target.lanes(max(bits, 32))
+    if count == panel and panel.bit_count() == 1:
+        return [Span(0, panel, panel)]
+    whole, rest = divmod(count, lane)
+    spans = [Span(0, lane, lane, whole)] if whole else []
+    if rest:
+        halves = target.vector_bits == 512 and rest <= lane // 2
+        spans.append(Span(whole * lane, rest, lane // 2 if halves else lane))
+    return spans
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Blocks [first, last) of a tile, of one height; block b begins at row b * height + offset."""
+
+    height: int
+    first: Dim
+    last: Dim
+    offset: Dim
+
+
 @dataclass(frozen=True, slots=True)
 class RowBlocks:
-    """Rows cut into blocks, and blocks into tiles.
+    """Rows cut into `count` blocks of nearly one height, tallest first, and these into tiles.
 
-    A known number of rows is cut evenly, into blocks of two neighbouring heights of which
-    the first `taller` have one row more: a last block of a row or two could not keep the
-    arithmetic units busy. An unknown number of rows is cut into tiles of `per_tile` rows,
-    and those into blocks of falling `heights`.
+    A last block of a row or two could not keep the arithmetic units busy: what is missing to whole
+    blocks of `height` is taken from all of them, one row at a time from the last ones on. Many rows
+    have blocks of two neighbouring heights; those that lack `depth` rows exist where there may
+    be few.
     """
 
     rows: Dim
-    heights: tuple[int, ...]
+    height: int
+    count: Dim
     per_tile: int
-    count: int = 0
-    taller: int = 0
+    depth: int
 
     @property
     def tiles(self) -> Dim:
         """How many tiles there are."""
-        return ceildiv(self.count or self.rows, self.per_tile)
+        return ceildiv(self.count, self.per_tile)
 
     def first_row(self, tile: Dim) -> Dim:
-        """Where a tile's rows begin."""
-        first = tile * self.per_tile
-        return first * self.heights[-1] + minimum(first, self.taller) if self.count else first
+        """Where a tile's rows begin; behind the last tile, at the end of the rows or later."""
+        block = tile * self.per_tile
+        lost: Dim = 0
+        for missing in range(1, self.depth + 1):
+            lost = lost + maximum(block - self._lacking(missing), 0)
+        return block * self.height - lost
 
-    def of_tile(self, tile: Dim) -> Iterator[tuple[int, Dim, Dim, Callable[[Dim], Dim]]]:
-        """Height, first and last block, and the first row of a block, for each height."""
+    def of_tile(self, tile: Dim) -> Iterator[Level]:
+        """The blocks of a tile, height by height."""
         first, last = tile * self.per_tile, minimum((tile + 1) * self.per_tile, self.count)
-        if self.count:
-            low, taller = self.heights[-1], self.taller
-            if taller:
-                yield low + 1, first, minimum(last, taller), lambda block: block * (low + 1)
-            if taller < self.count:
-                yield low, maximum(first, taller), last, lambda block: block * low + taller
-            return
-        start, left = first, minimum(first + self.per_tile, self.rows) - first
-        for height in self.heights:
-            begin, size = start, height
-            yield height, 0, left // height, lambda block, b=begin, h=size: b + block * h  # type: ignore[misc]
-            start, left = start + left // height * height, left % height
+        offset: Dim = 0
+        for missing in range(self.depth + 1):
+            begin = self._lacking(missing)
+            offset = offset + begin
+            end = self._lacking(missing + 1) if missing < self.depth else self.count
+            if begin != end:
+                start, stop = maximum(first, begin), minimum(last, end)
+                yield Level(self.height - missing, start, stop, offset)
+
+    def _lacking(self, missing: int) -> Dim:
+        """The first block that lacks so many rows."""
+        if missing == 0:
+            return 0
+        short = self.height * self.count - self.rows - (missing - 1) * self.count
+        return self.count - minimum(maximum(short, 0), self.count)
 
 
-def cut_rows(shape: RegisterTile, rows: Dim) -> RowBlocks:
-    """How a product of so many rows is cut."""
+def cut_rows(shape: RegisterTile, rows: Dim, least: int = 1) -> RowBlocks:
+    """How a product of so many rows is cut, of which there are at least `least`."""
+    height, most = shape.height, max(1, shape.rows // shape.height)
     if not isinstance(rows, int):
-        return RowBlocks(rows, shape.heights, shape.rows)
-    count = max(1, -(-rows // shape.heights[0]))
-    low, taller = divmod(rows, count)
-    most = max(1, shape.rows // shape.heights[0])
+        few = range(max(least, 1), max(least, height * height) + 1)
+        depth = max(height - n // -(-n // height) for n in few)
+        return RowBlocks(rows, height, ceildiv(rows, height), most, depth)
+    count = max(1, -(-rows // height))
     per_tile = -(-count // -(-count // most))
-    return RowBlocks(rows, (low,), per_tile, count, taller)
+    tallest = -(-rows // count)
+    return RowBlocks(rows, tallest, count, per_tile, int(tallest * count > rows))
