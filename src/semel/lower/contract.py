@@ -167,6 +167,8 @@ class _Lowering(Contraction):
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
         self.beside = _ALONE
+        #: Rows of the tallest blocks; many rows have no others but those one row lower.
+        self.tallest = 0
         vector = target.lanes(32)
         self.site = Site(self.node, self.at, self.loadable, self.checks, self.names, vector)
         self.staged: StagedRows | None = None
@@ -213,19 +215,20 @@ class _Lowering(Contraction):
         """How so many rows are cut, for all numbers of rows that there may be.
 
         A few rows are bound by reading the right operand: one panel a tile, so that all threads
-        read, or for one row some panels side by side. All variants add in the order of k and agree
-        bit for bit.
+        read, or for one row some panels side by side. Where there may be many, too, low blocks are
+        all that a few rows need, unless many widen their weights first. All variants add in the
+        order of k and agree bit for bit.
         """
         few = replace(tall, height=min(tall.height, SKINNY_ROWS), panels=1)
         beside = self._beside(tall)
         one = replace(few, height=1, panels=beside)
-        every = [
-            _Variant(few, 0 if beside == 1 else 2, SKINNY_ROWS),
-            _Variant(tall, SKINNY_ROWS + 1, None),
-        ]
-        if beside > 1:
-            every.insert(0, _Variant(one, 0, 1, beside))
         least, most = lower_bound(self.rows) or 0, upper_bound(self.rows)
+        every = [_Variant(one, 0, 1, beside)] if beside > 1 else []
+        first = 2 if every else 0
+        if widens(self.site, self.rows) or (most is not None and most <= SKINNY_ROWS):
+            every.append(_Variant(few, first, SKINNY_ROWS))
+            first = SKINNY_ROWS + 1
+        every.append(_Variant(tall, first, None))
         return [
             v
             for v in every
@@ -420,6 +423,7 @@ class _Lowering(Contraction):
         self, tile: Dim, blocks: RowBlocks, make: Callable[[Dim, int], list[Statement]]
     ) -> tuple[Statement, ...]:
         result: list[Statement] = []
+        self.tallest = blocks.height
         for level in blocks.of_tile(tile):
             block = Index(self.names("m"), blocks.count)
             body = make(block * level.height + level.offset, level.height)
@@ -492,7 +496,7 @@ class _Lowering(Contraction):
             return ()
         body = self._unrolled(base, height, lambda at: self._step(self.total, at, steps, combine))
         hints = self._ahead(base, height, steps)
-        is_hot = height >= HOT_HEIGHT and self.target.vector_bits == 512
+        is_hot = self.target.vector_bits == 512 and height >= max(HOT_HEIGHT, self.tallest - 1)
         for index, stop in reversed(steps.loops):
             body = (
                 self._stepped(index, stop, hints, body)
@@ -564,7 +568,8 @@ class _Lowering(Contraction):
         """Hints, one line at a time, for what the tiles after this one read first."""
         assert self.tile is not None
         # A few rows read every panel once, in order: the hardware is faster without hints.
-        if not isinstance(self.at[-1], Index) or self.tile.is_skinny:
+        many = isinstance(self.rows, int) or height >= min(self.tallest - 1, SKINNY_ROWS + 1)
+        if not isinstance(self.at[-1], Index) or self.tile.is_skinny or not many:
             return []
         if self.parts:
             return list(self._next_part(self.at[-1], base, height, steps))

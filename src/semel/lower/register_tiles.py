@@ -18,8 +18,9 @@ from semel.ops.contract import PanelWidth
 
 #: Sums that are under way at once where multiply-adds are to follow each other without a wait.
 _CHAINS = 8
-#: Rows of a block at most: each of a convolution has an address, and these need registers, too.
-_TALLEST = 8
+#: Rows of a block at most: each of a convolution has an address, and these need registers, too;
+#: and a variable number of them has code for all heights below.
+_TALLEST = 6
 #: What a panel of one vector takes longer: an element of the left operand is read for it alone.
 _LONE = 1.2
 #: What a last panel that is not full takes besides: loops of its own.
@@ -62,7 +63,8 @@ def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) ->
 
 def _height(target: Target, vectors: int) -> int:
     """Rows whose sums, of so many vectors, leave room for a panel's vectors and an element."""
-    return min((24 if target.vector_registers == 32 else 12) // vectors, _TALLEST)
+    sums = 24 if target.vector_registers == 32 else 12
+    return min(sums // vectors, max(_TALLEST, _CHAINS // vectors))
 
 
 def _time(target: Target, vectors: int, columns: int, lane: int) -> float:
