@@ -125,7 +125,7 @@ def _check_names(model: Model, choices: Choices) -> None:
 
 
 def _add_inputs(model: Model, choices: Choices, built: Built, walk: Walk) -> None:
-    initialised = {t.name for t in model.proto.graph.initializer} | model.weights.keys()
+    initialised = initializer_names(model)
     for given in model.proto.graph.input:
         if given.name in choices.values:
             walk.values[given.name] = as_value(choices.values[given.name])
@@ -251,8 +251,12 @@ def _add_output(graph: Graph, name: str, value: AnyValue) -> Any:
     raise ModelError(f"output '{name}'", "text is no output of a compiled graph.")
 
 
+def initializer_names(model: Model) -> set[str]:
+    """What has a value in the model."""
+    return {t.name for t in model.proto.graph.initializer} | model.weights.keys()
+
+
 def input_names(model: Model) -> list[str]:
     """The inputs that a run must be given."""
-    proto = model.proto.graph
-    initialised = {t.name for t in proto.initializer} | model.weights.keys()
-    return [given.name for given in proto.input if given.name not in initialised]
+    known = initializer_names(model)
+    return [given.name for given in model.proto.graph.input if given.name not in known]

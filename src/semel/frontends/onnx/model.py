@@ -16,8 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import InputError
-from semel.frontends.onnx.build import Built, Choices, build, input_names, is_open, kind_of
+from semel.errors import InputError, ParamError
+from semel.frontends.onnx.build import (
+    Built,
+    Choices,
+    build,
+    initializer_names,
+    input_names,
+    is_open,
+    kind_of,
+)
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.walk import DecidedByContent
@@ -94,6 +102,7 @@ class SpecialisedGraph:
             for given in model.proto.graph.input
             if given.name in self.input_names and is_open(given.type)
         ]
+        self._params: dict[str, Array] = {}
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
         self.compile_count = 0
 
@@ -118,6 +127,16 @@ class SpecialisedGraph:
 
     __call__ = run
 
+    def set_param(self, name: str, data: Any) -> None:
+        """Replace a param by a copy of `data`, in all forms, those that are yet to come too."""
+        known = input_names(self._model)
+        if name in known or name not in initializer_names(self._model):
+            raise ParamError("set_param", f"'{name}' must be an initializer of the model.")
+        self._params[name] = np.array(data)
+        for compiled, _ in self._forms.values():
+            if name in compiled.params:
+                compiled.set_param(name, data)
+
     def form_of(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
         """The graph for what these inputs decide; compiled if it is new."""
         while True:
@@ -133,6 +152,8 @@ class SpecialisedGraph:
                 self._note(error)
                 continue
             compiled = _compile(built, self._session, self._bounds, self._options)
+            for name in self._params.keys() & set(compiled.params):
+                compiled.set_param(name, self._params[name])
             self.compile_count += 1
             used = compiled.plan.variables
             built.content = {v: source for v, source in built.content.items() if v in used}
@@ -184,6 +205,10 @@ class HostedGraph:
     def compile_count(self) -> int:
         """How many forms of the compiled part there are."""
         return self._inside.compile_count
+
+    def set_param(self, name: str, data: Any) -> None:
+        """Replace a param of the compiled part."""
+        self._inside.set_param(name, data)
 
     def run(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Run with these inputs, by order, by name, or as one mapping; outputs by name."""

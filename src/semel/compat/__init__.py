@@ -1,0 +1,1 @@
+"""Other runtimes' interfaces over Semel: a program changes one import line."""

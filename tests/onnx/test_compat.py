@@ -1,0 +1,131 @@
+"""`semel.compat.onnxruntime` beside the real one, call for call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from semel.errors import SemelError
+
+onnx = pytest.importorskip("onnx")
+real = pytest.importorskip("onnxruntime")
+ours = pytest.importorskip("semel.compat.onnxruntime")
+
+BOTH = pytest.mark.parametrize("ort", [real, ours], ids=["onnxruntime", "semel"])
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    """y = x @ w + b, z = 2 * k; w may be overridden."""
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+        helper.make_node("Add", ["k", "k"], ["z"]),
+    ]
+    given = [
+        helper.make_tensor_value_info("x", 1, ["batch", 3]),
+        helper.make_tensor_value_info("k", 7, []),
+        helper.make_tensor_value_info("w", 1, [3, 2]),
+    ]
+    made = [
+        helper.make_tensor_value_info("y", 1, ["batch", 2]),
+        helper.make_tensor_value_info("z", 7, []),
+    ]
+    w = onnx.numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "w")
+    b = onnx.numpy_helper.from_array(np.array([10, 20], np.float32), "b")
+    graph = helper.make_graph(nodes, "small", given, made, [w, b], doc_string="of a graph")
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10, producer_name="tests"
+    )
+    helper.set_model_props(proto, {"author": "us"})
+    return bytes(proto.SerializeToString())
+
+
+X = np.array([[1, 2, 3], [0, 1, 0]], np.float32)
+
+
+@BOTH
+def test_what_a_session_tells(ort: Any, model: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    assert [(v.name, v.type, v.shape) for v in inputs] == [
+        ("x", "tensor(float)", ["batch", 3]),
+        ("k", "tensor(int64)", []),
+    ]
+    assert [(v.name, v.type, v.shape) for v in outputs] == [
+        ("y", "tensor(float)", ["batch", 2]),
+        ("z", "tensor(int64)", []),
+    ]
+    assert [v.name for v in session.get_overridable_initializers()] == ["w"]
+    meta = session.get_modelmeta()
+    assert (meta.producer_name, meta.graph_name, meta.graph_description) == (
+        *("tests", "small", "of a graph"),
+    )
+    assert meta.custom_metadata_map == {"author": "us"}
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+@BOTH
+def test_runs(ort: Any, model: bytes) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = ort.InferenceSession(model, options)
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    y, z = session.run(None, {"x": X, "k": np.array(4)})
+    np.testing.assert_allclose(y, X @ w + [10, 20])
+    assert z == 8 and z.dtype == np.int64
+    (z,) = session.run(["z"], {"x": X[:1], "k": np.array(5)})
+    assert z == 10
+    (y,) = session.run(["y"], {"x": X, "k": np.array(5), "w": w * 2})
+    np.testing.assert_allclose(y, X @ w * 2 + [10, 20])
+    (y,) = session.run(["y"], {"x": X, "k": np.array(5)})  # as it was
+    np.testing.assert_allclose(y, X @ w + [10, 20])
+
+
+@BOTH
+def test_bindings(ort: Any, model: bytes) -> None:
+    session = ort.InferenceSession(model)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_input("k", ort.OrtValue.ortvalue_from_numpy(np.array(3)))
+    binding.bind_output("z")
+    into = ort.OrtValue.ortvalue_from_shape_and_type([2, 2], np.float32)
+    binding.bind_ortvalue_output("y", into)
+    session.run_with_iobinding(binding)
+    z, y = binding.copy_outputs_to_cpu()
+    assert z == 6 and into.shape() == [2, 2] and into.data_type() == "tensor(float)"
+    np.testing.assert_array_equal(y, into.numpy())
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("names", "feed"),
+    [
+        (None, {"x": X}),
+        (["nothing"], {"x": X, "k": np.array(1)}),
+        (None, {"x": X, "k": np.array(1), "other": X}),
+        (None, {"x": X.astype(np.float64), "k": np.array(1)}),
+        (None, {"x": X[:, :2], "k": np.array(1)}),
+    ],
+    ids=["missing", "output", "unknown", "dtype", "shape"],
+)
+def test_wrong_calls_are_refused(ort: Any, model: bytes, names: Any, feed: Any) -> None:
+    session = ort.InferenceSession(model)
+    kinds = (SemelError,) if ort is ours else (Exception,)
+    with pytest.raises(kinds, match=r"(?i)input|output|other|invalid"):
+        session.run(names, feed)
+
+
+@BOTH
+def test_dims_can_be_fixed(ort: Any, model: bytes) -> None:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("batch", 2)
+    session = ort.InferenceSession(model, options)
+    assert session.run(["y"], {"x": X, "k": np.array(1)})[0].shape == (2, 2)
