@@ -355,4 +355,6 @@ def test_it_is_what_onnx_runtime_computes(name: str) -> None:
         if want.dtype.kind in "iu":  # a step where both round a half
             np.testing.assert_allclose(ours.astype(int), want.astype(int), atol=1)
         else:
-            np.testing.assert_allclose(ours, want, rtol=1e-3, atol=2e-3 if "q" in name else 1e-4)
+            # An LSTM of quantised weights: it quantises what goes in, and we do not.
+            atol = 2e-3 if "q" in name or name == "dynamic_lstm" else 1e-4
+            np.testing.assert_allclose(ours, want, rtol=1e-3, atol=atol)
