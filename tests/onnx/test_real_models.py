@@ -64,7 +64,7 @@ def image(*shape: int) -> np.ndarray:
     return (plain[None, None] * 0.5 + noise).astype(np.float32)
 
 
-OCR = {
+OCR: dict[str, tuple[str, str, list[tuple[int, ...]]]] = {
     "v4_det": ("rapidocr_onnxruntime", "ch_PP-OCRv4_det_infer", [(1, 3, 64, 96), (2, 3, 96, 64)]),
     "v4_rec": ("rapidocr_onnxruntime", "ch_PP-OCRv4_rec_infer", [(1, 3, 48, 96), (2, 3, 48, 160)]),
     "cls": ("rapidocr", "ch_ppocr_mobile_v2.0_cls_mobile", [(1, 3, 48, 192), (3, 3, 48, 192)]),
@@ -89,7 +89,7 @@ def test_kinds_of_files() -> None:
     compare(path, [{"bytes": text} for text in texts], 1e-4)
 
 
-VOICES = {
+VOICES: dict[str, tuple[str, list[tuple[int, int | None]]]] = {
     "both_rates": ("silero_vad", [(512 + 64, 16000), (256 + 32, 8000)]),
     "16k_op15": ("silero_vad_16k_op15", [(512 + 64, 16000)]),
     "ifless": ("silero_vad_op18_ifless", [(512 + 64, 16000), (256 + 32, 8000)]),

@@ -68,20 +68,22 @@ class Choices:
     `dims` names or fixes dims: a number, or another name. `values` are contents of inputs that are
     fixed, which are inputs no more. `content` is what an input holds that decides shapes: exact
     numbers, or None where a run binds a size. `kinds` are what inputs are whose types leave it
-    open: sequences of so many items, optionals, tensors of any rank.
+    open: sequences of so many items, optionals, tensors of any rank. `truths` are conditions of
+    sizes that hold, or do not.
     """
 
     dims: Mapping[str, int | str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     content: Mapping[str, Array] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    truths: Mapping[Dim, bool] = field(default_factory=dict)
 
 
 def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
-    around = Around(built.content, built.graph.inputs, _Keys(built.graph).draw)
+    around = Around(built.content, built.graph.inputs, _Keys(built.graph).draw, choices.truths)
     walk = Walk(model.versions, around=around)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)
@@ -148,6 +150,19 @@ def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) 
         return Value.of(built.graph.input(given.name, shape, dtype))
     tensor = built.graph.input(given.name, content.shape, dtype)
     return _decided(given.name, tensor, content, built)
+
+
+def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """The values of variables that the shapes of these inputs give."""
+    found: dict[str, int] = {}
+    for given in model.proto.graph.input:
+        if given.name not in inputs or is_open(given.type):
+            continue
+        shape = _shape(given.name, given.type, choices)
+        for dim, size in zip(shape, np.shape(inputs[given.name]), strict=False):
+            if isinstance(dim, str):
+                found[dim] = size
+    return found
 
 
 def is_open(kind: TypeProto) -> bool:

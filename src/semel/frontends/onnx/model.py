@@ -25,11 +25,13 @@ from semel.frontends.onnx.build import (
     input_names,
     is_open,
     kind_of,
+    sizes_of,
 )
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.host import Split, split_host
-from semel.frontends.onnx.walk import DecidedByContent
+from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
 from semel.graph.builder import Dims
+from semel.ir.expr import Dim, evaluate, variables
 from semel.runtime.buffer import Array
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
@@ -60,7 +62,7 @@ def load_onnx(
         return HostedGraph(model, parts, inside)
     try:
         built = build(model, choices)
-    except DecidedByContent:
+    except (DecidedByContent, DecidedBySizes):
         return SpecialisedGraph(model, choices, session, bounds, options)
     if _is_plain(built):
         return _compile(built, session, bounds, options)
@@ -102,6 +104,8 @@ class SpecialisedGraph:
             for given in model.proto.graph.input
             if given.name in self.input_names and is_open(given.type)
         ]
+        #: Conditions of sizes that decide what is computed.
+        self._conditions: list[Dim] = []
         self._params: dict[str, Array] = {}
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
         self.compile_count = 0
@@ -142,12 +146,17 @@ class SpecialisedGraph:
         while True:
             content = self._content(inputs)
             kinds = {name: kind_of(inputs[name]) for name in self._open}
-            key = (repr(kinds), *((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items()))
+            truths = self._truths(inputs)
+            held = ((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items())
+            key = (repr(kinds), tuple(truths.values()), *held)
             if key in self._forms:
                 return self._forms[key]
             try:
-                choices = replace(self._choices, content=content, kinds=kinds)
+                choices = replace(self._choices, content=content, kinds=kinds, truths=truths)
                 built = build(self._model, choices)
+            except DecidedBySizes as error:
+                self._conditions.append(error.condition)
+                continue
             except DecidedByContent as error:
                 self._note(error)
                 continue
@@ -166,6 +175,12 @@ class SpecialisedGraph:
         if self._deciding == before:  # it was a size, and that is not enough
             self._deciding |= dict.fromkeys(found.inputs, True)
         assert self._deciding != before, found
+
+    def _truths(self, inputs: Mapping[str, Any]) -> dict[Dim, bool]:
+        """Which conditions hold for the sizes of these inputs; others are not about them."""
+        sizes = sizes_of(self._model, self._choices, inputs)
+        asked = [c for c in self._conditions if all(v.name in sizes for v in variables(c))]
+        return {condition: bool(evaluate(condition, sizes)) for condition in asked}
 
     def _content(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         content: dict[str, Array] = {}

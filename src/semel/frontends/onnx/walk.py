@@ -32,7 +32,7 @@ from semel.frontends.onnx.values import (
     as_value,
     object_array,
 )
-from semel.ir.expr import variables
+from semel.ir.expr import Dim, variables
 from semel.ir.graph import Graph
 from semel.ir.types import INT64
 from semel.runtime.buffer import Array
@@ -55,18 +55,31 @@ class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
         super().__init__(f"the content of {', '.join(sorted(inputs))} must be known")
 
 
+class _RefusedBefore(Exception):  # noqa: N818  (an answer, no error)
+    """What a node reads was refused, which is said elsewhere."""
+
+
+class DecidedBySizes(Exception):  # noqa: N818  (a question, no error)
+    """Whether this expression of sizes is true must be known."""
+
+    def __init__(self, condition: Dim) -> None:
+        self.condition = condition
+        super().__init__(f"whether {condition} is true must be known")
+
+
 @dataclass(eq=False)
 class Around:
     """What all walks of one model share.
 
     `content` has the variables that are what an input holds: its name, and the position there.
     `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for
-    random numbers at each call.
+    random numbers at each call. `truths` are conditions of sizes that are decided.
     """
 
     content: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     next_key: Callable[[], Tensor] | None = None
+    truths: Mapping[Dim, bool] = field(default_factory=dict)
 
 
 class Walk:
@@ -87,13 +100,12 @@ class Walk:
     def run(self, nodes: Sequence[NodeProto]) -> None:
         """Convert these nodes, which come in an order in which they can be computed."""
         for proto in nodes:
-            if self._broken and self._broken.intersection(proto.input):
-                self._broken.update(proto.output)
-                continue
             try:
                 self._convert(proto)
             except UnsupportedError as error:
                 self.refused.append(error)
+                self._broken.update(proto.output)
+            except _RefusedBefore:
                 self._broken.update(proto.output)
 
     def check(self, name: str) -> None:
@@ -112,6 +124,7 @@ class Walk:
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
         """The outputs of a sub-graph for these inputs; it sees all that is known here."""
         inner = Walk(self.versions, self.values, self.around)
+        inner._broken |= self._broken
         inner.add_initializers(graph)
         for given, value in zip(graph.input, inputs, strict=False):
             inner.values[given.name] = as_value(value)
@@ -126,10 +139,12 @@ class Walk:
 
     def value(self, name: str) -> AnyValue:
         """The value with this name."""
-        try:
-            return self.values[name]
-        except KeyError:
-            raise ModelError("onnx", f"'{name}' is used and nothing computes it.") from None
+        found = self.values.get(name)
+        if found is None and name in self._broken:
+            raise _RefusedBefore
+        if found is None:
+            raise ModelError("onnx", f"'{name}' is used and nothing computes it.")
+        return found
 
     # ------------------------------------------------------------ one node
 
@@ -212,6 +227,21 @@ class Walk:
                 "Give its value when the model is loaded (values={...}) if it is an input.",
             )
         return found
+
+    def is_true(self, node: Node, value: Value) -> bool:
+        """Whether a condition holds, which must be known: exactly, or by the sizes of a run."""
+        known = self.known(value, exact=True)
+        if known is None:
+            raise node.refuse("its condition comes from data, so it cannot be known.")
+        if known.dtype != object:
+            return bool(known.reshape(()))
+        condition = known.reshape(())[()]
+        inputs = self._content_of(known)
+        if inputs:
+            raise DecidedByContent(inputs, exact=True)
+        if condition not in self.around.truths:
+            raise DecidedBySizes(condition)
+        return self.around.truths[condition]
 
     def _content_of(self, dims: Array) -> frozenset[str]:
         """The inputs whose content these dims are made of."""

@@ -47,14 +47,14 @@ def _if(node: Node) -> Any:
     truth = value.tensor.reshape(()).cast(BOOL)
     try:
         return Tensor.cond(truth, partial(_tensors, node, True), partial(_tensors, node, False))
-    except (GraphError, _NoTensor) as error:
-        # Sides of different shapes, or of sequences: only what is known at import can choose.
+    except (GraphError, ModelError, _NoTensor) as error:
+        # Sides of different shapes, or of sequences: only what is known before a run can choose.
         try:
-            return _side(node, bool(node.numbers(0).reshape(())))
+            is_then = node.walk.is_true(node, value)
         except UnsupportedError:
-            raise node.refuse(
-                f"both branches must give tensors of the same types: {error}"
-            ) from error
+            message = f"both branches must give tensors of the same types: {error}"
+            raise node.refuse(message) from error
+        return _side(node, is_then)
 
 
 class _NoTensor(Exception):  # noqa: N818  (an answer, no error)
@@ -222,16 +222,9 @@ def _written(
         for kept, row in zip(rows, made[len(states) :], strict=True):
             kept.append(row)
         step += 1
-        if not isinstance(goes_on, Value) or not bool(_known_bool(node, goes_on)):
+        if not isinstance(goes_on, Value) or not node.walk.is_true(node, goes_on):
             break
     return [*now, *(as_value(_stacked(node, graph, i, kept)) for i, kept in enumerate(rows))]
-
-
-def _known_bool(node: Node, value: Value) -> bool:
-    known = node.walk.known(value, exact=True)
-    if known is None or known.dtype == object:
-        raise node.refuse("a loop whose states change their types must know when it ends.")
-    return bool(known.reshape(()))
 
 
 def _stacked(node: Node, graph: GraphProto, output: int, rows: list[AnyValue]) -> Any:
