@@ -159,9 +159,8 @@ def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[
         if given.name not in inputs or is_open(given.type):
             continue
         shape = _shape(given.name, given.type, choices)
-        for dim, size in zip(shape, np.shape(inputs[given.name]), strict=False):
-            if isinstance(dim, str):
-                found[dim] = size
+        sizes = zip(shape, np.shape(inputs[given.name]), strict=False)
+        found |= {dim: size for dim, size in sizes if isinstance(dim, str)}
     return found
 
 

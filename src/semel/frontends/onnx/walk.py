@@ -235,7 +235,7 @@ class Walk:
             raise node.refuse("its condition comes from data, so it cannot be known.")
         if known.dtype != object:
             return bool(known.reshape(()))
-        condition = known.reshape(())[()]
+        condition: Dim = known.item()
         inputs = self._content_of(known)
         if inputs:
             raise DecidedByContent(inputs, exact=True)
