@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models": "graph ir tensor",
         "frontends": "errors graph ir locks runtime session tensor",
         "onnx_backend": "frontends",
-        "compat": "errors frontends version",
+        "compat": "errors frontends runtime version",
         "cli": "errors config ir cache ops passes schedule runtime plan devices compiler tensor",
     }.items()
 }

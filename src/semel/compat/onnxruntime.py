@@ -27,6 +27,7 @@ from semel.errors import InputError, SemelError
 from semel.frontends.onnx.build import dim_name
 from semel.frontends.onnx.file import read_model
 from semel.frontends.onnx.model import load_onnx
+from semel.runtime.free import HOST_DEVICE
 from semel.version import VERSION
 
 _PROVIDER = "CPUExecutionProvider"
@@ -147,14 +148,16 @@ class OrtValue:
         self._value = value
 
     @staticmethod
-    def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+    def ortvalue_from_numpy(
+        array: Any, device_type: str = HOST_DEVICE, device_id: int = 0
+    ) -> OrtValue:
         """An array as a value; on the CPU there is nothing to copy."""
         _check_device(device_type)
         return OrtValue(np.asarray(array))
 
     @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int], element_type: Any, device_type: str = HOST_DEVICE, device_id: int = 0
     ) -> OrtValue:
         """A new array."""
         _check_device(device_type)
@@ -178,7 +181,7 @@ class OrtValue:
 
     def device_name(self) -> str:
         """Where it lies."""
-        return "cpu"
+        return HOST_DEVICE
 
     def is_tensor(self) -> bool:
         """Whether it is a tensor."""
@@ -231,7 +234,7 @@ class IOBinding:
     def bind_output(
         self,
         name: str,
-        device_type: str = "cpu",
+        device_type: str = HOST_DEVICE,
         device_id: int = 0,
         element_type: Any = None,
         shape: Sequence[int] | None = None,
@@ -500,8 +503,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_device(name: str) -> None:
-    if name.lower() != "cpu":
-        raise InvalidArgument("device", f"must be 'cpu', got {name!r}.")
+    if name.lower() != HOST_DEVICE:
+        raise InvalidArgument("device", f"must be '{HOST_DEVICE}', got {name!r}.")
 
 
 def _at_address(address: Any, shape: Any, element_type: Any) -> Any:
