@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.decode import DECODE_ROWS
 from benchmarks.models import MODEL_ROWS
+from benchmarks.quantised import QUANTISED_ROWS
 from benchmarks.row import Array, Bar, Inputs, Row, make_inputs
 
 __all__ = ["ROWS", "Array", "Bar", "Inputs", "Row", "make_inputs"]
@@ -237,6 +238,7 @@ ROWS: Mapping[str, Row] = {
             statistic="p10",
         ),
         *MODEL_ROWS,
+        *QUANTISED_ROWS,
         *DECODE_ROWS,
     )
 }

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 _FLOAT = 1
-_DTYPES = {"float32": _FLOAT, "int32": 6, "int64": 7}  # TensorProto.DataType
+_DTYPES = {"float32": _FLOAT, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}  # TensorProto.DataType
 _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7  # AttributeProto.AttributeType
 
 

@@ -44,6 +44,7 @@ class OnnxGraph:
     nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
+    dtype: str = "float32"  # of the output
 
     def __call__(self, op: str, *inputs: str | Array, **attributes: Any) -> str:
         names = tuple(x if isinstance(x, str) else self.constant(x) for x in inputs)
@@ -53,14 +54,15 @@ class OnnxGraph:
 
     def constant(self, array: Array) -> str:
         name = f"c{len(self.constants)}"
-        self.constants[name] = np.ascontiguousarray(array)
+        self.constants[name] = np.asarray(array, order="C")  # a number stays one
         return name
 
     def bytes(self) -> bytes:
         """The file; the last node's output is the graph's."""
         shapes = {name: array.shape for name, array in self.inputs.items()}
         dtypes = {name: array.dtype.name for name, array in self.inputs.items()}
-        outputs = {self.nodes[-1].output: self.shape}
+        output = self.nodes[-1].output
+        outputs, dtypes[output] = {output: self.shape}, self.dtype
         return model(self.nodes, shapes, outputs, self.constants, dtypes=dtypes)
 
 

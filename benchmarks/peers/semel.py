@@ -23,6 +23,8 @@ from benchmarks.models import (
     gemm_weights,
     lstm_weights,
 )
+from benchmarks.peers.semel_quantised import TensorOps, integer_product
+from benchmarks.quantised import QUANTISED, QuantisedOps
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
 from semel.compiler.eager import forget_eager
@@ -49,7 +51,7 @@ def _execute(output: Tensor, inputs: Inputs) -> Pair:
 
 
 def _inputs(arrays: Inputs) -> dict[str, Tensor]:
-    return {name: Tensor.input(name, array.shape) for name, array in arrays.items()}
+    return {name: Tensor.input(name, array.shape, array.dtype) for name, array in arrays.items()}
 
 
 def _row(make: Callable[..., Tensor]) -> Callable[[Inputs], Pair]:
@@ -224,11 +226,17 @@ def _eager_prepare(arrays: Inputs) -> Pair:
     return run, lambda: run()(**arrays)
 
 
+def _quantised(model: Callable[[QuantisedOps, Tensor], Tensor]) -> Callable[[Inputs], Pair]:
+    return _row(lambda x: model(TensorOps(), x))
+
+
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
     **{name: _conv(name) for name in CONVS},
     **{name: _lstm(name) for name in LSTMS},
     **dict.fromkeys(SENTENCES, _minilm),
+    **{name: _quantised(model) for name, (model, _) in QUANTISED.items()},
+    "matmul_integer": _row(integer_product),
     "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
     "decoder": _decoder,
     **{name: _decode(name) for name in DECODES},
