@@ -122,6 +122,41 @@ def test_the_machine_computes_the_exact_product(
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("largest", [64, 65])
+def test_only_small_weights_are_multiplied_as_bytes_where_sums_of_two_saturate(
+    name: str, largest: int
+) -> None:
+    target = TARGETS[name]
+    rng = np.random.default_rng(2)
+    a = rng.choice([0, 255, 254], (9, 23)).astype(np.uint8)
+    b = rng.choice([-64, largest, 63], (23, 35)).astype(np.int8)
+    output = Tensor.input("a", a.shape, "uint8").matmul_integer(Tensor(b), 3)
+    graph, kernels = kernels_for(output, target)
+    texts = [assembly(emit_kernel(k.kernel, target, "f"), target) for k in kernels]
+    is_small = largest == 64 and name in ("avx2", "avx512")
+    assert any("pmaddubsw" in text for text in texts) == is_small
+    (got,) = run_kernels(graph, kernels, {"a": a}, {}, run_by_interpreter)
+    np.testing.assert_array_equal(got, (a.astype(np.int64) - 3) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("a_dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_small_weights_are_exact_at_their_extremes(a_dtype: str, is_constant: bool) -> None:
+    """Constants are looked at; a param, which any other may replace, is not."""
+    rng, info = np.random.default_rng(3), np.iinfo(a_dtype)
+    x = Tensor.input("a", (37, 67), a_dtype)
+    b = rng.choice([-64, 64], (67, 70)).astype(np.int8)
+    plan = x.matmul_integer(Tensor(b) if is_constant else Tensor.param("b", b), 3, 1).prepare()
+    a = rng.choice([info.min, info.max], (37, 67)).astype(a_dtype)
+    left = a.astype(np.int64) - 3
+    np.testing.assert_array_equal(plan(a=a), left @ (b.astype(np.int64) - 1))
+    if not is_constant:
+        wide = rng.choice([-128, 127], (67, 70)).astype(np.int8)
+        plan.set_param("b", wide)
+        np.testing.assert_array_equal(plan(a=a), left @ (wide.astype(np.int64) - 1))
+
+
 def block(words: int, size: int) -> Kernel:
     """A kernel of one block of sums, into scratch of `size` elements."""
     bytes_, sums = Buffer("s0", UINT8, 16 * 64, "s"), Buffer("s1", INT32, size, "s")

@@ -131,6 +131,11 @@ class Target:
         return "vpdpbusd" if wide in self.features else "pairs"
 
     @property
+    def multiplies_small_bytes(self) -> bool:
+        """Whether products of bytes and of small bytes are added in pairs, in 16 bits."""
+        return self.arch == "x86_64" and self.byte_dot == "pairs" and self.vector_bits >= 256
+
+    @property
     def word_lanes(self) -> int:
         """Columns of a panel of words, the packed right operand of products of bytes."""
         return 2 * self.vector_bits // 32

@@ -465,7 +465,7 @@ class _Machine:
                 best[at], where[at] = values
             return
         (register,) = registers
-        if reduce.combine == "dot":
+        if reduce.combine in ("dot", "small_dot"):
             signs = [v.dtype.kind for v in reduce.values]
             register[at] += np.int32(_dot_bytes(values, signs))
             return

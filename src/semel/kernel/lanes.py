@@ -72,7 +72,7 @@ def rest_lanes(lanes: int, bits: int) -> int:
 
 def joining(combine: str) -> str:
     """How two partial results become one."""
-    return "add" if combine in ("fma", "dot", "pairs") else combine
+    return "add" if combine in ("fma", "dot", "small_dot", "pairs") else combine
 
 
 def registers_at_once(loop: ir.Loop) -> int:

@@ -74,9 +74,10 @@ def _highest(dtype: DType) -> Any:
 
 
 #: Any arithmetic of two operands that may be regrouped, and what machines have besides: an `fma`
-#: adds a product of two values, a `dot` the products of two words' bytes, `pairs` those of four
-#: numbers of 16 bits, in two words, and a word's bytes; `fastmax` and `fastmin` may lose a NaN;
-#: `argmax` and `argmin` carry the best value and its index.
+#: adds a product of two values, a `dot` the products of two words' bytes, a `small_dot` those of
+#: bytes and of signed ones in [-64, 64], `pairs` those of four numbers of 16 bits, in two words,
+#: and a word's bytes; `fastmax` and `fastmin` may lose a NaN; `argmax` and `argmin` carry the best
+#: value and its index.
 COMBINES: dict[str, Combine] = {
     "add": Combine(_zero),
     "mul": Combine(lambda dtype: 1),
@@ -89,6 +90,7 @@ COMBINES: dict[str, Combine] = {
     "xor": Combine(lambda dtype: 0),
     "fma": Combine(_zero, num_values=2),
     "dot": Combine(lambda dtype: 0, num_values=2),
+    "small_dot": Combine(lambda dtype: 0, num_values=2),
     "pairs": Combine(lambda dtype: 0, num_values=3),
     "argmax": Combine(_lowest, 2, 2),
     "argmin": Combine(_highest, 2, 2),

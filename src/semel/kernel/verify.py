@@ -215,7 +215,7 @@ class _Verifier:
             return
         for local in reduce.locals:
             self._local(local, reduce.at)
-        if reduce.combine in ("dot", "pairs"):
+        if reduce.combine in ("dot", "small_dot", "pairs"):
             dtypes = [v.dtype for v in reduce.values]
             legal = reduce.locals[0].dtype == INT32 and set(dtypes) <= {INT32, UINT32}
             self.report(legal, f"reduce {reduce.combine} takes words into an int32, got {dtypes}")

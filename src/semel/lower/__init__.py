@@ -41,6 +41,7 @@ _CONTRACTIONS = {
     "softmax_matmul": lower_attention,
     "grouped_matmul": lower_grouped,
     "matmul_words": lower_words,
+    "matmul_small_words": lower_words,
 }
 
 

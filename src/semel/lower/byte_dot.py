@@ -95,7 +95,8 @@ class _Lowering(Contraction):
         left = self.node.inputs[0].type.dtype
         rows = TILE_ROWS if self.tiled else word_tile(target).rows
         #: Without an instruction for bytes, rows are widened to 16 bits once for all columns.
-        self.is_wide = target.byte_dot == "pairs" and not self.tiled
+        self.is_small = self.node.op.name == "matmul_small_words"
+        self.is_wide = target.byte_dot == "pairs" and not self.is_small
         self.staged = Buffer("s0", INT16 if self.is_wide else left, rows * self.pitch, "s")
         self.sums = Buffer("s1", INT32, BLOCK * BLOCK, "s")
 
@@ -356,7 +357,8 @@ class _Lowering(Contraction):
             left = (ir.word(self.staged, at), ir.word(self.staged, at + 2))
             add = ir.Reduce((total,), "pairs", (*left, right), (lane, chain))
         else:
-            add = ir.Reduce((total,), "dot", (ir.word(self.staged, at), right), (lane, chain))
+            combine = "small_dot" if self.is_small else "dot"
+            add = ir.Reduce((total,), combine, (ir.word(self.staged, at), right), (lane, chain))
         return [*evaluate.prelude, add]
 
     def _stores(self, total: Local, lane: Index, chains: int) -> list[Statement]:

@@ -2,16 +2,19 @@
 
     matmul_integer   a [*batch, M, K], b [*batch, K, N] of 8-bit integers --> int32
     matmul_words     a [*batch, M, K] bytes, b [*batch, >= K / 4, N] words --> int32
+    matmul_small_words   the same, for bytes b in [-64, 64]
 
 Sums are exact until they wrap in int32. Zero points are no part of the ops: they are sums of
 rows and columns, computed beside (`passes.quantise`). A word holds four signed bytes of one
 column, those of k = 4g, 4g + 1, ... from the lowest bits up; what it holds past K does not
-count. `passes.pack_bytes` makes the second form of the first, for targets with dot products.
+count. `passes.pack_bytes` makes the second form of the first, for targets with dot products, and
+the third for those whose sums of two products of bytes saturate 16 bits, which small ones cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -50,8 +53,8 @@ def _infer_bytes(attrs: None, *types: TensorType) -> TensorType:
     return _infer("matmul_integer", 8, attrs, types)
 
 
-def _infer_words(attrs: None, *types: TensorType) -> TensorType:
-    return _infer("matmul_words", 32, attrs, types)
+def _infer_words(op: str, attrs: None, *types: TensorType) -> TensorType:
+    return _infer(op, 32, attrs, types)
 
 
 def _require_words(attrs: None, a: TensorType, b: TensorType) -> Iterator[Requirement]:
@@ -97,15 +100,16 @@ register(
         contraction=Contraction(wanted_product),
     )
 )
-register(
-    OpDef(
-        "matmul_words",
-        "contract",
-        None,
-        _infer_words,
-        _reference_words,
-        cost=2,
-        require=_require_words,
-        contraction=Contraction(_wanted_words, stages="always", column_bits=8),
+for _name in ("matmul_words", "matmul_small_words"):
+    register(
+        OpDef(
+            _name,
+            "contract",
+            None,
+            partial(_infer_words, _name),
+            _reference_words,
+            cost=2,
+            require=_require_words,
+            contraction=Contraction(_wanted_words, stages="always", column_bits=8),
+        )
     )
-)

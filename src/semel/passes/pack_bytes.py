@@ -10,6 +10,10 @@ a kernel of their own, unless there are so few rows that reading the bytes plain
 
 The left operand takes the sign that the instruction wants: 128 is added (or taken away) and
 128 times the sums of the columns is taken away (or added) again.
+
+x86 without an instruction for all of it multiplies bytes and adds two products in 16 bits, where
+large ones saturate. Weights of 7 bits, as quantisers make for such machines, cannot: these are
+found by looking at them.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ from semel.passes.quantise import column_sums, flip_sign
 TILE_WORDS = 16
 #: Rows below which a right operand that is not constant is read as it lies.
 FEW_ROWS = 8
-_UNSIGNED_LEFT = ("vpdpbusd", "usdot")
+#: The largest weight of which two products with bytes always fit 16 bits.
+SMALL = 64
+_UNSIGNED_LEFT = ("vpdpbusd", "usdot", "pmaddubsw")
 
 
 def pack_words(graph: Graph, target: Target) -> Graph:
@@ -59,9 +65,21 @@ def pack_words(graph: Graph, target: Target) -> Graph:
         words = _stored_words(right, lanes, run)
         if words is None:
             words = _computed_words(right, left.type.shape[-2], lanes, run)
-        return None if words is None else _with_sign(left, right, words, target.byte_dot)
+        if words is None:
+            return None
+        is_small = target.multiplies_small_bytes and _is_small(right)
+        return _with_sign(left, right, words, "pmaddubsw" if is_small else target.byte_dot)
 
     return rewrite(graph, rule)
+
+
+def _is_small(right: Node) -> bool:
+    """Whether weights are surely small: constants, for a param may be replaced by any."""
+    chain = weight_chain(below_batch(right))
+    if chain is None or chain[0].op.name != "constant":
+        return False
+    array = chain[0].attrs.storage.array
+    return array.size > 0 and bool(array.min() >= -SMALL and array.max() <= SMALL)
 
 
 def _with_sign(left: Node, right: Node, words: Node, instruction: str) -> Node:
@@ -71,9 +89,10 @@ def _with_sign(left: Node, right: Node, words: Node, instruction: str) -> Node:
         wanted = UINT8
     elif instruction == "sdot":
         wanted = INT8
+    op = "matmul_small_words" if instruction == "pmaddubsw" else "matmul_words"
     if wanted == left.type.dtype:
-        return make_node("matmul_words", (left, words))
-    product = make_node("matmul_words", (flip_sign(left), words))
+        return make_node(op, (left, words))
+    product = make_node(op, (flip_sign(left), words))
     sums = column_sums(right)
     correction = expand_to(_times(sums, 128), product.type.shape)
     return make_node("sub" if wanted == UINT8 else "add", (product, correction))

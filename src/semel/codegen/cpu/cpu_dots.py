@@ -3,11 +3,11 @@
     total i32 += sum of left byte j * right byte j, for the four bytes of each word
 
 A word holds four neighbouring bytes along k. One instruction does it all where there is one
-(`vpdpbusd`, `usdot`, `sdot`); x86 without it multiplies 16-bit halves (`pmaddwd`), which
-cannot overflow, unlike the saturating product of bytes. A left operand that was widened to 16
-bits beforehand (`add_pairs`) leaves only the right one to be taken apart, once for all rows.
-Anything else, and code without lanes, takes the word apart (`ByteDots`). All are exact, so that
-they agree bit for bit.
+(`vpdpbusd`, `usdot`, `sdot`). x86 without it multiplies 16-bit halves (`pmaddwd`), which cannot
+overflow, unlike the product of bytes (`pmaddubsw`): that is for small ones. A left operand that
+was widened to 16 bits beforehand (`add_pairs`) leaves only the right one to be taken apart, once
+for all rows. Anything else, and code without lanes, takes the word apart (`ByteDots`). All are
+exact, so that they agree bit for bit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from semel.codegen.scalar.llvm_types import vector_of
 from semel.ir.target import Target
 
 _PMADDWD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+_PMADDUBSW = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}
 #: The left and the right bytes that an instruction takes: u(nsigned) or i (signed).
 _SIGNS = {"vpdpbusd": "ui", "usdot": "ui", "sdot": "ii"}
 
@@ -38,9 +39,10 @@ class CpuDots:
         words: Sequence[str],
         signs: Sequence[str],
         lanes: int | None,
+        is_small: bool = False,
     ) -> str:
         """The accumulator after the products of two words, lane by lane."""
-        rule = self._rule(signs)
+        rule = self._rule(signs, is_small)
         if rule is None or lanes is None or lanes % self.width:
             return self.plain.add(lines, total, words, signs, lanes)
         pieces: list[str] = []
@@ -98,8 +100,10 @@ class CpuDots:
         return self.out.binary(lines, "add", "i32", self.width, total, products)
 
     def _rule(
-        self, signs: Sequence[str]
+        self, signs: Sequence[str], is_small: bool
     ) -> Callable[[list[str], list[str], Sequence[str]], str] | None:
+        if is_small and self.name == "pairs" and self.width in _PMADDUBSW:
+            return self._small
         if self.name == "pairs":
             return self._pairs
         if _SIGNS.get(self.name) != "".join(signs):
@@ -117,6 +121,19 @@ class CpuDots:
         bytes_ = [self.out.emit(lines, f"bitcast {kind} {w} to {raw}") for w in words]
         name = f"llvm.aarch64.neon.{self.name}.v{self.width}i32.v{4 * self.width}i8"
         return self.out.call(lines, kind, name, (kind, total), *((raw, b) for b in bytes_))
+
+    def _small(self, lines: list[str], parts: list[str], signs: Sequence[str]) -> str:
+        """Products of bytes added by twos in 16 bits, which small ones cannot leave, then in 32."""
+        total, *words = parts
+        kind, raw = vector_of("i32", self.width), vector_of("i8", 4 * self.width)
+        bytes_ = [self.out.emit(lines, f"bitcast {kind} {w} to {raw}") for w in words]
+        half = vector_of("i16", 2 * self.width)
+        name = f"llvm.x86.{_PMADDUBSW[self.width]}"
+        pairs = self.out.call(lines, half, name, *((raw, b) for b in bytes_))
+        ones = self.out.raw("i16", "1", 2 * self.width)
+        name = f"llvm.x86.{_PMADDWD[self.width]}"
+        sums = self.out.call(lines, kind, name, (half, pairs), (half, ones))
+        return self.out.binary(lines, "add", "i32", self.width, total, sums)
 
     def _pairs(self, lines: list[str], parts: list[str], signs: Sequence[str]) -> str:
         """Even and odd bytes, widened to 16 bits, two products a lane each."""

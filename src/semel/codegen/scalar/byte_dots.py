@@ -26,6 +26,7 @@ class ByteDots:
         words: Sequence[str],
         signs: Sequence[str],
         lanes: int | None,
+        is_small: bool = False,
     ) -> str:
         """The accumulator after the products of two words, lane by lane."""
         for byte in range(4):

@@ -52,6 +52,7 @@ class Dots(Protocol):
         words: Sequence[str],
         signs: Sequence[str],
         lanes: int | None,
+        is_small: bool = False,
     ) -> str: ...
 
     def add_pairs(
@@ -96,9 +97,9 @@ class Locals:
             for r, v in zip(values, statement.values, strict=True)
         ]
         lines = self.frame.lines
-        if statement.combine == "dot":
-            signs = [v.dtype.kind for v in statement.values]
-            news = [self.dots.add(lines, olds[0].text, texts, signs, lanes)]
+        if statement.combine in ("dot", "small_dot"):
+            signs, is_small = [v.dtype.kind for v in statement.values], statement.combine != "dot"
+            news = [self.dots.add(lines, olds[0].text, texts, signs, lanes, is_small)]
         elif statement.combine == "pairs":
             news = [self.dots.add_pairs(lines, olds[0].text, texts, lanes)]
         else:
