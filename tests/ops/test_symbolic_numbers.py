@@ -44,6 +44,30 @@ def test_a_number_of_either_sign_is_added(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(summed, (b * np.array(value(s, t), dtype)).sum())
 
 
+REFLECTED: list[Callable[[Any, Any], Any]] = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+]  # fmt: skip
+REFLECTED_BITS: list[Callable[[Any, Any], Any]] = [
+    operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_number_stands_on_either_side_of_an_operator(dtype: str) -> None:
+    x = Tensor.input("x", (S,), dtype)
+    functions = REFLECTED + (REFLECTED_BITS if dtype == "int64" else [])
+    made = [f(number, x) for f in functions for number in (S, S + 1)]
+    made += [f(x, number) for f in functions for number in (S, S + 1)]
+    plan = semel.prepare(made, threads=1)
+    for size in (1, 3):
+        array = np.arange(1, size + 1, dtype=dtype)
+        want = [f(np.asarray(n, dtype), array) for f in functions for n in (size, size + 1)]
+        want += [f(array, np.asarray(n, dtype)) for f in functions for n in (size, size + 1)]
+        for got, wanted in zip(plan(x=array), want, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
 def test_a_negative_number_wraps_in_an_unsigned_dtype() -> None:
     x = Tensor.input("x", (S,), "uint8")
     plan = semel.prepare(x + (T - S) + 0 * Tensor.input("y", (T,), "uint8").sum(), threads=1)

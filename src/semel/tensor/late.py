@@ -1,6 +1,7 @@
 """Results whose size a run finds out.
 
     nonzero argwhere masked_select unique        (and x[mask], in indexing)
+    item_dim                                     a number that a run computes, as a dim
 
 How many elements of a mask are true is a late variable: a dim like any other in what is made
 of the result, with its value known during the run. Two tensors selected by one mask have one
@@ -12,10 +13,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from semel.errors import GraphError
+from semel.ir.expr import Dim, is_positive, maximum, minimum
+from semel.ir.graph import late_variable
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import ScatterAttrs
-from semel.tensor.handle import TensorLike, apply, convert, dim_value, lift, scalar
-from semel.tensor.indexing import certain_rows, iota, selected, true_indices, true_positions
+from semel.tensor.handle import (
+    TensorLike,
+    apply,
+    convert,
+    dim_value,
+    known_value,
+    lift,
+    scalar,
+)
+from semel.tensor.indexing import (
+    certain_rows,
+    check_index,
+    iota,
+    selected,
+    true_indices,
+    true_positions,
+)
 from semel.tensor.movement import broadcast, concat, stack
 from semel.tensor.order import order_of
 
@@ -47,6 +65,39 @@ def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
         raise GraphError("masked_select", f"the mask must be bool, got {lifted.type}.")
     x, m = broadcast([given, lifted], "masked_select")
     return selected(x, m, 0) if x.ndim else selected(x.flatten(), m.flatten(), 0)
+
+
+def item_dim(
+    x: TensorLike, limit: Dim, *, least: Dim = 0, clamp: bool = False, where: str = "item_dim"
+) -> Dim:
+    """One integer that a run computes, as a dim: a size, or a bound of a slice.
+
+    It must lie in [least, limit], which is checked in every run; with `clamp`, as bounds of slices
+    are, it is brought there. `least` may be negative, where the number is no size. Memory of what
+    has such a size is for the limit. Use the dim soon: of numbers that no tensor has as a dim only
+    the latest few are kept until a plan is made.
+    """
+    number = lift(x)
+    if number.size != 1 or not number.dtype.is_integer:
+        raise GraphError(where, f"a size must be one integer, got {number.type}.")
+    known = known_value(number)
+    if known is not None:
+        return _known_dim(int(known.array.reshape(())), limit, least, clamp, where)
+    number = convert(number.reshape(()), INT64)
+    if clamp:
+        number = number.clip(least, limit)
+    room = limit - least
+    # The check makes it a number of its own: the same with another limit is another variable.
+    checked = check_index(number if least == 0 else number - least, room + 1, where, "size")
+    return late_variable(checked.node, room) + least
+
+
+def _known_dim(value: int, limit: Dim, least: Dim, clamp: bool, where: str) -> Dim:
+    if clamp:
+        return minimum(maximum(value, least), limit)
+    if is_positive(least - value) or is_positive(value - limit):
+        raise GraphError(where, f"a size must lie in [{least}, {limit}], got {value}.")
+    return value
 
 
 @overload
