@@ -172,6 +172,8 @@ def test_only_casts_that_lose_nothing_are_skipped() -> None:
 def test_a_cast_refuses_what_it_does_not_know() -> None:
     with pytest.raises(GraphError, match="round_mode must be one of 'up', 'down', 'nearest'"):
         Tensor([1.0]).cast("float8_e8m0fnu", round_mode="even")
+    with pytest.raises(GraphError, match="16 bits or more, got float4_e2m1fn"):
+        semel.rand(3, dtype="float4_e2m1fn")
     with pytest.raises(GraphError, match=r"dtype must be one of .*float8_e4m3fn.*, got 'float8'"):
         Tensor([1.0]).cast("float8")
 

@@ -190,6 +190,12 @@ def _shape(shape: tuple[Any, ...], where: str) -> Shape:
 
 def _float_dtype(dtype: DTypeLike, where: str) -> DType:
     wanted = as_dtype(dtype, where)
-    if not wanted.is_float or wanted.is_narrow:
-        raise GraphError(where, f"dtype must be a float of 16 bits or more, got {wanted}.")
+    if not wanted.is_float:
+        raise GraphError(where, f"dtype must be a float, got {wanted}.")
+    if wanted.is_narrow:
+        raise GraphError(
+            where,
+            f"dtype must be a float of 16 bits or more, got {wanted}.",
+            hint="Draw wider numbers and cast them.",
+        )
     return wanted
