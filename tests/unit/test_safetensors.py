@@ -65,6 +65,22 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
 
 
+def test_float8_is_what_the_reference_library_reads(tmp_path: Path) -> None:
+    theirs, torch = pytest.importorskip("safetensors.torch"), pytest.importorskip("torch")
+    names = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    codes = np.arange(256, dtype=np.uint8)
+    arrays = {name: codes.view(getattr(ml_dtypes, f"float8_{name}")) for name in names}
+    path = tmp_path / "m.safetensors"
+    save_safetensors(path, arrays)
+    for name, array in load_safetensors(path).items():
+        assert array.dtype == arrays[name].dtype and (array.view(np.uint8) == codes).all()
+    del arrays["e8m0fnu"]  # the format has it, their library for PyTorch does not
+    save_safetensors(path, arrays)
+    for name, tensor in theirs.load_file(path).items():
+        assert tensor.dtype == getattr(torch, f"float8_{name}")
+        assert (tensor.view(torch.uint8).numpy() == codes).all()
+
+
 def test_a_dtype_the_format_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"m.safetensors: c\] dtype must be one of .* got complex64"
