@@ -8,7 +8,15 @@ from functools import partial
 import numpy as np
 
 from benchmarks.peers.onnx_models import OnnxGraph
-from benchmarks.quantised import INTEGERS, QUANTISED, STEP, ZERO, integer_weights, narrow
+from benchmarks.quantised import (
+    INTEGERS,
+    QUANTISED,
+    STEP,
+    ZERO,
+    integer_weights,
+    narrow,
+    whole_bias,
+)
 from benchmarks.row import Array, Inputs
 
 
@@ -25,9 +33,7 @@ class OnnxOps:
 
     def conv(self, x: str, weight: Array, bias: Array, stride: int, groups: int) -> str:
         data, scales = narrow(weight, 0)
-        # A bias is in steps of the product: that of what comes in times the weights'.
-        steps = scales * np.float32(STEP)
-        whole = np.rint(bias / steps).astype(np.int32)
+        whole, steps = whole_bias(bias, scales)
         return self.graph(
             "Conv", x, self._wide(data, scales, 0), self._wide(whole, steps, 0),
             strides=[stride] * 2, pads=[weight.shape[-1] // 2] * 4, group=groups,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.quantised import STEP, ZERO, integer_weights, narrow
+from benchmarks.quantised import STEP, ZERO, integer_weights, narrow, whole_bias
 from benchmarks.row import Array
 from semel import Tensor
 
@@ -19,7 +19,9 @@ class TensorOps:
     def conv(self, x: Tensor, weight: Array, bias: Array, stride: int, groups: int) -> Tensor:
         data, scales = narrow(weight, 0)
         wide = Tensor(data).dequantize_linear(scales, axis=0)
-        return x.conv(wide, bias, stride, weight.shape[-1] // 2, groups=groups)
+        whole, steps = whole_bias(bias, scales)
+        start = Tensor(whole).dequantize_linear(steps, axis=0)
+        return x.conv(wide, start, stride, weight.shape[-1] // 2, groups=groups)
 
     def linear(self, x: Tensor, weight: Array, bias: Array) -> Tensor:
         data, scales = narrow(weight, 1)
