@@ -54,6 +54,7 @@ def conv(
         )
     if w.shape[0] % groups:
         raise GraphError("conv", f"{w.shape[0]} outputs do not form {groups} equal groups.")
+    x = _with_channels(x, w.shape[1] * groups, "conv")
     found = windows("conv", x.shape[2:], kernel, stride, padding, dilation)
     result = _convolved(channels_last(x), w, found, groups)
     return _with_bias(channels_first(result), bias, "conv")
@@ -125,6 +126,7 @@ def conv_transpose(
         )
     if isinstance(padding, str):
         raise GraphError("conv_transpose", f"padding must be numbers, got {padding!r}.")
+    x = _with_channels(x, w.shape[0], "conv_transpose")
     found = windows("conv_transpose", x.shape[2:], kernel, stride, padding, dilation)
     more = per_axis("conv_transpose", "output_padding", output_padding, len(kernel), 0)
     last = channels_last(x)
@@ -154,6 +156,11 @@ def channels_last(x: Tensor) -> Tensor:
 def channels_first(x: Tensor) -> Tensor:
     """[N, space..., C] as [N, C, space...]."""
     return x.moveaxis(-1, 1)
+
+
+def _with_channels(x: Tensor, channels: Dim, where: str) -> Tensor:
+    """x, whose number of channels is what the weight says, where only a run knows it."""
+    return of_shape(x, (x.shape[0], channels, *x.shape[2:]), where, "x")
 
 
 def _with_bias(x: Tensor, bias: TensorLike | None, where: str) -> Tensor:
@@ -298,7 +305,7 @@ def _transposed(
     """A convolution of the spread input with the kernel turned around."""
     spread = x
     for axis, stride in enumerate(found.strides):
-        spread = _spaced(spread, axis + 1, stride)
+        spread = spaced(spread, axis + 1, stride)
     edges = zip(found.spans, found.before, found.after, more, strict=True)
     before: list[Dim] = []
     after: list[Dim] = []
@@ -314,7 +321,7 @@ def _transposed(
     return _convolved(spread, kernel, plain, groups)
 
 
-def _spaced(x: Tensor, axis: int, stride: int) -> Tensor:
+def spaced(x: Tensor, axis: int, stride: int) -> Tensor:
     """stride - 1 zeros between neighbours along an axis."""
     if stride == 1:
         return x

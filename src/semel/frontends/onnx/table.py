@@ -32,6 +32,7 @@ _FILES = (
     "norm",
     "optimisers",
     "preview",
+    "quantised",
     "random",
     "recurrent",
     "reduce",

@@ -212,8 +212,9 @@ def _linear_attention(node: Node) -> list[Tensor]:
     if node.has(4):  # one for each head, or for each number of a key
         decay = _tokens(node, 4)
         decay = decay.unflatten(2, (heads, decay.shape[2] // heads)).exp()
+        decay = decay.broadcast_to(keys.shape)
     if node.has(5):  # one for each head, or one
-        beta = _tokens(node, 5).unsqueeze(-1)
+        beta = _tokens(node, 5).broadcast_to(batch, length, heads).unsqueeze(-1)
     shape = (batch, heads, depth, values.shape[-1])
     given = node.optional(3)
     state = Tensor.zeros(*shape) if given is None else of_shape(given, shape, repr(node), "state")

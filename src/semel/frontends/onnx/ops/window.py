@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.ir.expr import Dim
-from semel.ir.types import FLOAT32
+from semel.frontends.onnx.ops.loose import is_loose, loose_conv, loose_conv_transpose
+from semel.ir.expr import Dim, maximum
+from semel.ir.types import FLOAT32, INT32
 from semel.tensor.movement import of_shape
 from semel.tensor.tensor import Tensor
 
@@ -43,28 +44,40 @@ def _weight(node: Node, position: int) -> Tensor:
 
 
 def _conv(node: Node) -> Tensor:
-    x = node.tensor()
-    groups = node.attr("group", 1)
-    return x.conv(_weight(node, 1), node.optional(2), groups=groups, **_steps(node, x))
+    x, weight, bias = node.tensor(0), _weight(node, 1), node.optional(2)
+    groups, steps = node.attr("group", 1), _steps(node, x)
+    if not is_loose(weight):
+        return x.conv(weight, bias, groups=groups, **steps)
+    return _with_bias(loose_conv(node, x, weight, steps, groups), bias)
+
+
+def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    return x if bias is None else x + _over_channels(bias, x.ndim)
+
+
+def _sums(node: Node, x: Tensor, weight: Tensor, x_zero: Any, w_zero: Tensor | None) -> Tensor:
+    """The convolution of bytes, less their zero points, in 32 bits."""
+    groups, steps = node.attr("group", 1), _steps(node, x)
+    if not is_loose(weight):
+        return x.conv_integer(weight, x_zero, w_zero, groups=groups, **steps)
+    numbers, filters = x.cast(INT32), weight.cast(INT32)
+    if x_zero is not None:
+        numbers = numbers - x_zero.reshape(()).cast(INT32)
+    if w_zero is not None:
+        filters = filters - _over_channels(w_zero.cast(INT32), x.ndim + 1)
+    return loose_conv(node, numbers, filters, steps, groups)
 
 
 def _conv_integer(node: Node) -> Tensor:
-    x = node.tensor()
-    steps = _steps(node, x)
-    zeros = node.optional(2), node.optional(3)
-    return x.conv_integer(_weight(node, 1), *zeros, groups=node.attr("group", 1), **steps)
+    return _sums(node, node.tensor(), _weight(node, 1), node.optional(2), node.optional(3))
 
 
 def _qlinear_conv(node: Node) -> Tensor:
     """Sums in 32 bits, then scaled, rounded and moved by the zero point."""
     x, x_scale, x_zero = node.tensor(0), node.tensor(1), node.tensor(2)
     w_scale, w_zero = node.tensor(4), node.tensor(5)
-    y_scale, y_zero, bias = node.tensor(6), node.tensor(7), node.optional(8)
-    total = x.conv_integer(
-        _weight(node, 3), x_zero, w_zero, groups=node.attr("group", 1), **_steps(node, x)
-    )
-    if bias is not None:
-        total = total + _over_channels(bias, x.ndim)
+    y_scale, y_zero = node.tensor(6), node.tensor(7)
+    total = _with_bias(_sums(node, x, _weight(node, 3), x_zero, w_zero), node.optional(8))
     factor = _over_channels(x_scale.cast(FLOAT32) * w_scale / y_scale, x.ndim)
     whole = (total.cast(FLOAT32) * factor).round()
     return (whole + y_zero.reshape(()).cast(FLOAT32)).cast(y_zero.dtype)
@@ -81,19 +94,22 @@ def _conv_transpose(node: Node) -> Tensor:
     padding = steps.pop("padding")
     more = list(node.attr("output_padding") or [0] * axes)
     wanted = _transposed_sizes(node, x, steps["stride"])
+    bias = node.optional(2)
     if wanted is None:
-        return _transposed(node, weight, steps, 0 if padding == "valid" else padding, more)
+        sides = [(0, 0)] * axes if padding == "valid" else padding
+        return _transposed(node, weight, bias, steps, sides, more)
     lost = _lost(x, weight, steps, more, wanted)
     front = [n // 2 if padding == "same_upper" else n - n // 2 for n in lost]
     fixed = [n for n in lost if isinstance(n, int)]
     if len(fixed) == axes:
         sides = [(a, n - a) if n > 0 else (0, 0) for a, n in zip(front, fixed, strict=True)]
         grown = [extra + max(-n, 0) for extra, n in zip(more, fixed, strict=True)]
-        return _transposed(node, weight, steps, sides, grown)
-    whole = _transposed(node, weight, steps, 0, more)
-    for axis, (start, size) in enumerate(zip(front, wanted, strict=True), 2):
-        whole = whole.narrow(axis, start, size)
-    return whole
+        return _transposed(node, weight, bias, steps, sides, grown)
+    whole = _transposed(node, weight, None, steps, [(0, 0)] * axes, more)
+    for axis, (n, start, size) in enumerate(zip(lost, front, wanted, strict=True), 2):
+        edges = [(0, maximum(-n, 0) if i == axis else 0) for i in range(whole.ndim)]
+        whole = whole.pad(edges).narrow(axis, maximum(start, 0), size)
+    return _with_bias(whole, bias)
 
 
 def _lost(
@@ -120,16 +136,22 @@ def _transposed_sizes(node: Node, x: Tensor, strides: list[int]) -> list[Dim] | 
 
 
 def _transposed(
-    node: Node, weight: Tensor, steps: dict[str, Any], padding: Any, more: list[int]
+    node: Node,
+    weight: Tensor,
+    bias: Tensor | None,
+    steps: dict[str, Any],
+    padding: list[tuple[int, int]],
+    more: list[int],
 ) -> Tensor:
-    return node.tensor().conv_transpose(
-        weight,
-        node.optional(2),
-        padding=padding,
-        output_padding=more,
-        groups=node.attr("group", 1),
-        **steps,
-    )
+    x, groups = node.tensor(), node.attr("group", 1)
+    if not is_loose(weight):
+        return x.conv_transpose(
+            weight, bias, padding=padding, output_padding=more, groups=groups, **steps
+        )
+    found = loose_conv_transpose(x, weight, steps, more, groups)
+    for axis, (before, after) in enumerate(padding, 2):
+        found = found.narrow(axis, before, found.shape[axis] - before - after)
+    return _with_bias(found, bias)
 
 
 # ---------------------------------------------------------------- pools
