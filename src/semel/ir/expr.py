@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf
-from operator import index
+from operator import index, is_
 from typing import Any, TypeAlias
 
 from semel.errors import GraphError, VariableError
@@ -66,12 +66,15 @@ class _Arithmetic:
     again, so each remembers its hash, its text and its place in an order.
     """
 
+    _hash: int
+
     def __hash__(self) -> int:
-        known: int | None = self.__dict__.get("_hash")
-        if known is None:
+        try:
+            return self._hash
+        except AttributeError:
             known = hash((type(self).__name__, *self._parts()))
             self.__dict__["_hash"] = known
-        return known
+            return known
 
     def __str__(self) -> str:
         known: str | None = self.__dict__.get("_text")
@@ -327,19 +330,14 @@ Dim: TypeAlias = "int | Variable | Index | Fn | Expr"
 
 
 def _terms(value: Dim) -> dict[Monomial, int]:
-    if isinstance(value, Expr):
-        return dict(value.terms)
-    if isinstance(value, (Variable, Index, Fn)):
-        return {(value,): 1}
-    number = _number(value)
-    return {(): number} if number else {}
+    return dict(terms(value))
 
 
 def _build(terms: Mapping[Monomial, int]) -> Dim:
     kept = {m: c for m, c in terms.items() if c}
     if not kept:
         return 0
-    if any(isinstance(a, Fn) and a.kind == "mod" for m in kept for a in m):
+    if _has_remainder(kept):
         kept = _rejoin(kept)
     if len(kept) == 1:
         ((monomial, coefficient),) = kept.items()
@@ -347,7 +345,20 @@ def _build(terms: Mapping[Monomial, int]) -> Dim:
             return coefficient
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
-    return Expr(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [a._key() for a in t[0]]))))
+    return Expr(tuple(sorted(kept.items(), key=_term_order)))
+
+
+def _has_remainder(terms: Iterable[Monomial]) -> bool:
+    for monomial in terms:
+        for atom in monomial:
+            if isinstance(atom, Fn) and atom.kind == "mod":
+                return True
+    return False
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[Any, ...]:
+    """What the terms of a sum are sorted by."""
+    return -len(term[0]), [atom._key() for atom in term[0]]
 
 
 def _rejoin(terms: dict[Monomial, int]) -> dict[Monomial, int]:
@@ -379,10 +390,10 @@ def add(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=65536)
 def _add(a: Dim, b: Dim) -> Dim:
-    terms = _terms(a)
-    for monomial, coefficient in _terms(b).items():
-        terms[monomial] = terms.get(monomial, 0) + coefficient
-    return _build(terms)
+    total = _terms(a)
+    for monomial, coefficient in terms(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return _build(total)
 
 
 def mul(a: Dim, b: Dim) -> Dim:
@@ -394,18 +405,20 @@ def mul(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=65536)
 def _mul(a: Dim, b: Dim) -> Dim:
-    terms: dict[Monomial, int] = {}
-    left, right = _terms(a), _terms(b)
+    total: dict[Monomial, int] = {}
+    left, right = terms(a), terms(b)
     if len(left) * len(right) > MAX_PRODUCT:
         raise GraphError(
             "dim",
             f"a product must have at most {MAX_PRODUCT} terms, got {len(left)} x {len(right)}.",
         )
-    for m1, c1 in left.items():
-        for m2, c2 in right.items():
-            monomial = tuple(sorted(m1 + m2, key=lambda atom: atom._key()))
-            terms[monomial] = terms.get(monomial, 0) + c1 * c2
-    return _build(terms)
+    for m1, c1 in left:
+        for m2, c2 in right:
+            monomial = m1 + m2
+            if m1 and m2:
+                monomial = tuple(sorted(monomial, key=_Arithmetic._key))
+            total[monomial] = total.get(monomial, 0) + c1 * c2
+    return _build(total)
 
 
 def product(values: Iterable[Dim]) -> Dim:
@@ -457,7 +470,7 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
         return 1, 0
     divisible: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
-    for monomial, coefficient in _terms(a).items():
+    for monomial, coefficient in terms(a):
         quotient = _divide_term(monomial, coefficient, b)
         if quotient is not None:
             divisible[quotient[0]] = divisible.get(quotient[0], 0) + quotient[1]
@@ -515,7 +528,7 @@ def _common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
 
     No atom of it is negative; where one is 0 the division has no value.
     """
-    (first, factor), *others = [*_terms(a).items(), *_terms(b).items()]
+    (first, factor), *others = [*terms(a), *terms(b)]
     common = [atom for atom in first if is_nonnegative(atom)]
     for monomial, coefficient in others:
         factor = gcd(factor, coefficient)
@@ -532,7 +545,7 @@ def _common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
 def _divided(value: Dim, monomial: Monomial, factor: int) -> Dim:
     """The value without a factor that every term has."""
     by = _build({monomial: factor})
-    parts = (_divide_term(m, c, by) for m, c in _terms(value).items())
+    parts = (_divide_term(m, c, by) for m, c in terms(value))
     return _build(dict(part for part in parts if part is not None))
 
 
@@ -621,7 +634,7 @@ def bounds(value: Dim) -> tuple[int | None, int | None]:
 def _bounds(value: Dim) -> tuple[int | None, int | None]:
     low: int | None = 0
     high: int | None = 0
-    for monomial, coefficient in _terms(value).items():
+    for monomial, coefficient in terms(value):
         term_low, term_high = _monomial_bounds(monomial)
         if coefficient < 0:
             term_low, term_high = term_high, term_low
@@ -688,7 +701,7 @@ def symbolic_min(value: Dim) -> Dim:
 
 def _extreme(value: Dim, *, largest: bool) -> Dim:
     result: Dim = 0
-    for monomial, coefficient in _terms(value).items():
+    for monomial, coefficient in terms(value):
         highest = [_highest(atom) for atom in monomial]
         runs = [h for h in highest if h is not None]
         others = [a for a, h in zip(monomial, highest, strict=True) if h is None]
@@ -733,7 +746,7 @@ def atoms(value: Dim) -> frozenset[Variable | Index]:
 @lru_cache(maxsize=65536)
 def _atoms(value: Dim) -> frozenset[Variable | Index]:
     found: set[Variable | Index] = set()
-    for monomial in _terms(value):
+    for monomial, _ in terms(value):
         for atom in monomial:
             if isinstance(atom, Fn):
                 for arg in atom.args:
@@ -751,7 +764,7 @@ def divisors(value: Dim) -> tuple[Dim, ...]:
 @lru_cache(maxsize=65536)
 def _divisors(value: Dim) -> tuple[Dim, ...]:
     found: dict[Dim, None] = {}
-    for monomial in _terms(value):
+    for monomial, _ in terms(value):
         for atom in monomial:
             if isinstance(atom, Fn):
                 for argument in atom.args:
@@ -772,15 +785,46 @@ def substitute(value: Dim, replace: Mapping[Any, Dim]) -> Dim:
     """The expression with atoms replaced; re-simplified."""
     if isinstance(value, Variable):
         return replace.get(value, value)
-    if isinstance(value, int) or not any(atom in replace for atom in atoms(value)):
+    if isinstance(value, int) or atoms(value).isdisjoint(replace):
         return value
-    result: Dim = 0
-    for monomial, coefficient in _terms(value).items():
-        term: Dim = coefficient
-        for atom in monomial:
-            term = mul(term, _substitute_atom(atom, replace))
-        result = add(result, term)
-    return result
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in terms(value):
+        new = [_substitute_atom(atom, replace) for atom in monomial]
+        if all(map(is_, new, monomial)):
+            total[monomial] = total.get(monomial, 0) + coefficient
+            continue
+        for each, count in terms(product(new)):
+            total[each] = total.get(each, 0) + count * coefficient
+    return _build(total)
+
+
+def renamed(value: Dim, names: Mapping[Any, Any], known: dict[Fn, Fn]) -> Dim:
+    """`substitute` of other names alone: each atom becomes one of the same range, no two the same.
+
+    Nothing becomes simpler by it, only the order may change. `known` keeps what functions became.
+    """
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, Expr):
+        return _renamed_atom(value, names, known)
+    found = []
+    for monomial, coefficient in value.terms:
+        new = [_renamed_atom(atom, names, known) for atom in monomial]
+        if len(new) > 1:
+            new.sort(key=_Arithmetic._key)
+        found.append((tuple(new), coefficient))
+    return Expr(tuple(sorted(found, key=_term_order)))
+
+
+def _renamed_atom(atom: Atom, names: Mapping[Any, Any], known: dict[Fn, Fn]) -> Atom:
+    if not isinstance(atom, Fn):
+        found: Atom = names.get(atom, atom)
+        return found
+    new = known.get(atom)
+    if new is None:
+        new = Fn(atom.kind, tuple([renamed(arg, names, known) for arg in atom.args]))
+        known[atom] = new
+    return new
 
 
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
@@ -807,7 +851,7 @@ def evaluate(value: Dim, values: Mapping[Any, int]) -> int:
     if isinstance(value, Variable):
         return _evaluate_atom(value, values)
     total = 0
-    for monomial, coefficient in _terms(value).items():
+    for monomial, coefficient in terms(value):
         term = coefficient
         for atom in monomial:
             term *= _evaluate_atom(atom, values)
@@ -829,7 +873,7 @@ def linear_coefficient(value: Dim, index: Index) -> Dim | None:
     coefficient: Dim = 0
     if isinstance(value, int):
         return 0
-    for monomial, c in _terms(value).items():
+    for monomial, c in terms(value):
         count = sum(1 for atom in monomial if atom == index)
         inside = any(isinstance(atom, Fn) and index in atoms(atom) for atom in monomial)
         if count > 1 or inside:
@@ -843,7 +887,7 @@ def split(value: Dim, atom: Atom) -> tuple[Dim, Dim]:
     """(q, r) with value = q*atom + r, where r is without `atom` as a factor."""
     with_it: dict[Monomial, int] = {}
     without: dict[Monomial, int] = {}
-    for monomial, coefficient in _terms(value).items():
+    for monomial, coefficient in terms(value):
         if atom in monomial:
             at = monomial.index(atom)
             with_it[monomial[:at] + monomial[at + 1 :]] = coefficient
@@ -853,5 +897,10 @@ def split(value: Dim, atom: Atom) -> tuple[Dim, Dim]:
 
 
 def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
-    """The monomials and coefficients, for emitters."""
-    return tuple(_terms(value).items()) if not isinstance(value, Expr) else value.terms
+    """The monomials and coefficients; none of 0."""
+    if isinstance(value, Expr):
+        return value.terms
+    if isinstance(value, (Variable, Index, Fn)):
+        return (((value,), 1),)
+    number = _number(value)
+    return (((), number),) if number else ()

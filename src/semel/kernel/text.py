@@ -26,7 +26,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from semel.ir.expr import Dim, Index, Variable, atoms, substitute
+from semel.ir.expr import Dim, Fn, Index, Variable, atoms, renamed
 from semel.kernel.ir import (
     Assign,
     Bind,
@@ -73,6 +73,7 @@ class _Writer:
         self.values: dict[Value, str] = {}
         self.locals: dict[Local, str] = {}
         self.atoms: dict[Any, Dim] = {}
+        self.functions: dict[Fn, Fn] = {}
         self.dims: dict[Dim, str] = {}
         self.buffers = {b: f"b{i}" for i, b in enumerate(kernel.buffers)}
         self.buffers |= {b: f"s{i}" for i, b in enumerate(kernel.scratch)}
@@ -114,7 +115,7 @@ class _Writer:
         unknown = (a for a in atoms(dim) if isinstance(a, Index) and a not in self.atoms)
         for index in sorted(unknown, key=lambda a: a._key()):
             self._number(index)
-        return substitute(dim, self.atoms)
+        return renamed(dim, self.atoms, self.functions)
 
     def dim(self, dim: Dim) -> str:
         if isinstance(dim, int):
