@@ -23,6 +23,7 @@ from benchmarks.experts import (
     measure_experts,
     store_line,
 )
+from benchmarks.graphs import graph_lines, measure_graphs
 from benchmarks.pairs import measure_pairs
 from benchmarks.peers import NAMES
 from benchmarks.plan import measure_plan, plan_lines
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan += expert_bars(experts)
     startup = measure_startup() if arguments.group in ("startup", "all") else {}
     prepare = measure_prepare() if arguments.group in ("prepare", "all") else []
+    graphs = measure_graphs() if arguments.group in ("prepare", "all") else []
     if results:
         print(table(results))
         print(limits_line(results))
@@ -95,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if startup:
         print(align(startup_lines(startup)))
     if prepare:
-        print(align(prepare_lines(prepare)))
+        print(align(prepare_lines(prepare)), align(graph_lines(graphs)), sep="\n")
     if arguments.json:
-        found = document(results, versions, startup, plan, prepare, experts)
+        found = document(results, versions, startup, plan, [*prepare, *graphs], experts)
         text = json.dumps(found, indent=1)
         Path(arguments.json).write_text(text + "\n")
     return 0

@@ -53,6 +53,12 @@ def build_detector(image: Tensor, repeats: int = 1) -> Tensor:
     return net.conv(y, 1, 1).sigmoid()
 
 
+def _channels(x: Tensor) -> int:
+    count = x.shape[1]
+    assert isinstance(count, int)
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class _Net:
     rng: np.random.Generator
@@ -60,7 +66,7 @@ class _Net:
     def conv(
         self, x: Tensor, outputs: int, window: int, stride: int = 1, groups: int = 1
     ) -> Tensor:
-        inputs = int(x.shape[1]) // groups
+        inputs = _channels(x) // groups
         weight = self.rng.standard_normal((outputs, inputs, window, window), dtype=np.float32)
         bias = self.rng.standard_normal(outputs, dtype=np.float32)
         scale = np.float32(1 / np.sqrt(inputs * window * window))
@@ -86,7 +92,7 @@ class _Net:
         return y + x if stride == 1 and x.shape[1] == channels else y
 
     def excited(self, x: Tensor) -> Tensor:
-        channels = int(x.shape[1])
+        channels = _channels(x)
         mean = x.mean((2, 3), keepdims=True)
         squeezed = self.conv(mean, channels // 4, 1).relu()
         return x * self.conv(squeezed, channels, 1).hard_sigmoid()

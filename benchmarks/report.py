@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.driver import RowResult, Timing
 from benchmarks.experts import ExpertTable
+from benchmarks.graphs import GraphRow
 from benchmarks.peers import NAMES
 from benchmarks.plan import PlanRow
 from benchmarks.prepare import PrepareRow
@@ -173,7 +174,7 @@ def document(
     versions: Mapping[str, str],
     startup: Mapping[str, float],
     plan: Sequence[PlanRow] = (),
-    prepare: Sequence[PrepareRow] = (),
+    prepare: Sequence[PrepareRow | GraphRow] = (),
     experts: Sequence[ExpertTable] = (),
 ) -> dict[str, Any]:
     """Everything measured, with what is needed to repeat it."""

@@ -15,6 +15,7 @@ from benchmarks import __main__ as program
 from benchmarks import compare
 from benchmarks.driver import RowResult, Timing, installed_peers, measure
 from benchmarks.experts import ExpertRow, ExpertTable, expert_bars, expert_lines, store_line
+from benchmarks.graphs import GraphRow, graph_lines
 from benchmarks.prepare import Start, judge_start, prepare_lines
 from benchmarks.report import FORMAT, document, judge, table
 from benchmarks.rows import ROWS, make_inputs
@@ -242,4 +243,11 @@ def test_a_start_is_judged_by_seconds_and_by_memory() -> None:
     assert judge_start("resnet50", "file", Start(0.04, 9.0, 100.0), peer).met == "yes"
     lines = prepare_lines([judge_start("minilm", "warm", Start(0.3, 0.1, 199.0), peer)])
     assert lines[1] == ["minilm, full cache", "0.300", "0.100", "0.5", "199", "200", "yes"]
-    document([], {}, {}, prepare=[judge_start("minilm", "warm", peer, peer)])
+    graphs = [
+        GraphRow("detector", 1000, 80, 1.0, 0.2),
+        GraphRow("detector x2", 2000, 80, 1.3, 0.2),
+        GraphRow("chain of 100", 500, 2, 0.4, 0.4),
+    ]
+    assert [line[-1] for line in graph_lines(graphs)] == ["met", "yes", "no", "-"]
+    assert graph_lines(graphs)[1][3:8] == ["1.000", "12.5", "0.200", "2.5", "200"]
+    document([], {}, {}, prepare=[judge_start("minilm", "warm", peer, peer), *graphs])
