@@ -38,6 +38,7 @@ from semel.ir.expr import (
     minimum,
     mod,
     product,
+    renamed,
     substitute,
     sum_dims,
     symbolic_max,
@@ -403,3 +404,23 @@ def test_quotient_and_rest_join_whatever_they_are_multiplied_with(factor: Dim) -
     x = Index("x", 64)
     assert factor * (x % 4) + factor * (x // 4) * 4 == factor * x
     assert factor * (x // 4) * 4 + factor * (x % 4) + 5 == factor * x + 5
+
+
+def test_names_change_the_order_and_nothing_else() -> None:
+    """Renaming is a substitution that simplifies nothing, functions included."""
+    n, m = Variable("n", 1, 40), Variable("m", 2, 9)
+    i, j = Index("row", 8 * n), Index("column", 12)
+    names = {n: Variable("v1", 1, 40), m: Variable("v0", 2, 9)}
+    names |= {i: Index("i1", 8 * names[n]), j: Index("i0", 12)}
+    for value in (
+        i,
+        3 * i * m + j * n - 7,
+        (12 * i + j) // (8 * n) + (12 * i + j) % (8 * n) * m,
+        minimum(24 * i + 24, 64 * n * m) - j * ((i + 5) // 3),
+        maximum(j - i, (j * n) // 7) + n * m,
+    ):
+        known: dict[Any, Any] = {}
+        for _ in range(2):  # the second time, functions are known
+            assert renamed(value, names, known) == substitute(value, names), value
+            assert str(renamed(value, names, known)) == str(substitute(value, names))
+    assert renamed(5, names, {}) == 5
