@@ -410,7 +410,7 @@ def test_names_change_the_order_and_nothing_else() -> None:
     """Renaming is a substitution that simplifies nothing, functions included."""
     n, m = Variable("n", 1, 40), Variable("m", 2, 9)
     i, j = Index("row", 8 * n), Index("column", 12)
-    names = {n: Variable("v1", 1, 40), m: Variable("v0", 2, 9)}
+    names: dict[Any, Any] = {n: Variable("v1", 1, 40), m: Variable("v0", 2, 9)}
     names |= {i: Index("i1", 8 * names[n]), j: Index("i0", 12)}
     for value in (
         i,
