@@ -65,6 +65,8 @@ class LaneMemory:
             raw = self.contiguous_load(element, lanes, pointer, align, mask)
             if stride == -1:
                 raw = self._reverse(raw, element)
+        elif guard is None and (switch := self.lanes.switch(at)) is not None:
+            raw = self._switched_load(buffer, at, switch)
         else:
             raw = self._gather(buffer, at, self.lanes.mask(guard), lanes)
         text = self.conversions.from_memory(lines, buffer.dtype, raw, lanes)
@@ -73,6 +75,25 @@ class LaneMemory:
             fill = self.lanes.spread(other, value.dtype)
             text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
         return Ref(text, True, self.frame.level)
+
+    def _switched_load(self, buffer: Buffer, at: Dim, switch: Dim) -> str:
+        """Lanes side by side where the switch is 1; where it is 0 the first one, for all.
+
+        One masked load does both: of the first lane alone, which then is repeated.
+        """
+        lanes, lines = self.lanes.opened.lanes, self.frame.lines
+        element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
+        kind, bits = vector_of(element, lanes), f"<{lanes} x i1>"
+        every = self.lanes.mask(None) or self.out.raw("i1", "true", lanes)
+        first = "<" + ", ".join(["i1 true", *["i1 false"] * (lanes - 1)]) + ">"
+        apart = self.out.emit(lines, f"icmp ne i64 {self.indices.dim(switch).text}, 0")
+        mask = self.out.emit(lines, f"select i1 {apart}, {bits} {every}, {bits} {first}")
+        raw = self.contiguous_load(element, lanes, self.indices.pointer(buffer, at), align, mask)
+        repeated = self.out.emit(
+            lines,
+            f"shufflevector {kind} {raw}, {kind} poison, <{lanes} x i32> zeroinitializer",
+        )
+        return self.out.emit(lines, f"select i1 {apart}, {kind} {raw}, {kind} {repeated}")
 
     def _load_mask(self, buffer: Buffer, guard: Ref | None) -> str | None:
         """The lanes to load. Where the guard is false for all of them it may be any vector."""

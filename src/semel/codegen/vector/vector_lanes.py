@@ -20,6 +20,7 @@ from semel.ir.expr import (
     Fn,
     Index,
     atoms,
+    bounds,
     is_nonnegative,
     linear_coefficient,
     terms,
@@ -152,6 +153,14 @@ class VectorLanes:
             return None
         coefficient = linear_coefficient(at, self.opened.index)
         return coefficient if isinstance(coefficient, int) else None
+
+    def switch(self, at: Dim) -> Dim | None:
+        """The distance between neighbouring lanes if it is 0 or 1 as variables have it."""
+        if self.has_own_index(at):
+            return None
+        coefficient = linear_coefficient(at, self.opened.index)
+        is_switch = coefficient is not None and bounds(coefficient) == (0, 1)
+        return coefficient if is_switch else None
 
     def index(self, dim: Dim) -> str:
         """An index as a vector of int64."""
