@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.codegen.lowering import lower_graph
 from tests.ops.windows_reference import np_conv, np_pool
 
 import semel
 from semel import Tensor, Variable
 from semel.devices.cpu.toolchain import host_target
+from semel.ir.expr import Dim, atoms
 from semel.ir.graph import Graph
+from semel.kernel import ir
+from semel.kernel.ir import statement_values, walk_statements, walk_values
 from semel.kernel.text import format_kernel
 from semel.lower import lower_schedule
 from semel.passes import run_passes
@@ -174,3 +178,38 @@ def test_the_edge_is_no_wider_than_it_must_be(row: Any, column: Any) -> None:
     head = text.partition("bind")[0]
     low, high = (int(re.findall(rf"{test} b1 %0, i64:(\d+)", head)[0]) for test in ("ge", "lt"))
     assert range(low, high) == whole_places(*column)
+
+
+# ---------------------------------------------------------------- pads
+
+
+@pytest.mark.parametrize("width", [40, Variable("w", 1, 60)])
+def test_a_pad_of_few_channels_asks_at_its_ends_only(width: Dim) -> None:
+    """Pixels and channels are one loop, and inside the image nothing is tested lane by lane."""
+    x = Tensor.input("x", (1, 9, width, 3))
+    _, (lowered,) = lower_graph([x.pad([(0, 0), (1, 1), (2, 1), (0, 0)])])
+    loops = [s for s in walk_statements(lowered.kernel.body) if isinstance(s, ir.Loop)]
+    vectors = [s for s in loops if s.lanes > 1]
+    tests = [
+        sum(
+            loop.index in atoms(v.data)
+            for s in loop.body
+            for v in walk_values(statement_values(s))
+            if v.op == "index"
+        )
+        for loop in vectors
+    ]
+    assert len(vectors) == 3 and tests[1] == 0 and tests[0] > 0 and tests[2] > 0
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+@pytest.mark.parametrize("width", [1, 2, 31, 64])
+def test_pads_of_few_channels_are_right(channels: int, width: int) -> None:
+    image = data(1, 2, 3, width, channels)
+    rows, columns = Variable("h", 0, 8), Variable("w", 0, 99)
+    x = Tensor.input("x", (2, rows, columns, channels))
+    widths = [(0, 0), (1, 0), (2, 1), (0, 0)]
+    plan = (x.pad(widths, 0.5) * 2 + x.pad([(0, 0), (0, 1), (0, 3), (0, 0)])).prepare()
+    other = np.pad(image, [(0, 0), (0, 1), (0, 3), (0, 0)])
+    wanted = np.pad(image, widths, constant_values=0.5) * 2 + other
+    np.testing.assert_array_equal(plan(x=image), wanted)

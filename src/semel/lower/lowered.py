@@ -20,8 +20,11 @@ from semel.ir.signature import CheckInfo
 from semel.ir.types import BOOL, TensorType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Statement, Value, statement_values, walk_values
-from semel.kernel.rewrite import substitute_indices
+from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.schedule.group import Group
+
+#: A loop of so few steps is joined with the one around it, though tests then differ by lane.
+SHORT_LOOP = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,19 +226,41 @@ def merge_loops(
     """Join neighbouring loops that walk memory as one; the statements use the new indices.
 
     Loops over (i, j) join where every address has i*extent(j) + j in it and nothing else
-    of i and j, so that contiguous data of any rank is one loop.
+    of i and j, so that contiguous data of any rank is one loop. Tests of i alone (of a pad) hold
+    for runs of the joined loop: where j is short, that is less work than a loop over it for each i.
     """
     result = list(loops)
     statements = tuple(body)
     position = len(result) - 2
     while position >= 0:
         a, b = result[position], result[position + 1]
-        if all(_joins(dim, a, b) for dim in all_dims(statements)):
+        is_short = isinstance(b.extent, int) and b.extent <= SHORT_LOOP
+        tested = _with_joined_tests(statements, a, b) if is_short else statements
+        if all(_joins(dim, a, b) for dim in all_dims(tested)):
             joined = Index(names("j"), a.extent * b.extent)
-            statements = substitute_indices(statements, {a: 0, b: joined})
+            statements = substitute_indices(tested, {a: 0, b: joined})
             result[position : position + 2] = [joined]
         position -= 1
     return result, statements
+
+
+def _with_joined_tests(body: Sequence[Statement], a: Index, b: Index) -> tuple[Statement, ...]:
+    """The statements with tests of a alone said of a * extent(b) + b, which hold for the same."""
+
+    def leaf(value: Value) -> Value:
+        if value.op not in ("ge", "lt") or not all(v.op in ("index", "const") for v in value.args):
+            return value
+        if not all(v.dtype.is_integer for v in value.args):
+            return value
+        left, right = (v.data for v in value.args)
+        difference: Dim = left - right
+        if linear_coefficient(difference, a) != 1 or b in atoms(difference):
+            return value
+        # i + rest >= 0 where (i + rest) * extent + j >= 0, since 0 <= j < extent
+        here, zero = ir.index(difference * b.extent + b), ir.index(0)
+        return here >= zero if value.op == "ge" else here < zero
+
+    return map_statements(body, ValueMap(leaf))
 
 
 def _joins(dim: Dim, a: Index, b: Index) -> bool:

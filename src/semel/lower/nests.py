@@ -53,7 +53,7 @@ from semel.lower.lowered import (
 )
 from semel.lower.split_concat import Span, find_parts
 from semel.lower.transpose_copy import find_turn, tile_turned
-from semel.lower.windows import block_places, can_block
+from semel.lower.windows import block_places, can_block, split_at_tests
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import stored_at, stored_shape
 from semel.passes.decompose import adds_runs, is_longer_than_a_run
@@ -663,7 +663,7 @@ class _Lowering:
         length = upper_bound(column.extent)
         rows = product(i.extent for i in rest)
         if rest and not self.group.reduces and length is not None and length <= LONG_ROW:
-            inner: tuple[Statement, ...] = (ir.Loop(column, 0, column.extent, body, lanes),)
+            inner = split_at_tests(column, 0, column.extent, body, self.names, lanes)
             return self._block_rows(rest, rows, inner, length)
         block = max(TILE_ELEMENTS // work, 4 * lanes) // lanes * lanes
         blocks = ceildiv(column.extent, block)

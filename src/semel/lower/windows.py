@@ -40,6 +40,8 @@ from semel.lower.lowered import Names, split_rows
 
 #: Places at once: more accumulators, filters and elements than this do not fit the registers.
 PLACES = 4
+#: Loops of so few vectors are not worth code for their ends.
+SHORT_RUN = 2
 _TRUE = ir.const(BOOL, True)
 
 
@@ -90,6 +92,29 @@ def block_places(
     inner = substitute_indices(statements, split_rows(here, rest))
     stop = minimum(tile * several + several, rows)
     return tile, (ir.Loop(here, tile * several, stop, inner),)
+
+
+def split_at_tests(
+    loop: Index, start: Dim, stop: Dim, body: tuple[Statement, ...], names: Names, lanes: int
+) -> tuple[Statement, ...]:
+    """A vector loop over [start, stop), in which what every lane tests is known.
+
+    Tests on the loop hold in one run of it (a pad's, inside the data); before and behind that run
+    the body asks, in it the body need not.
+    """
+    inside = _inside(body, [loop])
+    if not inside.tests or (upper_bound(loop.extent) or lanes) <= SHORT_RUN * lanes:
+        return (ir.Loop(loop, start, stop, body, lanes),)
+    bare = assume(body, inside.tests.__contains__)
+    first = minimum(maximum(inside.low.get(loop, 0), start), stop)
+    last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
+    loops: list[Statement] = []
+    for begin, end, statements in ((start, first, body), (first, last, bare), (last, stop, body)):
+        if begin != end:
+            own = Index(names("v"), loop.extent)
+            inner = substitute_indices(statements, {loop: own})
+            loops.append(ir.Loop(own, begin, end, inner, lanes))
+    return tuple(loops)
 
 
 def _row(
