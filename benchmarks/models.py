@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ GEMMS: dict[tuple[int, int, int], tuple[float, float, float, float]] = {
     (512, 512, 512): (0.93, 0.88, 0.89, 0.85),
     (1024, 1024, 1024): (0.90, 0.88, 0.88, 0.86),
     (2048, 2048, 2048): (0.91, 0.90, 0.90, 0.89),
+    (128, 384, 257): (0.90, 0.85, 0.85, 0.80),
+    (128, 384, 514): (0.93, 0.88, 0.88, 0.83),
+    (400, 576, 24): (0.90, 0.85, 0.85, 0.80),
 }
 GEMV = (1, 4096, 4096)
 
@@ -80,12 +84,28 @@ def _gelu(x: Array) -> Array:
 
 # ---------------------------------------------------------------- convolution layers
 
+#: A row for any number of rows, or of images, may take so much longer than that of a fixed one.
+ANY = "_any"
+_ANY_FACTOR = 1.05
+
+
+def _any_row(row: Row) -> Row:
+    """The same for a size that is not known before, which Semel alone has rows for."""
+    bar = Bar(f"{_ANY_FACTOR}x the fixed size", (("times", row.name, _ANY_FACTOR),))
+    return replace(row, name=row.name + ANY, title=f"{row.title}, any size", bar=bar)
+
+
 #: name: channels, outputs, side, kernel, groups; the bar is a share of onnxruntime's time
 CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_64": (64, 64, 56, 3, 1),
     "conv_3x3_256": (256, 256, 14, 3, 1),
     "conv_1x1_256": (256, 64, 56, 1, 1),
     "conv_depthwise": (96, 96, 112, 3, 96),
+    "conv_3x3_48_96": (48, 96, 40, 3, 1),
+    "conv_3x3_128_256": (128, 256, 10, 3, 1),
+    "conv_3x3_24": (24, 24, 56, 3, 1),
+    "conv_3x3_16": (16, 16, 112, 3, 1),
+    "conv_3x3_stem": (3, 32, 112, 3, 1),
 }
 
 
@@ -206,9 +226,14 @@ def _model(name: str, title: str, inputs: Any, compute: Any, bar: Bar) -> Row:
 #: name: sentences, tokens each
 SENTENCES = {"minilm_16": (1, 16), "minilm_128": (1, 128), "minilm_8x128": (8, 128)}
 
+_GEMM_ROWS = [_gemm_row(size, gelu) for size in (*GEMMS, GEMV) for gelu in (False, True)]
+_CONV_ROWS = [_conv_row(name) for name in CONVS]
+
 MODEL_ROWS: tuple[Row, ...] = (
-    *(_gemm_row(size, gelu) for size in (*GEMMS, GEMV) for gelu in (False, True)),
-    *(_conv_row(name) for name in CONVS),
+    *_GEMM_ROWS,
+    *(_any_row(_gemm_row(size, gelu=False)) for size in GEMMS),
+    *_CONV_ROWS,
+    *map(_any_row, _CONV_ROWS),
     *(_lstm_row(name) for name in LSTMS),
     _model("minilm_16", "MiniLM b1 s16", _tokens(1, 16), _minilm, _speedup(1.4, 1.4)),
     _model("minilm_128", "MiniLM b1 s128", _tokens(1, 128), _minilm, _speedup(1.25, 1.25)),

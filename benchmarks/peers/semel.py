@@ -13,6 +13,7 @@ import semel
 from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.decode import DECODES, PROMPT, TOKEN
 from benchmarks.models import (
+    ANY,
     CONVS,
     GEMMS,
     GEMV,
@@ -29,6 +30,7 @@ from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
 from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
+from semel.ir.expr import Dim
 from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
 from semel.models.minilm import build_minilm
 from semel.models.resnet import build_resnet, resnet_weights
@@ -116,13 +118,23 @@ def _gemm(size: tuple[int, int, int], gelu: bool) -> Callable[[Inputs], Pair]:
     return _row(make)
 
 
-def _conv(name: str) -> Callable[[Inputs], Pair]:
+def _any_gemm(size: tuple[int, int, int]) -> Callable[[Inputs], Pair]:
+    """The product of a number of rows that is not known before."""
+
+    def build(arrays: Inputs) -> Pair:
+        x = Tensor.input("x", (Variable("rows", 0, 4096), size[1]))
+        return _execute(x @ gemm_weights(size)[0], arrays)
+
+    return build
+
+
+def _conv(name: str, images: Dim = 1) -> Callable[[Inputs], Pair]:
     """Channels last on both sides, as between the layers of a network."""
     _, _, _, kernel, groups = CONVS[name]
 
     def build(arrays: Inputs) -> Pair:
         x = arrays["x"].transpose(0, 2, 3, 1).copy()
-        image = Tensor.input("x", x.shape).permute(0, 3, 1, 2)
+        image = Tensor.input("x", (images, *x.shape[1:])).permute(0, 3, 1, 2)
         y = image.conv2d(conv_weight(name), padding=kernel // 2, groups=groups)
         run, result = _execute(y.permute(0, 2, 3, 1), {"x": x})
         return run, lambda: result().transpose(0, 3, 1, 2)
@@ -232,7 +244,9 @@ def _quantised(model: Callable[[QuantisedOps, Tensor], Tensor]) -> Callable[[Inp
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{gemm_name(size, g): _gemm(size, g) for size in (*GEMMS, GEMV) for g in (False, True)},
+    **{gemm_name(size, gelu=False) + ANY: _any_gemm(size) for size in GEMMS},
     **{name: _conv(name) for name in CONVS},
+    **{name + ANY: _conv(name, Variable("images", 0, 16)) for name in CONVS},
     **{name: _lstm(name) for name in LSTMS},
     **dict.fromkeys(SENTENCES, _minilm),
     **{name: _quantised(model) for name, (model, _) in QUANTISED.items()},
