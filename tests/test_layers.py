@@ -43,7 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "frontends": "errors graph ir locks runtime session tensor",
         "onnx_backend": "frontends",
         "compat": "errors frontends runtime version",
-        "cli": "errors config ir cache ops passes schedule runtime plan devices compiler tensor",
+        "cli": (
+            "errors config ir cache ops passes schedule runtime plan devices compiler tensor "
+            "session frontends"
+        ),
+        "__main__": "cli",
     }.items()
 }
 

@@ -136,7 +136,8 @@ def _bytes(text: str) -> int:
     return int(number) * unit
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """A number of bytes such as 1048576, 512M or 2G."""
     try:
         return _bytes(text)
     except (KeyError, ValueError):
@@ -159,7 +160,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "threads": _int,
     "cache": _bool,
     "cache_dir": _path,
-    "cache_bytes": _size,
+    "cache_bytes": parse_size,
     "debug": lambda text: frozenset(_words(text)),
     "dump": _path,
     "log": lambda text: frozenset(_words(text)),

@@ -89,7 +89,7 @@ def test_a_nan_fails_the_demo() -> None:
 
 def test_the_demo_runs_as_a_program_in_a_dumb_narrow_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "semel.cli", "demo", "--quick", "--threads", "2"],
+        [sys.executable, "-W", "error", "-m", "semel", "demo", "--quick", "--threads", "2"],
         capture_output=True,
         text=True,
         timeout=120,

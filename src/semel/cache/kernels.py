@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,6 +60,15 @@ class CacheStatus:
     memory_hits: int
     disk_hits: int
     misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A kernel on disk: a hash of its key, its bytes, and when it was used last."""
+
+    name: str
+    bytes: int
+    used_at: float
 
 
 class KernelCache:
@@ -112,6 +122,17 @@ class KernelCache:
             self._memory_bytes -= len(self._memory.pop(key, b""))
         if self._disk:
             self._disk.remove(key, reason)
+
+    def entries(self) -> list[CacheEntry]:
+        """What lies on disk now, used last first."""
+        found = self._disk.entries() if self._disk else []
+        made = [CacheEntry(f.removesuffix(_SUFFIX), i.st_size, i.st_mtime) for f, i in found]
+        return sorted(made, key=lambda entry: (-entry.used_at, entry.name))
+
+    def prune(self, max_bytes: int | None = None, unused_s: float | None = None) -> None:
+        """Drop from disk what nobody used for so long, then the oldest down to so many bytes."""
+        if self._disk:
+            self._disk.prune(max_bytes, unused_s)
 
     @property
     def disk_bytes(self) -> int:
@@ -240,6 +261,16 @@ class _Disk:
             self._remove(file)
         self._bytes = None
 
+    def prune(self, max_bytes: int | None, unused_s: float | None) -> None:
+        now = time.time()
+        with self._lock:
+            for file, info in self.entries():
+                if unused_s is not None and now - info.st_mtime > unused_s:
+                    self._remove(file)
+            self._bytes = None
+            if max_bytes is not None:
+                self._shrink(self.entries(), max_bytes)
+
     def entries(self) -> list[tuple[str, os.stat_result]]:
         """Name and state of each entry; none where the directory cannot be used."""
         try:
@@ -280,12 +311,17 @@ class _Disk:
             if self._bytes <= self.max_bytes:
                 return
             # Leaving some air makes this rare.
-            wanted = self.max_bytes - self.max_bytes // 8
-            for file, info in sorted(entries, key=_age):
-                if self._bytes <= wanted:
-                    break
-                if self._remove(file):
-                    self._bytes -= info.st_size
+            self._bytes = self._shrink(entries, self.max_bytes - self.max_bytes // 8)
+
+    def _shrink(self, entries: list[tuple[str, os.stat_result]], wanted: int) -> int:
+        """Remove the oldest of these until so many bytes are left; how many are."""
+        left = sum(info.st_size for _, info in entries)
+        for file, info in sorted(entries, key=_age):
+            if left <= wanted:
+                break
+            if self._remove(file):
+                left -= info.st_size
+        return left
 
 
 def _file(name: bytes) -> str:

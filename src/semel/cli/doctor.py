@@ -32,7 +32,7 @@ from semel.ir.target import Target
 from semel.runtime.free import HOST_DEVICE
 from semel.tensor.tensor import Tensor
 
-_LIBRARIES = ("llvmlite", "numpy", "ml_dtypes", "rich")
+_LIBRARIES = ("llvmlite", "numpy", "ml_dtypes", "onnx", "onnxruntime", "pillow", "rich")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,42 +3,70 @@
     argv  --main-->  exit code
 
 0: all is well. 1: a check that the command makes failed. 2: the command could not be run,
-because of its arguments or of a Semel error. Each command is a module with one `run`
-function that takes the parsed arguments and returns the code.
+because of its arguments or of a Semel error. 3: a bug of ours. 130: Ctrl-C. Each command is a
+module with a `run` function that takes the parsed arguments and returns the code. `--debug` shows
+where an error comes from; with `--json`, it is an object on stdout too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 
 import semel
-from semel.cli import cache, demo, doctor, explain, profile
-from semel.config import MAX_THREADS
-from semel.errors import SemelError
+from semel.cli import (
+    bench,
+    cache,
+    compile,
+    completion,
+    demo,
+    doctor,
+    explain,
+    inspect,
+    profile,
+    run,
+)
+from semel.cli.grammar import Command, Commands, add_command, parse_threads
+from semel.errors import InternalError, SemelError
 
+_WRONG, _BUG = 2, 3
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process); the exit code."""
     arguments = build_parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = arguments.run
+    command: Command = arguments.run
     try:
         code = command(arguments)
         sys.stdout.flush()
-    except SemelError as error:
-        print(f"semel: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep Python from flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except Exception as error:  # a user gets a line, whatever it is
+        return _tell(error, arguments)
     return code
+
+
+def _tell(error: Exception, arguments: argparse.Namespace) -> int:
+    """Say what went wrong; the exit code."""
+    is_bug = not isinstance(error, (SemelError, OSError)) or isinstance(error, InternalError)
+    text = f"{type(error).__name__}: {error}" if is_bug else str(error)
+    if arguments.debug:
+        traceback.print_exception(error)
+    elif is_bug:
+        text += " (this is a bug of semel; --debug shows where)"
+    if arguments.json:
+        print(json.dumps({"error": text, "kind": type(error).__name__}, indent=2))
+    print(f"semel: {text}", file=sys.stderr)
+    return _BUG if is_bug else _WRONG
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -48,39 +76,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"semel {semel.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (inspect, run, bench, profile, explain, compile, cache):
+        module.add_parser(commands)
     _add_demo(commands)
-    _add_cache(commands)
-    _add_doctor(commands)
-    explain.add_parser(commands)
-    profile.add_parser(commands)
+    add_command(
+        commands, "doctor", "what Semel sees of this machine, and whether it works", doctor.run
+    )
+    completion.add_parser(commands, build_parser)
     return parser
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
     text = "compile a small transformer once, run it at many lengths, check every number"
-    parser = commands.add_parser("demo", help=text, description=text.capitalize() + ".")
-    parser.add_argument("--threads", type=_threads, metavar="N", help="default: all our cores")
+    parser = add_command(commands, "demo", text, demo.run)
+    parser.add_argument("--threads", type=parse_threads, metavar="N", help="default: all our cores")
     parser.add_argument("--quick", action="store_true", help="a smaller model, less measuring")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
-    parser.set_defaults(run=demo.run)
-
-
-def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "the compiled kernels that are kept on disk"
-    parser = commands.add_parser("cache", help=text, description=text.capitalize() + ".")
-    parser.add_argument("action", nargs="?", choices=("info", "clear"), default="info")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
-    parser.set_defaults(run=cache.run)
-
-
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "what Semel sees of this machine, and whether it works here"
-    parser = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
-    parser.set_defaults(run=doctor.run)
-
-
-def _threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"must be an integer in [1, {MAX_THREADS}], got {text!r}")
-    return int(text)

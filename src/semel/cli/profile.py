@@ -1,6 +1,6 @@
 """`semel profile`: run a plan under the profiler and show where the time goes.
 
-    "demo" | "module:function", values  -->  table, and with options JSON, trace, page
+    model | "module:function" | "demo", sizes  -->  table, and with options JSON, trace, page
 
 The plan runs a few times first: what is shown is the fastest of several profiled runs, so
 that neither the first touch of memory nor a busy neighbour is blamed on a kernel.
@@ -12,7 +12,8 @@ import argparse
 import json
 import sys
 
-from semel.cli.target import load_target, parse_values, run_target
+from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.target import load_target
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.profile import ProfileReport
 
@@ -21,9 +22,11 @@ _WARM_UP = 3
 
 def run(arguments: argparse.Namespace) -> int:
     """The command: profile, show, and write the files that were asked for."""
-    target = load_target(arguments.target, threads=arguments.threads, quick=arguments.quick)
-    run_target(target, parse_values(arguments.set))
-    report = profile_best(target.plan, arguments.runs)
+    target = load_target(arguments)
+    sizes = parse_dims(arguments.dim)
+    inputs = target.inputs(arguments.input, sizes, arguments.seed)
+    target.run(inputs, sizes)
+    report = profile_best(target.plan_for(inputs), arguments.runs)
     if arguments.json:
         print(json.dumps(report.json(), indent=2))
     else:
@@ -45,18 +48,15 @@ def profile_best(plan: ExecutionPlan, runs: int) -> ProfileReport:
     return min(reports, key=lambda report: report.makespan_seconds)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     """The grammar of the command."""
     text = "where the time of a plan goes: every op, lane, rate and share of the limit"
-    parser = commands.add_parser("profile", help=text, description=text.capitalize() + ".")
-    parser.add_argument("target", metavar="MODULE:FUNCTION", help="or 'demo'")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=N", help="a variable")
+    parser = add_command(commands, "profile", text, run)
+    add_target(parser)
+    add_inputs(parser)
+    add_choices(parser)
     parser.add_argument("--html", metavar="FILE", help="write one offline page")
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="the best of N is shown")
     parser.add_argument("--top", type=int, default=30, metavar="N", help="the N longest ops")
     parser.add_argument("--all", action="store_true", help="all ops in order of execution")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: all our cores")
-    parser.add_argument("--quick", action="store_true", help="demo: a smaller model")
-    parser.set_defaults(run=run)

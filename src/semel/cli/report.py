@@ -108,6 +108,11 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def format_seconds(seconds: float) -> str:
     """A duration in the unit that gives it a few digits before the point."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):

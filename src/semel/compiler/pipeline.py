@@ -383,6 +383,7 @@ class Trace:
         self._count = 0
 
     def __call__(self, name: str, work: Callable[[], T]) -> T:
+        _COMPILE("stage %s", name)
         start = time.perf_counter()
         result = work()
         self.seconds[name] = time.perf_counter() - start

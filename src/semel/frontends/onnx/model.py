@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import InputError, ParamError
+from semel.errors import InputError, ParamError, UnsupportedError
 from semel.frontends.onnx.build import (
     Built,
     Choices,
@@ -109,6 +109,11 @@ class SpecialisedGraph:
         self._params: dict[str, Array] = {}
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
         self.compile_count = 0
+
+    @property
+    def deciding_inputs(self) -> list[str]:
+        """Inputs whose content decides what is computed, as far as runs have found out."""
+        return sorted({*self._deciding, *self._open})
 
     @property
     def input_names(self) -> list[str]:
@@ -224,6 +229,18 @@ class HostedGraph:
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param of the compiled part."""
         self._inside.set_param(name, data)
+
+    @property
+    def deciding_inputs(self) -> list[str]:
+        """Values before the compiled part that decide what it computes, as far as is known."""
+        return self._inside.deciding_inputs
+
+    def form_of(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
+        """The compiled part for what these inputs decide; there must be one."""
+        if not self._parts.numbers.proto.graph.output:
+            raise UnsupportedError("onnx", "all of this model runs on the host.")
+        values = {**inputs, **self._parts.before.run(inputs)}
+        return self._inside.form_of({name: values[name] for name in self._inside.input_names})
 
     def run(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Run with these inputs, by order, by name, or as one mapping; outputs by name."""

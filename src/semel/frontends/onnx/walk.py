@@ -119,6 +119,7 @@ class Walk:
             name,
             f"{len(self.refused)} nodes are not supported:\n  {lines}",
             nodes=[getattr(error, "node", "") for error in self.refused],
+            refused=[str(error) for error in self.refused],
         )
 
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:

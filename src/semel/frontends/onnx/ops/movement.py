@@ -24,6 +24,9 @@ def _reshape(node: Node) -> Tensor:
     x = node.tensor()
     dims = node.dims(1) if node.has(1) else list(node.attr("shape"))
     if not node.flag("allowzero"):
+        for i, dim in enumerate(dims):
+            if dim == 0 and i >= x.ndim:
+                raise node.refuse(f"size {i} of the shape is 0, and there is no dim {i} to take.")
         dims = [x.shape[i] if dim == 0 else dim for i, dim in enumerate(dims)]
     if 0 in dims and -1 in dims:
         dims = [0 if dim == -1 else dim for dim in dims]

@@ -1,4 +1,4 @@
-"""`python -m semel.cli`: the `semel` command where no script is installed."""
+"""`python -m semel`: the `semel` command where no script is installed."""
 
 import sys
 
