@@ -150,8 +150,13 @@ def test_run_takes_images(tmp_path: Path, capsys: Capture) -> None:
     ],
 )
 def test_wrong_arguments_are_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: Capture
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
+    monkeypatch.setattr(progress, "_QUIET_S", float("inf"))  # however slow the machine is
     path = str(models.product(tmp_path))
     argv = ["run", *(path if text == "PATH" else text for text in arguments)]
     assert main(argv) == 2

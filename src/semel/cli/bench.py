@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.cli.compare import PEERS, Peer, open_peer, run_peer
+from semel.cli.compare import PEERS, Peer, check_comparable, open_peer, run_peer
 from semel.cli.grammar import (
     Commands,
     add_choices,
@@ -120,6 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure_all(arguments: argparse.Namespace) -> Iterator[BenchRow]:
     grid = parse_grid(arguments.dim)
+    check_comparable(arguments)
     for threads in arguments.threads or [None]:
         target = load_target(arguments, threads)
         peer = None

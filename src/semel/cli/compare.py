@@ -6,6 +6,7 @@ ours, theirs  --differences-->  Difference for each output
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,10 +38,15 @@ class Difference:
         return self.found == self.expected and self.error <= self.tolerance
 
 
+def check_comparable(arguments: Namespace) -> None:
+    """Refuse to compare what other programs do not run, before it is prepared."""
+    name: str = arguments.target
+    if arguments.compare and not name.lower().endswith((".onnx", ".onnx.pb", ".ort")):
+        raise InputError("command", f"--compare runs the ONNX model itself, and {name} is none.")
+
+
 def open_peer(which: str, path: str, threads: int | None) -> Peer:
     """The model in another program; that must be installed."""
-    if not path.lower().endswith((".onnx", ".onnx.pb", ".ort")):
-        raise InputError("command", f"--compare runs the ONNX model itself, and {path} is none.")
     try:
         return _onnxruntime(path, threads) if which == "onnxruntime" else _reference(path)
     except ModuleNotFoundError as error:
@@ -70,7 +76,10 @@ def _onnxruntime(path: str, threads: int | None) -> Peer:
 def _reference(path: str) -> Peer:
     from onnx.reference import ReferenceEvaluator
 
-    evaluator = ReferenceEvaluator(path)
+    try:
+        evaluator = ReferenceEvaluator(path)
+    except Exception as error:  # its errors have no class of their own
+        raise UnsupportedError("reference", f"does not take the model: {error}") from error
     names = list(evaluator.output_names)
     return lambda inputs: dict(zip(names, evaluator.run(names, dict(inputs)), strict=True))
 

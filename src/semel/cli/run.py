@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.cli.compare import PEERS, Difference, differences, open_peer, run_peer
+from semel.cli.compare import PEERS, Difference, check_comparable, differences, open_peer, run_peer
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
 from semel.cli.report import Section, format_seconds, show
 from semel.cli.target import LoadedTarget, load_target
@@ -28,6 +28,7 @@ _SHOWN = 8
 
 def run(arguments: argparse.Namespace) -> int:
     """The command: 1 if another program was asked and differs."""
+    check_comparable(arguments)
     target = load_target(arguments)
     sizes = parse_dims(arguments.dim)
     inputs = target.inputs(arguments.input, sizes, arguments.seed)
