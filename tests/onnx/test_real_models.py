@@ -40,7 +40,7 @@ def worst(ours: Any, theirs: list[Any], names: list[str]) -> float:
     for name, want in zip(names, theirs, strict=True):
         have = ours[name]
         assert (have.dtype, have.shape) == (want.dtype, want.shape)
-        scale = max(float(np.abs(want).max(initial=0)), 1e-6)
+        scale = max(float(np.abs(want).max(initial=0)), 1e-2)  # of sigmoids far below 0
         found = max(found, float(np.abs(have - want).max(initial=0)) / scale)
     return found
 

@@ -171,6 +171,8 @@ class CompiledGraph(MoeMembers):
         """
         wanted = self._wanted(fetch)
         reader = wanted.copies if out is None else Into(wanted, self.outputs, out)
+        if variables is not None and not isinstance(variables, Mapping):
+            raise InputError("run", f"variables must map names to numbers, got {variables!r}.")
         request = Request(reader, wanted, timeout, variables=variables)
         return self._go(given(self._table, args, named), request)
 

@@ -33,7 +33,7 @@ from semel.frontends.onnx.values import (
     as_value,
     object_array,
 )
-from semel.frontends.onnx.walk import Around, DecidedByContent, Walk
+from semel.frontends.onnx.walk import Around, DecidedByContent, DecidedByWeights, Walk
 from semel.graph.builder import Graph
 from semel.ir.expr import Dim, Variable
 from semel.runtime.buffer import Array
@@ -81,13 +81,22 @@ class Choices:
 
 def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
+    constants: frozenset[str] = frozenset()
+    while True:
+        try:
+            return _build(model, choices, constants)
+        except DecidedByWeights as found:  # scales of a Resize, and the like
+            constants |= found.names
+
+
+def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
     around = Around(built.content, built.graph.inputs, _Keys(built.graph).draw, choices.truths)
     walk = Walk(model.versions, around=around)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)
-    _add_initializers(model, choices, built, walk)
+    _add_initializers(model, choices, built, walk, constants)
     walk.run(proto.node)
     walk.check(model.name)
     for output in proto.output:
@@ -231,13 +240,14 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
 # ---------------------------------------------------------------- weights
 
 
-def _add_initializers(model: Model, choices: Choices, built: Built, walk: Walk) -> None:
-    arrays = {t.name: t for t in model.proto.graph.initializer}
-    for name, tensor in arrays.items():
-        if name not in choices.values:
-            walk.values[name] = _initializer(built.graph, name, numpy_helper.to_array(tensor))
-    for name, array in model.weights.items():
-        if name not in choices.values:
+def _add_initializers(
+    model: Model, choices: Choices, built: Built, walk: Walk, constants: frozenset[str]
+) -> None:
+    small = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
+    for name, array in (small | model.weights).items():
+        if name in constants:
+            walk.values[name] = Value.of_array(array)
+        elif name not in choices.values:
             walk.values[name] = _initializer(built.graph, name, array)
 
 

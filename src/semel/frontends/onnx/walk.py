@@ -59,6 +59,14 @@ class _RefusedBefore(Exception):  # noqa: N818  (an answer, no error)
     """What a node reads was refused, which is said elsewhere."""
 
 
+class DecidedByWeights(Exception):  # noqa: N818  (a question, no error)
+    """These initializers decide what is computed, so that they are constants."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        super().__init__(f"{', '.join(sorted(names))} must be constants")
+
+
 class DecidedBySizes(Exception):  # noqa: N818  (a question, no error)
     """Whether this expression of sizes is true must be known."""
 
@@ -262,6 +270,8 @@ class Walk:
                 return None
             value.known = value.tensor.numpy()
             return value.known
+        if all(leaf.op.name == "param" for leaf in leaves):
+            raise DecidedByWeights(frozenset(leaf.attrs.name for leaf in leaves))
         is_moved = exact or all(node.op.name in _MOVING for node in graph.nodes)
         if all(self._may_decide(leaf, is_moved) for leaf in leaves):
             raise DecidedByContent(frozenset(leaf.attrs.name for leaf in leaves), exact)
