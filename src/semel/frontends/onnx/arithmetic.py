@@ -202,7 +202,9 @@ def _cast(node: Node) -> Value:
 
 
 #: Dtypes that NumPy itself casts as the standard says.
-_PLAIN = frozenset(map(as_dtype, ("bool", "int32", "int64", "float32", "float64")))
+_PLAIN = frozenset(
+    map(as_dtype, ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"))
+)
 
 
 # ---------------------------------------------------------------- movement
@@ -419,6 +421,7 @@ _RULES: dict[str, Callable[[Node], Value | list[Value]]] = {
     "ReduceMin": _reduced(np.min, _smallest),
     "ReduceProd": _reduced(np.prod, ratio.times, 1),
     "ReduceSum": _reduced(np.sum, ratio.plus, 0),
+    "Relu": _elementwise(lambda x: np.maximum(x, 0), lambda x: _largest(x, 0)),
     "Reshape": _moved(_reshaped),
     "Round": _elementwise(np.round, _only(_no_sizes)),
     "ScatterND": _scattered,

@@ -69,7 +69,7 @@ class Choices:
     fixed, which are inputs no more. `content` is what an input holds that decides shapes: exact
     numbers, or None where a run binds a size. `kinds` are what inputs are whose types leave it
     open: sequences of so many items, optionals, tensors of any rank. `truths` are conditions of
-    sizes that hold, or do not.
+    sizes that hold, or do not; `sizes` are dims by name whose numbers decide what is computed.
     """
 
     dims: Mapping[str, int | str] = field(default_factory=dict)
@@ -77,6 +77,7 @@ class Choices:
     content: Mapping[str, Array] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     truths: Mapping[Dim, bool] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def build(model: Model, choices: Choices) -> Built:
@@ -209,7 +210,7 @@ def _shape(name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
             continue
         own = dim_name(dim.dim_param, name, axis)
         chosen = choices.dims.get(dim.dim_param, choices.dims.get(own, own))
-        found.append(chosen)
+        found.append(choices.sizes.get(str(chosen), chosen))
     return tuple(found)
 
 
@@ -233,7 +234,8 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
         built.content[variable.name] = name, position
         dims.append(variable)
     found = Value.of_dims(object_array(dims).reshape(content.shape), tensor.dtype)
-    found.made = tensor
+    if found.is_symbolic:
+        found.made = tensor
     return found
 
 

@@ -99,6 +99,8 @@ class SpecialisedGraph:
         self._bounds, self._options = bounds, options
         #: Inputs whose content decides: whether it must be known exactly.
         self._deciding: dict[str, bool] = {}
+        #: Dims whose number does.
+        self._sizes: set[str] = set()
         self._open = [
             given.name
             for given in model.proto.graph.input
@@ -151,13 +153,17 @@ class SpecialisedGraph:
         while True:
             content = self._content(inputs)
             kinds = {name: kind_of(inputs[name]) for name in self._open}
-            truths = self._truths(inputs)
+            known = sizes_of(self._model, self._choices, inputs)
+            sizes = {name: known[name] for name in sorted(self._sizes)}
+            truths = self._truths(known)
             held = ((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items())
-            key = (repr(kinds), tuple(truths.values()), *held)
+            key = (repr(kinds), tuple(truths.values()), *sizes.items(), *held)
             if key in self._forms:
                 return self._forms[key]
             try:
-                choices = replace(self._choices, content=content, kinds=kinds, truths=truths)
+                choices = replace(
+                    self._choices, content=content, kinds=kinds, truths=truths, sizes=sizes
+                )
                 built = build(self._model, choices)
             except DecidedBySizes as error:
                 self._conditions.append(error.condition)
@@ -175,15 +181,15 @@ class SpecialisedGraph:
 
     def _note(self, found: DecidedByContent) -> None:
         before = dict(self._deciding)
+        self._sizes |= found.dims
         for name in found.inputs:
             self._deciding[name] = self._deciding.get(name, False) or found.exact
-        if self._deciding == before:  # it was a size, and that is not enough
+        if self._deciding == before and not found.dims:  # it was a size, and that is not enough
             self._deciding |= dict.fromkeys(found.inputs, True)
-        assert self._deciding != before, found
+        assert self._deciding != before or found.dims, found
 
-    def _truths(self, inputs: Mapping[str, Any]) -> dict[Dim, bool]:
-        """Which conditions hold for the sizes of these inputs; others are not about them."""
-        sizes = sizes_of(self._model, self._choices, inputs)
+    def _truths(self, sizes: Mapping[str, int]) -> dict[Dim, bool]:
+        """Which conditions hold for these sizes of inputs; others are not about them."""
         asked = [c for c in self._conditions if all(v.name in sizes for v in variables(c))]
         return {condition: bool(evaluate(condition, sizes)) for condition in asked}
 

@@ -133,6 +133,10 @@ class Node:
         """An input that is one size."""
         return self.dims(position)[0]
 
+    def size(self, dim: Dim) -> int:
+        """A dim of an input whose number decides what is computed."""
+        return self.walk.known_size(self, dim)
+
     def numbers(self, position: int) -> np.ndarray[Any, Any]:
         """An input whose numbers decide what is computed: axes, steps, modes."""
         return self.walk.known_numbers(self, position)

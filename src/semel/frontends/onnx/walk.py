@@ -41,18 +41,23 @@ from semel.tensor.tensor import Tensor
 
 #: Content of an input that decides what is computed has at most so many numbers.
 _MOST_NUMBERS = 64
-#: Ops whose results are numbers of their inputs.
+#: Ops beside elementwise ones that programs about shapes have.
 _MOVING = frozenset(
-    ("input", "scalar", "constant", "cast", "reshape", "permute", "slice", "concat", "expand")
+    "input scalar constant iota reshape permute slice concat expand stretch".split()
 )
 
 
 class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
-    """What inputs hold must be known; `exact` if sizes that runs bind will not do."""
+    """What inputs hold must be known; `exact` if sizes that runs bind will not do.
 
-    def __init__(self, inputs: frozenset[str], exact: bool) -> None:
-        self.inputs, self.exact = inputs, exact
-        super().__init__(f"the content of {', '.join(sorted(inputs))} must be known")
+    Of `dims`, variables by name, the number must be: how many axes something has, say.
+    """
+
+    def __init__(
+        self, inputs: frozenset[str], exact: bool, dims: frozenset[str] = frozenset()
+    ) -> None:
+        self.inputs, self.exact, self.dims = inputs, exact, dims
+        super().__init__(f"the content of {', '.join(sorted(inputs | dims))} must be known")
 
 
 class _RefusedBefore(Exception):  # noqa: N818  (an answer, no error)
@@ -252,6 +257,17 @@ class Walk:
             raise DecidedBySizes(condition)
         return self.around.truths[condition]
 
+    def known_size(self, node: Node, dim: Dim) -> int:
+        """A dim whose number decides what is computed."""
+        if isinstance(dim, int):
+            return dim
+        used = frozenset(variable.name for variable in variables(dim))
+        given = {v.name for x in self.around.inputs.values() for d in x.shape for v in variables(d)}
+        inputs, dims = self._content_of(object_array([dim])), used & given
+        if not used <= dims | self.around.content.keys():
+            raise node.refuse(f"a size that decides what is computed must be known, got {dim}.")
+        raise DecidedByContent(inputs, True, dims)
+
     def _content_of(self, dims: Array) -> frozenset[str]:
         """The inputs whose content these dims are made of."""
         open_dims = [as_ratio(dim) for dim in dims.flat if isinstance(dim, OPEN)]
@@ -272,7 +288,9 @@ class Walk:
             return value.known
         if all(leaf.op.name == "param" for leaf in leaves):
             raise DecidedByWeights(frozenset(leaf.attrs.name for leaf in leaves))
-        is_moved = exact or all(node.op.name in _MOVING for node in graph.nodes)
+        is_moved = exact or all(
+            node.op.name in _MOVING or node.op.kind == "elementwise" for node in graph.nodes
+        )
         if all(self._may_decide(leaf, is_moved) for leaf in leaves):
             raise DecidedByContent(frozenset(leaf.attrs.name for leaf in leaves), exact)
         return None
@@ -280,7 +298,7 @@ class Walk:
     def _may_decide(self, leaf: Any, is_moved: bool) -> bool:
         """Whether it is an input of few numbers, whose content can be looked at before a run.
 
-        How many they are may be open, if the input is nothing but what is asked for.
+        How many they are may be open, if each of them is a size that is asked for.
         """
         own = self.around.inputs.get(leaf.attrs.name)
         if own is None or own.node is not leaf:  # a param, or an input of a body

@@ -28,10 +28,7 @@ def _gather_nd(node: Node) -> Tensor:
 
 def _columns(node: Node, index: Tensor) -> list[Tensor]:
     """The last axis of an index: one index for each axis it speaks of."""
-    count = index.shape[-1]
-    if not isinstance(count, int):
-        raise node.refuse("the last dim of the indices must be a number.", "dims={...} fixes it.")
-    return [index[..., k] for k in range(count)]
+    return [index[..., k] for k in range(node.size(index.shape[-1]))]
 
 
 def _one_hot(node: Node) -> Tensor:
