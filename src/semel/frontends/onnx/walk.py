@@ -43,8 +43,8 @@ from semel.tensor.tensor import Tensor
 _MOST_NUMBERS = 64
 #: Ops beside elementwise ones that programs about shapes have.
 _MOVING = frozenset(
-    "input scalar constant iota reshape permute slice concat expand stretch".split()
-)
+    ("input", "scalar", "constant", "iota", "reshape", "permute", "slice", "concat", "expand")
+) | {"stretch"}
 
 
 class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
