@@ -182,7 +182,13 @@ def test_boxes_are_kept_as_the_runtime_keeps_them(center: int) -> None:
     for n, c, k in ((1, 2, 30), (2, 3, 12)):
         boxes = RNG.random((n, k, 4), np.float32)
         scores = RNG.random((n, c, k), np.float32)
-        given = [boxes, scores, np.array([5]), np.float32([0.3]), np.float32([0.2])]
+        given = [
+            boxes,
+            scores,
+            np.array([5]),
+            np.array([0.3], np.float32),
+            np.array([0.2], np.float32),
+        ]
         session = ort.InferenceSession(model.SerializeToString())
         (wanted,) = session.run(None, dict(zip("bsmtu", given, strict=True)))
         np.testing.assert_array_equal(compiled.run(*given)["y"], wanted)
@@ -192,7 +198,7 @@ def test_regions_sample_as_often_as_they_are_large() -> None:
     body = "y = RoiAlign<output_height=2, output_width=3, sampling_ratio=0>(x, r, i1)"
     model = loaded(body, "float[n, c, h, w] x, float[k, 4] r, int64[k] i1")
     compiled = semel.load(model, threads=1)
-    rois = np.float32([[0, 0, 7, 6], [1, 2, 3, 4], [2, 1, 9, 3]])
+    rois = np.array([[0, 0, 7, 6], [1, 2, 3, 4], [2, 1, 9, 3]], np.float32)
     check(model, compiled, floats(2, 2, 8, 9), rois, np.array([0, 1, 1]))
     check(model, compiled, floats(1, 3, 12, 10), rois[:2] * 1.5, np.array([0, 0]))
 
@@ -202,7 +208,7 @@ def test_regions_pool_their_largest_pixels() -> None:
     body = "y = MaxRoiPool<pooled_shape=[2, 2], spatial_scale=0.5>(x, r)"
     model = loaded(body, "float[n, c, h, w] x, float[k, 5] r")
     compiled = semel.load(model, threads=1)
-    rois = np.float32([[0, 0, 0, 9, 9], [1, 2, 4, 7, 11]])
+    rois = np.array([[0, 0, 0, 9, 9], [1, 2, 4, 7, 11]], np.float32)
     x = floats(2, 3, 8, 7)
     session = ort.InferenceSession(model.SerializeToString())
     (wanted,) = session.run(None, {"x": x, "r": rois})
