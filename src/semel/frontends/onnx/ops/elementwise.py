@@ -103,7 +103,10 @@ def _shift(node: Node) -> Tensor:
 
 
 def _prelu(node: Node) -> Tensor:
+    """Before version 7 a vector of slopes was one for each channel, whatever the last axis."""
     x, slope = node.tensor(0), node.tensor(1)
+    if slope.ndim == 1 and x.ndim > 2 and slope.shape[0] not in (1, x.shape[-1]):
+        slope = slope.reshape(-1, *[1] * (x.ndim - 2))
     return (x < 0).where(x * slope, x)
 
 
