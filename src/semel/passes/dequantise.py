@@ -19,14 +19,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from semel.ir.expr import Index, atoms, is_positive, product, upper_bound
+from semel.ir.expr import product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.types import FLOAT32, INT8, INT32, UINT8, DType, Shape
 from semel.ops.attrs import CastAttrs, ConcatAttrs, PadAttrs, ReduceAttrs, ScalarAttrs, SliceAttrs
 from semel.ops.filled import filled
-from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.stored import KNOWN
 from semel.passes.patterns import expand_to, reshape_to
+from semel.passes.quantise import is_constant_along
 
 _BYTES = (INT8, UINT8)
 #: Products of two differences of bytes that 32 bits can add up: 2**31 / 255**2.
@@ -456,16 +456,7 @@ def _first(node: Node, axes: list[int]) -> Node:
 
 def _is_constant_along(node: Node, axis: int) -> bool:
     """Whether the elements along an axis are surely equal, and there is one to take."""
-    if _is_single(node):
-        return True
-    if not is_positive(node.type.shape[axis]):
-        return False
-    at: Indices = tuple(Index(f"q{d}", size) for d, size in enumerate(node.type.shape))
-    along = at[axis]
-    while node.op.is_view:
-        at = operand_index(node, 0, at, no_gather)
-        node = node.inputs[0]
-    return all(along not in atoms(i) for i in at)
+    return _is_single(node) or is_constant_along(node, axis)
 
 
 class _Known:

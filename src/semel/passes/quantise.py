@@ -17,7 +17,7 @@ from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.types import INT8, INT32, UINT8, Shape
 from semel.ops.attrs import CastAttrs, ReduceAttrs, SliceAttrs
 from semel.ops.filled import filled
-from semel.ops.index_maps import Indices, operand_index
+from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.stored import KNOWN, can_be_made, stored
 from semel.passes.patterns import expand_to, is_uniform, uniform
 
@@ -36,9 +36,9 @@ def _rule(node: Node) -> Node | None:
     if left is None or right is None:
         return None
     (a, a_zero), (b, b_zero) = left, right
-    if a_zero is not None and not _is_constant_along(a_zero, a_zero.type.rank - 1):
+    if a_zero is not None and not is_constant_along(a_zero, a_zero.type.rank - 1):
         return None
-    if b_zero is not None and not _is_constant_along(b_zero, b_zero.type.rank - 2):
+    if b_zero is not None and not is_constant_along(b_zero, b_zero.type.rank - 2):
         return None
     product = _product(a, b, b_zero)
     if a_zero is None or is_uniform(a_zero, 0):
@@ -109,7 +109,7 @@ def _widened(node: Node) -> tuple[Node, Node | None] | None:
     return moved[0], moved[1]
 
 
-def _is_constant_along(node: Node, axis: int) -> bool:
+def is_constant_along(node: Node, axis: int) -> bool:
     """Whether the elements along an axis are surely equal, and there is one to take."""
     if uniform(node) is not None:
         return True
@@ -118,13 +118,9 @@ def _is_constant_along(node: Node, axis: int) -> bool:
     at: Indices = tuple(Index(f"q{d}", size) for d, size in enumerate(node.type.shape))
     along = at[axis]
     while node.op.is_view:
-        at = operand_index(node, 0, at, _no_gather)
+        at = operand_index(node, 0, at, no_gather)
         node = node.inputs[0]
     return all(along not in atoms(i) for i in at)
-
-
-def _no_gather(node: Node, at: Indices) -> Index:
-    raise AssertionError(f"{node!r} is not a pure view")
 
 
 def _first(node: Node, axis: int) -> Node:
