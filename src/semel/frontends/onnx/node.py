@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
-from semel.errors import UnsupportedError
+from semel.errors import ModelError, UnsupportedError
 from semel.frontends.onnx.values import AnyValue, Items, Nothing, Text, Value
 from semel.ir.expr import Dim
 from semel.ir.types import DType, as_dtype
@@ -71,6 +71,21 @@ class Node:
     def flag(self, name: str, default: bool = False) -> bool:
         """An attribute that says yes or no."""
         return bool(self.attrs.get(name, default))
+
+    def axis(self, rank: int, default: int, name: str = "axis") -> int:
+        """An attribute that is an axis of a tensor of this rank, counted from the front."""
+        return self.as_axis(int(self.attrs.get(name, default)), rank)
+
+    def as_axis(self, axis: int, rank: int) -> int:
+        """An axis counted from the front, which must be one of `rank`."""
+        if not -rank <= axis < rank:
+            raise ModelError(
+                f"onnx: {self!r}",
+                f"an axis must lie in [{-rank}, {rank}), got {axis}.",
+                node=self.name,
+                op=self.op,
+            )
+        return axis % rank
 
     def dtype_attr(self, name: str, default: Any = None) -> DType:
         """The dtype that an attribute names by its ONNX number, else `default`."""
@@ -161,7 +176,11 @@ class Node:
 
 def dtype_of(code: int, where: str) -> DType:
     """The dtype with this ONNX number."""
-    return as_dtype(helper.tensor_dtype_to_np_dtype(code), where)
+    try:
+        found = helper.tensor_dtype_to_np_dtype(code)
+    except KeyError:
+        raise ModelError(where, f"its type must be one of the standard's, got {code}.") from None
+    return as_dtype(found, where)
 
 
 def _plain(attribute: AttributeProto) -> Any:

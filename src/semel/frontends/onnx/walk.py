@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, numpy_helper
 
-from semel.errors import GraphError, ModelError, SemelError, UnsupportedError
+from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.arithmetic import compute
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Node
@@ -309,6 +309,18 @@ class Walk:
         return is_moved and bool(leaf.type.rank <= 1)
 
 
+#: What Python raises where a node does not keep to its operator: too few inputs, no such axis.
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    onnx.defs.SchemaError,
+)
+
+
 @contextmanager
 def _named(node: Node) -> Iterator[None]:
     """Errors inside say which node they are about."""
@@ -318,14 +330,17 @@ def _named(node: Node) -> Iterator[None]:
         if hasattr(error, "node"):
             raise
         raise node.refuse(str(error)) from error
-    except ModelError:
-        raise
-    except SemelError as error:
-        if isinstance(error, GraphError):
-            shapes = ", ".join(_shown(value) for value in node.inputs)
-            message = f"{error} Inputs: {shapes}."
-            raise ModelError(f"onnx: {node!r}", message, node=node.name, op=node.op) from error
-        raise
+    except GraphError as error:
+        raise _model_error(node, str(error)) from error
+    except _MALFORMED as error:
+        message = f"must be as its operator says: {type(error).__name__}: {error}."
+        raise _model_error(node, message) from error
+
+
+def _model_error(node: Node, message: str) -> ModelError:
+    shapes = ", ".join(_shown(value) for value in node.inputs)
+    where = f"onnx: {node!r}"
+    return ModelError(where, f"{message} Inputs: {shapes}.", node=node.name, op=node.op)
 
 
 def _shown(value: AnyValue | None) -> str:

@@ -87,7 +87,7 @@ def simplified_layer_norm(node: Node) -> list[Tensor]:
     """RMS norm, in the standard's own domain though no standard has it."""
     x = node.tensor()
     eps = node.number("epsilon", 1e-5)
-    axes = tuple(range(node.attr("axis", -1) % x.ndim, x.ndim))
+    axes = tuple(range(node.axis(x.ndim, -1), x.ndim))
     made = [x.rms_norm(node.tensor(1), axis=axes, eps=eps)]
     if node.wants(1):
         wide = x.cast(FLOAT32)

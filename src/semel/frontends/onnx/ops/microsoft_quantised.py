@@ -42,7 +42,7 @@ def _unary(node: Node) -> Tensor:
 
 def _softmax(node: Node) -> Tensor:
     x = _real(node, 0, 1, 2)
-    axis = node.attr("axis", -1) % x.ndim
+    axis = node.axis(x.ndim, -1)
     if node.attr("opset", 13) >= 13:
         y = x.softmax(axis)
     else:

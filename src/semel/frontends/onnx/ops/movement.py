@@ -81,7 +81,7 @@ def _space_to_depth(node: Node) -> Tensor:
 
 def _split(node: Node) -> list[Tensor]:
     x = node.tensor()
-    axis = node.attr("axis", 0) % x.ndim
+    axis = node.axis(x.ndim, 0)
     starts: list[Dim] = [0]
     for size in _split_sizes(node, x.shape[axis]):
         starts.append(starts[-1] + size)

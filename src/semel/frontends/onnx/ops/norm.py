@@ -70,7 +70,7 @@ def _group_norm(node: Node) -> Tensor:
 
 def last_axes(node: Node, x: Tensor) -> tuple[int, ...]:
     """From the axis that a node names to the last."""
-    return tuple(range(node.attr("axis", -1) % x.ndim, x.ndim))
+    return tuple(range(node.axis(x.ndim, -1), x.ndim))
 
 
 def _layer_norm(node: Node) -> list[Tensor]:

@@ -23,7 +23,7 @@ def _reduction(function: Reduction) -> Converter:
         if not axes:
             every = [] if node.flag("noop_with_empty_axes") else list(range(x.ndim))
             axes = every if axes is None or node.version >= 13 else []
-        over = tuple(axis % x.ndim for axis in axes) if x.ndim else ()
+        over = tuple(node.as_axis(axis, x.ndim) for axis in axes) if x.ndim else ()
         found = function(x, over).cast(x.dtype)
         return found if node.flag("keepdims", True) or not over else found.squeeze(over)
 
@@ -86,7 +86,7 @@ def _arg(function: Callable[[Tensor, int, bool], Tensor]) -> Converter:
 def _running(function: Callable[..., Tensor]) -> Converter:
     def convert(node: Node) -> Tensor:
         x = node.tensor()
-        axis, is_reverse = node.ints(1)[0] % x.ndim, node.flag("reverse")
+        axis, is_reverse = node.as_axis(node.ints(1)[0], x.ndim), node.flag("reverse")
         work = x.cast(FLOAT32) if x.dtype.is_half else x
         work = work.flip(axis) if is_reverse else work
         found = function(work, axis, exclusive=node.flag("exclusive")).cast(x.dtype)
@@ -99,8 +99,8 @@ def _hardmax(node: Node) -> Tensor:
     """1 at the first largest element; before version 13, of all axes from `axis` on."""
     x = node.tensor()
     if node.version >= 13:
-        return _is_largest(x, node.attr("axis", -1) % x.ndim)
-    axis = node.attr("axis", 1) % x.ndim
+        return _is_largest(x, node.axis(x.ndim, -1))
+    axis = node.axis(x.ndim, 1)
     flat = x.reshape(product(x.shape[:axis]), product(x.shape[axis:]))
     return _is_largest(flat, 1).reshape(x.shape)
 

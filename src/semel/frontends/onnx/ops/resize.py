@@ -91,7 +91,7 @@ def _how(node: Node) -> _How:
 
 
 def _axes(node: Node, x: Tensor, how: _How) -> list[_Axis]:
-    axes = [axis % x.ndim for axis in node.attr("axes") or range(x.ndim)]
+    axes = [node.as_axis(axis, x.ndim) for axis in node.attr("axes") or range(x.ndim)]
     lengths = [x.shape[axis] for axis in axes]
     sizes, scales = _sizes(node, lengths)
     regions = _regions(node, how, len(axes))

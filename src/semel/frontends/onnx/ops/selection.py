@@ -56,7 +56,7 @@ def _scatter_nd(node: Node) -> Tensor:
 def _tensor_scatter(node: Node) -> Tensor:
     """Rows of a cache, from each batch's own position on."""
     x, update = node.tensor(0), node.tensor(1)
-    axis = node.attr("axis", -2) % x.ndim
+    axis = node.axis(x.ndim, -2)
     place = along(Tensor.arange(update.shape[axis]), axis, x.ndim)
     if node.has(2):
         place = place + along(node.tensor(2).cast(INT64), 0, x.ndim)

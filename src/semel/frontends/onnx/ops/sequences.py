@@ -48,7 +48,7 @@ def _tensor(node: Node, item: AnyValue) -> Tensor:
 
 def _split(node: Node) -> Items:
     x = node.tensor()
-    axis = node.attr("axis", 0) % x.ndim
+    axis = node.axis(x.ndim, 0)
     size = x.shape[axis]
     if not node.has(1):
         if not isinstance(size, int):
