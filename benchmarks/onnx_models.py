@@ -2,8 +2,8 @@
 
     model, sizes, threads  -->  a rotation of all runtimes, p10 of each, ratio to the fastest peer
 
-Dims stay symbolic: one compile serves all sizes of a model. Each runtime runs for a moment in turn, so
-that the machine's moods meet all of them. Prepares are timed in processes of their own, with an
+Dims stay symbolic: one compile serves all sizes of a model. Each runtime runs for a moment in turn,
+so that the machine's moods meet all of them. Prepares are timed in processes of their own, with an
 empty cache of kernels and again with the one that left.
 """
 

@@ -116,7 +116,10 @@ def _written_out(
         biased = mask.where(biased, -math.inf) if mask.dtype == BOOL else biased + wide(mask)
     weights = biased.softmax(-1)
     weights = weights.isnan().where(0.0, weights)  # a query that sees no key
-    shown = (raw, capped, biased, weights)[node.attr("qk_matmul_output_mode", 0)]
+    mode = node.attr("qk_matmul_output_mode", 0)
+    if mode not in range(4):
+        raise node.refuse(f"qk_matmul_output_mode must lie in [0, 3], got {mode}.")
+    shown = (raw, capped, biased, weights)[mode]
     return (weights @ value).cast(dtype), [shown.cast(dtype)]
 
 
