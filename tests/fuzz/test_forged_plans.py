@@ -48,7 +48,7 @@ def test_what_nobody_forged_runs(model: Callable[[Any], Tensor], tmp_path: Path)
 def test_forged_files_touch_nothing_else() -> None:
     outcomes = try_seeds(0, 40)
     assert outcomes.count("refused") > 5
-    assert outcomes.count("ran") > 5
+    assert outcomes.count("ran") > 3
 
 
 @long
