@@ -24,10 +24,11 @@ def _data(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
         return x.astype(kind.numpy)
     if dtype == "bool":
         return rng.random(shape) < 0.5
-    limits = np.iinfo(dtype)
-    x = rng.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
-    few = rng.choice(np.array([limits.min, limits.max, 0, 1], dtype), shape)
-    return np.where(rng.random(shape) < 0.5, few, x)
+    low, high = int(kind.lowest), int(kind.highest)
+    wide = np.int64 if kind.is_narrow else kind.numpy
+    x = rng.integers(low, high, shape, dtype=wide, endpoint=True)
+    few = rng.choice(np.array([low, high, 0, 1], wide), shape)
+    return np.where(rng.random(shape) < 0.5, few, x).astype(kind.numpy)
 
 
 def _order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
