@@ -221,8 +221,8 @@ def test_what_a_body_demands_is_known_of_its_rows_in_files(tmp_path: Path) -> No
     for each in copies(plan, tmp_path):
         assert each(a=ones, b=twos, p=YES) == 9
         assert each(a=ones[:1], b=twos, p=NO) == 6
-        with pytest.raises(VariableError, match="add: dims 0 must agree"):
-            each(a=ones[:1], b=twos[:2], p=YES)
+        with pytest.raises(VariableError, match="stretch: dim 0 must be 1 or"):
+            each(a=ones[:2], b=twos, p=YES)
 
 
 # ---------------------------------------------------------------- by hand

@@ -374,7 +374,7 @@ def test_the_command_writes_table_page_and_trace(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "must be 'demo' or MODULE:FUNCTION"),
+        (["nonsense"], "must be a .onnx or .plan file, MODULE:FUNCTION or 'demo'"),
         (["no_such_module_here:f"], "there must be a module"),
         (["json:no_such_function"], "must have a function"),
         (["demo", "--quick", "--set", "m=5"], "has no variable 'm'"),

@@ -204,6 +204,7 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("matmul_integer", [tensor(INT8, 3), tensor(INT8, 3)], None, "rank >= 2, got i8[3]"),
     ("matmul_words", [tensor(INT8, 4, 9), tensor(INT32, 2, 4)], None, "needs 3 words of k, got 2"),
     ("matmul_words", [tensor(INT8, 4, 9), tensor(INT8, 3, 4)], None, "a 32-bit integer operand"),
+    ("matmul_small_words", [tensor(INT8, 4, 9), tensor(INT32, 2, 4)], None, "needs 3 words of k"),
     ("window", [f32(4)], WindowAttrs((0,), (3,), (1,), (2,)), "a window of 5 must fit axis 0"),
     ("window", [f32(4)], WindowAttrs((0,), (3,), (0,), (1,)), "must be >= 1"),
     ("window", [f32(4)], WindowAttrs((0,), (3, 3), (1,), (1,)), "one size, stride and dilation"),

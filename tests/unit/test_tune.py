@@ -151,7 +151,7 @@ def test_guards_hold_for_what_is_measured() -> None:
     graph = Graph((Tensor.input("x", (n, 3)).reshape(n // 8, 24).node,))
     assert measured_values((n,), guards(graph), None) == {"n": 128}
     m = Variable("m", 1, 50)
-    pair = Graph(((Tensor.input("x", (n + 2,)) + Tensor.input("y", (m,))).node,))
+    pair = Graph(((Tensor.input("x", (n + 2,)) @ Tensor.input("y", (m,))).node,))
     values = measured_values((m, n), guards(pair), None)
     assert values is not None and values["m"] == values["n"] + 2
 
