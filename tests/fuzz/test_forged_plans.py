@@ -46,9 +46,9 @@ def test_what_nobody_forged_runs(model: Callable[[Any], Tensor], tmp_path: Path)
 
 @pytest.mark.timeout(PATIENCE + 60)
 def test_forged_files_touch_nothing_else() -> None:
-    outcomes = try_seeds(0, 40)
+    outcomes = try_seeds(0, 50)
     assert outcomes.count("refused") > 5
-    assert outcomes.count("ran") > 3
+    assert outcomes.count("ran") > 5
 
 
 @long
