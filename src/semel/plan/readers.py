@@ -10,14 +10,18 @@ a run is for `output_view` to say: some lie elsewhere, or have another size, aft
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from semel.ir.expr import variables
 from semel.plan.engine import Engine
 from semel.runtime.buffer import Array
 
 R_co = TypeVar("R_co", covariant=True)
+#: What is copied sooner than it takes to copy a few arrays one by one.
+_ONE_PIECE_BYTES = 16 << 10
 
 
 class Reader(ABC, Generic[R_co]):
@@ -75,6 +79,31 @@ def output_copier(engine: Engine, index: int) -> Callable[[], Array]:
     if buffer.memory.is_host:
         return lambda: buffer.array(buffer.readable_shape()).copy()
     return lambda: buffer.peek(buffer.readable_shape())
+
+
+def outputs_copier(
+    engine: Engine, indexes: Sequence[int]
+) -> tuple[Callable[[], Any], Callable[[Any], list[Array]]]:
+    """A way to copy several outputs after each run, and one to make arrays of such a copy later.
+
+    Small ones that lie near each other are copied in one piece, with what lies between them.
+    """
+    buffers = [engine.parts.buffers[index] for index in indexes]
+    memory = buffers[0].memory if buffers else None
+    is_one = all(is_settled(engine, i) for i in indexes) and all(
+        b.memory is memory for b in buffers
+    )
+    first = min((b.offset for b in buffers), default=0)
+    last = max((b.offset + b.capacity_bytes for b in buffers), default=0)
+    if memory is None or not is_one or last - first > _ONE_PIECE_BYTES:
+        copies = [output_copier(engine, index) for index in indexes]
+        return lambda: [copy() for copy in copies], list
+    parts = [(b.dtype.numpy, b.offset - first, b.shape) for b in buffers]
+
+    def apart(piece: Array) -> list[Array]:
+        return [np.ndarray(shape, dtype, piece.data, at) for dtype, at, shape in parts]
+
+    return memory.view(first, last - first).copy, apart
 
 
 def is_settled(engine: Engine, index: int) -> bool:

@@ -20,7 +20,7 @@ from semel.errors import InputError, UnsupportedError
 from semel.graph.routers import Router
 from semel.ir.fields import take_int
 from semel.plan.engine import Engine
-from semel.plan.readers import Reader, output_copier
+from semel.plan.readers import Reader, outputs_copier
 from semel.runtime.buffer import Array
 
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class RouterCapture:
         self._routers = tuple(routers)
         self._every = every
         self._runs = 0
-        self._found: list[Array] | None = None
+        self._found: tuple[Any, Callable[[Any], list[Array]]] | None = None
         self._readers: dict[Reader[Any], CapturingReader] = {}
         #: Of the kept values that are copied.
         self.names = tuple(
@@ -92,17 +92,26 @@ class RouterCapture:
 
     def take(self) -> dict[int, Capture] | None:
         """What was captured since it was last taken, by layer; None if nothing was."""
-        arrays, self._found = self._found, None
-        if arrays is None:
+        last, self._found = self._found, None
+        if last is None:
             return None
-        found = dict(zip(self.names, arrays, strict=True))
+        copied, apart = last
+        found = dict(zip(self.names, apart(copied), strict=True))
         return {router.layer: _capture(router, found) for router in self._routers}
 
-    def note(self, copies: Sequence[Callable[[], Array]]) -> None:
-        """Take note of a run that is over."""
-        if self._runs % self._every == 0:
-            self._found = [copy() for copy in copies]
-        self._runs += 1
+    def noted(
+        self, copy: Callable[[], Any], apart: Callable[[Any], list[Array]], read: Callable[[], R]
+    ) -> Callable[[], R]:
+        """What takes note of a run that is over, and reads its outputs: a step pays for it."""
+
+        def both() -> R:
+            runs = self._runs
+            if runs % self._every == 0:
+                self._found = copy(), apart
+            self._runs = runs + 1
+            return read()
+
+        return both
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +130,8 @@ class CapturingReader(Reader[Any]):
 
     def prepare(self, engine: Engine) -> Callable[[], Any]:
         index = dict(engine.parts.program.kept)
-        copies = [output_copier(engine, index[name]) for name in self.capture.names]
-        read, note = self.reader.prepare(engine), self.capture.note
-
-        def both() -> Any:
-            note(copies)
-            return read()
-
-        return both
+        copy, apart = outputs_copier(engine, [index[name] for name in self.capture.names])
+        return self.capture.noted(copy, apart, self.reader.prepare(engine))
 
 
 def _capture(router: Router, found: dict[str, Array]) -> Capture:

@@ -175,6 +175,14 @@ class _View(NamedTuple):
     tokens: int
 
 
+class _Silent(NamedTuple):
+    """Layers that runs go through without asking, good for one version of a plan's state."""
+
+    version: int
+    part: frozenset[int]
+    layers: list[tuple[Array, int, ResidencyStats]]  #: ids, tokens, and who counts
+
+
 class Residency:
     """The store of a compiled graph, and what its own runs found."""
 
@@ -198,6 +206,7 @@ class Residency:
         #: those that the run under way has found to be so.
         self._full: set[int] = set()
         self._found_full: set[int] = set()
+        self._silent: _Silent | None = None
         #: The ids of layers whose number follows from variables that callers bind.
         self._views: dict[int, _View] = {}
         self._bound = {v.variable.name for v in plan.program.variables if v.next is None}
@@ -313,27 +322,41 @@ class Residency:
             self._leave(number)
         for number in self._found_full:
             self._set_flag(number, True)
+            self._silent = None
         self._full |= self._found_full
         self._found_full.clear()
 
     def end(self, version: int, part: frozenset[int]) -> None:
         """A run is over, and well: those of its layers that did not ask were there as a whole."""
+        silent = self._silent
+        if silent is None or silent.version != version or silent.part is not part:
+            silent = self._listen(version, part)
+        for ids, tokens, stats in silent.layers:
+            stats.hits += len(_distinct(ids))
+            stats.tokens += tokens
+        if self._inside:
+            self.give_up()
+
+    def _listen(self, version: int, part: frozenset[int]) -> _Silent:
+        """Where the ids of layers that do not ask lie now."""
+        layers, is_kept = [], True
         for number in self._full & part:
             view = self._views.get(number)
             if view is None or view.version != version:
                 where = self._plan.buffers[self._rows[number].buffer_indices[0]]
                 view = self._look(number, where, version, self._plan.variables)
-            stats = self._stats.get(number) or self._of(number)
-            stats.hits += len(_distinct(view.ids))
-            stats.tokens += view.tokens
-        if self._inside:
-            self.give_up()
+                is_kept = is_kept and number in self._views
+            layers.append((view.ids, view.tokens, self._of(number)))
+        made = _Silent(version, part, layers)
+        self._silent = made if is_kept else None
+        return made
 
     def ask_again(self) -> None:
         """Let the next run ask about all layers; no run is under way."""
         for number in self._full:
             self._set_flag(number, False)
         self._full.clear()
+        self._silent = None
 
     def _set_flag(self, number: int, is_full: bool) -> None:
         flag = self._plan.buffers[self._rows[number].attrs["flag"]]
@@ -417,6 +440,7 @@ class Residency:
     def take_stats(self) -> dict[int, ResidencyStats] | None:
         """What runs found since this was last asked; None if there was none."""
         found, self._stats = self._stats, {}
+        self._silent = None  # it counts for those
         if not found:
             return None
         return {number: found.get(number, ResidencyStats()) for number in self.store.layers}
