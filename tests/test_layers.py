@@ -53,7 +53,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 #: What importing a file may do beyond defining names, by the start of the file's name: the ops
 #: are the rows of one table, and a fork must find its handlers there.
-MAY_CALL = {"register": "semel.ops.", "os.register_at_fork": "semel."}
+MAY_CALL = {
+    "register": "semel.ops.",
+    "os.register_at_fork": "semel.",
+    "spelled": "semel.tensor.",  # which makes a function of a function
+}
 
 FILES = sorted(SRC.rglob("*.py"))
 
@@ -209,7 +213,7 @@ def f(): TABLE["inside"] = 2
 def test_no_import_changes_another_module(path: Path) -> None:
     module = _module(path)
     found = _effects(ast.parse(path.read_text()))
-    stray = {name for name in found if not module.startswith(MAY_CALL.get(name, "?"))}
+    stray = {name for name in found if not module.startswith(MAY_CALL.get(name.split("(")[0], "?"))}
     assert not stray, f"importing {module} does {sorted(stray)}"
 
 

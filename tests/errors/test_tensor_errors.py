@@ -85,9 +85,9 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[concat] needs at least one tensor."),
     ("stack", lambda: Tensor.stack([A, A[0]]), GraphError,
      "[stack] shapes must agree, got f32[3,4], f32[4]."),
-    ("split symbolic", lambda: X.split(2), GraphError,
+    ("split symbolic", lambda: X.split(split_size=2), GraphError,
      "[split] needs a fixed number of pieces, got ((n + 1) // 2) of f32[n,4]."),
-    ("split sizes", lambda: A.split([1, 1]), GraphError,
+    ("split sizes", lambda: A.split(split_size=[1, 1]), GraphError,
      "[split] sizes must add up to 3, got [1, 1]."),
     ("mT", lambda: A[0].mT, GraphError, "[mT] needs at least 2 axes, got f32[4]."),
     # shapes and dtypes
@@ -266,7 +266,7 @@ def test_what_must_be_an_int_or_a_variable_is_one(value: Any) -> None:
         (lambda: A.roll(value), "shift"),
         (lambda: A.roll(value, 0), "shift"),
         (lambda: semel.linspace(0, 1, value), "num"),
-        (lambda: A.split((1, value)), "a size"),
+        (lambda: A.split(split_size=(1, value)), "a size"),
     ):
         with pytest.raises(GraphError, match=rf"^\[\w+\] {name} must be an int, got "):
             call()

@@ -146,7 +146,7 @@ CALLS: dict[str, tuple[Callable[[], Tensor], Callable[[], Any]]] = {
     "concat": (lambda: T.concat([X, Y]), lambda: np.concatenate([X, Y])),
     "stack": (lambda: T.stack([X, Y]), lambda: np.stack([X, Y])),
     "chunk": (lambda: T(X).chunk(3)[1], lambda: X[1:2]),
-    "split": (lambda: T(X).split(2)[1], lambda: X[2:]),
+    "split": (lambda: T(X).split(3)[1], lambda: X[1:2]),
     "unbind": (lambda: T(X).unbind()[2], lambda: X[2]),
     "flatten": (lambda: T(CUBE).flatten(), lambda: CUBE.reshape(-1)),
     "flatten from": (lambda: T(CUBE).flatten(1), lambda: CUBE.reshape(2, 12)),

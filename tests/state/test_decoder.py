@@ -44,7 +44,7 @@ def heads(x: Tensor) -> Tensor:
 
 def turned(x: Tensor, position: Variable) -> Tensor:
     angles = (Tensor.arange(x.shape[1]) + position).cast("float32").unsqueeze(1) * 0.1
-    first, second = x.split(DEPTH // 2, -1)
+    first, second = x.split(2, -1)
     return Tensor.concat(
         [
             first * angles.cos() - second * angles.sin(),

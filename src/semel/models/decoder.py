@@ -106,7 +106,7 @@ class _Step:
         half = self.size.depth // 2
         rates = self.size.base ** (-np.arange(half, dtype=np.float64) / half)
         angles = Tensor(np.concatenate([rates, rates]).astype(np.float32)) * self.position
-        first, second = x.split(half, -1)
+        first, second = x.split(2, -1)
         turned = Tensor.concat([-second, first], -1)
         return x * angles.cos() + turned * angles.sin()
 

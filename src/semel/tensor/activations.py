@@ -121,3 +121,7 @@ def softcap(x: TensorLike, cap: float) -> Tensor:
 
 def _is_number(value: Any) -> bool:
     return weak_kind(value) in ("i", "f") and not isinstance(value, SYMBOLIC)
+
+
+# Second names.
+swish = silu

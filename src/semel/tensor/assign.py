@@ -29,6 +29,7 @@ from semel.tensor.handle import (
 from semel.tensor.indexing import check_index, cut_out, iota, merge_axes, merged_index
 from semel.tensor.key import Cut, Key, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import is_negative, of_shape, reach, slice_axes
+from semel.tensor.spelling import AXIS, DIM, NEEDED, same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -174,7 +175,15 @@ def index_put(
     return written(lift(x), tuple(indices), values, "add" if accumulate else "set", "index_put")
 
 
-def index_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
+@spelled(needs=4, dim="axis")
+def index_add(
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    source: TensorLike = NEEDED,
+    *,
+    dim: int = AXIS,
+) -> Tensor:
     """A copy with the slices of `source` added at the indices (1-D) of one axis.
 
     `source` has this tensor's shape, with one slice per index along the axis.
@@ -191,8 +200,16 @@ def index_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -
     return rows.moveaxis(0, i)
 
 
+@spelled(needs=4, dim="axis", src="source")
 def scatter(
-    x: TensorLike, axis: int, index: TensorLike, source: TensorLike, reduce: str = "set"
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    source: TensorLike = same_as("src"),
+    reduce: str = "set",
+    *,
+    dim: int = AXIS,
+    src: TensorLike = same_as("source"),
 ) -> Tensor:
     """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
     x = lift(x)
@@ -201,7 +218,16 @@ def scatter(
     return _scatter(x, axis, index, source, MODES[reduce], "scatter")
 
 
-def scatter_add(x: TensorLike, axis: int, index: TensorLike, source: TensorLike) -> Tensor:
+@spelled(needs=4, dim="axis", src="source")
+def scatter_add(
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    source: TensorLike = same_as("src"),
+    *,
+    dim: int = AXIS,
+    src: TensorLike = same_as("source"),
+) -> Tensor:
     """`scatter` that adds: updates of one element add up in their order."""
     return _scatter(lift(x), axis, index, source, MODES["sum"], "scatter_add")
 

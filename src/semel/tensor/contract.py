@@ -203,3 +203,9 @@ def _check_inner(a: Tensor, b: Tensor, left: Dim, right: Dim) -> None:
             f"inner dims must agree, got {left} and {right} in {a.type} @ {b.type}.",
             hint="Did you mean x @ y.mT?" if fits and b.ndim > 1 else "",
         )
+
+
+# Second names.
+bmm = matmul
+mm = matmul
+mv = matmul

@@ -32,7 +32,7 @@ from semel.tensor.handle import (
     whole_dims,
 )
 from semel.tensor.indexing import iota
-from semel.tensor.movement import is_negative
+from semel.tensor.movement import given_dims, is_negative
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -51,19 +51,19 @@ def full(shape: Dims, value: TensorLike, dtype: DTypeLike | None = None) -> Tens
     return fill.broadcast_to(dims)
 
 
-def zeros(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
+def zeros(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
     """Every element is 0."""
-    return full(_dims(shape), 0, dtype)
+    return full(given_dims(dims, shape, "zeros"), 0, dtype or FLOAT32)
 
 
-def ones(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
+def ones(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
     """Every element is 1."""
-    return full(_dims(shape), 1, dtype)
+    return full(given_dims(dims, shape, "ones"), 1, dtype or FLOAT32)
 
 
-def empty(*shape: Dims, dtype: DTypeLike = "float32") -> Tensor:
+def empty(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
     """Zeros: a lazy tensor has no memory to leave unset."""
-    return zeros(*shape, dtype=dtype)
+    return zeros(*dims, dtype=dtype, shape=shape)
 
 
 def full_like(x: TensorLike, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
@@ -142,10 +142,6 @@ def meshgrid(*vectors: TensorLike, indexing: str = "xy") -> list[Tensor]:
         grid = column.broadcast_to(shape)
         grids.append(grid.swapaxes(0, 1) if indexing == "xy" and len(lines) > 1 else grid)
     return grids
-
-
-def _dims(shape: tuple[Any, ...]) -> Any:
-    return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
 def _arange_length(first: Any, end: Any, step: Any, floats: bool) -> Dim:

@@ -40,6 +40,7 @@ from semel.tensor.handle import (
     weak_kind,
 )
 from semel.tensor.movement import broadcast, fill_value, stretch
+from semel.tensor.spelling import same_as, spelled
 from semel.tensor.unary import check_dtype, full_bool
 
 if TYPE_CHECKING:
@@ -120,64 +121,118 @@ def _compare_apart(x: Tensor, op: str, other: TensorLike) -> Tensor | None:
 # ------------------------------------------------------------ functions of two tensors
 
 
+def pair(x: TensorLike, op: str, other: TensorLike) -> Tensor:
+    """`op(x, other)`, where a number is weak on either side: `add(1, x)` is `1 + x`."""
+    if isinstance(x, tensor_class()) or not weak_kind(x) or weak_kind(other):
+        return binary(lift(x), op, other)
+    if op in _MIRRORED:
+        return binary(lift(other), _MIRRORED[op], x)
+    return binary(lift(other), op, x, swap=True)
+
+
 def eq(x: TensorLike, other: TensorLike) -> Tensor:
     """Where the elements are equal."""
-    return binary(lift(x), "eq", other)
+    return pair(x, "eq", other)
 
 
 def ne(x: TensorLike, other: TensorLike) -> Tensor:
     """Where the elements differ."""
-    return binary(lift(x), "ne", other)
+    return pair(x, "ne", other)
+
+
+def lt(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements are less than the others."""
+    return pair(x, "lt", other)
+
+
+def le(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements are not greater than the others."""
+    return pair(x, "le", other)
+
+
+def gt(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements are greater than the others."""
+    return pair(x, "gt", other)
+
+
+def ge(x: TensorLike, other: TensorLike) -> Tensor:
+    """Where the elements are not less than the others."""
+    return pair(x, "ge", other)
 
 
 def add(x: TensorLike, other: TensorLike) -> Tensor:
     """x + other."""
-    return binary(lift(x), "add", other)
+    return pair(x, "add", other)
 
 
 def sub(x: TensorLike, other: TensorLike) -> Tensor:
     """x - other."""
-    return binary(lift(x), "sub", other)
+    return pair(x, "sub", other)
 
 
 def mul(x: TensorLike, other: TensorLike) -> Tensor:
     """x * other."""
-    return binary(lift(x), "mul", other)
+    return pair(x, "mul", other)
 
 
 def div(x: TensorLike, other: TensorLike) -> Tensor:
     """x / other; integers become float32 first."""
-    return binary(lift(x), "div", other)
+    return pair(x, "div", other)
+
+
+def bitwise_and(x: TensorLike, other: TensorLike) -> Tensor:
+    """x & other, bit by bit."""
+    return pair(x, "and", other)
+
+
+def bitwise_or(x: TensorLike, other: TensorLike) -> Tensor:
+    """x | other, bit by bit."""
+    return pair(x, "or", other)
+
+
+def bitwise_xor(x: TensorLike, other: TensorLike) -> Tensor:
+    """x ^ other, bit by bit."""
+    return pair(x, "xor", other)
+
+
+def left_shift(x: TensorLike, other: TensorLike) -> Tensor:
+    """x << other."""
+    return pair(x, "shl", other)
+
+
+def right_shift(x: TensorLike, other: TensorLike) -> Tensor:
+    """x >> other; signed integers keep their sign."""
+    return pair(x, "shr", other)
 
 
 def maximum(x: TensorLike, other: TensorLike) -> Tensor:
     """The larger element; NaN if either is."""
-    return binary(lift(x), "max", other)
+    return pair(x, "max", other)
 
 
 def minimum(x: TensorLike, other: TensorLike) -> Tensor:
     """The smaller element; NaN if either is."""
-    return binary(lift(x), "min", other)
+    return pair(x, "min", other)
 
 
 def atan2(x: TensorLike, other: TensorLike) -> Tensor:
     """The angle of the point (other, x), in [-pi, pi]."""
-    return binary(lift(x), "atan2", other)
+    return pair(x, "atan2", other)
 
 
 def floor_divide(x: TensorLike, other: TensorLike) -> Tensor:
     """x // other: the quotient, rounded down."""
-    return binary(lift(x), "idiv", other)
+    return pair(x, "idiv", other)
 
 
 def remainder(x: TensorLike, other: TensorLike) -> Tensor:
     """What floor division leaves: it has the divisor's sign."""
-    return binary(lift(x), "imod", other)
+    return pair(x, "imod", other)
 
 
 def fmod(x: TensorLike, other: TensorLike) -> Tensor:
     """What truncating division leaves: it has the dividend's sign, as C's fmod."""
-    x, y = promote((lift(x), other))
+    x, y = promote((x, other))
     if x.dtype.is_float:
         return binary(x, "fmod", y)
     rest = x % y
@@ -189,12 +244,12 @@ def fmod(x: TensorLike, other: TensorLike) -> Tensor:
 
 def pow(x: TensorLike, other: TensorLike) -> Tensor:
     """x ** other."""
-    return power(lift(x), other)
+    return raised(x, other)
 
 
 def copysign(x: TensorLike, other: TensorLike) -> Tensor:
     """The magnitude of this with the sign of `other`, also of -0.0 and NaN."""
-    x, y = promote((lift(x), other), to_float=True)
+    x, y = promote((x, other), to_float=True)
     if x.dtype.is_narrow:
         return convert(copysign(convert(x, FLOAT32), convert(y, FLOAT32)), x.dtype)
     bits = {16: "int16", 32: "int32", 64: "int64"}[x.dtype.bits]
@@ -218,12 +273,12 @@ def logical_xor(x: TensorLike, other: TensorLike) -> Tensor:
 
 def isclose(x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8) -> Tensor:
     """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only."""
-    x, y = promote((lift(x), other), to_float=True)
+    x, y = promote((x, other), to_float=True)
     near = (x - y).abs() <= y.abs() * rtol + atol
     return (near & y.isfinite()) | (x == y)
 
 
-def power(base: TensorLike, exponent: TensorLike) -> Tensor:
+def raised(base: TensorLike, exponent: TensorLike) -> Tensor:
     """base ** exponent, where either may be a number."""
     x, y = promote((base, exponent))
     if x.dtype.is_float:
@@ -283,7 +338,17 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
     return choose(mask, fill, x)
 
 
-def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
+@spelled(min="low", max="high", a_min="low", a_max="high")
+def clip(
+    x: TensorLike,
+    low: TensorLike | None = None,
+    high: TensorLike | None = None,
+    *,
+    min: TensorLike | None = same_as("low"),
+    max: TensorLike | None = same_as("high"),
+    a_min: TensorLike | None = same_as("low"),
+    a_max: TensorLike | None = same_as("high"),
+) -> Tensor:
     """Bring elements into [low, high]; NaN stays. If low > high, high wins."""
     x = lift(x)
     if low is None and high is None:
@@ -296,3 +361,22 @@ def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """x + weight * (end - x)."""
     x = lift(x)
     return x + lift(weight) * (lift(end) - x)
+
+
+# Second names.
+arctan2 = atan2
+bitwise_left_shift = left_shift
+bitwise_right_shift = right_shift
+clamp = clip
+divide = div
+equal = eq
+greater = gt
+greater_equal = ge
+less = lt
+less_equal = le
+mod = remainder
+multiply = mul
+not_equal = ne
+power = pow
+subtract = sub
+true_divide = div

@@ -37,6 +37,7 @@ from semel.tensor.handle import (
 from semel.tensor.key import Cut, Key, MaskAxis, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import broadcast, broadcast_shapes, of_shape, slice_axes
 from semel.tensor.origin import call_origin, user_origin
+from semel.tensor.spelling import AXIS, DIM, NEEDED, same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -139,7 +140,10 @@ def check_index(x: Tensor, size: Dim, where: str, what: str = "index") -> Tensor
 # ------------------------------------------------------------ named functions
 
 
-def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
+@spelled(dim="axis")
+def take(
+    x: TensorLike, indices: TensorLike, axis: int | None = None, *, dim: int | None = AXIS
+) -> Tensor:
     """np.take: rows of one axis, in the shape of `indices`; of the flat tensor without axis."""
     return _take(lift(x), indices, axis, "take")
 
@@ -157,7 +161,10 @@ def certain_rows(x: Tensor, index: Tensor, axis: int) -> Tensor:
     return apply("gather", x, index, attrs=GatherAttrs(axis))
 
 
-def index_select(x: TensorLike, axis: int, index: TensorLike) -> Tensor:
+@spelled(needs=3, dim="axis")
+def index_select(
+    x: TensorLike, axis: int = DIM, index: TensorLike = NEEDED, *, dim: int = AXIS
+) -> Tensor:
     """`take` with a 1-D index, the axis first."""
     x = lift(x)
     lifted = lift(index)
@@ -171,7 +178,10 @@ def embedding(x: TensorLike, weight: TensorLike) -> Tensor:
     return _take(lift(weight), lift(x), 0, "embedding")
 
 
-def gather(x: TensorLike, axis: int, index: TensorLike) -> Tensor:
+@spelled(needs=3, dim="axis")
+def gather(
+    x: TensorLike, axis: int = DIM, index: TensorLike = NEEDED, *, dim: int = AXIS
+) -> Tensor:
     """out[.., i, ..] = x[.., index[.., i, ..], ..]; index may be smaller than x elsewhere."""
     x = lift(x)
     where, lifted = "gather", lift(index)
@@ -191,9 +201,14 @@ def _take_along(x: Tensor, index: Tensor, axis: int, where: str) -> Tensor:
     return apply("take_along", x, checked, attrs=GatherAttrs(axis))
 
 
-def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
-    """np.take_along_axis: `gather` whose other axes broadcast."""
+@spelled(dim="axis")
+def take_along_axis(
+    x: TensorLike, indices: TensorLike, axis: int | None = -1, *, dim: int | None = AXIS
+) -> Tensor:
+    """np.take_along_axis: `gather` whose other axes broadcast; of the flat tensor if None."""
     x = lift(x)
+    if axis is None:
+        x, axis = x.flatten(), 0
     where, lifted = "take_along_axis", lift(indices)
     i = normalize_axis(axis, x.ndim, where)
     if lifted.ndim != x.ndim:
@@ -233,21 +248,42 @@ def _distance(x: Tensor, offset: Dim, where: str) -> Tensor:
     return iota(x.shape[-2:], 1) - iota(x.shape[-2:], 0)
 
 
-def tril(x: TensorLike, offset: Dim = 0) -> Tensor:
+@spelled(k="offset", diagonal="offset")
+def tril(
+    x: TensorLike,
+    offset: Dim = 0,
+    *,
+    k: Dim = same_as("offset"),
+    diagonal: Dim = same_as("offset"),
+) -> Tensor:
     """Zero above the diagonal."""
     x = lift(x)
     kept = _distance(x, offset, "tril") <= offset
     return choose(kept, x, scalar(0, x.dtype))
 
 
-def triu(x: TensorLike, offset: Dim = 0) -> Tensor:
+@spelled(k="offset", diagonal="offset")
+def triu(
+    x: TensorLike,
+    offset: Dim = 0,
+    *,
+    k: Dim = same_as("offset"),
+    diagonal: Dim = same_as("offset"),
+) -> Tensor:
     """Zero below the diagonal."""
     x = lift(x)
     gone = _distance(x, offset, "triu") < offset
     return choose(gone, scalar(0, x.dtype), x)
 
 
-def diag(x: TensorLike, offset: int = 0) -> Tensor:
+@spelled(k="offset", diagonal="offset")
+def diag(
+    x: TensorLike,
+    offset: int = 0,
+    *,
+    k: int = same_as("offset"),
+    diagonal: int = same_as("offset"),
+) -> Tensor:
     """np.diag: the diagonal of a matrix, or a matrix with this diagonal."""
     x = lift(x)
     if x.ndim == 2:
@@ -260,3 +296,7 @@ def diag(x: TensorLike, offset: int = 0) -> Tensor:
     square = choose(on_diagonal, x.unsqueeze(1), scalar(0, x.dtype))
     below, right = (-offset, 0) if offset < 0 else (0, offset)
     return square.pad(((below, right), (right, below)))
+
+
+# Second names.
+take_along_dim = take_along_axis

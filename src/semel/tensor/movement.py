@@ -1,6 +1,6 @@
 """Where elements stand: no arithmetic, no copies.
 
-    reshape permute expand pad slice flip concat stack split repeat tile roll ...
+    reshape permute expand pad slice flip concat stack repeat tile roll ...
 
 All of these become the ops reshape, permute, expand, slice, pad and concat, which the
 compiler turns into index arithmetic of whoever reads the result. Dims may be symbolic: one that
@@ -19,9 +19,7 @@ from semel.errors import GraphError
 from semel.ir.dims import broadcast_dims, equal, is_one_never, may_stretch_to
 from semel.ir.expr import (
     Dim,
-    ceildiv,
     floordiv,
-    is_positive,
     maximum,
     mod,
     product,
@@ -53,11 +51,11 @@ from semel.tensor.handle import (
     weak_kind,
     weak_scalar,
     whole_dims,
-    whole_number,
     whole_numbers,
     wrap,
 )
 from semel.tensor.origin import call_origin
+from semel.tensor.spelling import AXES, AXIS, DIM, NEEDED, same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -66,13 +64,13 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------ shape
 
 
-def reshape(x: TensorLike, *shape: Dims) -> Tensor:
+def reshape(x: TensorLike, *dims: Dims, shape: Dims | None = None) -> Tensor:
     """The same elements in another shape; one dim may be -1."""
     x = lift(x)
-    dims = _resolve(_flat(shape), x.size, x.shape)
-    if dims == x.shape:
+    wanted = _resolve(given_dims(dims, shape, "reshape"), x.size, x.shape)
+    if wanted == x.shape:
         return x
-    return apply("reshape", x, attrs=ReshapeAttrs(dims))
+    return apply("reshape", x, attrs=ReshapeAttrs(wanted))
 
 
 def flatten(x: TensorLike, start: int = 0, end: int = -1) -> Tensor:
@@ -93,7 +91,13 @@ def ravel(x: TensorLike) -> Tensor:
     return lift(x).flatten()
 
 
-def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
+@spelled(dim="axis")
+def squeeze(
+    x: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    dim: int | Sequence[int] | None = AXIS,
+) -> Tensor:
     """Drop axes of size 1: those named, or all of them."""
     x = lift(x)
     if axis is None:
@@ -105,7 +109,10 @@ def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     return unit.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes))
 
 
-def unsqueeze(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
+@spelled(needs=2, dim="axis")
+def unsqueeze(
+    x: TensorLike, axis: int | Sequence[int] = DIM, *, dim: int | Sequence[int] = AXIS
+) -> Tensor:
     """Insert axes of size 1; `axis` counts in the result."""
     x = lift(x)
     given = whole_numbers(axis, "axis", "unsqueeze")
@@ -115,7 +122,15 @@ def unsqueeze(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
     return x.reshape(tuple(1 if i in axes else next(rest) for i in range(ndim)))
 
 
-def unflatten(x: TensorLike, axis: int, shape: Sequence[Dim]) -> Tensor:
+@spelled(needs=3, dim="axis", sizes="shape")
+def unflatten(
+    x: TensorLike,
+    axis: int = DIM,
+    shape: Sequence[Dim] = same_as("sizes"),
+    *,
+    dim: int = AXIS,
+    sizes: Sequence[Dim] = same_as("shape"),
+) -> Tensor:
     """Split one axis into several; one of them may be -1."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "unflatten")
@@ -126,30 +141,47 @@ def unflatten(x: TensorLike, axis: int, shape: Sequence[Dim]) -> Tensor:
 # ------------------------------------------------------------ order of axes
 
 
-def permute(x: TensorLike, *axes: int | Sequence[int]) -> Tensor:
-    """Result axis i is axis `axes[i]` of this tensor."""
+@spelled(dims="axes")
+def permute(
+    x: TensorLike,
+    *order: int | Sequence[int],
+    axes: Sequence[int] | None = None,
+    dims: Sequence[int] = AXES,
+) -> Tensor:
+    """Result axis i is axis `order[i]` of this tensor: `x.permute(2, 0, 1)`."""
     x = lift(x)
-    order = normalize_axes(_flat(axes), x.ndim, "permute")
-    if len(order) != x.ndim:
-        raise GraphError("permute", f"needs {x.ndim} axes for {x.type}, got {order}.")
-    if order == tuple(range(x.ndim)):
+    places = normalize_axes(given_dims(order, axes, "permute"), x.ndim, "permute")
+    if len(places) != x.ndim:
+        raise GraphError("permute", f"needs {x.ndim} axes for {x.type}, got {places}.")
+    if places == tuple(range(x.ndim)):
         return x
-    return apply("permute", x, attrs=PermuteAttrs(order))
+    return apply("permute", x, attrs=PermuteAttrs(places))
 
 
-def transpose(x: TensorLike, *axes: int | Sequence[int] | None) -> Tensor:
+def transpose(
+    x: TensorLike, *order: int | Sequence[int] | None, axes: Sequence[int] | None = None
+) -> Tensor:
     """NumPy's transpose (no axes: reverse them); two axes of a larger tensor swap."""
     x = lift(x)
-    order = _flat(axes) if axes and axes[0] is not None else tuple(reversed(range(x.ndim)))
-    if len(axes) == 2 and x.ndim != 2:
-        return x.swapaxes(*_flat(axes))
-    return x.permute(order)
+    if len(order) == 2 and x.ndim != 2:
+        return x.swapaxes(*_flat(order))
+    if axes is None and (not order or order[0] is None):
+        axes, order = tuple(reversed(range(x.ndim))), ()
+    return x.permute(given_dims(order, axes, "transpose"))
 
 
-def swapaxes(x: TensorLike, a: int, b: int) -> Tensor:
+@spelled(needs=3, dim0="axis1", dim1="axis2")
+def swapaxes(
+    x: TensorLike,
+    axis1: int = same_as("dim0"),
+    axis2: int = same_as("dim1"),
+    *,
+    dim0: int = same_as("axis1"),
+    dim1: int = same_as("axis2"),
+) -> Tensor:
     """Two axes in each other's place."""
     x = lift(x)
-    i, j = (normalize_axis(axis, x.ndim, "swapaxes") for axis in (a, b))
+    i, j = (normalize_axis(axis, x.ndim, "swapaxes") for axis in (axis1, axis2))
     order = list(range(x.ndim))
     order[i], order[j] = j, i
     return x.permute(order)
@@ -181,12 +213,13 @@ def matrix_transpose(x: TensorLike) -> Tensor:
 # ------------------------------------------------------------ broadcasting
 
 
-def broadcast_to(x: TensorLike, *shape: Dims) -> Tensor:
+def broadcast_to(x: TensorLike, *dims: Dims, shape: Dims | None = None) -> Tensor:
     """Stretch axes of size 1, and add axes in front, to reach `shape`.
 
     Axes that may have size 1 stretch in the runs where they have it.
     """
-    return reach(lift(x), as_shape(_flat(shape), "broadcast_to"), "broadcast_to")
+    wanted = given_dims(dims, shape, "broadcast_to")
+    return reach(lift(x), as_shape(wanted, "broadcast_to"), "broadcast_to")
 
 
 def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
@@ -303,7 +336,16 @@ def slice_axes(
     return apply("slice", x, attrs=SliceAttrs(starts, tuple(sizes), tuple(steps)))
 
 
-def narrow(x: TensorLike, axis: int, start: Dim, size: Dim) -> Tensor:
+@spelled(needs=4, dim="axis", length="size")
+def narrow(
+    x: TensorLike,
+    axis: int = DIM,
+    start: Dim = NEEDED,
+    size: Dim = same_as("length"),
+    *,
+    dim: int = AXIS,
+    length: Dim = same_as("size"),
+) -> Tensor:
     """`size` elements of one axis, from `start` on."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "narrow")
@@ -317,72 +359,20 @@ def narrow(x: TensorLike, axis: int, start: Dim, size: Dim) -> Tensor:
     return slice_axes(x, starts, sizes, (1,) * x.ndim)
 
 
-def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
+@spelled(dim="axis", dims="axis")
+def flip(
+    x: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    dim: int | Sequence[int] | None = AXIS,
+    dims: int | Sequence[int] | None = AXIS,
+) -> Tensor:
     """Reverse the order along the axes; all of them if None."""
     x = lift(x)
     axes = normalize_axes(axis, x.ndim, "flip")
     starts = tuple(d - 1 if i in axes else 0 for i, d in enumerate(x.shape))
     steps = tuple(-1 if i in axes else 1 for i in range(x.ndim))
     return slice_axes(x, starts, x.shape, steps)
-
-
-def split(x: TensorLike, sections: Dim | Sequence[Dim], axis: int = 0) -> list[Tensor]:
-    """Pieces of `sections` elements each (the last may be shorter), or of the sizes given.
-
-    Sizes may be symbolic; how many pieces there are may not.
-    """
-    x = lift(x)
-    i = normalize_axis(axis, x.ndim, "split")
-    length = x.shape[i]
-    if isinstance(sections, (Sequence, np.ndarray)):
-        sizes = _split_sizes(sections, length)
-    else:
-        (width,) = whole_dims(sections, "the piece size", "split")
-        if not is_positive(width):
-            raise GraphError("split", f"the piece size must be > 0, got {sections}.")
-        pieces = ceildiv(length, width)
-        count = max(_static(pieces, "split", x, "a fixed number of pieces"), 1)
-        sizes = [width] * (count - 1)
-        sizes.append(length - sum_dims(sizes))
-    whole = agreeing(x, (*x.shape[:i], sum_dims(sizes), *x.shape[i + 1 :]))
-    starts = [sum_dims(sizes[:k]) for k in range(len(sizes))]
-    return [whole.narrow(i, at, size) for at, size in zip(starts, sizes, strict=True)]
-
-
-def _split_sizes(given: Any, length: Dim) -> list[Dim]:
-    """Sizes that may add up to the length; that they do is a guard."""
-    sizes = list(whole_dims(given, "a size", "split"))
-    if any(is_negative(size) for size in sizes) or equal(sum_dims(sizes), length) == 0:
-        found = ", ".join(map(str, sizes))
-        raise GraphError("split", f"sizes must add up to {length}, got [{found}].")
-    return sizes
-
-
-def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
-    """At most `chunks` pieces of equal size; the last may be shorter."""
-    x = lift(x)
-    i = normalize_axis(axis, x.ndim, "chunk")
-    if whole_number(chunks, "chunks", "chunk") <= 0:
-        raise GraphError("chunk", f"the number of chunks must be > 0, got {chunks}.")
-    if not isinstance(x.shape[i], int) and mod(x.shape[i], chunks) == 0:
-        return x.split([floordiv(x.shape[i], chunks)] * chunks, i)
-    length = _static(x.shape[i], "chunk", x)
-    return x.split(max(-(-length // chunks), 1), i)
-
-
-def unbind(x: TensorLike, axis: int = 0, count: int | None = None) -> list[Tensor]:
-    """The slices along one axis, which is dropped.
-
-    `count` says how many there are, where the axis has a symbolic size; a guard holds it to that.
-    """
-    x = lift(x)
-    i = normalize_axis(axis, x.ndim, "unbind")
-    rest = x.shape[:i] + x.shape[i + 1 :]
-    if count is not None:
-        shape = (*x.shape[:i], whole_number(count, "count", "unbind"), *x.shape[i + 1 :])
-        x = of_shape(x, shape, "unbind", "the tensor")
-    length = _static(x.shape[i], "unbind", x)
-    return [x.narrow(i, k, 1).reshape(rest) for k in range(length)]
 
 
 # ------------------------------------------------------------ joining and repeating
@@ -407,18 +397,27 @@ def fill_value(x: Tensor, value: TensorLike, where: str) -> Tensor:
     return fill
 
 
-def concat(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors one after another along an existing axis, in their common dtype."""
+@spelled(dim="axis")
+def concat(
+    tensors: Sequence[TensorLike], axis: int | None = 0, *, dim: int | None = AXIS
+) -> Tensor:
+    """The tensors one after another along an existing axis, in their common dtype.
+
+    Without axis they are flattened first.
+    """
     if not tensors:
         raise GraphError("concat", "needs at least one tensor.")
     items = promote(tensors)
+    if axis is None:
+        items, axis = [item.flatten() for item in items], 0
     if items[0].ndim == 0:
         raise GraphError("concat", "needs tensors with at least 1 axis, got a 0-d tensor.")
     attrs = ConcatAttrs(normalize_axis(axis, items[0].ndim, "concat"))
     return items[0] if len(items) == 1 else apply("concat", *items, attrs=attrs)
 
 
-def stack(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
+@spelled(dim="axis")
+def stack(tensors: Sequence[TensorLike], axis: int = 0, *, dim: int = AXIS) -> Tensor:
     """The tensors one after another along a new axis."""
     items = [lift(t) for t in tensors]
     if not items:
@@ -431,7 +430,10 @@ def stack(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     return concat([t.unsqueeze(i) for t in items], i)
 
 
-def repeat(x: TensorLike, repeats: int | Dim, axis: int | None = None) -> Tensor:
+@spelled(dim="axis")
+def repeat(
+    x: TensorLike, repeats: int | Dim, axis: int | None = None, *, dim: int | None = AXIS
+) -> Tensor:
     """Each element `repeats` times in a row, as np.repeat; without axis, of the flat tensor."""
     x = lift(x)
     if axis is None:
@@ -456,8 +458,15 @@ def tile(x: TensorLike, *repeats: Dims) -> Tensor:
     return wide.reshape(tuple(c * s for c, s in both))
 
 
+@spelled(needs=2, shifts="shift", dim="axis", dims="axis")
 def roll(
-    x: TensorLike, shift: Dim | Sequence[Dim], axis: int | Sequence[int] | None = None
+    x: TensorLike,
+    shift: Dim | Sequence[Dim] = same_as("shifts"),
+    axis: int | Sequence[int] | None = None,
+    *,
+    shifts: Dim | Sequence[Dim] = same_as("shift"),
+    dim: int | Sequence[int] | None = AXIS,
+    dims: int | Sequence[int] | None = AXIS,
 ) -> Tensor:
     """Rotate elements along axes; those pushed out come in on the other side."""
     x = lift(x)
@@ -512,6 +521,15 @@ def show(shape: Sequence[Any]) -> str:
     return f"[{','.join(str(d) for d in shape)}]"
 
 
+def given_dims(dims: tuple[Any, ...], named: Any, where: str) -> tuple[Any, ...]:
+    """`f(2, 3)`, `f((2, 3))` and `f(shape=(2, 3))` are the same call."""
+    if named is None:
+        return _flat(dims)
+    if dims:
+        raise GraphError(where, f"got {show(_flat(dims))} and, by name, {named}: give one of them.")
+    return tuple(named) if isinstance(named, (tuple, list)) else (named,)
+
+
 def _flat(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """`f(2, 3)` and `f((2, 3))` are the same call."""
     if len(values) == 1 and isinstance(values[0], (tuple, list)):
@@ -534,7 +552,8 @@ def _resolve(dims: tuple[Any, ...], size: Dim, old: Shape) -> Shape:
     return tuple(values)
 
 
-def _static(dim: Dim, where: str, tensor: Tensor, what: str = "an axis of fixed size") -> int:
+def static_dim(dim: Dim, where: str, tensor: Tensor, what: str = "an axis of fixed size") -> int:
+    """A dim that must be a number."""
     if not isinstance(dim, int):
         raise GraphError(where, f"needs {what}, got {dim} of {tensor.type}.")
     return dim
@@ -565,3 +584,13 @@ def _cut(shift: Dim, length: Dim) -> Dim:
     """Where to cut a symbolic axis, once the shift is brought into [0, length)."""
     some = maximum(length, 1)
     return mod(length - mod(shift, some), some)
+
+
+# Second names.
+cat = concat
+concatenate = concat
+expand_dims = unsqueeze
+movedim = moveaxis
+permute_dims = permute
+repeat_interleave = repeat
+swapdims = swapaxes

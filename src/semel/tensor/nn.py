@@ -32,6 +32,7 @@ from semel.tensor.handle import (
 from semel.tensor.indexing import check_index
 from semel.tensor.movement import broadcast_shapes, of_shape, show, stretch
 from semel.tensor.reduce import Axis, as_float, drop_axes, reduce_axes, rounded_to
+from semel.tensor.spelling import AXIS, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -45,7 +46,8 @@ LINE_ROWS = (24, 96)
 # ------------------------------------------------------------ softmax
 
 
-def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+@spelled(dim="axis")
+def softmax(x: TensorLike, axis: Axis = -1, *, dim: Axis = AXIS) -> Tensor:
     """exp(x) over its sum along the axes, without overflow."""
     given = lift(x)
     x = as_float(given)
@@ -55,7 +57,8 @@ def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
     return rounded_to(weights * weights.sum(axis, keepdims=True).reciprocal(), given.dtype)
 
 
-def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+@spelled(dim="axis")
+def log_softmax(x: TensorLike, axis: Axis = -1, *, dim: Axis = AXIS) -> Tensor:
     """log(softmax(x)), exact where softmax underflows."""
     given = lift(x)
     x = as_float(given)
@@ -279,14 +282,16 @@ def cross_entropy(
     raise GraphError(where, f"reduction must be mean, sum or none, got {reduction!r}.")
 
 
-def normalize(x: TensorLike, axis: Axis = -1, eps: float = 1e-12) -> Tensor:
+@spelled(dim="axis")
+def normalize(x: TensorLike, axis: Axis = -1, eps: float = 1e-12, *, dim: Axis = AXIS) -> Tensor:
     """Each row divided by its length, at least `eps`."""
     given = lift(x)
     x = as_float(given)
     return rounded_to(x * x.norm(2, axis, keepdims=True).maximum(eps).reciprocal(), given.dtype)
 
 
-def glu(x: TensorLike, axis: int = -1) -> Tensor:
+@spelled(dim="axis")
+def glu(x: TensorLike, axis: int = -1, *, dim: int = AXIS) -> Tensor:
     """The first half of the axis times the sigmoid of the second."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "glu")

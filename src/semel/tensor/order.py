@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 from semel.errors import GraphError
 from semel.ir.expr import Dim, is_positive
 from semel.ops.attrs import ArgsortAttrs, GatherAttrs, ScanAttrs
-from semel.tensor.handle import TensorLike, apply, convert, lift, normalize_axis, whole_dims
+from semel.tensor.handle import (
+    DTypeLike,
+    TensorLike,
+    apply,
+    convert,
+    lift,
+    normalize_axis,
+    whole_dims,
+)
 from semel.tensor.reduce import accumulator
+from semel.tensor.spelling import AXIS, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -31,30 +40,63 @@ def _scan(
     return apply("scan", x, attrs=ScanAttrs(i, combine, exclusive))
 
 
-def cumsum(x: TensorLike, axis: int | None = None, *, exclusive: bool = False) -> Tensor:
+@spelled(dim="axis")
+def cumsum(
+    x: TensorLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    exclusive: bool = False,
+    dim: int | None = AXIS,
+) -> Tensor:
     """Running sums; exclusive ones leave the element itself out. Integers widen to int64."""
     x = lift(x)
-    return _scan(convert(x, accumulator(x.dtype)), "sum", axis, "cumsum", exclusive=exclusive)
+    return _scan(
+        convert(x, accumulator(x.dtype, dtype)), "sum", axis, "cumsum", exclusive=exclusive
+    )
 
 
-def cumprod(x: TensorLike, axis: int | None = None, *, exclusive: bool = False) -> Tensor:
+@spelled(dim="axis")
+def cumprod(
+    x: TensorLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    exclusive: bool = False,
+    dim: int | None = AXIS,
+) -> Tensor:
     """Running products; exclusive ones leave the element itself out. Integers widen to int64."""
     x = lift(x)
-    return _scan(convert(x, accumulator(x.dtype)), "prod", axis, "cumprod", exclusive=exclusive)
+    return _scan(
+        convert(x, accumulator(x.dtype, dtype)), "prod", axis, "cumprod", exclusive=exclusive
+    )
 
 
-def cummax(x: TensorLike, axis: int | None = None) -> Tensor:
+@spelled(dim="axis")
+def cummax(x: TensorLike, axis: int | None = None, *, dim: int | None = AXIS) -> Tensor:
     """Running maxima; NaN from the first NaN on."""
     return _scan(lift(x), "max", axis, "cummax")
 
 
-def cummin(x: TensorLike, axis: int | None = None) -> Tensor:
+@spelled(dim="axis")
+def cummin(x: TensorLike, axis: int | None = None, *, dim: int | None = AXIS) -> Tensor:
     """Running minima; NaN from the first NaN on."""
     return _scan(lift(x), "min", axis, "cummin")
 
 
-def argsort(x: TensorLike, axis: int | None = -1, descending: bool = False) -> Tensor:
-    """The indices (int64) that sort the axis; of the flat tensor if None."""
+@spelled(dim="axis")
+def argsort(
+    x: TensorLike,
+    axis: int | None = -1,
+    descending: bool = False,
+    *,
+    stable: bool = True,
+    dim: int | None = AXIS,
+) -> Tensor:
+    """The indices (int64) that sort the axis; of the flat tensor if None.
+
+    The order is stable, whether that is asked for or not.
+    """
     x = lift(x)
     if axis is None or x.ndim == 0:
         return order_of(x.flatten(), 0, descending)
@@ -66,7 +108,15 @@ def order_of(x: Tensor, axis: int, descending: bool) -> Tensor:
     return apply("argsort", x, attrs=ArgsortAttrs(axis, descending))
 
 
-def sort(x: TensorLike, axis: int | None = -1, descending: bool = False) -> Tensor:
+@spelled(dim="axis")
+def sort(
+    x: TensorLike,
+    axis: int | None = -1,
+    descending: bool = False,
+    *,
+    stable: bool = True,
+    dim: int | None = AXIS,
+) -> Tensor:
     """The elements in order along the axis; of the flat tensor if None."""
     x = lift(x)
     if axis is None or x.ndim == 0:
@@ -80,7 +130,10 @@ def _along(x: Tensor, order: Tensor, axis: int) -> Tensor:
     return apply("take_along", x, order, attrs=GatherAttrs(axis))
 
 
-def topk(x: TensorLike, k: Dim, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+@spelled(dim="axis")
+def topk(
+    x: TensorLike, k: Dim, axis: int = -1, largest: bool = True, *, dim: int = AXIS
+) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements in order, and their indices."""
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "topk")

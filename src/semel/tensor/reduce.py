@@ -28,6 +28,7 @@ from semel.tensor.handle import (
     normalize_axes,
     normalize_axis,
 )
+from semel.tensor.spelling import AXIS, KEEPDIMS, same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -62,55 +63,125 @@ def _count(x: Tensor, axis: Axis, where: str) -> Dim:
 # ------------------------------------------------------------ plain reductions
 
 
+@spelled(dim="axis", keepdim="keepdims")
 def sum(
-    x: TensorLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike | None = None,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The sum along the axes; integers and bool widen to int64."""
     x = lift(x)
     return reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_sum", axis, keepdims)
 
 
+@spelled(dim="axis", keepdim="keepdims")
 def prod(
-    x: TensorLike, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike | None = None,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The product along the axes; integers and bool widen to int64."""
     x = lift(x)
     return reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_prod", axis, keepdims)
 
 
-def max(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def max(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """The largest element; NaN if there is one."""
     x = lift(x)
     return reduce_axes(x, "reduce_or" if x.dtype == BOOL else "reduce_max", axis, keepdims)
 
 
-def min(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def min(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """The smallest element; NaN if there is one."""
     x = lift(x)
     return reduce_axes(x, "reduce_and" if x.dtype == BOOL else "reduce_min", axis, keepdims)
 
 
-def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def any(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """Whether some element is not 0."""
     return reduce_axes(convert(lift(x), BOOL), "reduce_or", axis, keepdims)
 
 
-def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def all(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """Whether no element is 0."""
     return reduce_axes(convert(lift(x), BOOL), "reduce_and", axis, keepdims)
 
 
-def count_nonzero(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def count_nonzero(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """How many elements are not 0."""
     return lift(x).ne(0).sum(axis, keepdims)
 
 
-def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def argmax(
+    x: TensorLike,
+    axis: int | None = None,
+    keepdims: bool = False,
+    *,
+    dim: int | None = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """The index of the first largest element (int64); of the flat tensor without axis."""
     return _arg(lift(x), "reduce_argmax", axis, keepdims)
 
 
-def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def argmin(
+    x: TensorLike,
+    axis: int | None = None,
+    keepdims: bool = False,
+    *,
+    dim: int | None = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """The index of the first smallest element (int64); of the flat tensor without axis."""
     return _arg(lift(x), "reduce_argmin", axis, keepdims)
 
@@ -139,52 +210,75 @@ def rounded_to(x: Tensor, dtype: DType) -> Tensor:
     return convert(x, dtype) if dtype.is_float else x
 
 
-def mean(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean along the axes."""
-    x = lift(x)
+@spelled(dim="axis", keepdim="keepdims")
+def mean(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike | None = None,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
+    """The mean along the axes; of integers as float32, or as `dtype` says."""
+    x = lift(x) if dtype is None else convert(lift(x), as_dtype(dtype, "mean"))
     total = as_float(x).sum(axis, keepdims)
     return rounded_to(total / _count(x, axis, "mean"), x.dtype)
 
 
+@spelled(dim="axis", keepdim="keepdims", ddof="correction")
 def var(
     x: TensorLike,
     axis: Axis = None,
     keepdims: bool = False,
     *,
-    correction: int = 0,
-    ddof: int | None = None,
+    correction: float = 0,
+    ddof: float = same_as("correction"),
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """Mean squared distance from the mean, in two passes; divided by count - correction."""
     x = lift(x)
-    variance = _variance(x, axis, keepdims, correction if ddof is None else ddof)
+    variance = _variance(x, axis, keepdims, correction)
     return rounded_to(variance, x.dtype)
 
 
+@spelled(dim="axis", keepdim="keepdims", ddof="correction")
 def std(
     x: TensorLike,
     axis: Axis = None,
     keepdims: bool = False,
     *,
-    correction: int = 0,
-    ddof: int | None = None,
+    correction: float = 0,
+    ddof: float = same_as("correction"),
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The square root of `var`."""
     x = lift(x)
-    variance = _variance(x, axis, keepdims, correction if ddof is None else ddof)
+    variance = _variance(x, axis, keepdims, correction)
     return rounded_to(variance.sqrt(), x.dtype)
 
 
-def _variance(given: Tensor, axis: Axis, keepdims: bool, correction: int) -> Tensor:
+def _variance(given: Tensor, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     x = as_float(given)
     distance = x - x.mean(axis, keepdims=True)
     total = (distance * distance).sum(axis, keepdims)
-    count = _count(given, axis, "var") - correction
+    count = _count(given, axis, "var")
     if isinstance(count, int):
-        return total / builtins.max(count, 0)
-    return total / dim_value(count, x.dtype).maximum(0)
+        return total / builtins.max(count - correction, 0)
+    return total / (dim_value(count, x.dtype) - correction).maximum(0)
 
 
-def logsumexp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def logsumexp(
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """log(sum(exp(x))) without overflow; rows of -inf give -inf."""
     given = lift(x)
     x = as_float(given)
@@ -195,8 +289,17 @@ def logsumexp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tenso
     return rounded_to(result if keepdims else drop_axes(result, axes), given.dtype)
 
 
+@spelled(dim="axis", keepdim="keepdims", ord="order", p="order")
 def norm(
-    x: TensorLike, order: float | str | None = None, axis: Axis = None, keepdims: bool = False
+    x: TensorLike,
+    order: float | str | None = None,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+    ord: float | str | None = same_as("order"),
+    p: float | str | None = same_as("order"),
 ) -> Tensor:
     """The vector norm of the given order over the axes; order 2 if None."""
     given = lift(x)
@@ -225,3 +328,8 @@ def accumulator(dtype: DType, wanted: DTypeLike | None = None) -> DType:
     if wanted is not None:
         return as_dtype(wanted, "sum")
     return dtype if dtype.is_float or dtype == UINT64 else INT64
+
+
+# Second names.
+amax = max
+amin = min

@@ -12,6 +12,7 @@ safetensors file are not held twice.
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, LateVariable, variables
+from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable, variables
 from semel.ir.graph import Node, Storage
 from semel.ir.types import DType, Shape, TensorType, as_dtype, as_shape
 from semel.ops.attrs import InputAttrs, ParamAttrs
@@ -34,12 +35,14 @@ from semel.tensor import (
     convolution,
     creation,
     elementwise,
+    habits,
     handle,
     indexing,
     late,
     movement,
     nn,
     order,
+    pieces,
     place,
     pool,
     quantise,
@@ -48,7 +51,9 @@ from semel.tensor import (
     reduce,
     unary,
 )
-from semel.tensor import realize as values
+from semel.tensor import (
+    realize as values,
+)
 from semel.tensor.elementwise import binary
 from semel.tensor.handle import Dims, DTypeLike, TensorLike, apply, as_array, constant, given_value
 from semel.tensor.realize import value_of
@@ -126,7 +131,7 @@ class Tensor:
         return self._node
 
     @property
-    def id(self) -> int:
+    def id(self) -> builtins.int:
         """The node's number, by which `plan.buffer(tensor)` finds its buffer."""
         return self._node.id
 
@@ -146,14 +151,16 @@ class Tensor:
         return self._node.type.dtype
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> builtins.int:
         """The number of axes."""
         return len(self._node.type.shape)
 
     @property
-    def size(self) -> Dim:
-        """The number of elements, symbolic if the shape is."""
-        return self._node.type.num_elements
+    def size(self) -> habits.Size | Variable | Index | Expr | Fn:
+        """The number of elements, symbolic if the shape is; `x.size(0)` is the size of an axis."""
+        kind = self._node.type
+        count = kind.num_elements
+        return habits.Size.of(count, kind.shape) if isinstance(count, int) else count
 
     def __repr__(self) -> str:
         """Type and op; the value too if it is known and small. Never computes."""
@@ -221,10 +228,10 @@ class Tensor:
         return binary(self, "idiv", other, swap=True), binary(self, "imod", other, swap=True)
 
     def __pow__(self, other: TensorLike) -> Tensor:
-        return elementwise.power(self, other)
+        return elementwise.raised(self, other)
 
     def __rpow__(self, other: TensorLike) -> Tensor:
-        return elementwise.power(other, self)
+        return elementwise.raised(other, self)
 
     def __matmul__(self, other: TensorLike) -> Tensor:
         return contract.matmul(self, other)
@@ -301,7 +308,7 @@ class Tensor:
             raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: Any) -> builtins.bool:
         return bool(self.eq(value).any())
 
     # ------------------------------------------------------------ plans and values
@@ -313,13 +320,13 @@ class Tensor:
     tolist = values.tolist
     __bool__ = values.truth
 
-    def __int__(self) -> int:
+    def __int__(self) -> builtins.int:
         return int(self.item())
 
-    def __float__(self) -> float:
+    def __float__(self) -> builtins.float:
         return float(self.item())
 
-    def __index__(self) -> int:
+    def __index__(self) -> builtins.int:
         if not self.dtype.is_integer:
             raise TypeError(f"only integer tensors can be an index, got {self.type}")
         return int(self.item())
@@ -333,13 +340,13 @@ class Tensor:
     if sys.version_info >= (3, 12):
         __buffer__ = values.to_buffer
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return CPU
 
     # ------------------------------------------------------------ dtypes (casts.py)
 
     cast = casts.cast
-    astype = casts.cast
+    astype = casts.astype
     to = place.to
     bitcast = handle.bitcast
 
@@ -352,12 +359,15 @@ class Tensor:
     unflatten = movement.unflatten
     squeeze = movement.squeeze
     unsqueeze = movement.unsqueeze
-    expand_dims = movement.unsqueeze
+    expand_dims = movement.expand_dims
 
     permute = movement.permute
+    permute_dims = movement.permute_dims
     transpose = movement.transpose
     swapaxes = movement.swapaxes
+    swapdims = movement.swapdims
     moveaxis = movement.moveaxis
+    movedim = movement.movedim
 
     @property
     def T(self) -> Tensor:  # noqa: N802  (NumPy's name)
@@ -374,20 +384,33 @@ class Tensor:
     narrow = movement.narrow
     flip = movement.flip
     roll = movement.roll
-    split = movement.split
-    chunk = movement.chunk
-    unbind = movement.unbind
+    split = pieces.split
+    chunk = pieces.chunk
+    unbind = pieces.unbind
+    array_split = pieces.array_split
+    tensor_split = pieces.tensor_split
+    hsplit = pieces.hsplit
+    vsplit = pieces.vsplit
+    dsplit = pieces.dsplit
+    atleast_1d = pieces.atleast_1d
+    atleast_2d = pieces.atleast_2d
+    atleast_3d = pieces.atleast_3d
     pad = movement.pad
     repeat = movement.repeat
-    repeat_interleave = movement.repeat
+    repeat_interleave = movement.repeat_interleave
     tile = movement.tile
     concat = staticmethod(movement.concat)
+    cat = staticmethod(movement.cat)
+    concatenate = staticmethod(movement.concatenate)
     stack = staticmethod(movement.stack)
+    matrix_transpose = movement.matrix_transpose
 
     # ------------------------------------------------------------ one element (unary.py)
 
     neg = unary.neg
+    negative = unary.negative
     abs = unary.abs
+    absolute = unary.absolute
     sign = unary.sign
     square = unary.square
     reciprocal = unary.reciprocal
@@ -404,41 +427,62 @@ class Tensor:
     cos = unary.cos
     tan = unary.tan
     asin = unary.asin
+    arcsin = unary.arcsin
     acos = unary.acos
+    arccos = unary.arccos
     atan = unary.atan
+    arctan = unary.arctan
     sinh = unary.sinh
     cosh = unary.cosh
     tanh = unary.tanh
     asinh = unary.asinh
+    arcsinh = unary.arcsinh
     acosh = unary.acosh
+    arccosh = unary.arccosh
     atanh = unary.atanh
+    arctanh = unary.arctanh
     erf = unary.erf
     sigmoid = unary.sigmoid
+    expit = unary.expit
     floor = unary.floor
     ceil = unary.ceil
     trunc = unary.trunc
+    fix = unary.fix
     round = unary.round
+    rint = unary.rint
     isnan = unary.isnan
     isinf = unary.isinf
     isfinite = unary.isfinite
     logical_not = unary.logical_not
     bitwise_not = unary.bitwise_not
+    bitwise_invert = unary.bitwise_invert
+    invert = unary.invert
+    positive = unary.positive
 
     # ------------------------------------------------------------ two or more (elementwise.py)
 
     eq = elementwise.eq
+    equal = elementwise.equal
     ne = elementwise.ne
+    not_equal = elementwise.not_equal
     add = elementwise.add
     sub = elementwise.sub
+    subtract = elementwise.subtract
     mul = elementwise.mul
+    multiply = elementwise.multiply
     div = elementwise.div
+    divide = elementwise.divide
+    true_divide = elementwise.true_divide
     floor_divide = elementwise.floor_divide
     remainder = elementwise.remainder
+    mod = elementwise.mod
     fmod = elementwise.fmod
     pow = elementwise.pow
+    power = elementwise.power
     maximum = elementwise.maximum
     minimum = elementwise.minimum
     atan2 = elementwise.atan2
+    arctan2 = elementwise.arctan2
     copysign = elementwise.copysign
     logical_and = elementwise.logical_and
     logical_or = elementwise.logical_or
@@ -447,8 +491,23 @@ class Tensor:
     where = elementwise.where
     masked_fill = elementwise.masked_fill
     clip = elementwise.clip
-    clamp = elementwise.clip
+    clamp = elementwise.clamp
     lerp = elementwise.lerp
+    lt = elementwise.lt
+    less = elementwise.less
+    le = elementwise.le
+    less_equal = elementwise.less_equal
+    gt = elementwise.gt
+    greater = elementwise.greater
+    ge = elementwise.ge
+    greater_equal = elementwise.greater_equal
+    bitwise_and = elementwise.bitwise_and
+    bitwise_or = elementwise.bitwise_or
+    bitwise_xor = elementwise.bitwise_xor
+    left_shift = elementwise.left_shift
+    bitwise_left_shift = elementwise.bitwise_left_shift
+    right_shift = elementwise.right_shift
+    bitwise_right_shift = elementwise.bitwise_right_shift
 
     # ------------------------------------------------------------ activations.py
 
@@ -460,7 +519,7 @@ class Tensor:
     gelu = activations.gelu
     quick_gelu = activations.quick_gelu
     silu = activations.silu
-    swish = activations.silu
+    swish = activations.swish
     softplus = activations.softplus
     mish = activations.mish
     hard_sigmoid = activations.hard_sigmoid
@@ -475,9 +534,9 @@ class Tensor:
     sum = reduce.sum
     prod = reduce.prod
     max = reduce.max
-    amax = reduce.max
+    amax = reduce.amax
     min = reduce.min
-    amin = reduce.min
+    amin = reduce.amin
     any = reduce.any
     all = reduce.all
     count_nonzero = reduce.count_nonzero
@@ -492,6 +551,9 @@ class Tensor:
     # ------------------------------------------------------------ matrices (contract.py)
 
     matmul = contract.matmul
+    mm = contract.mm
+    bmm = contract.bmm
+    mv = contract.mv
     dot = contract.dot
     outer = contract.outer
     linear = contract.linear
@@ -503,6 +565,7 @@ class Tensor:
 
     take = indexing.take
     take_along_axis = indexing.take_along_axis
+    take_along_dim = indexing.take_along_dim
     gather = indexing.gather
     index_select = indexing.index_select
     embedding = indexing.embedding
@@ -589,6 +652,31 @@ class Tensor:
     eye = staticmethod(creation.eye)
     tri = staticmethod(creation.tri)
     meshgrid = staticmethod(creation.meshgrid)
+
+    # ------------------------------------------------------------ habits.py
+
+    float = habits.float
+    double = habits.double
+    half = habits.half
+    long = habits.long
+    int = habits.int
+    short = habits.short
+    char = habits.char
+    byte = habits.byte
+    bool = habits.bool
+    bfloat16 = habits.bfloat16
+    type_as = habits.type_as
+    numel = habits.numel
+    dim = habits.dim
+    t = habits.t
+    expand_as = habits.expand_as
+    view_as = habits.view_as
+    reshape_as = habits.reshape_as
+    clone = habits.clone
+    copy = habits.copy
+    contiguous = habits.contiguous
+    detach = habits.detach
+    cpu = habits.cpu
 
     # ------------------------------------------------------------ random.py
 

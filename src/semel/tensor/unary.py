@@ -71,6 +71,11 @@ def neg(x: TensorLike) -> Tensor:
     return unary(lift(x), "neg")
 
 
+def positive(x: TensorLike) -> Tensor:
+    """The tensor itself: +x."""
+    return lift(x)
+
+
 def abs(x: TensorLike) -> Tensor:
     """The magnitude of each element."""
     x = lift(x)
@@ -271,3 +276,19 @@ def logical_not(x: TensorLike) -> Tensor:
 def bitwise_not(x: TensorLike) -> Tensor:
     """The bits turned around; of bool, the opposite."""
     return unary(lift(x), "not")
+
+
+# Second names.
+absolute = abs
+arccos = acos
+arccosh = acosh
+arcsin = asin
+arcsinh = asinh
+arctan = atan
+arctanh = atanh
+bitwise_invert = bitwise_not
+expit = sigmoid
+fix = trunc
+invert = bitwise_not
+negative = neg
+rint = round
