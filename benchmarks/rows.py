@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.decode import DECODE_ROWS
 from benchmarks.models import MODEL_ROWS
+from benchmarks.permuted import PERMUTED_ROWS
 from benchmarks.quantised import QUANTISED_ROWS
 from benchmarks.row import Array, Bar, Inputs, Row, make_inputs
 
@@ -237,6 +238,7 @@ ROWS: Mapping[str, Row] = {
             bound="copy",
             statistic="p10",
         ),
+        *PERMUTED_ROWS,
         *MODEL_ROWS,
         *QUANTISED_ROWS,
         *DECODE_ROWS,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.permuted import FIRST, SPACE
 from benchmarks.rows import PASSES, SIDE, Inputs
 
 VERSION = np.__version__
@@ -81,4 +82,6 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "layer_norm": _row(_layer_norm),
     "sum": _row(np.sum),
     "tanh": _row(_tanh),
+    "permuted_mean": _row(lambda x: x.transpose(FIRST).mean(SPACE)),
+    "permuted_squares": _row(lambda x: np.square(x.transpose(0, 2, 1)).sum(-1)),
 }

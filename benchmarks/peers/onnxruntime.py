@@ -13,6 +13,7 @@ from benchmarks.peers import onnx_decode, onnx_models
 from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.peers.onnx_quantised import QUANTISED_GRAPHS
+from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
 
 VERSION = ort.__version__
@@ -98,6 +99,37 @@ def _means(arrays: Inputs) -> Pair:
     return _bound(_session(nodes, arrays, arrays["x"].shape, constants), arrays)
 
 
+def _permuted_mean(arrays: Inputs) -> Pair:
+    nodes = [
+        OnnxNode("Transpose", ("x",), "t", {"perm": FIRST}),
+        OnnxNode("ReduceMean", ("t", "axes"), "out", {"keepdims": 0}),
+    ]
+    n, _, _, c = arrays["x"].shape
+    return _bound(_session(nodes, arrays, (n, c), {"axes": np.array(SPACE)}), arrays)
+
+
+def _permuted_layer_norm(arrays: Inputs) -> Pair:
+    n, c, h, w = arrays["x"].shape
+    nodes = [
+        OnnxNode("Transpose", ("x",), "t", {"perm": LAST}),
+        OnnxNode(
+            "LayerNormalization", ("t", "scale"), "out", {"axis": -1, "epsilon": EPSILON}
+        ),
+    ]  # fmt: skip
+    scale = {"scale": np.ones(c, np.float32)}
+    return _bound(_session(nodes, arrays, (n, h, w, c), scale), arrays)
+
+
+def _instance_norm(arrays: Inputs) -> Pair:
+    n, h, w, c = arrays["x"].shape
+    nodes = [
+        OnnxNode("Transpose", ("x",), "t", {"perm": FIRST}),
+        OnnxNode("InstanceNormalization", ("t", "scale", "shift"), "out", {"epsilon": EPSILON}),
+    ]
+    numbers = {"scale": np.ones(c, np.float32), "shift": np.zeros(c, np.float32)}
+    return _bound(_session(nodes, arrays, (n, c, h, w), numbers), arrays)
+
+
 def _graph(make: Callable[[Inputs], OnnxGraph]) -> Callable[[Inputs], Pair]:
     def build(arrays: Inputs) -> Pair:
         data = make(arrays).bytes()
@@ -150,6 +182,9 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "call_add": _call_add,
     "chain": _chain,
     "unfusable": _means,
+    "permuted_mean": _permuted_mean,
+    "permuted_layer_norm": _permuted_layer_norm,
+    "instance_norm": _instance_norm,
     "softmax": _row(OnnxNode("Softmax", ("x",), "out", {"axis": -1})),
     "layer_norm": _row(
         OnnxNode(

@@ -25,6 +25,7 @@ from benchmarks.models import (
     lstm_weights,
 )
 from benchmarks.peers.semel_quantised import TensorOps, integer_product
+from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.quantised import QUANTISED, QuantisedOps
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
@@ -238,6 +239,12 @@ def _eager_prepare(arrays: Inputs) -> Pair:
     return run, lambda: run()(**arrays)
 
 
+def _instance_norm(x: Tensor) -> Tensor:
+    y = x.permute(FIRST)
+    scale = (y.var(SPACE, keepdims=True) + EPSILON).rsqrt()
+    return (y - y.mean(SPACE, keepdims=True)) * scale
+
+
 def _quantised(model: Callable[[QuantisedOps, Tensor], Tensor]) -> Callable[[Inputs], Pair]:
     return _row(lambda x: model(TensorOps(), x))
 
@@ -270,4 +277,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "gelu": _row(lambda x: x.gelu()),
     "sum": _row(lambda x: x.sum()),
     "tanh": _row(lambda a, b, c, d: (a * b + c).tanh() * d),
+    "permuted_mean": _row(lambda x: x.permute(FIRST).mean(SPACE)),
+    "permuted_squares": _row(lambda x: (x.permute(0, 2, 1) ** 2).sum(-1)),
+    "instance_norm": _row(_instance_norm),
+    "permuted_layer_norm": _row(lambda x: x.permute(LAST).layer_norm(eps=EPSILON)),
 }

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
 from benchmarks.peers import torch_models
+from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
 
 VERSION = torch.__version__
@@ -65,4 +66,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "gelu": _row(F.gelu),
     "sum": _row(torch.sum),
     "tanh": _row(lambda a, b, c, d: torch.tanh(a * b + c) * d),
+    "permuted_mean": _row(lambda x: x.permute(FIRST).mean(SPACE)),
+    "permuted_squares": _row(lambda x: x.permute(0, 2, 1).square().sum(-1)),
+    "instance_norm": _row(lambda x: F.instance_norm(x.permute(FIRST), eps=EPSILON).contiguous()),
+    "permuted_layer_norm": _row(lambda x: F.layer_norm(x.permute(LAST), x.shape[1:2]).contiguous()),
 }

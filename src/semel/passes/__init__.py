@@ -2,8 +2,9 @@
 
     Graph --pass--> Graph --pass--> ...
 
-A pass is a pure function on graphs; `all_passes` is the list of them, in order. Products of bytes
-are found while the bytes are there, before anything folds. Constants fold before the
+A pass is a pure function on graphs; `all_passes` is the list of them, in order. What reductions
+add up, and in which order, is settled first. Products of bytes are found while the bytes are
+there, before anything folds. Constants fold before the
 algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
 of contractions sink before that: what stood between two that cancel is then simple.
 Reductions take their final form last, when the shapes below them are settled. The bodies of
@@ -37,6 +38,7 @@ from semel.passes.layout import sink_views
 from semel.passes.pack import pack_weights
 from semel.passes.pack_bytes import pack_words
 from semel.passes.quantise import find_integer_products
+from semel.passes.reduce_order import reduce_as_it_lies
 from semel.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
@@ -44,6 +46,7 @@ Pass = Callable[[Graph], Graph]
 __all__ = ["Pass", "all_passes", "default_passes", "run_passes"]
 
 _ANYWHERE: tuple[Pass, ...] = (
+    reduce_as_it_lies,
     compute_on_bytes,
     find_integer_products,
     fold_constants,

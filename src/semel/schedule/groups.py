@@ -330,6 +330,8 @@ class _Scheduler:
             return why.LONGER_LOOPS
         if self._slides_across(node, group, indices[0]):
             return why.WINDOWS_ACROSS
+        if _stores_across(node, group, names):
+            return why.STORED_ACROSS
         outer = frozenset(names)
         if group.outer is not None and outer != group.outer:
             return why.OTHER_ROWS
@@ -775,6 +777,22 @@ def _is_identity(at: Indices, group: Group) -> bool:
 def _last_loop(group: Group) -> Dim:
     """The loop that vectors run along."""
     return next((i for i in reversed(group.loops) if isinstance(i, Index)), 0)
+
+
+def _stores_across(node: Node, group: Group, rows: Sequence[Index]) -> bool:
+    """Whether vectors that read for a reduction straight would store the group's elements apart.
+
+    They run along the last axis: if it is kept, for all the group does; if it is reduced, then
+    along the last loop of those that are no rows. Windows have a rule of their own.
+    """
+    if _is_window_view(node.inputs[0]):
+        return False
+    shape, last = node.inputs[0].type.shape, _last_loop(group)
+    length = max((d for d, n in enumerate(shape) if n != 1), default=-1)
+    if length in node.attrs.axes:
+        inner = [i for i in group.loops if isinstance(i, Index) and i not in rows]
+        return bool(inner) and inner[-1] != last
+    return bool(rows) and rows[-1] != last
 
 
 def _is_window_view(node: Node) -> bool:

@@ -85,6 +85,9 @@ LONGER_LOOPS = Why("longer_loops", "the group's loops go beyond its rows")
 WINDOWS_ACROSS = Why(
     "windows_across", "its windows lie along another axis than the group's vectors"
 )
+STORED_ACROSS = Why(
+    "stored_across", "its vectors lie along another axis than the last one of the group"
+)
 WINDOWS_OFTEN = Why("windows_often", "windows read it often, in another order than it lies in")
 OTHER_ROWS = Why("other_rows", "the group reduces over other rows")
 ONE_THREAD = Why("one_thread", "one thread would do all of it")

@@ -1,0 +1,69 @@
+"""What real models do with images whose axes lie in another order than they are read in.
+
+    name  --PERMUTED_ROWS-->  Row
+
+Peers read the same memory through the same permute; none gets a copy in its own order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.row import Array, Bar, Inputs, Row
+
+_IMAGE = (1, 56, 56, 256)
+FIRST = (0, 3, 1, 2)
+LAST = (0, 2, 3, 1)
+SPACE = (2, 3)
+EPSILON = 1e-5
+
+_AS_BEST = Bar("as the best peer", (("best", "", 1.0),))
+
+
+def _row(name: str, title: str, shape: tuple[int, ...], tolerance: float = 1e-5) -> Row:
+    def make(rng: np.random.Generator) -> Inputs:
+        return {"x": rng.standard_normal(shape, dtype=np.float32)}
+
+    def reference(inputs: Inputs) -> Array:
+        (x,) = inputs.values()
+        return np.asarray(REFERENCES[name](x.astype(np.float64)))
+
+    return Row(
+        name, title, "elementwise", make, reference, _AS_BEST, tolerance, statistic="p10"
+    )  # fmt: skip
+
+
+def _instance_norm(x: Array) -> Array:
+    y = x.transpose(FIRST)
+    distance = y - y.mean(SPACE, keepdims=True)
+    scale = np.sqrt(np.square(distance).mean(SPACE, keepdims=True) + EPSILON)
+    return np.asarray(distance / scale)
+
+
+def _layer_norm(x: Array) -> Array:
+    y = x.transpose(LAST)
+    distance = y - y.mean(-1, keepdims=True)
+    scale = np.sqrt(np.square(distance).mean(-1, keepdims=True) + EPSILON)
+    return np.asarray(distance / scale)
+
+
+REFERENCES = {
+    "permuted_mean": lambda x: x.transpose(FIRST).mean(SPACE),
+    "permuted_squares": lambda x: np.square(x.transpose(0, 2, 1)).sum(-1),
+    "instance_norm": _instance_norm,
+    "permuted_layer_norm": _layer_norm,
+}
+
+_CHANNELS_FIRST = (1, 256, 56, 56)
+
+PERMUTED_ROWS = (
+    _row("permuted_mean", "mean over space, 56x56x256 read as NCHW", _IMAGE),
+    _row("permuted_squares", "sum of squares, [64,128,256]", (64, 128, 256)),
+    _row("instance_norm", "instance norm, 56x56x256 read as NCHW", _IMAGE, 1e-4),
+    _row(
+        "permuted_layer_norm",
+        "layer norm, 256x56x56 read as NHWC",
+        _CHANNELS_FIRST,
+        1e-4,
+    ),
+)

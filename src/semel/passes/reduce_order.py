@@ -1,0 +1,114 @@
+"""Reductions of a permuted tensor reduce it in the order it lies in.
+
+    before                                         after
+    %1 = permute %0 {axes=(0, 3, 1, 2)} : ...      %1 = mul %0 %0 : f32[1,56,56,256]
+    %2 = mul %1 %1 : f32[1,256,56,56]              %2 = reduce_sum %1 {axes=(1, 2)} : ...
+    %3 = reduce_sum %2 {axes=(2, 3)} : ...         %3 = permute %2 {axes=(0, 3, 1, 2)} : ...
+
+Read through a permute that moves the last axis, neighbours lie far apart: every element costs a
+cache line. Here the permute passes the reduction, and what is computed element by element in
+between, and is left with the results, which are few. The permuted tensor stays for whoever
+else wants it.
+
+The axes of a float sum say its order, those of the tensor *below* the permute. So this comes
+first of all passes, where a tensor that is known and one that is not look the same.
+"""
+
+from __future__ import annotations
+
+from semel.ir.graph import Graph, Node, make_node, rewrite
+from semel.ops.attrs import PermuteAttrs, ReduceAttrs
+from semel.ops.filled import filled
+from semel.passes.patterns import expand_to
+
+#: Nodes between a permute and a reduction, up to which they are made a second time.
+MAX_BETWEEN = 32
+
+
+def reduce_as_it_lies(graph: Graph) -> Graph:
+    """Let permutes that would be read with a stride pass reductions."""
+    return rewrite(graph, _rule) if "permute" in graph.ops else graph
+
+
+def _rule(node: Node) -> Node | None:
+    if node.op.kind != "reduce" or not isinstance(node.attrs, ReduceAttrs):
+        return None
+    between = _between(node.inputs[0])
+    view = next((n for n in between if n.op.name == "permute"), None)
+    if view is None or not _moves_last(view) or view.inputs[0].op.slides:
+        return None
+    below = _below(between, view)
+    if below is None:
+        return None
+    axes: tuple[int, ...] = view.attrs.axes
+    reduced = tuple(sorted(axes[a] for a in node.attrs.axes))
+    attrs = ReduceAttrs(reduced, node.attrs.propagate_nan)
+    result = make_node(node.op.name, (below,), attrs)
+    return make_node("permute", (_rule(result) or result,), view.attrs)
+
+
+def _between(node: Node) -> list[Node]:
+    """The node, and what it is computed of element by element, users first; empty if too many."""
+    found: dict[Node, None] = {}
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current in found:
+            continue
+        if len(found) == MAX_BETWEEN:
+            return []
+        found[current] = None
+        if _is_pointwise(current):
+            stack.extend(current.inputs)
+    return sorted(found, key=lambda n: n.id, reverse=True)
+
+
+def _is_pointwise(node: Node) -> bool:
+    return node.op.kind == "elementwise" and node.op.index is None and bool(node.inputs)
+
+
+def _moves_last(view: Node) -> bool:
+    """Whether another axis is the last one behind the permute, of those with several elements."""
+    shape, axes = view.inputs[0].type.shape, view.attrs.axes
+    return max((a for a in axes if shape[a] != 1), default=-1) != next(
+        (a for a in reversed(axes) if shape[a] != 1), -1
+    )
+
+
+def _below(between: list[Node], view: Node) -> Node | None:
+    """The first of the nodes as it is computed below the permute; None if that gains nothing."""
+    made: dict[Node, Node] = {}
+    for node in reversed(between):
+        if _is_pointwise(node):
+            if any(n not in made for n in node.inputs):
+                return None
+            made[node] = make_node(node.op.name, [made[n] for n in node.inputs], node.attrs)
+            continue
+        found = _unpermuted(node, view)
+        if found is None:
+            return None
+        made[node] = found
+    return made[between[0]]
+
+
+def _unpermuted(node: Node, view: Node) -> Node | None:
+    """The tensor of which `view`'s permute is `node`, if it is read at least as straight."""
+    shape, axes = view.inputs[0].type.shape, view.attrs.axes
+    if node.op.is_literal:
+        return filled(node.attrs.value, node.attrs.dtype, shape)
+    if _is_same(node, view):
+        return node.inputs[0] if node.inputs[0].type.shape == shape else None
+    if node.op.name != "expand":
+        return None
+    inner = node.inputs[0]
+    if _is_same(inner, view):
+        return expand_to(inner.inputs[0], shape)
+    order = [axes.index(a) for a in range(len(axes))]
+    named = [a for a in order if inner.type.shape[a] != 1]
+    if named != sorted(named):
+        return None
+    return expand_to(make_node("permute", (inner,), PermuteAttrs(tuple(order))), shape)
+
+
+def _is_same(node: Node, view: Node) -> bool:
+    return node.op.name == "permute" and node.attrs == view.attrs
