@@ -212,7 +212,11 @@ def _swap(new: Settings) -> Settings:
 
 
 def set_num_threads(n: int) -> None:
-    """Let later plans use `n` participants, the calling thread included."""
+    """Let later plans use `n` participants, the calling thread included.
+
+    It holds for the process. For one plan there is `prepare(threads=n)`; the bits of a result are
+    the same with any number.
+    """
     _check_integer("set_num_threads", "n", n, 1, MAX_THREADS)
     with _lock:
         _swap(replace(settings(), threads=n))

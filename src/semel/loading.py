@@ -92,6 +92,10 @@ def load_plan(
     buffers are refused, or fail when they try. `verify=False` skips the checksum of the
     constants, and with it the reading of them. Raises PlanFileError for a file that is damaged
     or does not fit here.
+
+    >>> (Tensor.input("x", (2,)) + 1).prepare().save("plus_one.plan")
+    >>> semel.load_plan("plus_one.plan")(x=np.zeros(2, np.float32)).tolist()
+    [1.0, 1.0]
     """
     how = LoadOptions(recompile, trust, verify, threads, memory_limit)
     return open_plan(path, how)[0]

@@ -18,7 +18,13 @@ _compiling_is_an_error: ContextVar[bool] = ContextVar("compiling_is_an_error", d
 
 @contextmanager
 def no_recompiles() -> Iterator[None]:
-    """Inside, anything that would compile raises RecompileError."""
+    """Inside, anything that would compile raises RecompileError.
+
+    >>> plan = (Tensor.input("x", (2,)) * 2).prepare()
+    >>> with semel.no_recompiles():
+    ...     plan(x=np.ones(2, np.float32)).tolist()
+    [2.0, 2.0]
+    """
     token = _compiling_is_an_error.set(True)
     try:
         yield

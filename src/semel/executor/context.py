@@ -98,6 +98,7 @@ class DeviceContext:
 
     @property
     def lanes(self) -> tuple[ExecutorLane, ExecutorLane]:
+        """What runs work in order: `compute`, then `copy`."""
         return self.compute, self.copy
 
     def lane(self, name: str = COMPUTE) -> ExecutorLane:

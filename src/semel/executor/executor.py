@@ -51,7 +51,15 @@ Predecessor = TimelineValue | Ticket | tuple[TimelineSignal, int]
 
 
 class UnifiedExecutor:
-    """Devices that work side by side. `with UnifiedExecutor() as executor:` waits at the end."""
+    """Devices that work side by side. `with UnifiedExecutor() as executor:` waits at the end.
+
+    >>> plan = (Tensor.input("x", (2,)) * 3).prepare(device="cpu:1")
+    >>> with semel.UnifiedExecutor() as executor:
+    ...     context = executor.add_device("cpu:1")
+    ...     ticket = executor.submit(plan, inputs={"x": np.ones(2, np.float32)})
+    ...     ticket.result().tolist()
+    [3.0, 3.0]
+    """
 
     def __init__(self, registry: DeviceRegistry | None = None) -> None:
         self.registry = DeviceRegistry() if registry is None else registry

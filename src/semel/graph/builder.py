@@ -50,7 +50,15 @@ Dims = Mapping[str, tuple[int, int]]
 
 
 class Graph:
-    """Named inputs, params, constants, states and outputs of one computation."""
+    """Named inputs, params, constants, states and outputs of one computation.
+
+    >>> g = Graph("scale")
+    >>> x, w = g.input("x", ("n", 2)), g.param("w", np.array([1, 10], np.float32))
+    >>> _ = g.output("y", x * w)
+    >>> compiled = Session("cpu").compile(g, dims={"n": (1, 8)})
+    >>> compiled.run(x=np.ones((1, 2), np.float32))["y"].tolist()
+    [[1.0, 10.0]]
+    """
 
     def __init__(self, name: str) -> None:
         self.name = _checked_name(name, "graph")

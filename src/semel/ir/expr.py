@@ -154,6 +154,10 @@ class Variable(_Arithmetic):
     `max=None` means no upper bound is known: memory then grows when a larger
     value is bound. A value may be negative if `min` allows; where it is a dim, a
     guard refuses it. Two variables are the same if name and bounds are.
+
+    >>> n = Variable("n", 1, 64)
+    >>> Tensor.input("x", (n, 2 * n + 1)).flatten().shape
+    (2*n*n + n,)
     """
 
     name: str
@@ -183,6 +187,7 @@ class Variable(_Arithmetic):
         return (0, self.name, self.min, self.max is not None, self.max or 0)
 
     def range(self) -> tuple[int | None, int | None]:
+        """(min, max), as every expression has them; None: no bound is known."""
         return self.min, self.max
 
     def bind(self, value: int) -> tuple[str, int]:

@@ -31,14 +31,15 @@ class DType:
     hash in their own way, so that a dict should have keys of one sort.
     """
 
-    name: str
-    short: str
+    name: str  #: as NumPy writes it: `float32`
+    short: str  #: as the text of graphs and kernels writes it: `f32`
     kind: str
-    bits: int
+    bits: int  #: how many bits of an element carry its value
     is_narrow: bool = False  #: one byte that is cast before anything is computed
 
     @property
     def size_bytes(self) -> int:
+        """How much memory an element takes: at least one byte."""
         return max(self.bits // 8, 1)
 
     @property
@@ -48,14 +49,17 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
+        """The same as NumPy's dtype, or as that of ml_dtypes."""
         return _NUMPY[self.name]
 
     @property
     def is_float(self) -> bool:
+        """Whether it has a fraction and an exponent, narrow ones included."""
         return self.kind == "f"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is a whole number, signed or not; bool is none."""
         return self.kind in "iu"
 
     @property

@@ -85,6 +85,15 @@ Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 class ExecutionPlan:
     """A computation bound to its memory; run it as often as you like.
 
+    >>> x = Tensor.input("x", (2, 3))
+    >>> plan = x.sum(-1).prepare()
+    >>> plan(x=np.ones((2, 3), np.float32)).tolist()
+    [3.0, 3.0]
+    >>> plan.buffer(x).copyin(np.zeros((2, 3), np.float32))
+    >>> plan.execute()
+    >>> plan.output_buffer.numpy().tolist()
+    [0.0, 0.0]
+
     What people see of a plan: many short members, each of which asks or uses the engine.
     Made by `ExecutionPlanBuilder`, which gives it buffers, or from a compiled program by
     `instantiate`, with a store that can grow.
@@ -123,6 +132,7 @@ class ExecutionPlan:
 
     @property
     def device(self) -> str:
+        """Where it runs, by name: `cpu`, `cpu:1`, ..."""
         return self._engine.parts.device.name
 
     @property
@@ -170,6 +180,7 @@ class ExecutionPlan:
 
     @property
     def num_outputs(self) -> int:
+        """How many arrays a run gives back."""
         return len(self._engine.parts.outputs)
 
     @property

@@ -96,8 +96,8 @@ class RowReader(Protocol):
 class RuntimeVar:
     """A variable as one row sees it; `max_val=None` means no upper bound."""
 
-    name: str
-    min_val: int
+    name: str  #: that of a variable of the plan
+    min_val: int  #: the least value that may be bound
     max_val: int | None = None
 
     def __post_init__(self) -> None:
@@ -145,10 +145,10 @@ class Row:
     """
 
     __slots__ = ()
-    kind: ClassVar[str]
-    id: int
-    buffer_indices: tuple[int, ...]
-    dependencies: tuple[int, ...]
+    kind: ClassVar[str]  #: which sort of row it is, in files and reports
+    id: int  #: what dependencies of other rows call it by; need not be unique
+    buffer_indices: tuple[int, ...]  #: what it touches, as indices into the plan's buffers
+    dependencies: tuple[int, ...]  #: ids of rows that it must follow whatever they touch
     device: str
     lane: str
 

@@ -70,8 +70,8 @@ class PreparedKernel(Row):
     kind = "kernel"
 
     id: int
-    ast: Any
-    kernel: CachedKernel
+    ast: Any  #: where it comes from: source lines, or what whoever built the plan says
+    kernel: CachedKernel  #: the code that it calls
     device: str
     buffer_indices: tuple[int, ...]
     output_indices: tuple[int, ...]
@@ -81,7 +81,7 @@ class PreparedKernel(Row):
     buffer_ptrs: tuple[int, ...] = ()
     buffer_ids: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
-    notes: KernelNotes = field(default=_NO_NOTES, repr=False)
+    notes: KernelNotes = field(default=_NO_NOTES, repr=False)  #: for reports and errors
     lane: str = COMPUTE
 
     def __post_init__(self) -> None:
@@ -169,6 +169,7 @@ class PreparedKernel(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedKernel:
+        """The row that a record of a file says."""
         common = _read_common(record)
         return PreparedKernel(
             kernel=source.kernel(record["kernel"]),
@@ -226,6 +227,7 @@ class PreparedCopy(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedCopy:
+        """The row that a record of a file says."""
         size = source.dim(record["size"]) if "size" in record else None
         return PreparedCopy(size=size, **_read_common(record))
 
@@ -238,8 +240,8 @@ class PreparedBufferView(Row):
 
     id: int
     buffer_indices: tuple[int, ...]
-    byte_offset: int
-    byte_size: int
+    byte_offset: int  #: where it begins in `base`
+    byte_size: int  #: how long it is
     dependencies: tuple[int, ...] = ()
     device: str = ""
     lane: str = COMPUTE
@@ -257,6 +259,7 @@ class PreparedBufferView(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedBufferView:
+        """The row that a record of a file says."""
         offset, size = _ints(as_list(record["bytes"], 2))
         return PreparedBufferView(byte_offset=offset, byte_size=size, **_read_common(record))
 
@@ -271,7 +274,7 @@ class PreparedCustomFunction(Row):
 
     id: int
     kind: str  # type: ignore[misc]  # the seeds' name; the record's own kind is "function"
-    attrs: Any
+    attrs: Any  #: what the function is told beside its buffers
     buffer_indices: tuple[int, ...]
     fixedvars: Mapping[str, int] = field(default_factory=dict)
     dependencies: tuple[int, ...] = ()
@@ -313,6 +316,7 @@ class PreparedCustomFunction(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedCustomFunction:
+        """The row that a record of a file says."""
         kind = as_text(record["function"])
         return PreparedCustomFunction(
             kind=kind,
@@ -387,6 +391,7 @@ class PreparedLoop(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedLoop:
+        """The row that a record of a file says."""
         return PreparedLoop(
             counter=as_text(record["counter"]),
             trip=source.dim(record["trip"]),
@@ -441,6 +446,7 @@ class PreparedBranch(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedBranch:
+        """The row that a record of a file says."""
         return PreparedBranch(
             then=decode_rows(record["then"], source),
             orelse=decode_rows(record["orelse"], source),
@@ -518,6 +524,7 @@ class PreparedRebind(Row):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedRebind:
+        """The row that a record of a file says."""
         return PreparedRebind(
             variables=_read_vars(record, source),
             limits=tuple(source.dim(limit) for limit in as_list(record["limits"])),
@@ -577,6 +584,7 @@ class PreparedSignal(_Timed):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedSignal:
+        """The row that a record of a file says."""
         return PreparedSignal(**_read_timed(record, source))
 
 
@@ -591,6 +599,7 @@ class PreparedWait(_Timed):
 
     @staticmethod
     def decode(record: Mapping[str, Any], source: RowReader) -> PreparedWait:
+        """The row that a record of a file says."""
         return PreparedWait(**_read_timed(record, source))
 
 

@@ -65,8 +65,8 @@ class Snapshot:
     elsewhere. `kinds` says of which states, if it was taken of a plan.
     """
 
-    arrays: Mapping[str, Array] = field(repr=False)
-    cursors: Mapping[str, int]
+    arrays: Mapping[str, Array] = field(repr=False)  #: what was valid of each state, sealed
+    cursors: Mapping[str, int]  #: how many rows were valid, by the name of the cursor
     kinds: tuple[StateKind, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:

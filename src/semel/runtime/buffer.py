@@ -65,7 +65,13 @@ class Keeper(Protocol):
 
 
 class Buffer:
-    """Typed memory. `Buffer(array)` copies the array; `Buffer.empty` is zeroed."""
+    """Typed memory. `Buffer(array)` copies the array; `Buffer.empty` is zeroed.
+
+    >>> buffer = Buffer.empty((3,), "float32")
+    >>> buffer.copyin(np.array([1, 2, 3], np.float32))
+    >>> buffer.numpy().tolist(), buffer.nbytes
+    ([1.0, 2.0, 3.0], 12)
+    """
 
     __slots__ = (
         "__weakref__",
@@ -78,11 +84,11 @@ class Buffer:
         "type",
     )
 
-    memory: Memory
-    offset: int
-    capacity_bytes: int
-    type: TensorType
-    device: str
+    memory: Memory  #: the block that it lies in
+    offset: int  #: of its first byte in that block
+    capacity_bytes: int  #: room for the largest shape
+    type: TensorType  #: dtype and shape, whose dims may be variables
+    device: str  #: where the memory is, by name
     _keeper: Keeper | None
     _whole: Buffer | None
 
@@ -154,6 +160,7 @@ class Buffer:
 
     @property
     def dtype(self) -> DType:
+        """What an element is."""
         return self.type.dtype
 
     @property
@@ -185,10 +192,12 @@ class Buffer:
 
     @property
     def storage_id(self) -> int:
+        """The number of the block of memory: buffers that share bytes have the same."""
         return self.memory.id
 
     @property
     def address(self) -> int:
+        """Where its first byte lies now, as native code takes it."""
         return self._alive().address + self.offset
 
     @property

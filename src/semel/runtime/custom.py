@@ -145,9 +145,14 @@ def custom_function(
 ) -> Callable[[PythonFunction], PythonFunction]:
     """Register the decorated function under `name`; it stays callable as it is.
 
-    @semel.custom_function("scale", reads=(0,), writes=(1,))
-    def scale(attrs, buffers, variables):
-        buffers[1].copyin(buffers[0].numpy() * attrs["by"])
+    It is called with what the row says (`attrs`), its buffers, and the values of all variables of
+    the plan. `reads` and `writes` are positions among the buffers; without them it may do both
+    to all of them.
+
+    >>> @semel.custom_function("scale", reads=(0,), writes=(1,))
+    ... def scale(attrs, buffers, variables):
+    ...     buffers[1].copyin(buffers[0].numpy() * attrs["by"])
+    >>> semel.unregister_custom_function("scale")
     """
     take("custom_function", "name", str, name)
     read, written = _positions(name, "reads", reads), _positions(name, "writes", writes)

@@ -39,9 +39,9 @@ class CachedKernel:
     another machine has code and is `NOT_LOADED`: it can be saved, and not be part of a plan.
     """
 
-    signature: KernelSignature
+    signature: KernelSignature  #: its buffers, variables and tiles
     address: int
-    entry_point: str
+    entry_point: str  #: the name of the function in its object file
     code: bytes | None = field(default=None, repr=False)
     text: str = field(default="", repr=False)
     form: bytes | Callable[[], bytes] = field(default=b"", repr=False, compare=False)
@@ -67,6 +67,7 @@ class CachedKernel:
 
     @property
     def name(self) -> str:
+        """What it computes, in a word: `matmul_gelu`."""
         return self.signature.name
 
     @property

@@ -70,12 +70,14 @@ class TimelineSignal:
     )
 
     def __init__(self, name: str = "signal", value: int = 0) -> None:
+        #: What errors and reports call it.
         self.name = take("TimelineSignal", "name", str, name)
         number = take_value(f"signal '{name}'", "value", value)
         line = _take_line()
         self._token = when_freed(_free.append, line)
-        #: Where its words lie, for native code, and the words, for those who look often.
+        #: Where its words lie, for native code.
         self.address = line.address
+        #: The words themselves, for those who look often.
         self.words = line.words
         self.words[VALUE], self.words[LAST_FAILED] = number, abi.NO_FAILURE
         self._failures: dict[int, BaseException] = {}

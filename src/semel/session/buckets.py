@@ -37,6 +37,9 @@ def power_of_two_ladder(least: int, most: int) -> list[range]:
     """Ranges whose ends are powers of two, from 1 to `most` at least; the first holds `least`.
 
     No size is less than half of the largest of its range, but in the first one.
+
+    >>> semel.power_of_two_ladder(8, 50)
+    [range(1, 9), range(9, 17), range(17, 33), range(33, 65)]
     """
     low, high = (
         take_int("power_of_two_ladder", n, v) for n, v in (("least", least), ("most", most))

@@ -60,7 +60,7 @@ class ExpertResidency:
     hysteresis: float = 0.0
     profile: Any = None
     path: str | os.PathLike[str] | None = None
-    ahead: bool = True
+    ahead: bool = True  #: experts begin to come in as soon as their router has decided
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget_bytes is not None:

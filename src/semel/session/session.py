@@ -17,7 +17,11 @@ from semel.session.residency import ExpertResidency, residency_for
 
 
 class Session:
-    """A device that graphs are compiled for."""
+    """A device that graphs are compiled for.
+
+    >>> Session("cpu")
+    Session('cpu')
+    """
 
     def __init__(self, device: str | DeviceSpec | None = None) -> None:
         self.device = choose_device("Session", device)

@@ -50,6 +50,11 @@ def prepare(
 ) -> ExecutionPlan:
     """Compile once: a plan that computes these tensors, in order, again and again.
 
+    >>> x = Tensor.input("x", (Variable("n", 1, 9),))
+    >>> plan = semel.prepare({"total": x.sum(), "largest": x.max()})
+    >>> plan(x=np.array([1, 5, 2], np.float32))
+    (array(8., dtype=float32), array(5., dtype=float32))
+
     A mapping names the outputs. `threads`, `memory_limit` (bytes) and `fusion` override
     the settings for this plan. `tune=True` takes some seconds to measure other ways to cut
     the kernels and remembers the faster ones for this machine; `tune={"n": 128}` does so

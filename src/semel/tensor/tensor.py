@@ -66,7 +66,7 @@ class Tensor:
 
     >>> a = Tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> (a @ a).sum(0).numpy()
-    array([17., 32.], dtype=float32)
+    array([22., 32.], dtype=float32)
 
     `data` is anything NumPy or DLPack reads. Python floats give float32, integers int64;
     arrays keep their dtype unless `dtype` says otherwise.

@@ -170,22 +170,22 @@ class Explanation:
     devices were chosen, if they were.
     """
 
-    device: str
-    threads: int
+    device: str  #: where the plan runs
+    threads: int  #: participants of a run at most
     compile_count: int
-    num_steps: int
-    num_kernels: int
-    num_distinct_kernels: int
-    ops: tuple[ExplainedOp, ...]
-    buffers: tuple[ExplainedBuffer, ...]
-    variables: tuple[ExplainedVariable, ...]
-    memory: ExplainedMemory
-    log: tuple[str, ...] = ()
-    states: tuple[ExplainedState, ...] = ()
-    target: str = ""
+    num_steps: int  #: parts of a run between barriers
+    num_kernels: int  #: calls of kernels
+    num_distinct_kernels: int  #: kernels that were compiled for them
+    ops: tuple[ExplainedOp, ...]  #: one for each operation, in order of execution
+    buffers: tuple[ExplainedBuffer, ...]  #: where each value lies, and for how long
+    variables: tuple[ExplainedVariable, ...]  #: sizes, and what they change
+    memory: ExplainedMemory  #: bytes by purpose
+    log: tuple[str, ...] = ()  #: why there is one kernel more, line by line
+    states: tuple[ExplainedState, ...] = ()  #: what is kept between runs
+    target: str = ""  #: the machine that the code was made for
     nodes: tuple[NodeNote, ...] = ()
     recompiles: int = 0
-    signature: str = ""
+    signature: str = ""  #: what goes in and comes out
     placement: tuple[str, ...] = ()
 
     @property

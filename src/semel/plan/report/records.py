@@ -35,18 +35,18 @@ class ProfiledOp:
     """
 
     kernel: CachedKernel | None
-    device: str
-    num_buffers: int
-    name: str
+    device: str  #: where it ran
+    num_buffers: int  #: how many buffers it touches
+    name: str  #: what it computes, in a word
     kind: str
     op_index: int
-    op_id: int = 0
+    op_id: int = 0  #: the id of its row
     row: int = -1
     step: int = -1
-    tiles: int = 1
+    tiles: int = 1  #: pieces that participants share
     bytes: int = 0
     flops: int = 0
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()  #: the source lines of what it computes
     lane: str = COMPUTE
 
     @property
@@ -66,9 +66,9 @@ class KernelProfile(ProfiledOp):
     """
 
     elapsed: float
-    start_ns: int
-    end_ns: int
-    spans: tuple[Span, ...] = ()
+    start_ns: int  #: when the first participant began, from the start of the run
+    end_ns: int  #: when the last one was done
+    spans: tuple[Span, ...] = ()  #: who worked on it from when to when
     share_of_limit: float | None = None
     limited_by: str = ""
 
