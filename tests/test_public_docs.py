@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripts.site import public, settings
 
 import semel
-from scripts.site import public, settings
 from semel.config import Settings
 
 ROOT = Path(__file__).parent.parent

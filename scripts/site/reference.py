@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import semel
 from scripts.site import public
 from scripts.site.public import Function
+
+import semel
 from semel import DType, Tensor
 
 _OPERATORS = (
