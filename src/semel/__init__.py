@@ -6,6 +6,7 @@ The public names, sorted. Importing this touches no device, starts no thread and
 compiler; those wait for the first `prepare`.
 """
 
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING
 
 from semel.config import set_num_threads
@@ -80,7 +81,9 @@ from semel.tensor.control import cond, loop, while_loop
 from semel.tensor.convolution import conv, conv1d, conv2d, conv3d, conv_transpose
 from semel.tensor.creation import (
     arange,
+    asarray,
     empty,
+    empty_like,
     eye,
     full,
     full_like,
@@ -95,6 +98,8 @@ from semel.tensor.creation import (
 from semel.tensor.dtypes import (
     bfloat16,
     bool_,
+    can_cast,
+    finfo,
     float4_e2m1fn,
     float8_e4m3fn,
     float8_e4m3fnuz,
@@ -104,18 +109,24 @@ from semel.tensor.dtypes import (
     float16,
     float32,
     float64,
+    iinfo,
     int2,
     int4,
     int8,
     int16,
     int32,
     int64,
+    isdtype,
+    result_type,
     uint2,
     uint4,
     uint8,
     uint16,
     uint32,
     uint64,
+)
+from semel.tensor.dtypes import (
+    bool_ as bool,
 )
 from semel.tensor.elementwise import (
     add,
@@ -211,6 +222,8 @@ from semel.tensor.movement import (
     unflatten,
     unsqueeze,
 )
+from semel.tensor.namespace import VERSION as __array_api_version__  # noqa: N811
+from semel.tensor.namespace import array_namespace_info as __array_namespace_info__
 from semel.tensor.nn import (
     batch_norm,
     cross_entropy,
@@ -284,6 +297,18 @@ from semel.tensor.reduce import (
     sum,
     var,
 )
+from semel.tensor.standard import (
+    conj,
+    cumulative_prod,
+    cumulative_sum,
+    imag,
+    real,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+    unstack,
+)
 from semel.tensor.tensor import Tensor
 from semel.tensor.unary import (
     abs,
@@ -339,6 +364,8 @@ from semel.tensor.unary import (
     trunc,
 )
 from semel.version import VERSION as __version__  # noqa: N811
+
+newaxis = None
 
 if TYPE_CHECKING:
     from semel.compiler.recompiles import no_recompiles
@@ -497,6 +524,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "UserError",
     "Variable",
     "VariableError",
+    "__array_api_version__",
+    "__array_namespace_info__",
     "__version__",
     "abs",
     "absolute",
@@ -521,6 +550,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "argsort",
     "argwhere",
     "array_split",
+    "asarray",
     "asin",
     "asinh",
     "astype",
@@ -542,10 +572,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "bitwise_right_shift",
     "bitwise_xor",
     "bmm",
+    "bool",
     "bool_",
     "broadcast_arrays",
     "broadcast_tensors",
     "broadcast_to",
+    "can_cast",
     "cast",
     "cat",
     "ceil",
@@ -557,6 +589,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "concat",
     "concatenate",
     "cond",
+    "conj",
     "conv",
     "conv1d",
     "conv2d",
@@ -573,6 +606,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "cummin",
     "cumprod",
     "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
     "custom_function",
     "dequantize_linear",
     "diag",
@@ -584,10 +619,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "dsplit",
     "dstack",
     "dynamic_quantize_linear",
+    "e",
     "einsum",
     "elu",
     "embedding",
     "empty",
+    "empty_like",
     "eq",
     "equal",
     "erf",
@@ -599,6 +636,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "expit",
     "expm1",
     "eye",
+    "finfo",
     "fix",
     "flatten",
     "flip",
@@ -635,9 +673,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "hardtanh",
     "hsplit",
     "hstack",
+    "iinfo",
+    "imag",
     "index_add",
     "index_put",
     "index_select",
+    "inf",
     "instance_norm",
     "int16",
     "int2",
@@ -647,6 +688,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "int8",
     "invert",
     "isclose",
+    "isdtype",
     "isfinite",
     "isinf",
     "isnan",
@@ -699,10 +741,12 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "mul",
     "multiply",
     "mv",
+    "nan",
     "narrow",
     "ne",
     "neg",
     "negative",
+    "newaxis",
     "no_recompiles",
     "nonzero",
     "norm",
@@ -717,6 +761,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "pad_rows",
     "permute",
     "permute_dims",
+    "pi",
     "positive",
     "pow",
     "power",
@@ -730,6 +775,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "randint",
     "randn",
     "ravel",
+    "real",
     "reciprocal",
     "register_native_function",
     "relu",
@@ -739,6 +785,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "repeat_interleave",
     "reshape",
     "reshape_as",
+    "result_type",
     "right_shift",
     "rint",
     "rms_norm",
@@ -802,8 +849,13 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "unbind",
     "unflatten",
     "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unregister_custom_function",
     "unsqueeze",
+    "unstack",
     "var",
     "vsplit",
     "vstack",

@@ -6,6 +6,7 @@ import gc
 import mmap
 import pickle
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import semel
 from semel import GraphError, Tensor
+from semel.runtime import interop
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
 
@@ -79,6 +81,70 @@ def test_dlpack_memory_outlives_the_tensor() -> None:
     taken = np.from_dlpack(Tensor(values("int32")), copy=False)  # type: ignore[arg-type]
     gc.collect()
     np.testing.assert_array_equal(taken, values("int32"))
+
+
+@pytest.mark.parametrize("kind", [np.asanyarray, OnlyDLPack, OldDLPack])
+def test_memory_is_borrowed_where_the_caller_promises(kind: Any) -> None:
+    """Nothing is copied, and the owner's memory lives as long as the last tensor over it."""
+
+    class Owner(np.ndarray):
+        """One that a weak reference can follow."""
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).view(Owner)
+    gone = weakref.ref(array)
+    borrowed = semel.from_dlpack(kind(array), copy=False)
+    assert np.shares_memory(np.asarray(borrowed), array)
+    doubled = borrowed * 2
+    del array, borrowed
+    gc.collect()
+    np.testing.assert_array_equal(doubled.numpy(), values("float32") * 2)
+    assert gone() is not None
+    del doubled
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_cannot_lie_where_it_is_is_not_borrowed() -> None:
+    matrix = np.arange(6.0).reshape(2, 3)
+    unaligned = np.frombuffer(memoryview(bytes(33))[1:], np.float64)
+    for source in (matrix.T, matrix[:, ::2], unaligned):
+        with pytest.raises(BufferError, match=r"C order and aligned .* leave copy=False out"):
+            semel.from_dlpack(OnlyDLPack(source), copy=False)
+        np.testing.assert_array_equal(semel.from_dlpack(OnlyDLPack(source)).numpy(), source)
+    assert semel.from_dlpack(np.zeros((0, 3)), copy=False).shape == (0, 3)
+    kept = semel.from_dlpack(matrix, copy=True, device="cpu")
+    matrix[:] = 9
+    assert kept.numpy()[0, 1] == 1 and kept.device == "cpu"
+
+
+def test_a_tensor_is_taken_as_it_is() -> None:
+    lazy = Tensor.input("x", (3,)) + 1
+    for copy in (None, True, False):
+        assert semel.from_dlpack(lazy, copy=copy).id == lazy.id
+
+
+def test_a_capsule_says_whether_it_is_a_copy_and_may_be_written() -> None:
+    tensor = Tensor(values("float32"))
+
+    def flags(**options: Any) -> int:
+        capsule = tensor.__dlpack__(max_version=(1, 0), **options)
+        return int(interop._opened(capsule, interop._from_dlpack)[1].flags)
+
+    assert [flags(), flags(copy=True), flags(copy=False)] == [2, 2, 1]
+
+
+def test_torch_and_tensors_share_memory_if_told_to() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    theirs = torch.arange(6.0).reshape(2, 3)
+    ours = semel.from_dlpack(theirs, copy=False)
+    assert np.asarray(ours).ctypes.data == theirs.data_ptr()
+    assert torch.from_dlpack(ours, copy=False).data_ptr() == theirs.data_ptr()
+    torch.from_dlpack(ours).add_(1)  # its own copy
+    assert ours.numpy()[0, 0] == 0
+    half = semel.from_dlpack(torch.ones(3, dtype=torch.bfloat16), copy=False)
+    assert half.dtype == "bfloat16" and half.tolist() == [1, 1, 1]
+    with pytest.raises(BufferError, match="C order"):
+        semel.from_dlpack(theirs.T, copy=False)
 
 
 def test_dlpack_refuses_other_devices_and_streams() -> None:

@@ -26,9 +26,10 @@ from semel.ir.expr import Dim, Expr, Fn, Index, Variable, product, upper_bound
 class DType:
     """One element type. `kind` is b(ool), i(nt), u(int) or f(loat).
 
-    It equals its name and what NumPy calls it: `t.dtype == "float32"` and
-    `t.dtype == np.float32` mean what they say. It hashes as its name does; NumPy's dtypes
-    hash in their own way, so that a dict should have keys of one sort.
+    It equals its names and what NumPy calls it, from either side: `t.dtype == "float32"`,
+    `t.dtype == "f4"` and `np.float32 == t.dtype` mean what they say, and `np.dtype(t.dtype)` is
+    NumPy's. Not one hash can agree with all of these: it is that of the name, `"float32"`, so that
+    a dict should have keys of one sort.
     """
 
     name: str  #: as NumPy writes it: `float32`
@@ -50,6 +51,11 @@ class DType:
     @property
     def numpy(self) -> np.dtype[Any]:
         """The same as NumPy's dtype, or as that of ml_dtypes."""
+        return _NUMPY[self.name]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """How NumPy finds out what is meant: `np.dtype(semel.float32)`."""
         return _NUMPY[self.name]
 
     @property
@@ -96,7 +102,7 @@ class DType:
         if isinstance(other, DType):
             return self.name == other.name
         if isinstance(other, str):
-            return self.name == other
+            return self.name == _NUMPY_TEXTS.get(other, other)
         if isinstance(other, np.dtype):
             return self.numpy == other
         if isinstance(other, type):
@@ -110,7 +116,8 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"semel.{self.name}"
 
 
 BOOL = DType("bool", "b1", "b", 1)
@@ -142,6 +149,13 @@ DTYPES: tuple[DType, ...] = (
 _NUMPY: dict[str, np.dtype[Any]] = {
     d.name: np.dtype(getattr(ml_dtypes, d.name) if d in (BFLOAT16, *NARROW) else d.name)
     for d in DTYPES
+}
+#: Names of ours by how NumPy writes a dtype: "f4" and "<f4".
+_NUMPY_TEXTS = {
+    text: name
+    for name, n in _NUMPY.items()
+    if n.isbuiltin == 1
+    for text in (n.str, n.str.lstrip("<|"))
 }
 _finfo: Any = ml_dtypes.finfo
 #: The least and the largest number of narrow floats, which may have no infinity.

@@ -218,7 +218,9 @@ class _Verifier:
         if reduce.combine in ("dot", "small_dot", "pairs"):
             dtypes = [v.dtype for v in reduce.values]
             legal = reduce.locals[0].dtype == INT32 and set(dtypes) <= {INT32, UINT32}
-            self.report(legal, f"reduce {reduce.combine} takes words into an int32, got {dtypes}")
+            self.report(
+                legal, f"reduce {reduce.combine} takes words into an int32, got {_list(dtypes)}"
+            )
             return
         targets = reduce.locals if len(reduce.locals) == 2 else reduce.locals * len(reduce.values)
         for local, value in zip(targets, reduce.values, strict=True):
@@ -393,14 +395,14 @@ class _Verifier:
                 )
             case "select":
                 expected = [BOOL, value.dtype, value.dtype]
-                self.report(dtypes == expected, f"select of {dtypes} gives {value.dtype}")
+                self.report(dtypes == expected, f"select of {_list(dtypes)} gives {value.dtype}")
             case _:
                 self._arithmetic(value, dtypes)
 
     def _arithmetic(self, value: Value, dtypes: list[DType]) -> None:
         result = BOOL if value.op in COMPARISONS else dtypes[0]
         same = all(d == dtypes[0] for d in dtypes) and value.dtype == result
-        self.report(same, f"{value.op} of {dtypes} gives {value.dtype}")
+        self.report(same, f"{value.op} of {_list(dtypes)} gives {value.dtype}")
         kinds = "" if dtypes[0].is_narrow else _KINDS.get(value.op, _NUMBERS)
         self.report(dtypes[0].kind in kinds, f"{value.op} is not defined for {dtypes[0]}")
 
@@ -408,3 +410,7 @@ class _Verifier:
 def _is_surely_below(value: Dim, limit: int) -> bool:
     high = upper_bound(value)
     return high is not None and high < limit
+
+
+def _list(dtypes: Sequence[DType]) -> str:
+    return f"[{', '.join(map(str, dtypes))}]"

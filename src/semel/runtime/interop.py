@@ -2,6 +2,7 @@
 
     anything array-like     --read_array-->  a NumPy array, over the same memory if it can be
     object with __dlpack__  --read_dlpack-->  a fresh NumPy array
+    object with __dlpack__  --borrow_dlpack-->  a NumPy array over the memory that it shows
     NumPy array             --write_dlpack-->  capsule "dltensor_versioned" (or "dltensor")
 
 What cannot be read is refused with an error of the caller's kind, whatever the other library
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +44,7 @@ Refuse = Callable[[str], UserError]
 NUMPY_PROTOCOLS = ("__array__", "__array_interface__")
 CPU = (1, 0)
 VERSION = (1, 0)
+_IS_COPIED = 2  #: a flag of versioned capsules
 #: NumPy reads no deeper lists.
 MOST_AXES = 64
 _KIND_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -137,16 +140,24 @@ def _immutable_owner(array: np.ndarray[Any, Any]) -> Any:
     return owner if is_sealed else None
 
 
-def write_dlpack(array: np.ndarray[Any, Any], *, versioned: bool) -> object:
-    """A capsule over `array`, which stays alive until the consumer lets go."""
+def write_dlpack(
+    array: np.ndarray[Any, Any], *, versioned: bool, is_copied: bool = False
+) -> object:
+    """A capsule over `array`, which stays alive until the consumer lets go.
+
+    A versioned one tells whether it may be written to, and whether it is a copy.
+    """
     dtype = as_dtype(array.dtype, "dlpack")
     if dtype.bits < 8 and dtype.kind != "b":
         raise BufferError(f"[dlpack] {dtype} has no form of a byte an element; use numpy().")
     own = _OWN_CODES.get(dtype)
     known = array if own is None else array.view(f"u{dtype.size_bytes}")
     capsule: object = known.__dlpack__(max_version=VERSION) if versioned else known.__dlpack__()
+    managed = _opened(capsule, _from_dlpack)[1]
     if own is not None:
-        _opened(capsule, _from_dlpack)[1].tensor.dtype.code = own
+        managed.tensor.dtype.code = own
+    if is_copied and versioned:
+        managed.flags |= _IS_COPIED
     return capsule
 
 
@@ -197,22 +208,47 @@ def read_dlpack(source: Any, refuse: Refuse = _from_dlpack) -> np.ndarray[Any, A
     capsule = _capsule_of(source, refuse)
     name, managed = _opened(capsule, refuse)
     try:
-        result = _copy_of(managed.tensor, refuse)
+        return _view_of(managed.tensor, refuse)[0].copy()
     finally:
-        # Renaming tells the capsule's own destructor that its memory is gone.
-        _set_name(capsule, _USED[name])
-        if managed.deleter:
-            managed.deleter(ctypes.addressof(managed))
-    return result
+        _release(capsule, name, managed)
 
 
-def _capsule_of(source: Any, refuse: Refuse) -> Any:
+def borrow_dlpack(source: Any, refuse: Refuse = _from_dlpack) -> np.ndarray[Any, Any]:
+    """An array over what `source.__dlpack__()` shows: no copy, or a BufferError.
+
+    The owner's memory is given back when the last array over it is gone.
+    """
+    capsule = _capsule_of(source, refuse, copy=False)
+    name, managed = _opened(capsule, refuse)
+    try:
+        view, block = _view_of(managed.tensor, refuse)
+        if not (view.flags.c_contiguous and view.flags.aligned):
+            raise BufferError(
+                f"[from_dlpack] only elements in C order and aligned are used where they lie, got "
+                f"shape {view.shape} with strides {view.strides}: leave copy=False out."
+            )
+    except BaseException:
+        _release(capsule, name, managed)
+        raise
+    weakref.finalize(block, _release, capsule, name, managed).atexit = False
+    return view
+
+
+def _release(capsule: Any, name: bytes, managed: Any) -> None:
+    """Let the producer have its memory back."""
+    # Renaming tells the capsule's own destructor that its memory is gone.
+    _set_name(capsule, _USED[name])
+    if managed.deleter:
+        managed.deleter(ctypes.addressof(managed))
+
+
+def _capsule_of(source: Any, refuse: Refuse, **options: Any) -> Any:
     try:
         device = tuple(int(v) for v in source.__dlpack_device__())
         if device[0] != CPU[0]:
             raise refuse(f"must be in CPU memory, got device {device}.")
         try:
-            return source.__dlpack__(max_version=VERSION)
+            return source.__dlpack__(max_version=VERSION, **options)
         except TypeError:  # a producer from before version 1.0 takes no such argument
             return source.__dlpack__()
     except SemelError:
@@ -222,11 +258,13 @@ def _capsule_of(source: Any, refuse: Refuse) -> Any:
         raise refuse(f"must be readable, but a {kind} says: {error}") from error
 
 
-def _copy_of(tensor: _Tensor, refuse: Refuse) -> np.ndarray[Any, Any]:
+def _view_of(tensor: _Tensor, refuse: Refuse) -> tuple[np.ndarray[Any, Any], Any]:
+    """An array over the memory of a capsule, and what is alive as long as such arrays are."""
     dtype = _dtype_of(tensor.dtype, refuse)
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if 0 in shape:
-        return np.empty(shape, dtype.numpy)
+        block: Any = (ctypes.c_uint8 * 1)()
+        return np.ndarray(shape, dtype.numpy, buffer=block), block
     item = dtype.size_bytes
     if tensor.strides:
         strides = tuple(tensor.strides[i] * item for i in range(tensor.ndim))
@@ -237,8 +275,7 @@ def _copy_of(tensor: _Tensor, refuse: Refuse) -> np.ndarray[Any, Any]:
     block = (ctypes.c_uint8 * (high - low + item)).from_address(
         tensor.data + tensor.byte_offset + low
     )
-    view = np.ndarray(shape, dtype.numpy, buffer=block, offset=-low, strides=strides)
-    return view.copy()
+    return np.ndarray(shape, dtype.numpy, buffer=block, offset=-low, strides=strides), block
 
 
 def _code(dtype: DType) -> int:

@@ -8,13 +8,14 @@ otherwise. What else it may be told is written here with other ops.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.narrow import FLOATS, SMALLEST_POWER, FloatForm
 from semel.ir.types import FLOAT8_E8M0FNU, FLOAT32, UINT8, UINT32, DType, as_dtype
 from semel.tensor.elementwise import choose
-from semel.tensor.handle import DTypeLike, TensorLike, bitcast, convert, lift, scalar
+from semel.tensor.handle import DTypeLike, TensorLike, bitcast, convert, lift, scalar, wrap
+from semel.tensor.place import to_device
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -42,6 +43,15 @@ def cast(x: TensorLike, dtype: DTypeLike, saturate: bool = True, round_mode: str
     if saturate or form is None or form.past == form.largest or x.dtype == wanted:
         return convert(x, wanted)
     return _not_saturated(convert(x, FLOAT32), wanted, form)
+
+
+def astype(x: TensorLike, dtype: DTypeLike, *, copy: bool = True, device: Any = None) -> Tensor:
+    """`cast`, by NumPy's name. Without `copy` a tensor of that dtype already is itself."""
+    x = lift(x)
+    made = cast(x, dtype)
+    if copy and made is x:
+        made = wrap(x.node)
+    return made if device is None else to_device(made, device)
 
 
 def _not_saturated(x: Tensor, dtype: DType, form: FloatForm) -> Tensor:

@@ -1,6 +1,6 @@
-"""Tensors from nothing.
+"""Tensors from numbers, or from nothing.
 
-    zeros ones full empty arange linspace eye tri meshgrid
+    asarray zeros ones full empty arange linspace eye tri meshgrid
 
 None of these holds memory: a fill is a stretched scalar, a range is index arithmetic, both
 computed where they are used. Sizes and bounds may be Variables.
@@ -17,6 +17,8 @@ from semel.errors import GraphError
 from semel.ir.dims import absolute, sign
 from semel.ir.expr import Dim, ceildiv, is_nonnegative, maximum
 from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
+from semel.runtime.interop import is_immutable
+from semel.tensor import place
 from semel.tensor.elementwise import binary, choose
 from semel.tensor.handle import (
     SYMBOLIC,
@@ -24,15 +26,19 @@ from semel.tensor.handle import (
     DTypeLike,
     Number,
     TensorLike,
+    as_array,
+    constant,
     convert,
     lift,
     scalar,
+    tensor_class,
     weak_kind,
     weak_scalar,
     whole_dims,
+    wrap,
 )
 from semel.tensor.indexing import iota
-from semel.tensor.movement import given_dims, is_negative
+from semel.tensor.movement import is_negative
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -41,49 +47,124 @@ if TYPE_CHECKING:
 UNITS = (1, *(10**k for k in range(1, 7)), *(2**k for k in range(2, 21)))
 
 
-def full(shape: Dims, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
-    """Every element is `value`; Python numbers give float32, int64 or bool."""
-    dims = as_shape(shape, "full")
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    copy: bool | None = None,
+) -> Tensor:
+    """A tensor of anything NumPy or DLPack reads; a tensor is itself unless something must change.
+
+    `copy=False` refuses to copy: it takes tensors, and what nobody can write to. What another
+    library holds is used where it lies by `from_dlpack(x, copy=False)`.
+    """
+    if isinstance(obj, tensor_class()):
+        made = obj if dtype is None else obj.cast(dtype)
+        if copy is False and made is not obj and made.node is not obj.node:
+            raise _must_copy(f"{obj.type} as {made.dtype}")
+        return _on(wrap(made.node) if copy else made, device, "asarray")
+    if copy is False and not (isinstance(obj, np.ndarray) and is_immutable(obj)):
+        raise _must_copy(f"a {type(obj).__name__} that can change")
+    wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    if copy is False and wanted not in (None, obj.dtype):
+        raise _must_copy(f"{obj.dtype} as {wanted}")
+    if weak_kind(obj) and not isinstance(obj, np.generic):
+        return _on(lift(obj) if wanted is None else weak_scalar(obj, wanted), device, "asarray")
+    return _on(constant(as_array(obj, wanted)), device, "asarray")
+
+
+def _must_copy(what: str) -> ValueError:
+    return ValueError(f"[asarray] {what} needs a copy: leave copy=False out.")
+
+
+def _on(x: Tensor, device: Any, where: str) -> Tensor:
+    """The tensor on a device, if one is named that it is not on."""
+    if device is None or place.take_device(where, device) == place.device_of(x):
+        return x
+    return place.to(x, device)
+
+
+def full(
+    shape: Dims, fill_value: TensorLike, dtype: DTypeLike | None = None, *, device: Any = None
+) -> Tensor:
+    """Every element is `fill_value`; Python numbers give float32, int64 or bool."""
+    return _full(shape, fill_value, dtype, device, "full")
+
+
+def _full(
+    shape: Any, value: TensorLike, dtype: DTypeLike | None, device: Any, where: str
+) -> Tensor:
+    dims = as_shape(shape, where)
     fill = lift(value)
     if dtype is not None:
-        wanted = as_dtype(dtype, "full")
+        wanted = as_dtype(dtype, where)
         fill = weak_scalar(value, wanted) if weak_kind(value) else convert(fill, wanted)
-    return fill.broadcast_to(dims)
+    return _on(fill.broadcast_to(dims), device, where)
 
 
-def zeros(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
-    """Every element is 0."""
-    return full(given_dims(dims, shape, "zeros"), 0, dtype or FLOAT32)
+def zeros(
+    shape: Dims = (), *more: Any, dtype: DTypeLike | None = None, device: Any = None
+) -> Tensor:
+    """Every element is 0. Sizes are a tuple or several arguments; the default is float32."""
+    return _filled(0, shape, more, dtype, device, "zeros")
 
 
-def ones(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
-    """Every element is 1."""
-    return full(given_dims(dims, shape, "ones"), 1, dtype or FLOAT32)
+def ones(
+    shape: Dims = (), *more: Any, dtype: DTypeLike | None = None, device: Any = None
+) -> Tensor:
+    """Every element is 1. Sizes are a tuple or several arguments; the default is float32."""
+    return _filled(1, shape, more, dtype, device, "ones")
 
 
-def empty(*dims: Dims, dtype: DTypeLike | None = "float32", shape: Dims | None = None) -> Tensor:
+def empty(
+    shape: Dims = (), *more: Any, dtype: DTypeLike | None = None, device: Any = None
+) -> Tensor:
     """Zeros: a lazy tensor has no memory to leave unset."""
-    return zeros(*dims, dtype=dtype, shape=shape)
+    return _filled(0, shape, more, dtype, device, "empty")
 
 
-def full_like(x: TensorLike, value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+def _filled(
+    value: int, shape: Any, more: tuple[Any, ...], dtype: Any, device: Any, where: str
+) -> Tensor:
+    """`f(2, 3)`, `f((2, 3))` and, as NumPy has it, `f((2, 3), dtype)`."""
+    if len(more) == 1 and dtype is None and isinstance(shape, (tuple, list)):
+        dtype, more = more[0], ()
+    dims = (shape, *more) if more else shape
+    return _full(dims, value, FLOAT32 if dtype is None else dtype, device, where)
+
+
+def full_like(
+    x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = None, *, device: Any = None
+) -> Tensor:
     """`full` in the shape of x, and in its dtype."""
     x = lift(x)
-    return full(x.shape, value, x.dtype if dtype is None else dtype)
+    return _full(x.shape, fill_value, x.dtype if dtype is None else dtype, device, "full_like")
 
 
-def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, *, device: Any = None) -> Tensor:
     """Zeros in the shape of x."""
-    return lift(x).full_like(0, dtype)
+    return full_like(x, 0, dtype, device=device)
 
 
-def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None, *, device: Any = None) -> Tensor:
     """Ones in the shape of x."""
-    return lift(x).full_like(1, dtype)
+    return full_like(x, 1, dtype, device=device)
+
+
+def empty_like(x: TensorLike, dtype: DTypeLike | None = None, *, device: Any = None) -> Tensor:
+    """Zeros in the shape of x: a lazy tensor has no memory to leave unset."""
+    return full_like(x, 0, dtype, device=device)
 
 
 def arange(
-    start: Number, stop: Number | None = None, step: Number = 1, dtype: DTypeLike | None = None
+    start: Number,
+    stop: Number | None = None,
+    step: Number = 1,
+    dtype: DTypeLike | None = None,
+    *,
+    device: Any = None,
 ) -> Tensor:
     """start, start+step, ... before stop; one argument counts from 0. int64, or float32."""
     first, end = (0, start) if stop is None else (start, stop)
@@ -96,32 +177,51 @@ def arange(
     wanted = as_dtype(dtype or (FLOAT32 if floats else INT64), "arange")
     steps = iota((_arange_length(first, end, step, floats),), 0)
     if wanted.is_float:
-        return convert(steps, wanted) * weak_scalar(step, wanted) + weak_scalar(first, wanted)
-    return convert(binary(binary(steps, "mul", step), "add", first), wanted)
+        made = convert(steps, wanted) * weak_scalar(step, wanted) + weak_scalar(first, wanted)
+    else:
+        made = convert(binary(binary(steps, "mul", step), "add", first), wanted)
+    return _on(made, device, "arange")
 
 
-def linspace(start: Number, stop: Number, num: Dim = 50, *, dtype: DTypeLike = "float32") -> Tensor:
-    """`num` even steps from start to stop, both included exactly."""
+def linspace(
+    start: Number,
+    stop: Number,
+    num: Dim = 50,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` even steps from start to stop, both included exactly; without `endpoint` not stop."""
     ends: tuple[Any, Any] = (start, stop)
     (count,) = whole_dims(num, "num", "linspace")
     if is_negative(count):
         raise GraphError("linspace", f"num must be an int >= 0, got {num}.")
-    wanted = as_dtype(dtype, "linspace")
+    wanted = FLOAT32 if dtype is None else as_dtype(dtype, "linspace")
     work = wanted if wanted.is_float else FLOAT32
-    steps, last = iota((count,), 0), maximum(count - 1, 1)
+    steps, last = iota((count,), 0), maximum(count - 1 if endpoint else count, 1)
     if isinstance(last, int) and not any(isinstance(end, SYMBOLIC) for end in ends):
         step: Any = (ends[1] - ends[0]) / last
     else:
         step = (weak_scalar(stop, work) - weak_scalar(start, work)) / weak_scalar(last, work)
     values = convert(steps, work) * step + ends[0]
     # The only one of one element is the start.
-    return convert(choose(steps.eq(last), weak_scalar(stop, work), values), wanted)
+    exact = choose(steps.eq(last), weak_scalar(stop, work), values)
+    return _on(convert(exact, wanted), device, "linspace")
 
 
-def eye(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:
-    """Ones on the k-th diagonal, zeros elsewhere."""
+def eye(
+    rows: Dim,
+    columns: Dim | None = None,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    *,
+    device: Any = None,
+) -> Tensor:
+    """Ones on the k-th diagonal, zeros elsewhere; float32 unless a dtype is given."""
     shape = as_shape((rows, rows if columns is None else columns), "eye")
-    return (iota(shape, 1) - iota(shape, 0)).eq(k).cast(dtype)
+    made = (iota(shape, 1) - iota(shape, 0)).eq(k).cast(dtype or FLOAT32)
+    return _on(made, device, "eye")
 
 
 def tri(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:

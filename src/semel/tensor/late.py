@@ -106,7 +106,12 @@ def unique(x: TensorLike) -> Tensor: ...
 
 @overload
 def unique(
-    x: TensorLike, return_index: bool = ..., return_inverse: bool = ..., return_counts: bool = ...
+    x: TensorLike,
+    return_index: bool = ...,
+    return_inverse: bool = ...,
+    return_counts: bool = ...,
+    *,
+    equal_nan: bool = ...,
 ) -> Any: ...
 
 
@@ -115,8 +120,10 @@ def unique(
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
+    *,
+    equal_nan: bool = True,
 ) -> Any:
-    """np.unique: the distinct elements in ascending order, NaN once and last.
+    """np.unique: the distinct elements in ascending order, NaN last and, if `equal_nan`, once.
 
     Also, if asked for: the position of each one's first occurrence in the flat tensor;
     for each element of this tensor, which of them it is; how often each one occurs.
@@ -126,7 +133,7 @@ def unique(
     count = flat.shape[0]
     order = order_of(flat, 0, False)
     ordered = certain_rows(flat, order, 0)
-    is_first = _is_first(ordered)
+    is_first = _is_first(ordered, equal_nan)
     first = true_positions(is_first)
     results = [certain_rows(ordered, first, 0)]
     if return_index:
@@ -142,11 +149,11 @@ def unique(
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _is_first(x: Tensor) -> Tensor:
+def _is_first(x: Tensor, equal_nan: bool) -> Tensor:
     """Which elements of this ordered tensor differ from the one before them."""
     count = x.shape[0]
     before = x.pad(((1, 0),)).narrow(0, 0, count)
     differs = x.ne(before)
-    if x.dtype.is_float:
+    if equal_nan and x.dtype.is_float:
         differs = differs & (x.eq(x) | before.eq(before))
     return differs | iota((count,), 0).eq(0)

@@ -23,6 +23,7 @@ _imposed: ContextVar[str] = ContextVar("_imposed", default="")
 
 #: What functions are called in the names of kernels, where their own would be long.
 _SHORT = {
+    **dict.fromkeys(("array_ufunc", "array_function"), ""),  # NumPy's own name says it
     "scaled_dot_product_attention": "attention",
     "batch_norm": "bn",
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "conv"),

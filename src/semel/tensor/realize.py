@@ -25,9 +25,10 @@ from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
 from semel.ir.outline import Outline, take_outline
 from semel.locks import importing
-from semel.runtime.interop import CPU, VERSION, read_dlpack, write_dlpack
+from semel.runtime.interop import CPU, VERSION, borrow_dlpack, read_dlpack, write_dlpack
+from semel.tensor import place
 from semel.tensor.body import check_closed
-from semel.tensor.handle import Array, constant, dim_value, given_value, tensor_class
+from semel.tensor.handle import Array, constant, dim_value, given_value, tensor_class, wrap
 
 if TYPE_CHECKING:
     from semel.plan.plan import ExecutionPlan, Values
@@ -181,12 +182,7 @@ def _eager() -> Callable[[Outline, Settings], Array]:
 
 def _compile_and_run(x: Tensor, where: str) -> Array:
     """For what has no outline: it is a plan, or an error."""
-    graph, _ = with_counts(Graph((x._node,)))
-    params = (n for n in graph.nodes if n.op.name == "param" and n.attrs.storage.is_missing)
-    leaves = (*graph.inputs, *graph.states, *params)
-    missing = [f"{n.op.name} '{n.attrs.name}': {n.type}" for n in leaves]
-    bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
-    missing += [f"variable '{v.name}'" for v in bound]
+    missing = waits_for(x)
     if missing:
         raise GraphError(
             where,
@@ -195,6 +191,16 @@ def _compile_and_run(x: Tensor, where: str) -> Array:
         )
     result: Array = prepare(x)()
     return result
+
+
+def waits_for(x: Tensor) -> list[str]:
+    """What must be given before the tensor has a value: inputs, states, params, variables."""
+    graph, _ = with_counts(Graph((x._node,)))
+    params = (n for n in graph.nodes if n.op.name == "param" and n.attrs.storage.is_missing)
+    leaves = (*graph.inputs, *graph.states, *params)
+    missing = [f"{n.op.name} '{n.attrs.name}': {n.type}" for n in leaves]
+    bound = [v for v in graph.variables if not isinstance(v, LateVariable)]
+    return missing + [f"variable '{v.name}'" for v in bound]
 
 
 def realize(x: Tensor) -> Tensor:
@@ -302,13 +308,27 @@ def to_dlpack(
         raise BufferError(f"[dlpack] data is on device {CPU}, got dl_device={dl_device}.")
     versioned = max_version is not None and tuple(max_version) >= VERSION
     array = value_of(x, "dlpack")
-    return write_dlpack(array if copy is False else array.copy(), versioned=versioned)
+    if copy is False:
+        return write_dlpack(array, versioned=versioned)
+    return write_dlpack(array.copy(), versioned=versioned, is_copied=True)
 
 
-def from_dlpack(source: Any) -> Tensor:
-    """A copy of another library's CPU tensor."""
+def from_dlpack(source: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Another library's CPU tensor, copied; with copy=False its memory, where that lies.
+
+    A tensor never changes, so whoever passes `copy=False` promises not to write to that memory
+    any more: what was computed from it, folded or packed is not computed again. The memory is
+    kept until the last tensor that reads it is gone.
+    """
+    made = _taken(source, copy)
+    return made if device is None else place.to_device(made, device)
+
+
+def _taken(source: Any, copy: bool | None) -> Tensor:
+    if isinstance(source, tensor_class()):
+        return wrap(source.node)
     if not hasattr(source, "__dlpack__"):
         raise GraphError(
             "from_dlpack", f"needs an object with __dlpack__, got {type(source).__name__}."
         )
-    return constant(read_dlpack(source))
+    return constant(borrow_dlpack(source) if copy is False else read_dlpack(source))

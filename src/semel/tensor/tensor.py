@@ -15,9 +15,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterator
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable, variables
@@ -40,7 +38,9 @@ from semel.tensor import (
     indexing,
     late,
     movement,
+    namespace,
     nn,
+    numpy_calls,
     order,
     pieces,
     place,
@@ -49,16 +49,16 @@ from semel.tensor import (
     random,
     recurrent,
     reduce,
+    show,
+    standard,
     unary,
 )
 from semel.tensor import (
     realize as values,
 )
 from semel.tensor.elementwise import binary
-from semel.tensor.handle import Dims, DTypeLike, TensorLike, apply, as_array, constant, given_value
+from semel.tensor.handle import Dims, DTypeLike, TensorLike, apply, as_array, constant
 from semel.tensor.realize import value_of
-
-_SHOWN_ELEMENTS = 64
 
 
 class Tensor:
@@ -78,9 +78,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_node", "_value")
-    # NumPy's operators and ufuncs step back, so that `array + tensor` is lazy too.
-    __array_ufunc__: ClassVar[None] = None
-
     _node: Node
     _value: Storage | None  #: the sealed result, once it is known
 
@@ -151,6 +148,11 @@ class Tensor:
         return self._node.type.dtype
 
     @property
+    def device(self) -> str:
+        """Where it is computed: "cpu", or where it was put with `to`."""
+        return place.device_of(self)
+
+    @property
     def ndim(self) -> builtins.int:
         """The number of axes."""
         return len(self._node.type.shape)
@@ -162,14 +164,10 @@ class Tensor:
         count = kind.num_elements
         return habits.Size.of(count, kind.shape) if isinstance(count, int) else count
 
-    def __repr__(self) -> str:
-        """Type and op; the value too if it is known and small. Never computes."""
-        dims = ", ".join(str(d) for d in self.shape)
-        storage = self._value or given_value(self)
-        if storage is None or storage.array.size > _SHOWN_ELEMENTS:
-            return f"<Tensor {self.dtype}[{dims}] {self._node.op.name}>"
-        shown = np.array2string(storage.array, separator=", ", prefix="Tensor(")
-        return f"Tensor({shown}, dtype={self.dtype})"
+    __repr__ = show.short
+    __str__ = show.text
+    __format__ = show.formatted
+    _repr_html_ = show.html
 
     # ------------------------------------------------------------ copies
 
@@ -270,9 +268,13 @@ class Tensor:
         return binary(self, "shr", other, swap=True)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):
+            return NotImplemented  # no element: to Python, another object
         return binary(self, "eq", other)  # type: ignore[arg-type]
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):
+            return NotImplemented
         return binary(self, "ne", other)  # type: ignore[arg-type]
 
     def __lt__(self, other: TensorLike) -> Tensor:
@@ -326,6 +328,9 @@ class Tensor:
     def __float__(self) -> builtins.float:
         return float(self.item())
 
+    def __complex__(self) -> builtins.complex:
+        return complex(self.item())
+
     def __index__(self) -> builtins.int:
         if not self.dtype.is_integer:
             raise TypeError(f"only integer tensors can be an index, got {self.type}")
@@ -336,6 +341,9 @@ class Tensor:
     from_dlpack = staticmethod(values.from_dlpack)
     __dlpack__ = values.to_dlpack
     __array__ = values.to_array
+    # NumPy's operators and functions step back, so that `array + tensor` is lazy too.
+    __array_ufunc__ = numpy_calls.array_ufunc
+    __array_function__ = numpy_calls.array_function
     __array_interface__ = property(values.array_interface)
     if sys.version_info >= (3, 12):
         __buffer__ = values.to_buffer
@@ -343,11 +351,14 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return CPU
 
+    __array_namespace__ = namespace.namespace_of
+
     # ------------------------------------------------------------ dtypes (casts.py)
 
     cast = casts.cast
     astype = casts.astype
     to = place.to
+    to_device = place.to_device
     bitcast = handle.bitcast
 
     # ------------------------------------------------------------ shape and place (movement.py)
@@ -363,6 +374,7 @@ class Tensor:
 
     permute = movement.permute
     permute_dims = movement.permute_dims
+    unstack = standard.unstack
     transpose = movement.transpose
     swapaxes = movement.swapaxes
     swapdims = movement.swapdims
@@ -453,6 +465,9 @@ class Tensor:
     isnan = unary.isnan
     isinf = unary.isinf
     isfinite = unary.isfinite
+    real = standard.real
+    imag = standard.imag
+    conj = standard.conj
     logical_not = unary.logical_not
     bitwise_not = unary.bitwise_not
     bitwise_invert = unary.bitwise_invert
@@ -581,6 +596,8 @@ class Tensor:
     # ------------------------------------------------------------ in order (order.py)
 
     cumsum = order.cumsum
+    cumulative_sum = standard.cumulative_sum
+    cumulative_prod = standard.cumulative_prod
     cumprod = order.cumprod
     cummax = order.cummax
     cummin = order.cummin
@@ -594,6 +611,10 @@ class Tensor:
     argwhere = late.argwhere
     masked_select = late.masked_select
     unique = late.unique
+    unique_all = standard.unique_all
+    unique_counts = standard.unique_counts
+    unique_inverse = standard.unique_inverse
+    unique_values = standard.unique_values
 
     # ------------------------------------------------------------ neural networks
 
@@ -640,11 +661,13 @@ class Tensor:
 
     # ------------------------------------------------------------ from nothing (creation.py)
 
+    asarray = staticmethod(creation.asarray)
     full = staticmethod(creation.full)
     zeros = staticmethod(creation.zeros)
     ones = staticmethod(creation.ones)
     empty = staticmethod(creation.empty)
     full_like = creation.full_like
+    empty_like = creation.empty_like
     zeros_like = creation.zeros_like
     ones_like = creation.ones_like
     arange = staticmethod(creation.arange)

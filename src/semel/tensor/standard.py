@@ -1,0 +1,139 @@
+"""Functions of the array API standard that NumPy has under no such name, or not alike.
+
+    cumulative_sum unique_all unstack real ...
+
+Each is a line or two of functions of this package. What the standard and NumPy name alike is with
+its family.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from semel.errors import GraphError
+from semel.ir.types import as_dtype
+from semel.tensor import movement, order, pieces
+from semel.tensor.handle import DTypeLike, TensorLike, convert, lift, normalize_axis, scalar
+from semel.tensor.late import unique
+
+if TYPE_CHECKING:
+    from semel.tensor.tensor import Tensor
+
+
+# ------------------------------------------------------------ running sums
+
+
+def cumulative_sum(
+    x: TensorLike,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """`cumsum`, of one axis only; with `include_initial` a 0 stands in front."""
+    return _cumulative(x, order.cumsum, 0, axis, dtype, include_initial, "cumulative_sum")
+
+
+def cumulative_prod(
+    x: TensorLike,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """`cumprod`, of one axis only; with `include_initial` a 1 stands in front."""
+    return _cumulative(x, order.cumprod, 1, axis, dtype, include_initial, "cumulative_prod")
+
+
+def _cumulative(
+    given: TensorLike,
+    scan: Any,
+    first: int,
+    axis: int | None,
+    dtype: Any,
+    initial: bool,
+    where: str,
+) -> Tensor:
+    x = lift(given)
+    if x.ndim != 1 and axis is None:
+        raise GraphError(where, f"axis must be given for {x.type}.")
+    i = normalize_axis(0 if axis is None else axis, x.ndim, where)
+    wanted = None if dtype is None else as_dtype(dtype, where)
+    result: Tensor = scan(x if wanted is None else convert(x, wanted), i)
+    if wanted is not None:
+        result = convert(result, wanted)
+    if not initial:
+        return result
+    shape = (*x.shape[:i], 1, *x.shape[i + 1 :])
+    return movement.concat([scalar(first, result.dtype, ()).broadcast_to(shape), result], i)
+
+
+# ------------------------------------------------------------ sets
+
+
+class UniqueAll(NamedTuple):
+    """Distinct elements, where each first stands, which of them each element is, how often."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    """Distinct elements, and how often each occurs."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """Distinct elements, and which of them each element is."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+def unique_all(x: TensorLike) -> UniqueAll:
+    """`unique` with everything it can tell, by name; each NaN stands for itself."""
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False))
+
+
+def unique_counts(x: TensorLike) -> UniqueCounts:
+    """`unique` and how often each element occurs, by name; each NaN stands for itself."""
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False))
+
+
+def unique_inverse(x: TensorLike) -> UniqueInverse:
+    """`unique` and which of them each element is, by name; each NaN stands for itself."""
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False))
+
+
+def unique_values(x: TensorLike) -> Tensor:
+    """`unique`, where each NaN stands for itself."""
+    values: Tensor = unique(x, equal_nan=False)
+    return values
+
+
+# ------------------------------------------------------------ shapes
+
+
+def unstack(x: TensorLike, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along one axis, which is dropped: `unbind`, as a tuple."""
+    return tuple(pieces.unbind(x, axis))
+
+
+# ------------------------------------------------------------ real numbers
+
+
+def real(x: TensorLike) -> Tensor:
+    """The tensor itself: there are no complex dtypes."""
+    return lift(x)
+
+
+def imag(x: TensorLike) -> Tensor:
+    """Zeros: there are no complex dtypes."""
+    return lift(x).zeros_like()
+
+
+conj = real
