@@ -73,7 +73,3 @@ def _exponents(x: Tensor, saturate: bool, round_mode: str) -> Tensor:
     exponent = (moved >> 23).minimum(254 if saturate else 255)
     code = choose(size >= _INFINITY, scalar(255, UINT32), exponent)
     return bitcast(convert(code, UINT8), FLOAT8_E8M0FNU)
-
-
-# Second names.
-astype = cast

@@ -21,7 +21,7 @@ import numpy as np
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.types import as_dtype
-from semel.tensor import contract, dtypes, elementwise, late, movement, reduce, standard, unary
+from semel.tensor import contract, dtypes, elementwise, late, movement, pieces, reduce, unary
 from semel.tensor.elementwise import BINARY, binary
 from semel.tensor.handle import convert, lift, promote, tensor_class, weak_kind, wrap
 from semel.tensor.realize import value_of
@@ -167,7 +167,6 @@ _CALLS: dict[str, _Call] = {
     "amax": _Call("max"),
     "amin": _Call("min"),
     "around": _Call("round"),
-    "array_split": _Call("split", operands=2),
     "broadcast_to": _Call(operands=2, dropped=("subok",)),
     "concatenate": _Call("concat"),
     "copy": _Call("__copy__", dropped=("order", "subok")),
@@ -197,6 +196,7 @@ _CALLS: dict[str, _Call] = {
     "permute_dims": _Call("transpose", operands=2),
     "tril": _Call(operands=2),
     "triu": _Call(operands=2),
+    **dict.fromkeys(("array_split", "hsplit", "vsplit", "dsplit"), _PAIR),
     **dict.fromkeys(("dot", "inner", "vdot", "kron", "outer", "cross", "isclose", "isin"), _PAIR),
     **dict.fromkeys(("searchsorted", "digitize", "tensordot", "quantile", "percentile"), _PAIR),
     **dict.fromkeys(("nanquantile", "nanpercentile", "argpartition", "partition"), _PAIR),
@@ -327,29 +327,9 @@ def _meshgrid(
     return tensor_class().meshgrid(*xi, indexing=indexing)
 
 
-def _at_least(ndim: int, *arrays: Any) -> Any:
-    made = [_with_axes(lift(x), ndim) for x in arrays]
-    return made[0] if len(made) == 1 else tuple(made)
-
-
-def _with_axes(x: Tensor, ndim: int) -> Tensor:
-    if ndim == 3 and x.ndim == 2:
-        return x.unsqueeze(2)
-    if ndim == 3 and x.ndim == 1:
-        return x.reshape(1, *x.shape, 1)
-    return x.reshape((1,) * max(ndim - x.ndim, 0) + x.shape)
-
-
-def _joined(ndim: int, axis: int, arrays: Sequence[Any], dtype: Any = None) -> Tensor:
-    items = [_with_axes(lift(x), ndim) for x in arrays]
-    if ndim == 1 and items[0].ndim == 1:
-        axis = 0
-    return movement.concat(items if dtype is None else _cast(items, dtype, "np.concatenate"), axis)
-
-
-def _column_stack(arrays: Sequence[Any]) -> Tensor:
-    items = [lift(x) for x in arrays]
-    return movement.concat([_with_axes(x, 2).mT if x.ndim < 2 else x for x in items], 1)
+def _each(function: Function, *arrays: Any) -> Any:
+    made = tuple(function(x) for x in arrays)
+    return made[0] if len(made) == 1 else made
 
 
 def _append(arr: Any, values: Any, axis: int | None = None) -> Tensor:
@@ -378,21 +358,18 @@ def _flat_indices(a: Any) -> Tensor:
 
 _WRITTEN_HERE: dict[str, Function] = {
     "append": _append,
-    "atleast_1d": partial(_at_least, 1),
-    "atleast_2d": partial(_at_least, 2),
-    "atleast_3d": partial(_at_least, 3),
-    "broadcast_arrays": standard.broadcast_arrays,
+    "atleast_1d": partial(_each, pieces.atleast_1d),
+    "atleast_2d": partial(_each, pieces.atleast_2d),
+    "atleast_3d": partial(_each, pieces.atleast_3d),
+    "broadcast_arrays": pieces.broadcast_arrays,
     "can_cast": dtypes.can_cast,
-    "column_stack": _column_stack,
     "compress": lambda condition, a, axis=None: _compress(condition, a, axis),
     "copy": lambda a, order="K", subok=False: wrap(lift(a).node),
-    "dstack": partial(_joined, 3, 2),
     "einsum": _einsum,
     "extract": lambda condition, arr: _compress(movement.flatten(condition), arr, None),
     "flatnonzero": _flat_indices,
     "fliplr": lambda m: movement.flip(m, 1),
     "flipud": lambda m: movement.flip(m, 0),
-    "hstack": partial(_joined, 1, 1),
     "iscomplex": lambda x: unary.full_bool(lift(x), False),
     "isreal": lambda x: unary.full_bool(lift(x), True),
     "meshgrid": _meshgrid,
@@ -401,7 +378,6 @@ _WRITTEN_HERE: dict[str, Function] = {
     "result_type": dtypes.result_type,
     "shape": lambda a: a.shape,
     "size": _size,
-    "vstack": partial(_joined, 2, 0),
     "where": _where,
 }
 
