@@ -1,4 +1,4 @@
-"""Starting up: import time, and the demo's prepare with a cold and with a warm cache.
+"""Starting up: import time, and an encoder's prepare with a cold and with a warm cache.
 
     rounds  --measure_startup-->  seconds by name
 
@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.startup_worker import prepare_in_new_process
 from semel.cli.encoder import EncoderSize
-from semel.cli.prepare import prepare_in_new_process
 
 BARS = {"import semel": 0.25, "prepare, cold cache": 3.0, "prepare, warm cache": 0.5}
 _IMPORT = "import time; t = time.perf_counter(); import semel; print(time.perf_counter() - t)"

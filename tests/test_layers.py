@@ -44,8 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "onnx_backend": "frontends",
         "compat": "errors frontends runtime version",
         "cli": (
-            "errors config ir cache ops passes schedule runtime plan devices compiler tensor "
-            "session frontends"
+            "errors config ir cache runtime plan devices compiler loading models tensor session "
+            "frontends"
         ),
         "__main__": "cli",
     }.items()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.decode import DECODES, decode_weights
-from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.row import Array, Inputs
+from semel.cli.onnx_file import OnnxNode, model
 
 PAST = "past"
 _OWN = "com.microsoft"

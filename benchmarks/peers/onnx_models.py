@@ -29,8 +29,8 @@ from benchmarks.models import (
     gemm_weights,
     lstm_weights,
 )
-from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.row import Array, Inputs
+from semel.cli.onnx_file import OnnxNode, model
 from semel.models.decoder import DECODER, decoder_weights
 from semel.models.minilm import MINILM
 from semel.models.resnet import EPSILON, RESNET50, resnet_weights

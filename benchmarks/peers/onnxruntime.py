@@ -10,11 +10,11 @@ import onnxruntime as ort
 
 from benchmarks.decode import DECODES, ROOMY
 from benchmarks.peers import onnx_decode, onnx_models
-from benchmarks.peers.onnx_file import OnnxNode, model
 from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.peers.onnx_quantised import QUANTISED_GRAPHS
 from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
+from semel.cli.onnx_file import OnnxNode, model
 
 VERSION = ort.__version__
 Pair = tuple[Callable[[], Any], Callable[[], Any]]

@@ -3,148 +3,204 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import os
+import pty
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.models import reference
 
-from semel.cli import demo
-from semel.cli.encoder import QUICK, EncoderSize, build_encoder, example_input
+from semel import config
+from semel.cli.demo import command, peers, screen
+from semel.cli.demo.race import Limit, Timing, limit_of
+from semel.cli.demo.report import Contender, DemoReport, contenders_table, limit_lines
+from semel.cli.demo.words import make_words
 from semel.cli.main import main
-from semel.cli.report import plain
-from semel.ops.evaluate import evaluate
+from semel.cli.report import Section, plain
+from semel.models.gpt2 import gpt2_weights
 
 SRC = Path(__file__).parent.parent.parent / "src"
+PARTS = (
+    "1. Prepare",
+    "2. Read",
+    "3. The same step",
+    "4. Start again",
+    "5. Check",
+    "Written",
+    "Next",
+)
 
 
 @cache
-def report() -> demo.DemoReport:
-    return demo.run_demo(threads=1, quick=True)
+def report(folder: Path) -> DemoReport:
+    with config.override(cache=True, cache_dir=folder):
+        return command.run_demo(threads=1, quick=True, peers=False)
 
 
-def test_every_check_of_the_demo_holds() -> None:
-    assert all(report().checks.values()), report().checks
-    assert len(report().checks) == 3
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> DemoReport:
+    return report(tmp_path_factory.mktemp("demo"))
 
 
-def test_the_demo_compiles_once_and_runs_several_lengths() -> None:
-    assert report().compile_count == 1
-    assert len({r.length for r in report().lengths}) >= 3
-    assert all(r.seconds > 0 and r.max_error < 1e-4 for r in report().lengths)
+def test_every_check_of_the_demo_holds(found: DemoReport) -> None:
+    assert all(found.checks.values()), found.checks
+    assert len(found.checks) == 5
+    assert (found.compile_count, found.allocated_bytes, found.is_same) == (1, 0, True)
+    assert set(found.errors) == {1, 7, 16, 37, 64}
 
 
-def test_fusion_and_memory_sharing_show() -> None:
-    assert report().kernels * 3 < report().unfused_kernels
-    assert report().distinct_kernels <= report().kernels
-    assert report().arena_bytes < report().naive_bytes
+def test_it_says_what_was_prepared_and_written(found: DemoReport) -> None:
+    assert found.ready.distinct_kernels < found.ready.kernels
+    assert found.ready.arena_bytes < found.ready.naive_bytes
+    assert len(found.generated.text.split()) == found.generated.written_tokens
+    assert all(Path(path).stat().st_size > 1000 for path in found.files.values())
 
 
-def test_the_work_of_an_execute_is_that_of_the_model() -> None:
-    size = QUICK
-    for result in report().lengths:
-        n = result.length
-        products = 2 * n * size.width * (4 * size.width + 2 * size.hidden)
-        products += 4 * n * n * size.width
-        assert products * size.layers <= result.flops <= 1.5 * products * size.layers
+def test_shares_of_limits_cannot_exceed_one(found: DemoReport) -> None:
+    for limit in (found.raced.reading, found.raced.arithmetic):
+        assert 0 < limit.share <= 1
+        assert limit.rate <= limit.best_rate
+    # Even if we are faster than the loop that we are compared with.
+    assert limit_of(8, [2.0, 1.0, 2.0], [4.0]) == Limit(8, 2.0, 1.0)
 
 
-def test_the_demo_measures_a_cold_and_a_warm_prepare() -> None:
-    assert {"graph", "schedule", "kernels", "artefacts", "runner", "plan"} <= set(
-        report().cold_seconds
-    )
-    assert report().warm_seconds.keys() == report().cold_seconds.keys()
-    assert report().warm_seconds["artefacts"] < report().cold_seconds["artefacts"]
+def test_where_bytes_come_from_is_measured(found: DemoReport) -> None:
+    fast = dataclasses.replace(found.raced, memory_rate=found.raced.reading.best_rate / 2)
+    slow = dataclasses.replace(found.raced, memory_rate=found.raced.reading.best_rate)
+    assert "the same bytes from cache" in limit_lines(fast)[1]
+    assert "the same bytes from memory" in limit_lines(slow)[1]
 
 
-def test_plain_output_is_ascii_and_fits_eighty_columns() -> None:
-    text = "\n\n".join(plain(section) for section in demo.sections(report()))
-    assert text.isascii()
-    assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("cold cache", "GFLOP/s", "of peak", "max error", "without fusion", "Next:"):
-        assert word in text
-    assert "FAIL" not in text
-
-
+@pytest.mark.parametrize(
+    "wrong", [{"errors": {7: 0.5}}, {"errors": {7: float("nan")}}, {"is_same": False}]
+)
 def test_a_wrong_number_fails_the_demo(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: DemoReport,
+    wrong: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = dataclasses.replace(report().lengths[0], max_error=0.5)
-    bad = dataclasses.replace(report(), lengths=(wrong, *report().lengths[1:]))
-    monkeypatch.setattr(demo, "run_demo", lambda **_: bad)
+    bad = dataclasses.replace(found, **wrong)
+    monkeypatch.setattr(command._Demo, "tell", lambda _: bad)
     assert main(["demo", "--json"]) == 1
     out, err = capsys.readouterr()
-    assert "a check failed: every output within" in err
-    assert not all(json.loads(out)["checks"].values())
+    assert "semel demo: a check failed: " in err
+    assert sum(not holds for holds in json.loads(out)["checks"].values()) == 1
 
 
-def test_a_nan_fails_the_demo() -> None:
-    wrong = dataclasses.replace(report().lengths[0], max_error=float("nan"))
-    bad = dataclasses.replace(report(), lengths=(wrong,))
-    assert not all(bad.checks.values())
+def test_a_peer_that_computes_something_else_fails_and_one_that_is_broken_is_told(
+    found: DemoReport,
+) -> None:
+    ours, *others = found.raced.contenders
+    timing = Timing(1e-3, 1e-3, 1e-3, 8)
+    wrong = (ours, *others, Contender("Other", "1", timing, error=0.1))
+    raced = dataclasses.replace(found.raced, contenders=wrong)
+    assert not all(dataclasses.replace(found, raced=raced).checks.values())
+    broken = (ours, *others, Contender("Other", "", failure="ImportError: no"))
+    raced = dataclasses.replace(found.raced, contenders=broken)
+    assert all(dataclasses.replace(found, raced=raced).checks.values())
+    assert "Other has no numbers: ImportError: no" in plain(contenders_table(raced))
+
+
+@pytest.mark.parametrize("package", ["numpy", *peers.installed()])
+def test_peers_are_the_decoder_that_we_know(package: str) -> None:
+    size = command.QUICK
+    weights = gpt2_weights(size, 3)
+    rng = np.random.default_rng(0)
+    shape = (size.layers, size.heads, 5, size.depth)
+    keys, values = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
+    peer = peers.open_peer(package, peers.Moment(weights, size, keys, values, 17), 1)
+    expected = reference.gpt2_step(17, keys, values, weights, size.heads)
+    for _ in range(2):  # the second is the same step, not the next one
+        np.testing.assert_allclose(peer.step(), expected, rtol=1e-3, atol=2e-4)
+
+
+def test_words_are_different_and_always_the_same() -> None:
+    words = make_words(512, 20)
+    assert len(set(words)) == 512
+    assert words == make_words(512, 20)
+    assert all(word.isascii() for word in words)
+
+
+def _environment(folder: Path, **more: str) -> dict[str, str]:
+    return {"PYTHONPATH": str(SRC), "SEMEL_CACHE_DIR": str(folder), "LC_ALL": "C", **more}
 
 
 def test_the_demo_runs_as_a_program_in_a_dumb_narrow_terminal(tmp_path: Path) -> None:
+    argv = ["-W", "error", "-m", "semel", "demo", "--quick", "--threads", "2", "--no-peers"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "semel", "demo", "--quick", "--threads", "2"],
+        [sys.executable, *argv],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={
-            "PYTHONPATH": str(SRC),
-            "SEMEL_CACHE_DIR": str(tmp_path),
-            "TERM": "dumb",
-            "COLUMNS": "10",
-            "LC_ALL": "C",
-        },
+        env=_environment(tmp_path, TERM="dumb", COLUMNS="10"),
     )
     assert done.returncode == 0, done.stderr
-    assert "2 threads" in done.stdout
-    # The demo's kernels went to a directory of their own.
-    assert not list(tmp_path.rglob("*.kernel"))
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80
+    places = [done.stdout.index(part) for part in PARTS]
+    assert places == sorted(places)
+    for word in ("2 threads", "different ones", "ms a step", "to load the plan", str(tmp_path)):
+        assert word in done.stdout
+    assert "FAIL" not in done.stdout
+    # The kernels are where the next demo finds them.
+    assert list(tmp_path.rglob("*.kernel"))
 
 
-def test_the_encoder_is_the_textbook_one() -> None:
-    """Independent of our reference: the same weights through plain NumPy, head by head."""
-    size = EncoderSize(layers=1, width=8, heads=2, hidden=16, max_length=4)
-    x = example_input(size, 3)
-    (found,) = evaluate(build_encoder(size), {"x": x})
-    np.testing.assert_allclose(found, _textbook(size, x), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("colours", [{}, {"NO_COLOR": "1"}])
+def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path: Path, colours: Any) -> None:
+    pytest.importorskip("rich")
+    code = (
+        "from semel.cli.demo.screen import open_screen\n"
+        "s = open_screen()\n"
+        "s.part('Title')\n"
+        "with s.stream() as word: word('one'); word('two')\n"
+    )
+    master, slave = pty.openpty()
+    env = _environment(tmp_path, TERM="xterm-256color", COLUMNS="80", **colours)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=slave, env=env)
+    os.close(slave)
+    assert process.wait(60) == 0
+    written = os.read(master, 4096).decode()
+    os.close(master)
+    assert "Title" in written
+    assert "one two" in written
+    assert ("\x1b[1;36m" in written) is not bool(colours)
 
 
-def _textbook(size: EncoderSize, x: np.ndarray) -> np.ndarray:
-    from math import erf
+def test_plain_lines_say_that_something_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_BEAT_S", 0.02)
+    text = io.StringIO()
+    with screen.Screen(text).working("digging") as say:
+        assert text.getvalue() == "  digging ...\n"  # at once
+        say("half way")
+        time.sleep(0.2)
+    assert "    half way, 0 s\n" in text.getvalue()
 
-    from semel.cli.encoder import SEED
 
-    rng = np.random.default_rng(SEED)
-
-    def draw(shape: tuple[int, ...], scale: float) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-
-    def norm(v: np.ndarray) -> np.ndarray:
-        scale, shift = 1 + draw((size.width,), 0.02), draw((size.width,), 0.02)
-        return (v - v.mean(-1, keepdims=True)) / np.sqrt(
-            v.var(-1, keepdims=True) + 1e-5
-        ) * scale + shift
-
-    def linear(v: np.ndarray, outputs: int) -> np.ndarray:
-        weight = draw((v.shape[-1], outputs), v.shape[-1] ** -0.5)
-        return v @ weight + draw((outputs,), 0.02)
-
-    depth = size.width // size.heads
-    normed = norm(x)
-    q, k, v = (linear(normed, size.width) for _ in range(3))
-    heads = []
-    for h in range(size.heads):
-        part = slice(h * depth, (h + 1) * depth)
-        scores = np.exp(q[:, part] @ k[:, part].T / np.sqrt(depth))
-        heads.append(scores / scores.sum(-1, keepdims=True) @ v[:, part])
-    x = x + linear(np.concatenate(heads, -1), size.width)
-    hidden = linear(norm(x), size.hidden)
-    active = hidden * (1 + np.vectorize(erf)(hidden / np.sqrt(2))) / 2
-    return norm(x + linear(active.astype(np.float32), size.width))
+def test_streams_wrap_at_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    text = io.StringIO()
+    small = screen.Screen(text, 30)
+    with small.stream() as word:
+        for _ in range(12):
+            word("lorem")
+    assert max(len(line) for line in text.getvalue().splitlines()) <= 30
+    assert text.getvalue().split() == ["lorem"] * 12
+    quiet = io.StringIO()
+    silent = screen.QuietScreen(quiet)
+    silent.part("a")
+    silent.line("b")
+    silent.table(Section("c"))
+    with silent.working("d"):
+        pass
+    assert quiet.getvalue() == "semel: d ...\n"

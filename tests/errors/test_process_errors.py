@@ -1,4 +1,4 @@
-"""A prepare in a process of its own that goes wrong says what the process said."""
+"""A start in a process of its own that goes wrong says what the process said."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli import prepare
-from semel.cli.encoder import EncoderSize
-from semel.errors import CompileError
+from semel.cli.demo import second_start
+from semel.errors import PlanError
 
-HEAD = r"^\[demo\] a prepare in a new process must end well, it said: "
+HEAD = r"^\[demo\] a start in a new process must end well, it said: "
 
 
 def test_the_last_words_of_the_process_are_told(tmp_path: Path) -> None:
-    uneven = EncoderSize(layers=1, width=16, heads=3, hidden=16)
-    with pytest.raises(CompileError, match=r"(?s)it said: .*\[reshape\].*3") as caught:
-        prepare.prepare_in_new_process(uneven, tmp_path, 1)
+    with pytest.raises(PlanError, match=r"(?s)" + HEAD + r".*none\.plan") as caught:
+        second_start.start_again(tmp_path / "none.plan", [1], 1, 1)
     assert "exit status" not in str(caught.value)
 
 
@@ -25,13 +23,13 @@ def test_a_process_that_cannot_start_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    with pytest.raises(CompileError, match=HEAD + r".*No such file"):
-        prepare.prepare_in_new_process(EncoderSize(), tmp_path, None)
+    with pytest.raises(PlanError, match=HEAD + r".*No such file"):
+        second_start.start_again(tmp_path / "none.plan", [1], 1, 1)
 
 
 def test_a_process_that_takes_too_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "_TIMEOUT_S", 0.01)
-    with pytest.raises(CompileError, match=HEAD + r".*timed out after 0\.01 seconds"):
-        prepare.prepare_in_new_process(EncoderSize(), tmp_path, None)
+    monkeypatch.setattr(second_start, "_TIMEOUT_S", 0.01)
+    with pytest.raises(PlanError, match=HEAD + r".*timed out after 0\.01 seconds"):
+        second_start.start_again(tmp_path / "none.plan", [1], 1, 1)

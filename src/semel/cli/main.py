@@ -23,14 +23,14 @@ from semel.cli import (
     cache,
     compile,
     completion,
-    demo,
     doctor,
     explain,
     inspect,
     profile,
     run,
 )
-from semel.cli.grammar import Command, Commands, add_command, parse_threads
+from semel.cli.demo import command as demo
+from semel.cli.grammar import Command, add_command
 from semel.errors import InternalError, SemelError
 
 _WRONG, _BUG = 2, 3
@@ -78,16 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (inspect, run, bench, profile, explain, compile, cache):
         module.add_parser(commands)
-    _add_demo(commands)
+    demo.add_parser(commands)
     add_command(
         commands, "doctor", "what Semel sees of this machine, and whether it works", doctor.run
     )
     completion.add_parser(commands, build_parser)
     return parser
-
-
-def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "compile a small transformer once, run it at many lengths, check every number"
-    parser = add_command(commands, "demo", text, demo.run)
-    parser.add_argument("--threads", type=parse_threads, metavar="N", help="default: all our cores")
-    parser.add_argument("--quick", action="store_true", help="a smaller model, less measuring")

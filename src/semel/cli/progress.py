@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 @contextmanager
 def working(what: str) -> Iterator[Say]:
     """Show that something is being done; call what it gives to say how far that is."""
-    with _spinner(what) if _is_rich() else nullcontext(_Lines(what)) as say, _heard(say):
+    with _spinner(what) if _is_rich() else nullcontext(_Lines(what)) as say, heard(say):
         yield say
 
 
@@ -84,7 +84,7 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def _heard(say: Say) -> Iterator[None]:
+def heard(say: Say) -> Iterator[None]:
     """Listen to the compiler; a user who set SEMEL_LOG hears it instead."""
     if settings().log:
         yield

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 
-from semel.devices.cpu.elf import load_object
+from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.ir.target import Target
 from semel.runtime.allocator import advise_huge_pages
@@ -48,14 +49,13 @@ def measure_limits(threads: int, nbytes: int = 0) -> Limits:
     """Measure now, once per process and arguments; over `nbytes` of memory if that is given."""
     target = host_target()
     loops = _Loops(threads, nbytes or min(max(2 * target.l3_bytes, _MIN_BYTES), _MAX_BYTES))
-    flops = 2 * target.lanes(32) * _CHAINS * _FMA_TURNS * threads
     flop_s, read_s, plain_s, streaming_s = (
         min(once() for _ in range(_REPEATS))
         for once in (loops.arithmetic, loops.read, loops.copy, loops.stream)
     )
     return Limits(
         threads,
-        flops / flop_s,
+        loops.flops / flop_s,
         loops.read_bytes / read_s,
         loops.read_bytes / min(plain_s, streaming_s),
     )
@@ -68,9 +68,9 @@ class ReadLoop:
         self._loops = _Loops(threads, nbytes)
         self.nbytes = self._loops.read_bytes
 
-    def seconds(self) -> float:
-        """How long one turn takes now."""
-        return self._loops.read()
+    def seconds(self, turns: int = 1) -> float:
+        """How long one turn takes now, if each thread makes so many without waiting for others."""
+        return self._loops.read(turns) / turns
 
 
 class FmaLoop:
@@ -78,9 +78,10 @@ class FmaLoop:
 
     def __init__(self, threads: int) -> None:
         self._loops = _Loops(threads, 1 << 20)
+        self.flops = self._loops.flops
 
     def seconds(self) -> float:
-        """How long one turn takes now; every thread does all of it."""
+        """How long one turn takes now; every thread does all of it, together `flops`."""
         return self._loops.arithmetic()
 
 
@@ -90,7 +91,8 @@ class _Loops:
     def __init__(self, threads: int, nbytes: int) -> None:
         target = host_target()
         self._threads = threads
-        self._code = load_object(compile_ir(_kernels(target), target))
+        self.flops = 2 * target.lanes(32) * _CHAINS * _FMA_TURNS * threads
+        self._code = _code(target)
         self._memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         advise_huge_pages(self._memory)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -105,8 +107,9 @@ class _Loops:
     def arithmetic(self) -> float:
         return self._seconds("fma_chains", self._result, lambda _: _FMA_TURNS)
 
-    def read(self) -> float:
-        return self._seconds("read_sum", self._part, lambda _: self._share, self._result)
+    def read(self, turns: int = 1) -> float:
+        size = self._share
+        return self._seconds("read_sum", self._part, lambda _: size, self._result, turns=turns)
 
     def copy(self) -> float:
         return self._copied("copy_plain")
@@ -124,10 +127,16 @@ class _Loops:
     def _result(self, thread: int) -> int:
         return ctypes.addressof(self._sink[thread])
 
-    def _seconds(self, name: str, *arguments: Callable[[int], int]) -> float:
+    def _seconds(self, name: str, *arguments: Callable[[int], int], turns: int = 1) -> float:
         words = [ctypes.c_int64] * len(arguments)
         kernel = ctypes.CFUNCTYPE(None, *words)(self._code.symbols[name])
-        return _run(self._threads, lambda i: kernel(*(argument(i) for argument in arguments)))
+
+        def work(thread: int) -> None:
+            given = [argument(thread) for argument in arguments]
+            for _ in repeat(None, turns):
+                kernel(*given)
+
+        return _run(self._threads, work)
 
 
 def _run(threads: int, work: Callable[[int], object]) -> float:
@@ -151,6 +160,12 @@ def _run(threads: int, work: Callable[[int], object]) -> float:
 
 
 # ---------------------------------------------------------------------------- kernels
+
+
+@cache
+def _code(target: Target) -> LoadedCode:
+    """The kernels, compiled once: loops over other memory are the same code."""
+    return load_object(compile_ir(_kernels(target), target))
 
 
 def _kernels(target: Target) -> str:
