@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel import GraphError, Tensor, UnsupportedError
+from semel import GraphError, Tensor
 
 X = Tensor.zeros(1, 4, 8, 8)
 W = Tensor.zeros(6, 4, 3, 3)
@@ -42,10 +42,3 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
 def test_arguments_are_checked_at_the_door(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         make()
-
-
-def test_uneven_parts_are_not_supported() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"output must divide the sizes \[8, 8\], got \(3, 3"
-    ):
-        X.adaptive_avg_pool(3)

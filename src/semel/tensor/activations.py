@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import GraphError
 from semel.tensor.elementwise import binary, choose
 from semel.tensor.handle import SYMBOLIC, TensorLike, lift, weak_kind
+from semel.tensor.movement import fill_value, of_shape
 from semel.tensor.unary import unary
 
 if TYPE_CHECKING:
@@ -121,6 +122,33 @@ def softcap(x: TensorLike, cap: float) -> Tensor:
 
 def _is_number(value: Any) -> bool:
     return weak_kind(value) in ("i", "f") and not isinstance(value, SYMBOLIC)
+
+
+def prelu(x: TensorLike, weight: TensorLike) -> Tensor:
+    """x, or weight * x below 0; `weight` is one number, or one for each channel (axis 1)."""
+    x, slope = lift(x), lift(weight)
+    if slope.ndim > 1:
+        raise GraphError("prelu", f"weight must be a number or a vector, got {slope.type}.")
+    if slope.ndim == 1 and slope.shape != (1,):
+        if x.ndim < 2:
+            raise GraphError("prelu", f"x must have channels along axis 1, got {x.type}.")
+        slope = of_shape(slope, x.shape[1:2], "prelu", "weight")
+        slope = slope.reshape(-1, *(1,) * (x.ndim - 2))
+    return choose(x >= 0, x, x * slope)
+
+
+def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x, or alpha * (exp(x / alpha) - 1) below 0."""
+    x = lift(x)
+    if not _is_number(alpha) or alpha == 0:
+        raise GraphError("celu", f"alpha must be a number other than 0, got {alpha!r}.")
+    return x.maximum(0) + ((x * (1 / alpha)).expm1() * alpha).minimum(0)
+
+
+def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
+    """x where it is above the threshold, else `value`; NaN stays."""
+    x = lift(x)
+    return choose(x <= threshold, fill_value(x, value, "threshold"), x)
 
 
 # Second names.

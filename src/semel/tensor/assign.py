@@ -10,11 +10,13 @@ arrays go through `scatter` on rows; where an element is hit twice, the last wri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, is_nonnegative, is_positive, maximum, minimum, product
 from semel.ir.graph import is_from_outside
+from semel.ir.types import BOOL, INT64, DType
 from semel.ops.attrs import ScatterAttrs
 from semel.tensor.elementwise import choose
 from semel.tensor.handle import (
@@ -23,12 +25,20 @@ from semel.tensor.handle import (
     convert,
     lift,
     normalize_axis,
+    scalar,
     weak_kind,
     weak_scalar,
 )
-from semel.tensor.indexing import check_index, cut_out, iota, merge_axes, merged_index
+from semel.tensor.indexing import (
+    certain_rows,
+    check_index,
+    cut_out,
+    iota,
+    merge_axes,
+    merged_index,
+)
 from semel.tensor.key import Cut, Key, is_computed_mask, parse_key, result_axes
-from semel.tensor.movement import is_negative, of_shape, reach, slice_axes
+from semel.tensor.movement import fill_value, is_negative, of_shape, reach, slice_axes
 from semel.tensor.spelling import AXIS, DIM, NEEDED, same_as, spelled
 
 if TYPE_CHECKING:
@@ -188,16 +198,74 @@ def index_add(
 
     `source` has this tensor's shape, with one slice per index along the axis.
     """
-    x = lift(x)
-    where, lifted = "index_add", lift(index)
+    return _slices(lift(x), axis, index, source, "add", "index_add")
+
+
+@spelled(needs=4, dim="axis")
+def index_copy(
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    source: TensorLike = NEEDED,
+    *,
+    dim: int = AXIS,
+) -> Tensor:
+    """A copy with the slices of `source` written at the indices (1-D) of one axis.
+
+    `source` is that of `index_add`; where an index comes twice, the last slice stays.
+    """
+    return _slices(lift(x), axis, index, source, "set", "index_copy")
+
+
+@spelled(needs=4, dim="axis")
+def index_fill(
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    value: TensorLike = NEEDED,
+    *,
+    dim: int = AXIS,
+) -> Tensor:
+    """A copy with one number written to the slices at the indices (1-D) of one axis."""
+    x, lifted = lift(x), lift(index)
+    fill = fill_value(x, value, "index_fill")
+    i = normalize_axis(axis, x.ndim, "index_fill")
+    shape = (*x.shape[:i], *lifted.shape[:1], *x.shape[i + 1 :])
+    return _slices(x, i, lifted, fill.broadcast_to(shape), "set", "index_fill")
+
+
+def _slices(
+    x: Tensor, axis: int, index: TensorLike, source: TensorLike, mode: str, where: str
+) -> Tensor:
+    """The slices of one axis that the index names, combined with those of the source."""
+    lifted = lift(index)
     i = normalize_axis(axis, x.ndim, where)
     if lifted.ndim != 1:
         raise GraphError(where, f"index must be 1-D, got {lifted.type}.")
     shape = (*x.shape[:i], lifted.shape[0], *x.shape[i + 1 :])
     update = of_shape(_in_my_dtype(x, source), shape, where, "source")
     checked = check_index(lifted, x.shape[i], where)
-    rows = _scatter_rows(x.moveaxis(i, 0), checked, update.moveaxis(i, 0), "add")
+    rows = _scatter_rows(x.moveaxis(i, 0), checked, update.moveaxis(i, 0), mode)
     return rows.moveaxis(0, i)
+
+
+def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tensor:
+    """A copy with the elements of `source`, in order, where the mask is true; the mask broadcasts.
+
+    A source that is too short is an IndexRangeError.
+    """
+    x, where = lift(x), "masked_scatter"
+    chosen, update = lift(mask), _in_my_dtype(x, source)
+    if chosen.dtype != BOOL:
+        raise GraphError(where, f"the mask must be bool, got {chosen.type}.")
+    chosen = reach(chosen, x.shape, where)
+    flat = chosen.flatten()
+    number = choose(flat, flat.cumsum(0) - 1, scalar(0, INT64))
+    # The element behind the last one is for masks that are true nowhere.
+    size = maximum(update.size, 1)
+    number = check_index(number, size, where, "source element")
+    values = update.flatten().pad((0, 1))
+    return choose(chosen, certain_rows(values, number, 0).reshape(x.shape), x)
 
 
 @spelled(needs=4, dim="axis", src="source")
@@ -230,6 +298,51 @@ def scatter_add(
 ) -> Tensor:
     """`scatter` that adds: updates of one element add up in their order."""
     return _scatter(lift(x), axis, index, source, MODES["sum"], "scatter_add")
+
+
+@spelled(needs=5, dim="axis", src="source")
+def scatter_reduce(
+    x: TensorLike,
+    axis: int = DIM,
+    index: TensorLike = NEEDED,
+    source: TensorLike = same_as("src"),
+    reduce: str = NEEDED,
+    *,
+    include_self: bool = True,
+    dim: int = AXIS,
+    src: TensorLike = same_as("source"),
+) -> Tensor:
+    """`scatter` that combines: sum, prod, mean, amax or amin of all that an element is given.
+
+    What it was before counts too, unless `include_self` is False. Means of integers round down.
+    """
+    x, where = lift(x), "scatter_reduce"
+    known = ("sum", "prod", "mean", "amax", "amin")
+    if reduce not in known:
+        raise GraphError(where, f"reduce must be one of {', '.join(known)}, got {reduce!r}.")
+    mode = "add" if reduce == "mean" else MODES[reduce]
+    start = x
+    if not include_self:
+        is_hit = _scatter(
+            scalar(False, BOOL).broadcast_to(x.shape), axis, index, True, "set", where
+        )
+        start = choose(is_hit, scalar(_neutral(x.dtype, reduce), x.dtype), x)
+    found = _scatter(start, axis, index, source, mode, where)
+    if reduce != "mean":
+        return found
+    own = scalar(int(include_self), INT64).broadcast_to(x.shape)
+    count = _scatter(own, axis, index, 1, "add", where).maximum(1)
+    if not x.dtype.is_float:
+        return convert(found // convert(count, x.dtype), x.dtype)
+    return found / convert(count, x.dtype)
+
+
+def _neutral(dtype: DType, reduce: str) -> Any:
+    """What changes no result of this way to combine."""
+    if reduce in ("amax", "amin"):
+        low, high = (-inf, inf) if dtype.is_float else (dtype.lowest, dtype.highest)
+        return low if reduce == "amax" else high
+    return 1 if reduce == "prod" else 0
 
 
 def _scatter(

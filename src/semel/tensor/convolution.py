@@ -70,7 +70,7 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """`conv` of x [N, C, L]."""
-    x = _of_rank(lift(x), 3, "conv1d")
+    x = of_rank(lift(x), 3, "conv1d")
     return conv(x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -84,7 +84,7 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """`conv` of x [N, C, H, W]."""
-    x = _of_rank(lift(x), 4, "conv2d")
+    x = of_rank(lift(x), 4, "conv2d")
     return conv(x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -98,7 +98,7 @@ def conv3d(
     groups: int = 1,
 ) -> Tensor:
     """`conv` of x [N, C, D, H, W]."""
-    x = _of_rank(lift(x), 5, "conv3d")
+    x = of_rank(lift(x), 5, "conv3d")
     return conv(x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -139,10 +139,56 @@ def conv_transpose(
     return _with_bias(channels_first(result), bias, "conv_transpose")
 
 
+def conv_transpose1d(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    output_padding: PerAxis = 0,
+    groups: int = 1,
+    dilation: PerAxis = 1,
+) -> Tensor:
+    """`conv_transpose` of x [N, C, L]."""
+    x = of_rank(lift(x), 3, "conv_transpose1d")
+    return conv_transpose(x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+def conv_transpose2d(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    output_padding: PerAxis = 0,
+    groups: int = 1,
+    dilation: PerAxis = 1,
+) -> Tensor:
+    """`conv_transpose` of x [N, C, H, W]."""
+    x = of_rank(lift(x), 4, "conv_transpose2d")
+    return conv_transpose(x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+def conv_transpose3d(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    output_padding: PerAxis = 0,
+    groups: int = 1,
+    dilation: PerAxis = 1,
+) -> Tensor:
+    """`conv_transpose` of x [N, C, D, H, W]."""
+    x = of_rank(lift(x), 5, "conv_transpose3d")
+    return conv_transpose(x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
 # ------------------------------------------------------------ layout
 
 
-def _of_rank(x: Tensor, rank: int, where: str) -> Tensor:
+def of_rank(x: Tensor, rank: int, where: str) -> Tensor:
+    """x, which must have this many axes, batch and channels among them."""
     if x.ndim != rank:
         raise GraphError(where, f"needs {rank} axes, batch and channels first, got {x.type}.")
     return x

@@ -275,6 +275,11 @@ def agreeing(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else apply("agree", x, attrs=ExpandAttrs(shape))
 
 
+def along(x: Tensor, axis: int, ndim: int) -> Tensor:
+    """A vector as the axis `axis` of `ndim`; the others are 1."""
+    return x.reshape((1,) * axis + (x.shape[0],) + (1,) * (ndim - axis - 1))
+
+
 def expand(x: TensorLike, *shape: Dims) -> Tensor:
     """`broadcast_to`, where -1 keeps an axis as it is."""
     x = lift(x)

@@ -1,7 +1,7 @@
 """What neural networks are made of, as compositions.
 
     softmax log_softmax layer_norm rms_norm group_norm batch_norm
-    grouped_matmul cross_entropy
+    grouped_matmul normalize glu
 
 Half floats are taken through float32 and rounded once at the end. Every row's divisor is
 inverted on the row-sized tensor, so that the wide pass multiplies. Variances take two passes.
@@ -11,17 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.types import Shape
-from semel.ops.attrs import GatherAttrs, GroupedMatmulAttrs, GroupRowsAttrs
-from semel.tensor.elementwise import choose
+from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.handle import (
     TensorLike,
     apply,
-    convert,
     lift,
     normalize_axis,
     promote,
@@ -29,9 +25,9 @@ from semel.tensor.handle import (
     weak_kind,
     whole_number,
 )
-from semel.tensor.indexing import check_index
+from semel.tensor.indexing import check_index, iota
 from semel.tensor.movement import broadcast_shapes, of_shape, show, stretch
-from semel.tensor.reduce import Axis, as_float, drop_axes, reduce_axes, rounded_to
+from semel.tensor.reduce import Axis, as_float, reduce_axes, rounded_to
 from semel.tensor.spelling import AXIS, spelled
 
 if TYPE_CHECKING:
@@ -64,6 +60,12 @@ def log_softmax(x: TensorLike, axis: Axis = -1, *, dim: Axis = AXIS) -> Tensor:
     x = as_float(given)
     shifted = x - reduce_axes(x, "reduce_max", axis, True, propagate_nan=False)
     return rounded_to(shifted - shifted.exp().sum(axis, keepdims=True).log(), given.dtype)
+
+
+@spelled(dim="axis")
+def softmin(x: TensorLike, axis: Axis = -1, *, dim: Axis = AXIS) -> Tensor:
+    """softmax(-x): the smallest element weighs most."""
+    return softmax(-lift(x), axis)
 
 
 # ------------------------------------------------------------ normalisation
@@ -181,6 +183,34 @@ def batch_norm(
     return rounded_to(result, x.dtype)
 
 
+def local_response_norm(
+    x: TensorLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Each element over a power of the mean square of its `size` neighbours along axis 1.
+
+    x / (k + alpha * mean) ** beta; of an even size, one more channel before than behind.
+    """
+    return over_neighbours(x, size, alpha, beta, k, size // 2)
+
+
+def over_neighbours(
+    x: TensorLike, size: int, alpha: float, beta: float, k: float, before: int
+) -> Tensor:
+    """`local_response_norm` with so many of the neighbours in front."""
+    given, where = lift(x), "local_response_norm"
+    if given.ndim < 2:
+        raise GraphError(where, f"needs (batch, channels, ...), got {given.type}.")
+    if whole_number(size, "size", where) < 1:
+        raise GraphError(where, f"size must be > 0, got {size}.")
+    x, channels = as_float(given), given.shape[1]
+    edges = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+    squares = (x * x).pad(edges)
+    total = squares.narrow(1, 0, channels)
+    for offset in range(1, size):
+        total = total + squares.narrow(1, offset, channels)
+    return rounded_to(x / (total * (alpha / size) + k).pow(beta), given.dtype)
+
+
 def _per_channel(x: Tensor, value: TensorLike | None) -> Tensor | None:
     return None if value is None else over_channels(x, lift(value))
 
@@ -243,43 +273,54 @@ def _check_ids(x: Tensor, ids: Tensor) -> None:
             raise GraphError("grouped_matmul", f"needs one id per row of {x.type}, got {ids.type}.")
 
 
-# ------------------------------------------------------------ losses
+# ------------------------------------------------------------ bags of rows
 
 
-def cross_entropy(
+def embedding_bag(
     x: TensorLike,
-    target: TensorLike,
+    weight: TensorLike,
+    offsets: TensorLike | None = None,
     *,
-    axis: int = -1,
-    reduction: str = "mean",
-    ignore_index: int = -100,
+    mode: str = "mean",
+    per_sample_weights: TensorLike | None = None,
 ) -> Tensor:
-    """-log_softmax at the target classes; `reduction` is mean, sum or none.
+    """Rows of `weight` by the integers of x, and the mean, sum or max of each bag of them.
 
-    Targets equal to `ignore_index` give 0 and do not count in the mean (NaN if none is
-    left). Any other class out of range is an IndexRangeError: none counts from the end.
+    A bag is a row of x [bags, n]; or with x [n] what lies between one of the `offsets`, which
+    ascend from 0, and the next. The mean and the max of an empty bag are 0.
     """
-    x = lift(x)
-    where = "cross_entropy"
-    i = normalize_axis(axis, x.ndim, where)
-    classes = lift(target)
-    classes = of_shape(classes, (*x.shape[:i], *x.shape[i + 1 :]), where, "target")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, np.integer)):
-        raise GraphError(where, f"ignore_index must be an int, got {ignore_index!r}.")
-    counts = classes.ne(ignore_index)
-    chosen = choose(counts, classes, scalar(0, classes.dtype))
-    chosen = check_index(chosen.unsqueeze(i), x.shape[i], where, "class")
-    logits = as_float(x).log_softmax(i)
-    found = -drop_axes(apply("take_along", logits, chosen, attrs=GatherAttrs(i)), (i,))
-    losses = choose(counts, found, scalar(0, found.dtype))
-    match reduction:
-        case "none":
-            return rounded_to(losses, x.dtype)
-        case "sum":
-            return rounded_to(losses.sum(), x.dtype)
-        case "mean":
-            return rounded_to(losses.sum() / convert(counts.sum(), losses.dtype), x.dtype)
-    raise GraphError(where, f"reduction must be mean, sum or none, got {reduction!r}.")
+    x, where = lift(x), "embedding_bag"
+    if mode not in ("mean", "sum", "max"):
+        raise GraphError(where, f"mode must be mean, sum or max, got {mode!r}.")
+    if x.ndim != (2 if offsets is None else 1):
+        raise GraphError(where, f"needs x [bags, n], or x [n] and offsets, got {x.type}.")
+    rows = x.embedding(weight)
+    if per_sample_weights is not None:
+        if mode != "sum":
+            raise GraphError(where, f"per_sample_weights go with mode='sum', got {mode!r}.")
+        rows = rows * of_shape(
+            lift(per_sample_weights), x.shape, where, "per_sample_weights"
+        ).unsqueeze(-1)
+    if offsets is None:
+        return _bag(rows, mode)
+    starts = lift(offsets)
+    if starts.ndim != 1:
+        raise GraphError(where, f"offsets must be 1-D, got {starts.type}.")
+    place = iota((x.shape[0],), 0)
+    bag = (starts <= place.unsqueeze(1)).sum(1) - 1
+    empty = stretch(scalar(0, rows.dtype), (starts.shape[0], rows.shape[1]))
+    index = bag.unsqueeze(1).broadcast_to(rows.shape)
+    how = {"sum": "sum", "mean": "mean", "max": "amax"}[mode]
+    return empty.scatter_reduce(0, index, rows, how, include_self=False)
+
+
+def _bag(rows: Tensor, mode: str) -> Tensor:
+    if mode == "max":
+        return rows.max(1)
+    return rows.mean(1) if mode == "mean" else rows.sum(1)
+
+
+# ------------------------------------------------------------ lengths and gates
 
 
 @spelled(dim="axis")

@@ -13,14 +13,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import GraphError, UnsupportedError
-from semel.ir.expr import Dim, product
-from semel.ir.types import FLOAT32, INT64, Shape
+import numpy as np
+
+from semel.errors import GraphError
+from semel.ir.expr import Dim, ceildiv, product
+from semel.ir.types import FLOAT32, INT64, Shape, as_shape
 from semel.ops.attrs import WindowAttrs
-from semel.tensor.convolution import channels_first, channels_last, pad_space, slide
+from semel.tensor.convolution import (
+    channels_first,
+    channels_last,
+    of_rank,
+    pad_space,
+    slide,
+)
 from semel.tensor.elementwise import choose
-from semel.tensor.handle import TensorLike, apply, convert, lift, scalar
-from semel.tensor.indexing import iota
+from semel.tensor.handle import (
+    SYMBOLIC,
+    Dims,
+    TensorLike,
+    apply,
+    convert,
+    lift,
+    scalar,
+)
+from semel.tensor.indexing import certain_rows, iota
 from semel.tensor.movement import stretch
 from semel.tensor.reduce import as_float, drop_axes, reduce_axes, rounded_to
 from semel.tensor.window import Padding, PerAxis, Windows, check_fits, per_axis, rounded_up, windows
@@ -149,6 +165,62 @@ def lp_pool(
     return rounded_to(channels_first(view.norm(p, found_axes(found))), given.dtype)
 
 
+# ------------------------------------------------------------ by the number of axes
+
+
+def max_pool1d(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """`max_pool` of x [N, C, L]."""
+    x = of_rank(lift(x), 3, "max_pool1d")
+    return max_pool(x, kernel, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """`max_pool` of x [N, C, H, W]."""
+    x = of_rank(lift(x), 4, "max_pool2d")
+    return max_pool(x, kernel, stride, padding, dilation, ceil_mode)
+
+
+def avg_pool1d(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """`avg_pool` of x [N, C, L]."""
+    x = of_rank(lift(x), 3, "avg_pool1d")
+    return avg_pool(x, kernel, stride, padding, 1, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    x: TensorLike,
+    kernel: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Tensor:
+    """`avg_pool` of x [N, C, H, W]."""
+    x = of_rank(lift(x), 4, "avg_pool2d")
+    return avg_pool(x, kernel, stride, padding, 1, ceil_mode, count_include_pad, divisor)
+
+
 # ------------------------------------------------------------ over all of space
 
 
@@ -170,18 +242,71 @@ def global_lp_pool(x: TensorLike, p: float = 2.0) -> Tensor:
     return x.norm(p, _space(x, "global_lp_pool"), keepdims=True)
 
 
-def adaptive_avg_pool(x: TensorLike, output: PerAxis = 1) -> Tensor:
-    """Means over equal parts of space, `output` of them along each axis."""
-    x = lift(x)
-    space = [x.shape[axis] for axis in _space(x, "adaptive_avg_pool")]
-    parts = per_axis("adaptive_avg_pool", "output", output, len(space))
+def adaptive_avg_pool(x: TensorLike, output: Dims = 1) -> Tensor:
+    """Means over parts of space that are as equal as can be, `output` of them along each axis."""
+    given, where = lift(x), "adaptive_avg_pool"
+    parts = _parts(given, output, where)
     if all(n == 1 for n in parts):
-        return x.global_avg_pool()
-    if not all(isinstance(d, int) and d % n == 0 for d, n in zip(space, parts, strict=True)):
-        raise UnsupportedError(
-            "adaptive_avg_pool", f"output must divide the sizes {space}, got {parts}."
-        )
-    return x.avg_pool([int(d) // n for d, n in zip(space, parts, strict=True)])  # type: ignore[arg-type]
+        return given.global_avg_pool()
+    even = _even_parts(given, parts)
+    if even is not None:
+        return given.avg_pool(even)
+    found = as_float(given)
+    for axis, count in enumerate(parts, 2):
+        elements, inside = _in_parts(found, axis, count)
+        total = choose(inside, elements, scalar(0, found.dtype)).sum(axis + 1)
+        size = convert(inside.sum(1), found.dtype)
+        found = total / size
+    return rounded_to(found, given.dtype)
+
+
+def adaptive_max_pool(x: TensorLike, output: Dims = 1) -> Tensor:
+    """The largest element of parts of space that are as equal as can be, `output` along each."""
+    x = lift(x)
+    parts = _parts(x, output, "adaptive_max_pool")
+    if all(n == 1 for n in parts):
+        return x.global_max_pool()
+    even = _even_parts(x, parts)
+    if even is not None:
+        return x.max_pool(even)
+    found = x
+    for axis, count in enumerate(parts, 2):
+        elements, inside = _in_parts(found, axis, count)
+        found = choose(inside, elements, scalar(_lowest(x), x.dtype)).max(axis + 1)
+    return found
+
+
+def _parts(x: Tensor, output: Dims, where: str) -> Shape:
+    count = len(_space(x, where))
+    is_one = isinstance(output, (int, np.integer, *SYMBOLIC))
+    parts = as_shape((output,) * count if is_one else output, where)
+    if len(parts) != count or any(n == 0 for n in parts):
+        raise GraphError(where, f"output must be > 0 for each of {count} axes, got {output!r}.")
+    return parts
+
+
+def _even_parts(x: Tensor, parts: Shape) -> list[int] | None:
+    """The sizes of the parts, if they are equal."""
+    sizes: list[int] = []
+    for length, count in zip(x.shape[2:], parts, strict=True):
+        if not isinstance(length, int) or not isinstance(count, int) or length % count:
+            return None
+        sizes.append(length // count)
+    return sizes if all(sizes) else None
+
+
+def _in_parts(x: Tensor, axis: int, count: Dim) -> tuple[Tensor, Tensor]:
+    """An axis as (parts, room for the largest one), and which places of the room are used.
+
+    Part i is from floor(i * length / count) to ceil((i + 1) * length / count).
+    """
+    length = x.shape[axis]
+    part = iota((count,), 0)
+    start, end = part * length // count, ((part + 1) * length + (count - 1)) // count
+    index = start.unsqueeze(1) + iota((ceildiv(length, count) + 1,), 0)
+    inside = index < end.unsqueeze(1)
+    elements = certain_rows(x, index.minimum(length - 1), axis)
+    return elements, inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1))
 
 
 def _space(x: Tensor, where: str) -> tuple[int, ...]:

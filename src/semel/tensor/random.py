@@ -128,6 +128,11 @@ def _uniform(words: list[Tensor], dtype: DType) -> Tensor:
     return convert(whole, dtype) * 2.0**-digits
 
 
+def uniform_words(key: TensorLike | None, shape: Shape) -> Tensor:
+    """64 random bits per element."""
+    return _wide(_words(key, 2, shape))
+
+
 def _wide(words: list[Tensor]) -> Tensor:
     """Two words as one of 64 bits."""
     return (convert(words[0], UINT64) << 32) | convert(words[1], UINT64)
@@ -135,14 +140,14 @@ def _wide(words: list[Tensor]) -> Tensor:
 
 def rand(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
     """Uniform in [0, 1)."""
-    wanted = _float_dtype(dtype, "rand")
+    wanted = float_dtype(dtype, "rand")
     words = _words(key, 2 if wanted == FLOAT64 else 1, _shape(shape, "rand"))
     return _uniform(words, wanted)
 
 
 def randn(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
     """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
-    wanted = _float_dtype(dtype, "randn")
+    wanted = float_dtype(dtype, "randn")
     work = FLOAT64 if wanted == FLOAT64 else FLOAT32
     count = 2 if work == FLOAT64 else 1
     words = _words(key, 2 * count, _shape(shape, "randn"))
@@ -188,7 +193,8 @@ def _shape(shape: tuple[Any, ...], where: str) -> Shape:
     return as_shape(shape[0] if wrapped else shape, where)
 
 
-def _float_dtype(dtype: DTypeLike, where: str) -> DType:
+def float_dtype(dtype: DTypeLike, where: str) -> DType:
+    """A float dtype that numbers can be drawn in."""
     wanted = as_dtype(dtype, where)
     if not wanted.is_float:
         raise GraphError(where, f"dtype must be a float, got {wanted}.")

@@ -32,16 +32,21 @@ from semel.tensor import (
     control,
     convolution,
     creation,
+    distance,
+    draws,
     elementwise,
+    grid,
     habits,
     handle,
     indexing,
     late,
+    loss,
     movement,
     namespace,
     nn,
     numpy_calls,
     order,
+    patches,
     pieces,
     place,
     pool,
@@ -49,6 +54,8 @@ from semel.tensor import (
     random,
     recurrent,
     reduce,
+    resample,
+    rope,
     show,
     standard,
     unary,
@@ -543,6 +550,9 @@ class Tensor:
     softsign = activations.softsign
     logsigmoid = activations.logsigmoid
     softcap = activations.softcap
+    prelu = activations.prelu
+    celu = activations.celu
+    threshold = activations.threshold
 
     # ------------------------------------------------------------ many become one (reduce.py)
 
@@ -590,8 +600,12 @@ class Tensor:
     diag = indexing.diag
     index_put = assign.index_put
     index_add = assign.index_add
+    index_copy = assign.index_copy
+    index_fill = assign.index_fill
+    masked_scatter = assign.masked_scatter
     scatter = assign.scatter
     scatter_add = assign.scatter_add
+    scatter_reduce = assign.scatter_reduce
 
     # ------------------------------------------------------------ in order (order.py)
 
@@ -619,16 +633,19 @@ class Tensor:
     # ------------------------------------------------------------ neural networks
 
     softmax = nn.softmax
+    softmin = nn.softmin
     log_softmax = nn.log_softmax
     layer_norm = nn.layer_norm
     rms_norm = nn.rms_norm
     group_norm = nn.group_norm
     instance_norm = nn.instance_norm
     batch_norm = nn.batch_norm
+    local_response_norm = nn.local_response_norm
     normalize = nn.normalize
     glu = nn.glu
     grouped_matmul = nn.grouped_matmul
-    cross_entropy = nn.cross_entropy
+    embedding_bag = nn.embedding_bag
+    rope = rope.rope
     scaled_dot_product_attention = attention.scaled_dot_product_attention
 
     conv = convolution.conv
@@ -636,15 +653,51 @@ class Tensor:
     conv2d = convolution.conv2d
     conv3d = convolution.conv3d
     conv_transpose = convolution.conv_transpose
+    conv_transpose1d = convolution.conv_transpose1d
+    conv_transpose2d = convolution.conv_transpose2d
+    conv_transpose3d = convolution.conv_transpose3d
 
     max_pool = pool.max_pool
+    max_pool1d = pool.max_pool1d
+    max_pool2d = pool.max_pool2d
     max_pool_with_indices = pool.max_pool_with_indices
     avg_pool = pool.avg_pool
+    avg_pool1d = pool.avg_pool1d
+    avg_pool2d = pool.avg_pool2d
     lp_pool = pool.lp_pool
     global_max_pool = pool.global_max_pool
     global_avg_pool = pool.global_avg_pool
     global_lp_pool = pool.global_lp_pool
     adaptive_avg_pool = pool.adaptive_avg_pool
+    adaptive_max_pool = pool.adaptive_max_pool
+
+    # ------------------------------------------------------------ losses and distances
+
+    cross_entropy = loss.cross_entropy
+    nll_loss = loss.nll_loss
+    mse_loss = loss.mse_loss
+    l1_loss = loss.l1_loss
+    smooth_l1_loss = loss.smooth_l1_loss
+    huber_loss = loss.huber_loss
+    binary_cross_entropy = loss.binary_cross_entropy
+    binary_cross_entropy_with_logits = loss.binary_cross_entropy_with_logits
+    kl_div = loss.kl_div
+    cdist = distance.cdist
+    pairwise_distance = distance.pairwise_distance
+    cosine_similarity = distance.cosine_similarity
+
+    # ------------------------------------------------------------ images
+
+    interpolate = resample.interpolate
+    upsample = resample.upsample
+    resize = resample.resize
+    grid_sample = grid.grid_sample
+    affine_grid = grid.affine_grid
+    unfold = patches.unfold
+    fold = patches.fold
+    pixel_shuffle = patches.pixel_shuffle
+    pixel_unshuffle = patches.pixel_unshuffle
+    channel_shuffle = patches.channel_shuffle
 
     lstm = recurrent.lstm
     gru = recurrent.gru
@@ -709,6 +762,16 @@ class Tensor:
     randn = staticmethod(random.randn)
     randint = staticmethod(random.randint)
     dropout = random.dropout
+    normal = staticmethod(draws.normal)
+    uniform = staticmethod(draws.uniform)
+    exponential = staticmethod(draws.exponential)
+    bernoulli = draws.bernoulli
+    multinomial = draws.multinomial
+    choice = staticmethod(draws.choice)
+    gumbel_softmax = draws.gumbel_softmax
+    randperm = staticmethod(draws.randperm)
+    permutation = draws.permutation
+    shuffle = draws.shuffle
 
     # ------------------------------------------------------------ loops and branches (control.py)
 

@@ -14,6 +14,7 @@ from semel.ir.expr import Dim
 from semel.ir.types import BOOL, FLOAT32
 from semel.tensor.handle import dim_value
 from semel.tensor.movement import of_shape
+from semel.tensor.rope import rotated
 from semel.tensor.tensor import Tensor
 from semel.tensor.window import slid
 
@@ -169,20 +170,6 @@ def _changed(node: Node, name: str, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- positions
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, size: Dim, interleaved: bool) -> Tensor:
-    """The first `size` of the last axis rotated in pairs; cos and sin [.., size / 2]."""
-    depth, half = x.shape[-1], size // 2
-    turned, rest = x.narrow(-1, 0, size), x.narrow(-1, size, depth - size)
-    if interleaved:
-        pairs = turned.unflatten(-1, (half, 2))
-        a, b = pairs[..., 0], pairs[..., 1]
-    else:
-        a, b = turned.narrow(-1, 0, half), turned.narrow(-1, half, half)
-    both = [cos * a - sin * b, sin * a + cos * b]
-    made = Tensor.stack(both, -1).flatten(-2, -1) if interleaved else Tensor.concat(both, -1)
-    return made if depth == size else Tensor.concat([made, rest], -1)
 
 
 def _rotary_embedding(node: Node) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.types import FLOAT32, INT32, INT64
+from semel.tensor.rope import rotated
 from semel.tensor.tensor import Tensor
 
 DOMAIN = "com.microsoft"
@@ -126,30 +127,10 @@ def _rotary(node: Node) -> Tensor:
         by_head = x.permute(0, 2, 1, 3)
     if places.ndim == 1:  # where the first one stands
         places = (places + Tensor.arange(by_head.shape[1])).unsqueeze(0)
-    turned = rotate(
-        by_head,
-        cos.take(places, 0).unsqueeze(2),
-        sin.take(places, 0).unsqueeze(2),
-        interleaved=node.flag("interleaved"),
-    )
+    width, is_interleaved = cos.shape[-1] * 2, node.flag("interleaved")
+    cos, sin = (table.take(places, 0).unsqueeze(2) for table in (cos, sin))
+    turned = rotated(by_head, cos, sin, width, is_interleaved)
     return turned.reshape(x.shape) if x.ndim == 3 else turned.permute(0, 2, 1, 3)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """The first 2 * width elements of the last axis turned pairwise, the others as they are."""
-    width = cos.shape[-1]
-    assert isinstance(width, int), cos
-    turning, rest = x.narrow(-1, 0, 2 * width), x.narrow(-1, 2 * width, x.shape[-1] - 2 * width)
-    if interleaved:
-        a, b = turning[..., 0::2], turning[..., 1::2]
-    else:
-        a, b = turning.narrow(-1, 0, width), turning.narrow(-1, width, width)
-    real, imaginary = a * cos - b * sin, a * sin + b * cos
-    if interleaved:
-        made = Tensor.stack([real, imaginary], -1).flatten(-2, -1)
-    else:
-        made = Tensor.concat([real, imaginary], -1)
-    return made if rest.shape[-1] == 0 else Tensor.concat([made, rest], -1)
 
 
 # ---------------------------------------------------------------- products

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.frontends.onnx.ops.microsoft import rotate
 from semel.ir.types import FLOAT32, INT64
+from semel.tensor.rope import rotated
 from semel.tensor.tensor import Tensor
 
 DOMAIN = "com.microsoft"
@@ -197,7 +197,7 @@ def _turned(node: Node, x: Tensor, begins: Tensor) -> Tensor:
     else:
         places = begins.unsqueeze(1).maximum(0) + Tensor.arange(x.shape[2])
     cos, sin = (node.tensor(i).take(places, 0).unsqueeze(1) for i in (7, 8))
-    return rotate(x, cos, sin, interleaved=node.flag("rotary_interleaved"))
+    return rotated(x, cos, sin, cos.shape[-1] * 2, node.flag("rotary_interleaved"))
 
 
 def _appended(past: Tensor, new: Tensor, begins: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
 from semel.tensor.indexing import certain_rows
 from semel.tensor.key import MAX_AXIS
-from semel.tensor.movement import broadcast_shapes
+from semel.tensor.movement import along, broadcast_shapes
 from semel.tensor.tensor import Tensor
 
 #: Exporters write "to the end" as the largest number of 32 or 64 bits.
@@ -208,11 +208,6 @@ def _reverse_sequence(node: Node) -> Tensor:
     step = along(Tensor.arange(x.shape[time]), time, x.ndim)
     length = along(node.tensor(1).cast(INT64), batch, x.ndim)
     return x.take_along_axis((step < length).where(length - 1 - step, step), time)
-
-
-def along(x: Tensor, axis: int, ndim: int) -> Tensor:
-    """A vector as the axis `axis` of `ndim`; the others are 1."""
-    return x.reshape((1,) * axis + (x.shape[0],) + (1,) * (ndim - axis - 1))
 
 
 def _trilu(node: Node) -> Tensor:

@@ -32,28 +32,26 @@ def _dtype(node: Node) -> Any:
 
 
 def _normal(node: Node) -> Tensor:
-    drawn = Tensor.randn(*_shape(node), key=key_of(node), dtype=_dtype(node))
-    return drawn * node.number("scale", 1.0) + node.number("mean", 0.0)
+    mean, deviation = node.number("mean", 0.0), node.number("scale", 1.0)
+    return Tensor.normal(mean, deviation, _shape(node), key=key_of(node), dtype=_dtype(node))
 
 
 def _uniform(node: Node) -> Tensor:
     low, high = node.number("low", 0.0), node.number("high", 1.0)
-    return Tensor.rand(*_shape(node), key=key_of(node), dtype=_dtype(node)) * (high - low) + low
+    return Tensor.uniform(low, high, _shape(node), key=key_of(node), dtype=_dtype(node))
 
 
 def _bernoulli(node: Node) -> Tensor:
     chance = node.tensor()
-    drawn = Tensor.rand(*chance.shape, key=key_of(node)) < chance.cast(FLOAT32)
+    drawn = chance.cast(FLOAT32).bernoulli(key=key_of(node))
     return drawn.cast(node.dtype_attr("dtype", chance.dtype))
 
 
 def _multinomial(node: Node) -> Tensor:
-    """Classes by their logits: the largest of logits with Gumbel noise."""
-    logits, count = node.tensor().cast(FLOAT32), node.attr("sample_size", 1)
-    batch, classes = logits.shape
-    drawn = Tensor.rand(batch, count, classes, key=key_of(node))
-    noise = -(-(drawn.maximum(1e-30)).log()).log()
-    return (logits.unsqueeze(1) + noise).argmax(-1).cast(node.dtype_attr("dtype", INT32))
+    """Classes by their logits."""
+    weights, count = node.tensor().cast(FLOAT32).softmax(-1), node.attr("sample_size", 1)
+    drawn = weights.multinomial(count, replacement=True, key=key_of(node))
+    return drawn.cast(node.dtype_attr("dtype", INT32))
 
 
 CONVERTERS: dict[str, Converter] = {

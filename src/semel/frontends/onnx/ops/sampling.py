@@ -1,181 +1,49 @@
 """Operators that read images between their pixels, and put pixels back.
 
-    coordinates --taps--> pixels around each point and their weights  -->  weighted sum
-
-A point is a coordinate for each axis of the image, as a tensor of its own; what lies outside is
-zero, the border, or the image reflected.
+Points and the pixels around them are those of tensor/grid.py; what is here reads regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from itertools import product as combinations
-from typing import Any, TypeAlias
+from typing import Any
 
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
-from semel.frontends.onnx.ops.movement import along
 from semel.ir.dims import floordiv
 from semel.ir.expr import Dim, product
 from semel.ir.types import FLOAT32, FLOAT64, INT64
-from semel.tensor.handle import dim_value
+from semel.tensor.grid import (
+    Taps,
+    border_outside,
+    linear_taps,
+    pixels,
+    sample,
+    sampled,
+    zeros_outside,
+)
+from semel.tensor.movement import along
 from semel.tensor.tensor import Tensor
-
-#: For each tap along one axis: the pixel's index, and its weight.
-Taps: TypeAlias = "list[tuple[Tensor, Tensor]]"
-#: Places as they are, to the indices of pixels; and which of them are outside, if that counts.
-Outside: TypeAlias = "Callable[[Tensor, Dim], tuple[Tensor, Tensor | None]]"
-
-
-# ---------------------------------------------------------------- sampling
-
-
-def sample(x: Tensor, taps: Sequence[Taps], outside: Outside) -> Tensor:
-    """x [N, C, *S] at points [N, *P], by the taps of each axis of S: [N, C, *P]."""
-    found: Tensor | None = None
-    for chosen in combinations(*taps):
-        weight = reduce(Tensor.mul, (w for _, w in chosen))
-        term = pixels(x, [index for index, _ in chosen], outside) * weight.unsqueeze(1)
-        found = term if found is None else found + term
-    assert found is not None
-    return found
-
-
-def pixels(x: Tensor, indices: Sequence[Tensor], outside: Outside) -> Tensor:
-    """x [N, C, *S] at whole coordinates, one [N, *P] for each axis of S."""
-    lengths = x.shape[2:]
-    brought = [outside(i, n) for i, n in zip(indices, lengths, strict=True)]
-    flat = brought[0][0]
-    for (index, _), length in zip(brought[1:], lengths[1:], strict=True):
-        flat = flat * length + index
-    points = flat.shape[1:]
-    rows = x.reshape(*x.shape[:2], product(lengths))
-    picked = rows.take_along_axis(flat.reshape(flat.shape[0], 1, product(points)), 2)
-    found = picked.reshape(*x.shape[:2], *points)
-    beyond = [mask for _, mask in brought if mask is not None]
-    return reduce(Tensor.__or__, beyond).unsqueeze(1).where(0, found) if beyond else found
-
-
-def _zeros(index: Tensor, length: Dim) -> tuple[Tensor, Tensor | None]:
-    return index.clip(0, length - 1), (index < 0) | (index >= length)
-
-
-def _border(index: Tensor, length: Dim) -> tuple[Tensor, Tensor | None]:
-    return index.clip(0, length - 1), None
-
-
-def _reflection(is_aligned: bool) -> Outside:
-    def brought(index: Tensor, length: Dim) -> tuple[Tensor, Tensor | None]:
-        found = _reflected(index.cast(FLOAT64), length, is_aligned).trunc().cast(INT64)
-        return found.clip(0, length - 1), None
-
-    return brought
-
-
-def _reflected(at: Tensor, length: Dim, is_aligned: bool) -> Tensor:
-    """Coordinates mirrored at the ends, as often as it takes; those between stay as they are."""
-    low = 0.0 if is_aligned else -0.5
-    span = dim_value(length - 1 if is_aligned else length, at.dtype)
-    high = span + low
-    beyond = (at < low).where(low - at, at - high)
-    times = (beyond / span.maximum(1e-30)).trunc()
-    rest = beyond - times * span
-    is_low = (at < low).eq((times % 2).eq(0))
-    mirrored = is_low.where(rest + low, high - rest)
-    return ((at < low) | (at > high)).where(mirrored, at)
-
-
-def linear_taps(at: Tensor) -> Taps:
-    """The two pixels beside a place."""
-    first = at.floor()
-    part, index = at - first, first.cast(INT64)
-    return [(index, 1.0 - part), (index + 1, part)]
-
-
-def _cubic_taps(at: Tensor) -> Taps:
-    first = at.floor()
-    part, index = at - first, first.cast(INT64)
-    near, far = _near, _far
-    weights = [far(part + 1.0), near(part), near(1.0 - part), far(2.0 - part)]
-    return [(index + k - 1, weight) for k, weight in enumerate(weights)]
-
-
-def _near(t: Tensor) -> Tensor:
-    return (1.25 * t - 2.25) * t * t + 1.0
-
-
-def _far(t: Tensor) -> Tensor:
-    return ((-0.75 * t + 3.75) * t - 6.0) * t + 3.0
-
 
 # ---------------------------------------------------------------- grids
 
 
 def _grid_sample(node: Node) -> Tensor:
-    x, grid = node.tensor(0), node.tensor(1)
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(node.attr("mode", "linear"))
-    mode = mode or node.attr("mode", "linear")
-    padding, is_aligned = node.attr("padding_mode", "zeros"), node.flag("align_corners")
-    outside = _outside(node, padding, is_aligned)
-    lengths, axes = x.shape[2:], x.ndim - 2
-    work = x.cast(FLOAT64 if FLOAT64 in (x.dtype, grid.dtype) else FLOAT32)
-    places = [
-        _on_image(grid[..., axes - 1 - k].cast(work.dtype), length, is_aligned)
-        for k, length in enumerate(lengths)
-    ]
-    if mode == "nearest":
-        places = [at.round() for at in places]
-    if padding == "border":
-        places = [_held(at, n, is_aligned) for at, n in zip(places, lengths, strict=True)]
-    elif padding == "reflection":
-        places = [_reflected(at, n, is_aligned) for at, n in zip(places, lengths, strict=True)]
-    if mode == "nearest":
-        found = pixels(work, [at.trunc().cast(INT64) for at in places], outside)
-    else:
-        taps = linear_taps if mode == "linear" else _cubic_taps
-        found = sample(work, [taps(at) for at in places], outside)
-    return found.cast(x.dtype)
-
-
-def _outside(node: Node, padding: str, is_aligned: bool) -> Outside:
-    known = {"zeros": _zeros, "border": _border, "reflection": _reflection(is_aligned)}
-    if padding not in known:
-        raise node.refuse(f"padding_mode '{padding}' is unknown.")
-    return known[padding]
-
-
-def _on_image(at: Tensor, length: Dim, is_aligned: bool) -> Tensor:
-    """From [-1, 1] to pixels: the ends are centres of pixels, or their outer edges."""
-    found: Tensor = (
-        (at + 1.0) / 2.0 * (length - 1) if is_aligned else ((at + 1.0) * length - 1) / 2.0
+    mode = node.attr("mode", "linear")
+    return sampled(
+        node.tensor(0),
+        node.tensor(1),
+        {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+        node.attr("padding_mode", "zeros"),
+        node.flag("align_corners"),
+        holds_points=True,
+        where=repr(node),
     )
-    return found
-
-
-def _held(at: Tensor, length: Dim, is_aligned: bool) -> Tensor:
-    """Beyond the edges, the centre of the last pixel."""
-    low = 0.0 if is_aligned else -0.5
-    beyond = (at < low) | (at > dim_value(length - 1, at.dtype) - low)
-    return beyond.where(at.clip(0, length - 1), at)
 
 
 def _affine_grid(node: Node) -> Tensor:
-    theta, dims = node.tensor(0), node.dims(1)
-    sizes, dtype = dims[2:], theta.dtype
-    lines = [_line(size, node.flag("align_corners")) for size in sizes]
-    grids = [along(line, k, len(sizes)).broadcast_to(tuple(sizes)) for k, line in enumerate(lines)]
-    ones = Tensor.ones(*sizes, dtype=FLOAT64)
-    points = Tensor.stack([*reversed(grids), ones], -1).reshape(product(sizes), len(sizes) + 1)
-    found = points.cast(dtype) @ theta.mT
-    return found.reshape(dims[0], *sizes, len(sizes))
-
-
-def _line(size: Dim, is_aligned: bool) -> Tensor:
-    step = Tensor.arange(size).cast(FLOAT64)
-    if is_aligned:
-        return step * 2.0 / dim_value(size - 1, FLOAT64) - 1.0
-    return (step * 2.0 + 1.0) / dim_value(size, FLOAT64) - 1.0
+    return node.tensor(0).affine_grid(node.dims(1), node.flag("align_corners"))
 
 
 # ---------------------------------------------------------------- regions
@@ -249,11 +117,13 @@ def _pooled(node: Node, x: Tensor, rows: _Bins, columns: _Bins) -> Tensor:
     else:
         unused = None
     if node.attr("mode", "avg") == "avg":
-        found = beyond.unsqueeze(1).where(0.0, sample(x, taps, _border))
+        found = beyond.unsqueeze(1).where(0.0, sample(x, taps, border_outside))
         total = (found if unused is None else unused.where(0.0, found)).sum((3, 5))
         mean: Tensor = total / _number_of(rows, columns, x)
         return mean
-    terms = [pixels(x, [i, j], _border) * (a * b).unsqueeze(1) for i, a, j, b in _pairs(taps)]
+    terms = [
+        pixels(x, [i, j], border_outside) * (a * b).unsqueeze(1) for i, a, j, b in _pairs(taps)
+    ]
     found = beyond.unsqueeze(1).where(0.0, reduce(Tensor.maximum, terms))
     return (found if unused is None else unused.where(float("-inf"), found)).max((3, 5))
 
@@ -315,7 +185,7 @@ def _deform_conv(node: Node) -> Tensor:
         own = offset[(slice(None),) * (axes + 1) + (k,)]
         places.append(own + (tap + start).cast(x.dtype))
     images = x.reshape(n * moved, floordiv(c, moved), *x.shape[2:])
-    found = sample(images, [linear_taps(at) for at in places], _zeros)
+    found = sample(images, [linear_taps(at) for at in places], zeros_outside)
     if node.has(4):
         found = found * node.tensor(4).reshape(n * moved, 1, *kernel, *out)
     depth = floordiv(c, groups) * product(kernel)
@@ -332,28 +202,16 @@ def _deform_conv(node: Node) -> Tensor:
 
 def _col2im(node: Node) -> Tensor:
     """Blocks added up where they overlap."""
-    x, image, block = node.tensor(), node.dims(1), node.ints(2)
+    image, block = node.dims(1), node.ints(2)
     axes = len(image)
-    strides = node.attr("strides") or [1] * axes
-    dilations = node.attr("dilations") or [1] * axes
     pads = node.attr("pads") or [0] * (2 * axes)
-    padded = [size + pads[k] + pads[axes + k] for k, size in enumerate(image)]
-    index: Tensor | None = None
-    for k in range(axes):
-        reach = dilations[k] * (block[k] - 1) + 1
-        count = floordiv(padded[k] - reach, strides[k]) + 1
-        tap = along(Tensor.arange(block[k]) * dilations[k], k, 2 * axes)
-        here = tap + along(Tensor.arange(count) * strides[k], axes + k, 2 * axes)
-        index = here if index is None else index * padded[k] + here
-    assert index is not None
-    planes = x.shape[0] * floordiv(x.shape[1], product(block))
-    update = x.reshape(planes, index.size).T
-    empty = Tensor.zeros(product(padded), planes, dtype=x.dtype)
-    found = empty.index_add(0, index.flatten(), update).T
-    found = found.reshape(x.shape[0], floordiv(x.shape[1], product(block)), *padded)
-    for k, size in enumerate(image):
-        found = found.narrow(2 + k, pads[k], size)
-    return found
+    return node.tensor().fold(
+        image,
+        block,
+        dilation=node.attr("dilations") or 1,
+        padding=list(zip(pads[:axes], pads[axes:], strict=True)),
+        stride=node.attr("strides") or 1,
+    )
 
 
 def _max_unpool(node: Node) -> Tensor:

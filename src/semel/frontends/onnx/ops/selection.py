@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.frontends.onnx.ops.movement import along
 from semel.ir.expr import Dim
 from semel.ir.types import INT64
 from semel.tensor.assign import MODES, written
 from semel.tensor.handle import dim_value
 from semel.tensor.indexing import certain_rows, selected, true_positions
+from semel.tensor.movement import along
 from semel.tensor.tensor import Tensor
 
 _REDUCTIONS = {"none": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}

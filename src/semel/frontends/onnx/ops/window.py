@@ -9,6 +9,7 @@ from semel.frontends.onnx.ops.loose import is_loose, loose_conv, loose_conv_tran
 from semel.ir.expr import Dim, maximum
 from semel.ir.types import FLOAT32, INT32
 from semel.tensor.movement import of_shape
+from semel.tensor.nn import over_neighbours
 from semel.tensor.tensor import Tensor
 
 _AUTO = {"SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
@@ -184,18 +185,11 @@ def _lp_pool(node: Node) -> Tensor:
 
 
 def _lrn(node: Node) -> Tensor:
-    """Each element over a power of the squares of its neighbours along the channels."""
-    x, size = node.tensor(), node.attr("size")
+    """Of an even size, one more channel behind than before."""
+    size = node.attr("size")
+    alpha, beta = node.number("alpha", 1e-4), node.number("beta", 0.75)
     before = (size - 1) // 2
-    channels = x.shape[1]
-    edges = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
-    squares = (x * x).pad(edges)
-    total = squares.narrow(1, 0, channels)
-    for offset in range(1, size):
-        total = total + squares.narrow(1, offset, channels)
-    scaled = total * (node.number("alpha", 1e-4) / size) + node.number("bias", 1.0)
-    result: Tensor = x / scaled.pow(node.number("beta", 0.75))
-    return result
+    return over_neighbours(node.tensor(), size, alpha, beta, node.number("bias", 1.0), before)
 
 
 CONVERTERS: dict[str, Converter] = {
