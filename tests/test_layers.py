@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "runtime plan devices"
         ),
         "tensor": "errors locks config ir ops runtime plan compiler",
+        "tracing": "errors locks topics ir ops plan compiler runtime tensor",
         "graph": "errors locks ir ops runtime plan compiler tensor",
         "executor": "errors locks ir runtime plan",
         "session": "errors locks ir runtime plan graph loading",

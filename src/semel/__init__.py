@@ -470,6 +470,7 @@ if TYPE_CHECKING:
     from semel.session.protocol import ExecutableGraph
     from semel.session.residency import ExpertResidency
     from semel.session.session import Session
+    from semel.tracing.function import jit
 
 #: What a program that only makes tensors does without: imported when it is asked for. The
 #: imports above say the same to type checkers.
@@ -514,6 +515,7 @@ _LATER = {
     "ExecutableGraph": "semel.session.protocol",
     "Session": "semel.session.session",
     "Snapshot": "semel.plan.snapshot",
+    "jit": "semel.tracing.function",
 }
 
 __all__ = [  # noqa: RUF022  (plain alphabetical order)
@@ -772,6 +774,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "isfinite",
     "isinf",
     "isnan",
+    "jit",
     "key",
     "kl_div",
     "l1_loss",

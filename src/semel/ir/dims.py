@@ -32,6 +32,7 @@ from semel.ir.expr import (
 __all__ = [
     "absolute",
     "broadcast_dims",
+    "broadcast_parts",
     "ceildiv",
     "equal",
     "floordiv",
@@ -155,7 +156,7 @@ def broadcast_dims(dims: Iterable[Dim]) -> Dim:
     first stands for all: they are meant to be equal (`may_stretch_to`).
     """
     parts: dict[Dim, None] = {}
-    for part in (part for dim in dims for part in _broadcast_parts(dim)):
+    for part in (part for dim in dims for part in broadcast_parts(dim)):
         if part != 1 and not any(_are_related(part, other) for other in parts):
             parts[part] = None
     for part in parts:
@@ -173,7 +174,7 @@ def may_stretch_to(dim: Dim, wanted: Dim) -> bool:
     """
     if is_one_never(dim):
         return False
-    return not _are_related(dim, wanted) or len(_broadcast_parts(wanted)) > 1
+    return not _are_related(dim, wanted) or len(broadcast_parts(wanted)) > 1
 
 
 def _are_related(a: Dim, b: Dim) -> bool:
@@ -192,7 +193,7 @@ def _widest(parts: Iterable[Dim]) -> Dim:
     return largest if isinstance(largest, int) or len(set(parts)) == 1 else mul(largest, least)
 
 
-def _broadcast_parts(dim: Dim) -> tuple[Dim, ...]:
+def broadcast_parts(dim: Dim) -> tuple[Dim, ...]:
     """The dims whose broadcast size this is; itself, if it is none."""
     factors = terms(dim)[0][0] if isinstance(dim, Expr) else (dim,)
     for factor in factors:

@@ -17,18 +17,22 @@ in [min, max].
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf
 from operator import index, is_
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.errors import GraphError, VariableError
+from semel.ir import questions
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
 #: Terms of one product: more are no size, but an expression made to grow.
 MAX_PRODUCT = 1 << 14
+#: Powers of a size that are a product.
+_MAX_POWER = 8
 #: Terms of a quotient that is looked for.
 MAX_QUOTIENT = 32
 
@@ -43,10 +47,41 @@ def _on_dims(method: Callable[[Any, Dim], Dim]) -> Callable[[Any, Dim], Dim]:
         if type(other) is not int and not isinstance(other, _Arithmetic):
             if getattr(other, "__array_ufunc__", _on_dims) is None:
                 return NotImplemented
+            real = _as_real(self) if isinstance(other, float) else None
+            if real is not None:
+                return getattr(real, method.__name__)(other)
             other = _number(other)
         return method(self, other)
 
     return checked
+
+
+def _as_real(dim: Dim) -> Any:
+    """The size as a number that is no int, for a trace; None outside of one."""
+    found = questions.answers()
+    return None if found is None else found.real(dim)
+
+
+def _on_reals(name: str) -> Callable[[Any, Any], Any]:
+    """An operator whose result is no size: a trace calculates with it, else Python refuses it."""
+
+    def operate(self: Any, other: Any) -> Any:
+        if getattr(other, "__array_ufunc__", _on_dims) is None:
+            return NotImplemented
+        real = _as_real(self)
+        return NotImplemented if real is None else getattr(real, name)(other)
+
+    return operate
+
+
+def _asked(relation: str) -> Callable[[Any, Any], Any]:
+    """A comparison that only a trace can answer: elsewhere Python refuses it."""
+
+    def ask(self: Any, other: Any) -> Any:
+        answer = questions.compare(relation, self, other)
+        return NotImplemented if answer is None else answer
+
+    return ask
 
 
 def _number(value: Any) -> int:
@@ -146,6 +181,69 @@ class _Arithmetic:
     def __neg__(self) -> Dim:
         return mul(-1, self)  # type: ignore[arg-type]
 
+    # ------------------------------------------------------------ what only a trace knows
+
+    def __eq__(self, other: object) -> Any:
+        """Whether it is the same expression; to those who are traced, the same number."""
+        if self is other:
+            return True
+        if questions.num_open and questions.is_users(sys._getframe(1)):
+            answer = questions.compare("eq", self, other)
+            if answer is not None:
+                return answer
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    if not TYPE_CHECKING:  # to checkers, dims are no numbers
+
+        def __pow__(self, other: Any) -> Any:
+            if type(other) is int and 0 <= other <= _MAX_POWER:
+                return product([self] * other)
+            return _real_power(self, other)
+
+        __truediv__, __rtruediv__ = _on_reals("__truediv__"), _on_reals("__rtruediv__")
+        __rpow__ = _on_reals("__rpow__")
+
+        __lt__, __le__ = _asked("lt"), _asked("le")
+        __gt__, __ge__ = _asked("gt"), _asked("ge")
+
+        def __bool__(self) -> bool:
+            if questions.num_open and questions.is_users(sys._getframe(1)):
+                return questions.compare("ne", self, 0) is not False
+            return True
+
+        def __index__(self) -> int:
+            found = questions.answers()
+            number = None if found is None else found.number(self)
+            if number is None:
+                raise TypeError(
+                    f"'{self}' is a size that each run has anew: it is no int. Calculate with it "
+                    "as it is, or write the number that you mean."
+                )
+            return number
+
+        def __float__(self) -> float:
+            return float(index(self))
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            """To NumPy an object like others; while it is traced, a number."""
+            import numpy as np
+
+            if questions.answers() is not None:
+                return np.array(index(self), dtype)
+            found = np.empty((), object)
+            found[()] = self
+            return found
+
+
+def as_number(dim: Dim) -> int:
+    """A size as an int, which only a trace knows: TypeError elsewhere."""
+    return index(dim)  # type: ignore[arg-type]  # to checkers, dims are no ints
+
+
+_real_power = _on_reals("__pow__")
+
 
 @dataclass(frozen=True)
 class Variable(_Arithmetic):
@@ -178,7 +276,7 @@ class Variable(_Arithmetic):
                 "Variable", f"'{self.name}' needs min <= max, got [{self.min}, {self.max}]."
             )
 
-    __hash__ = _Arithmetic.__hash__
+    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max
@@ -192,7 +290,7 @@ class Variable(_Arithmetic):
 
     def bind(self, value: int) -> tuple[str, int]:
         """(name, value), checked: what `prepare(bindings=[...])` and `execute_with_vars` take."""
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if isinstance(value, (bool, _Arithmetic)) or not hasattr(value, "__index__"):
             raise VariableError(
                 "bind", f"variable '{self.name}' must be an int, got {value!r}.", variable=self.name
             )
@@ -223,7 +321,7 @@ class LateVariable(Variable):
 
     limit: Dim = 0
 
-    __hash__ = _Arithmetic.__hash__
+    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max, self.limit
@@ -236,7 +334,7 @@ class Index(_Arithmetic):
     name: str
     extent: Dim
 
-    __hash__ = _Arithmetic.__hash__
+    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.extent
@@ -259,7 +357,7 @@ class Fn(_Arithmetic):
     kind: str
     args: tuple[Dim, ...]
 
-    __hash__ = _Arithmetic.__hash__
+    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.kind, self.args
@@ -314,7 +412,7 @@ class Expr(_Arithmetic):
 
     terms: tuple[tuple[Monomial, int], ...]
 
-    __hash__ = _Arithmetic.__hash__
+    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return (self.terms,)

@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -179,6 +180,24 @@ def make_node(
         if origin and origin not in origins and len(origins) < 8:
             found.origins = (*origins, origin)
     return found
+
+
+def data_node(attrs: Any, kind: TensorType) -> Node:
+    """A constant over data that nobody else has: no other node can be equal, so none is looked for.
+
+    It has no origin: a result of a run was written nowhere.
+    """
+    record = _constant()
+    node = Node()
+    node.op, node.inputs, node.attrs, node.type = record, (), attrs, kind
+    node.id, node.origins, node.made_by, node.rule = next(_ids), (), "", _leaf_rule(record, kind)
+    node.counts, node.is_number, node.tells = (), False, None
+    return node
+
+
+@cache
+def _constant() -> OpDef:
+    return find_op("constant")
 
 
 def make_again(node: Node, inputs: Sequence[Node], attrs: Any) -> Node:

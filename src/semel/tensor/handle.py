@@ -21,8 +21,9 @@ import numpy as np
 
 import semel.ops  # registers the op table
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable
-from semel.ir.graph import Node, Storage, is_tracing, make_node
+from semel.ir import questions
+from semel.ir.expr import Dim, Expr, Fn, Index, Variable, as_number, bounds
+from semel.ir.graph import Node, Storage, data_node, is_tracing, make_node
 from semel.ir.narrow import as_dtype_array
 from semel.ir.opdef import find_op
 from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, is_known
@@ -69,6 +70,15 @@ def wrap(node: Node) -> Tensor:
     made = object.__new__(tensor_class())
     made._node = node
     made._value = None
+    return made
+
+
+def wrap_data(array: Array, kind: TensorType) -> Tensor:
+    """A tensor over an array of this type that nobody else may hold: it is sealed."""
+    storage = Storage(array)
+    made = object.__new__(tensor_class())
+    made._node = data_node(ConstantAttrs(storage, kind), kind)
+    made._value = storage
     return made
 
 
@@ -151,13 +161,25 @@ def dim_value(dim: Dim, dtype: DType = INT64) -> Tensor:
 def weak_scalar(value: Any, dtype: DType) -> Tensor:
     """A number or a Variable, which has no dtype of its own, as a 0-d tensor of `dtype`."""
     if isinstance(value, SYMBOLIC):
+        _check_holds(value, dtype)
         return dim_value(value, dtype)
+    if isinstance(value, tensor_class()):
+        return convert(wrap(value._node), dtype)
     return scalar(value, dtype)
+
+
+def _check_holds(value: Dim, dtype: DType) -> None:
+    """Refuse an int that is traced if the dtype cannot hold it, like one that is written."""
+    if not dtype.is_integer or questions.answers() is None or dtype.holds(*bounds(value)):
+        return
+    for relation, end in (("lt", dtype.lowest), ("gt", dtype.highest)):
+        if questions.compare(relation, value, end):
+            scalar(as_number(value), dtype)
 
 
 def lift(value: TensorLike) -> Tensor:
     """A tensor for anything an operation takes; scalars get their default dtype."""
-    if isinstance(value, tensor_class()):
+    if isinstance(value, tensor_class()) and not value._weak_kind:
         return value
     kind = weak_kind(value)
     if kind:
@@ -195,7 +217,9 @@ def bitcast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 
 def weak_kind(value: Any) -> str:
     """The kind (b, i, f) a scalar asks for; empty for what has a dtype of its own."""
-    known = "" if isinstance(value, tensor_class()) else _WEAK_KINDS.get(type(value))
+    if isinstance(value, tensor_class()):
+        return value._weak_kind
+    known = _WEAK_KINDS.get(type(value))
     if known is not None:
         return known
     if isinstance(value, (bool, np.bool_)):
@@ -324,6 +348,8 @@ def is_integer(value: Any) -> bool:
 
 def whole_number(value: Any, name: str, where: str) -> int:
     """An int, or a GraphError that names what must be one."""
+    if isinstance(value, SYMBOLIC) and questions.answers() is not None:
+        return as_number(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise GraphError(where, f"{name} must be an int, got {value!r}.")
     return int(value)

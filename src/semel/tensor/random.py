@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir import questions
 from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.ops.attrs import RandomBitsAttrs
@@ -97,9 +98,18 @@ def split_key(key: TensorLike, count: int = 2) -> Tensor:
     return random_bits(_key(key) ^ domain, (count, 2))
 
 
+def next_key() -> np.ndarray[Any, Any]:
+    """The next key of the process-wide sequence."""
+    return np.array(_default.words(), np.uint32)
+
+
 def _key(key: TensorLike | None) -> Tensor:
     if key is None:
-        return constant(np.array(_default.words(), np.uint32))
+        trace = questions.answers()
+        if trace is not None:
+            drawn: Tensor = trace.fresh_key()
+            return drawn
+        return constant(next_key())
     lifted = lift(key)
     if lifted.shape != (2,) or lifted.dtype != UINT32:
         raise GraphError(

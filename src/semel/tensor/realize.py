@@ -19,7 +19,8 @@ import numpy as np
 
 from semel.config import Settings, settings
 from semel.errors import GraphError
-from semel.ir.expr import Dim, LateVariable, variables
+from semel.ir import questions
+from semel.ir.expr import Dim, LateVariable, as_number, variables
 from semel.ir.fields import MemoryLimit
 from semel.ir.graph import Graph, Node, Storage, no_scope, shared
 from semel.ir.late import with_counts
@@ -183,6 +184,13 @@ def _eager() -> Callable[[Outline, Settings], Array]:
 def _compile_and_run(x: Tensor, where: str) -> Array:
     """For what has no outline: it is a plan, or an error."""
     missing = waits_for(x)
+    if missing and questions.answers() is not None:
+        raise GraphError(
+            where,
+            f"a tensor has no value while jit follows the function, got {x.type}.",
+            hint="Choose by semel.where, semel.cond or semel.while_loop, or ask for the value "
+            "outside of the jitted function.",
+        )
     if missing:
         raise GraphError(
             where,
@@ -252,6 +260,8 @@ def length(x: Tensor) -> int:
     first = x.shape[0]
     if _is_late(first):
         return int(value_of(dim_value(first), "len"))
+    if not isinstance(first, int) and questions.answers() is not None:
+        return as_number(first)
     if not isinstance(first, int):
         raise GraphError("len", f"the first dim must be fixed, got {x.type}.")
     return first

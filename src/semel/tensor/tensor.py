@@ -85,6 +85,8 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_node", "_value")
+    #: What a scalar asks for that has no dtype of its own: see tensor/number.py.
+    _weak_kind: ClassVar[str] = ""
     _node: Node
     _value: Storage | None  #: the sealed result, once it is known
 
