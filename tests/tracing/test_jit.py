@@ -73,7 +73,7 @@ def test_who_broadcasts_is_part_of_the_form() -> None:
     for a, b in (((4, 3), (4, 3)), ((2, 5), (2, 5)), ((4, 3), (1, 3)), ((6, 3), (1, 3))):
         assert np.array_equal(f(data(*a), data(*b)).numpy(), data(*a) + data(*b))
     assert f.compile_count == 2
-    with pytest.raises(GraphError, match=r"\[add\].*\(4, 3\).*\(2, 3\)|\[add\].*f32\[4,3\]"):
+    with pytest.raises(GraphError, match=r"\[add\] shapes must broadcast, got \[4,3\] and \[2,3\]"):
         f(data(4, 3), data(2, 3))
     assert f.compile_count == 2
 
@@ -135,7 +135,7 @@ def test_a_question_about_a_size_makes_two_forms() -> None:
     [
         lambda n: n == 4,
         lambda n: n != 4,
-        lambda n: 4 >= n,
+        lambda n: n <= 4,
         lambda n: n * 2 + 1 > 9,
         lambda n: bool(n - 4),
         lambda n: n in (4, 7),
@@ -172,7 +172,7 @@ def test_a_number_that_python_needs_is_part_of_the_form(use: Any) -> None:
 def test_sizes_calculate_without_being_asked_for() -> None:
     @semel.jit
     def f(x: Tensor) -> tuple[Any, ...]:
-        n = x.shape[0]
+        n: Any = x.shape[0]
         return (
             x.sum() / n,
             x * (1 / n),
@@ -198,7 +198,7 @@ def test_sizes_calculate_without_being_asked_for() -> None:
 def test_outside_of_a_trace_a_size_is_no_int() -> None:
     n = Variable("n", 1, 8)
     with pytest.raises(TypeError, match="'n' is a size that each run has anew"):
-        range(n)  # type: ignore[arg-type]
+        range(n)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="not supported between"):
         n < 3  # type: ignore[operator]  # noqa: B015
     assert n == Variable("n", 1, 8)
@@ -229,7 +229,7 @@ def test_a_number_is_used_in_all_ways() -> None:
     def f(x: Tensor, a: float) -> dict[str, Any]:
         return {
             "arithmetic": x + a - (2 - a) * a / 3 + a**2 + 2**a + a // 2 + a % 3 - abs(-a),
-            "function": semel.exp(a),  # type: ignore[arg-type]
+            "function": semel.exp(a),
             "choice": semel.where(a > 1, x, -x),
             "number": a * 0.5,
             "truth": a < 3,
@@ -340,9 +340,9 @@ def test_arguments_by_name_position_and_default() -> None:
         np.testing.assert_allclose(found.numpy(), x * 2 + 1)
     assert f.compile_count == 1
     with pytest.raises(TypeError, match=r"f\(\) missing a required argument: 'x'"):
-        f()  # type: ignore[call-arg]
+        f()
     with pytest.raises(TypeError, match=r"f\(\) got an unexpected keyword argument 'q'"):
-        f(x, q=1)  # type: ignore[call-arg]
+        f(x, q=1)
 
 
 def test_results_that_are_arguments_constants_and_one_twice() -> None:
@@ -407,12 +407,16 @@ def test_sizes_that_only_the_data_tells() -> None:
 
 
 def test_dims_are_declared() -> None:
-    @semel.jit(dims={"x": ("n", 4), "p['w']": (4, None), "y": (Variable("n", 1, 8),)})
-    def f(x: Tensor, y: Tensor, p: Any) -> Tensor:
-        return x @ p["w"] + y.sum()
+    @semel.jit(dims={"x": (Variable("n", 1, 8), None), "p['w']": (4, None)})
+    def f(x: Tensor, p: Any) -> Tensor:
+        return x @ p["w"]
 
-    with pytest.raises(GraphError, match="two ranges"):
-        f(data(2, 4), data(2), {"w": data(4, 3)})
+    assert f(data(2, 4), {"w": data(4, 3)}).shape == (2, 3)
+    assert str(f.forms[0]) == "(x: float32[n, 4], p['w']: float32[4, p_w_1])"
+    with pytest.raises(InputError, match=r"must have the shape \[n, \*\], got \[9, 4\]"):
+        f(data(9, 4), {"w": data(4, 3)})
+    with pytest.raises(GraphError, match=r"'n' must have one range, got \[1, None\] and \[1, 8\]"):
+        semel.jit(dims={"x": "n", "y": Variable("n", 1, 8)})(lambda x, y: x)
 
     @semel.jit(dims={"x": ("n", 4), "y": "n"})
     def g(x: Tensor, y: Tensor) -> Tensor:
@@ -515,7 +519,7 @@ def test_plans_are_reached_and_made_ahead() -> None:
     with semel.no_recompiles():
         f(data(5, 3), data(3, 9))
     assert f.plan is plan is f.plan_for(data(1, 1), data(1, 1))
-    assert [io.name for io in plan.inputs] == ["x", "w"]
+    assert list(plan.inputs) == ["x", "w"]
     assert repr(f) == "<jit <lambda>(x, w), 1 form>"
 
 
@@ -566,7 +570,7 @@ def test_a_jitted_function_can_be_part_of_a_graph() -> None:
     plan = f(Tensor.input("x", (n,))).prepare()
     assert plan(x=data(3)).shape == (3,)
     assert f.compile_count == 0
-    total = semel.loop(3, lambda i, t: f(t), Tensor([1.0]))
+    (total,), _ = semel.loop(3, [Tensor([1.0])], lambda i, t: ([f(t[0])], []))
     assert total.tolist() == [8]
 
 
@@ -613,11 +617,11 @@ def test_a_donated_tensor_gives_its_memory() -> None:
     step = semel.jit(donate="s")(lambda s, x: s * 0.5 + x)
     x = data(5)
     s = step(step(Tensor(x), x), x)
-    address = s._value.array.__array_interface__["data"][0]  # type: ignore[union-attr]
+    address = s._value.array.__array_interface__["data"][0]
     expected = s.numpy() * F32(0.5) + x
     after = step(s, x)
     assert np.array_equal(after.numpy(), expected)
-    assert after._value.array.__array_interface__["data"][0] == address  # type: ignore[union-attr]
+    assert after._value.array.__array_interface__["data"][0] == address
     with pytest.raises(GraphError, match="'s, which was donated to <lambda>'"):
         s.numpy()
 

@@ -20,7 +20,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from semel.ir import questions
 from semel.ir.expr import Dim, Variable
 from semel.ir.fields import take_int, take_threads
 from semel.ir.graph import is_tracing, topological
-from semel.ir.types import as_dtype, is_known
+from semel.ir.types import is_known
 from semel.locks import importing, make_lock
 from semel.runtime.interop import check_unmasked, read_array
 from semel.tensor.donate import give_away, own_array
@@ -42,7 +42,6 @@ from semel.tracing.runs import At, Runs
 from semel.tracing.trace import Options, follow
 from semel.tracing.trees import LEAF, Leaves, Static, check_static, flatten
 
-P = ParamSpec("P")
 R = TypeVar("R")
 #: Forms of one function, if nobody says otherwise: more are a mistake that is better told.
 MAX_FORMS = 32
@@ -65,7 +64,7 @@ class _Like:
 _SAME, _FLOAT = "same", "float"
 
 
-class Jit(Generic[P, R]):
+class Jit(Generic[R]):
     """A function of tensors that is compiled for each form of its arguments.
 
     Made by `semel.jit`. `forms` are what it was compiled for, `compile_count` how many those are,
@@ -74,7 +73,7 @@ class Jit(Generic[P, R]):
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[..., R],
         *,
         dims: Mapping[str, Any] | None = None,
         static: Iterable[str] = (),
@@ -104,7 +103,7 @@ class Jit(Generic[P, R]):
         self._lock = make_lock()
         self._like: _Like | None = None
         self._last: Form | None = None
-        self._bound: dict[int, tuple[Any, Jit[Any, Any]]] = {}
+        self._bound: dict[int, tuple[Any, Jit[Any]]] = {}
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -136,13 +135,13 @@ class Jit(Generic[P, R]):
             )
         return self._last.plan
 
-    def plan_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def plan_for(self, *args: Any, **kwargs: Any) -> Any:
         """The plan that a call with these arguments would run; None if it is yet to be prepared."""
         call = self._call_form(args, kwargs)
         found = None if call is None else self._find(call)
         return None if found is None else found[0].plan
 
-    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
         """Prepare the form of these arguments, without a run; its plan."""
         call = self._call_form(args, kwargs)
         if call is None:
@@ -153,7 +152,7 @@ class Jit(Generic[P, R]):
 
     # ------------------------------------------------------------ calls
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         like = self._like
         if like is not None and not kwargs and len(args) == len(like.checks):
             arrays: list[Any] = []
@@ -350,13 +349,11 @@ class Jit(Generic[P, R]):
                 "or allow more forms.",
             )
         options = Options(self._name, self._dims)
+        prepare = functools.partial(
+            prepare_graph, threads=self._threads, device=self._device, name=self._name
+        )
         try:
-            followed = follow(self._function, call, self._invoke, options)
-            form = followed.form
-            if followed.graph is not None:
-                form.plan = prepare_graph(
-                    followed.graph, threads=self._threads, device=self._device, name=self._name
-                )
+            form = follow(self._function, call, self._invoke, options, prepare)
         except RecompileError as error:
             raise RecompileError(
                 self._name, f"would be compiled inside no_recompiles(): {reason}.", hint=error.hint
@@ -405,7 +402,7 @@ class Jit(Generic[P, R]):
                 f"{type(instance).__name__}.",
                 hint="Add __weakref__ to its __slots__.",
             ) from None
-        made: Jit[Any, Any] = Jit(self._function, **self._settings, owner=reference)
+        made: Jit[Any] = Jit(self._function, **self._settings, owner=reference)
         bound[key] = reference, made
         return _Method(made, instance)
 
@@ -415,7 +412,7 @@ class _Method:
 
     __slots__ = ("__self__", "_jit")
 
-    def __init__(self, jit: Jit[Any, Any], instance: Any) -> None:
+    def __init__(self, jit: Jit[Any], instance: Any) -> None:
         self._jit, self.__self__ = jit, instance
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -429,7 +426,7 @@ class _Method:
 
 
 @overload
-def jit(function: Callable[P, R], /) -> Jit[P, R]: ...
+def jit(function: Callable[..., R], /) -> Jit[R]: ...
 @overload
 def jit(
     *,
@@ -439,7 +436,7 @@ def jit(
     max_forms: int = MAX_FORMS,
     threads: int | None = None,
     device: Any = None,
-) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+) -> Callable[[Callable[..., R]], Jit[R]]: ...
 def jit(function: Any = None, /, **options: Any) -> Any:
     """Prepare a function of tensors once per form of its arguments, and run it often.
 
@@ -464,7 +461,7 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     return _jit(options, function)
 
 
-def _jit(options: dict[str, Any], function: Any) -> Jit[Any, Any]:
+def _jit(options: dict[str, Any], function: Any) -> Jit[Any]:
     if isinstance(function, (staticmethod, classmethod)) or not callable(function):
         kind = type(function).__name__
         raise GraphError(
@@ -530,7 +527,22 @@ def _declared(
         _check_argument(base, signature, name, "dims")
         is_one = isinstance(given, (str, int, Variable)) or given is None
         found[path] = tuple(_take_dim(d, path) for d in ((given,) if is_one else given))
+    _check_ranges(found)
     return found
+
+
+def _check_ranges(dims: Mapping[str, tuple[Dim | None, ...]]) -> None:
+    """A name is one size: of two sizes with one name, one range is meant."""
+    known: dict[str, Variable] = {}
+    for said in dims.values():
+        for dim in said:
+            if isinstance(dim, Variable) and known.setdefault(dim.name, dim) != dim:
+                first = known[dim.name]
+                raise GraphError(
+                    "jit",
+                    f"'{dim.name}' must have one range, got [{first.min}, {first.max}] and "
+                    f"[{dim.min}, {dim.max}].",
+                )
 
 
 def _take_dim(dim: Any, path: str) -> Dim | None:
@@ -594,9 +606,10 @@ def _taken(value: Any, path: str, where: str) -> Any:
     if isinstance(value, np.ndarray):
         check_unmasked(value, wrong)
     array = np.asarray(read_array(value, wrong))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not is_known(array.dtype):
         raise wrong(f"must be an array of numbers, got dtype {array.dtype}.")
-    return array.astype(as_dtype(array.dtype).numpy, copy=False)
+    return array
 
 
 def _is_writable(value: Any) -> bool:

@@ -23,8 +23,8 @@ import numpy as np
 from semel.errors import GraphError, RecompileError, VariableError
 from semel.ir import questions
 from semel.ir.expr import Dim, Variable, atoms, evaluate, substitute, variables
-from semel.ir.fields import NO_LIMIT
 from semel.ir.graph import Graph, Node, make_node, no_scope, rewrite, shared
+from semel.ir.late import with_counts
 from semel.ir.types import FLOAT64, UINT32, TensorType, as_dtype
 from semel.ops.attrs import InputAttrs
 from semel.ops.guards import guards
@@ -43,6 +43,8 @@ _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPPOSITE = {"eq": "!=", "ne": "==", "lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 _KEY = TensorType((2,), UINT32)
 _MOST_ROUNDS = 8
+#: Ints up to this size are variables, with which a plan calculates in 64 bits; others are static.
+_LARGEST = (1 << 31) - 1
 
 
 class Trace(questions.Answers):
@@ -118,14 +120,6 @@ class Options:
     dims: Mapping[str, tuple[Dim | None, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """A form without a plan, and the graph that the plan is to compute; none without outputs."""
-
-    form: Form
-    graph: Graph | None
-
-
 @dataclass(slots=True)
 class _Round:
     """What came of calling the function once."""
@@ -139,8 +133,14 @@ class _Round:
     outputs: list[tuple[str, Any]]
 
 
-def follow(function: Callable[..., Any], call: CallForm, invoke: Any, options: Options) -> Followed:
-    """The form of a call: as general as the function can be followed."""
+def follow(
+    function: Callable[..., Any],
+    call: CallForm,
+    invoke: Any,
+    options: Options,
+    prepare: Callable[[Graph], Any],
+) -> Form:
+    """The form of a call with its plan: as general as the function can be followed and prepared."""
     taken = {v.name for dims in options.dims.values() for d in dims for v in _variables(d)}
     leaves = tuple(_general(path, value, options, taken) for path, value in call.leaves)
     ways = [leaves]
@@ -151,10 +151,11 @@ def follow(function: Callable[..., Any], call: CallForm, invoke: Any, options: O
     reason = ""
     for number, way in enumerate(ways):
         try:
-            found = _settled(function, call, invoke, way)
+            form, graph = _settled(function, call, invoke, way)
+            if graph is not None:
+                form.plan = prepare(graph)
             if reason:
-                note = f"for these numbers alone, as {reason}"
-                found.form.notes = (*found.form.notes, note)
+                form.notes = (*form.notes, f"for these numbers alone, as {reason}")
         except (RecompileError, RecursionError):
             raise
         except Exception as error:
@@ -162,7 +163,7 @@ def follow(function: Callable[..., Any], call: CallForm, invoke: Any, options: O
                 raise
             reason = reason or (str(error).splitlines() or [type(error).__name__])[0]
         else:
-            return found
+            return form
     raise AssertionError(ways)
 
 
@@ -182,7 +183,7 @@ def _general(path: str, value: Any, options: Options, taken: set[str]) -> Leaf:
     """A leaf of which each axis is a variable, unless more was said."""
     name = _free_name(re.sub(r"\W+", "_", path).strip("_") or "_", taken)
     if type(value) is int:
-        is_wide = not -NO_LIMIT <= value <= NO_LIMIT
+        is_wide = not -_LARGEST <= value <= _LARGEST
         return Leaf(path, name, "int", fixed=value if is_wide else None)
     if type(value) is float:
         return Leaf(path, name, "float")
@@ -215,8 +216,8 @@ def _with_sizes(leaves: Sequence[Leaf], call: CallForm) -> tuple[Leaf, ...]:
 
 def _settled(
     function: Callable[..., Any], call: CallForm, invoke: Any, leaves: tuple[Leaf, ...]
-) -> Followed:
-    """Call the function until it says nothing new of its sizes."""
+) -> tuple[Form, Graph | None]:
+    """Call it until it says nothing new of its sizes: a form without a plan, and its graph."""
     for _ in range(_MOST_ROUNDS):
         values = Form(call.spec, leaves).match(call.leaves)
         if values is None:
@@ -278,7 +279,7 @@ def _call(
     if nodes:
         names = _distinct([path for path, value in out_leaves if isinstance(value, Tensor)])
         with no_scope():
-            graph = shared(Graph(tuple(nodes), names))
+            graph = with_counts(shared(Graph(tuple(nodes), names)))[0]
         _check_closed(graph, trace)
     return _Round(trace, leaves, nodes, graph, spec, out_leaves, outputs)
 
@@ -288,7 +289,7 @@ def _argument(trace: Trace, leaf: Leaf) -> Any:
     if leaf.fixed is not None:
         return leaf.fixed
     if leaf.kind == "int":
-        return Variable(leaf.name, -NO_LIMIT)
+        return Variable(leaf.name, -_LARGEST, _LARGEST)
     if leaf.kind == "float":
         node, name = trace.input(leaf.path, TensorType((), FLOAT64)), leaf.name
         return Number(wrap(node), lambda values: values[name])
@@ -329,10 +330,8 @@ def _check_closed(graph: Graph, trace: Trace) -> None:
     foreign = [f"input '{n.attrs.name}'" for n in graph.inputs if n not in trace.stand_ins]
     foreign += [f"state '{n.attrs.name}'" for n in graph.states]
     own = {*trace.values}
-    late = set(graph.late) | {v for n in graph.nodes for v in n.rule.late}
-    foreign += [
-        f"variable '{v.name}'" for v in graph.variables if v.name not in own and v not in late
-    ]
+    free = (v for v in graph.variables if v not in graph.late)
+    foreign += [f"variable '{v.name}'" for v in free if v.name not in own]
     if foreign:
         raise GraphError(
             "jit",
@@ -345,7 +344,7 @@ def _check_closed(graph: Graph, trace: Trace) -> None:
 # ------------------------------------------------------------ the form
 
 
-def _finished(call: CallForm, found: _Round) -> Followed:
+def _finished(call: CallForm, found: _Round) -> tuple[Form, Graph | None]:
     trace, leaves, graph = found.trace, found.leaves, found.graph
     names = {v.name for leaf in leaves for d in leaf.dims for v in variables(d)}
     names |= {leaf.name for leaf in leaves if leaf.kind != "array" and leaf.fixed is None}
@@ -360,9 +359,9 @@ def _finished(call: CallForm, found: _Round) -> Followed:
     )
     if graph is None:
         form.num_keys = 0
-        return Followed(form, None)
-    late = {v for n in graph.nodes for v in n.rule.late}
-    form.guards = tuple(a for a, _ in guards(graph) if not late & set(variables(a)))
+        return form, None
+    late = set(graph.late)
+    form.guards = tuple(a for a, _ in guards(graph) if late.isdisjoint(variables(a)))
     used = set(graph.inputs)
     arrays = [leaf for leaf in leaves if leaf.kind != "int" and leaf.fixed is None]
     nodes = [*trace.stand_ins][: len(arrays)]
@@ -373,7 +372,7 @@ def _finished(call: CallForm, found: _Round) -> Followed:
     form.input_names = tuple(trace.stand_ins[n] for _, n in (*taken, *keys))
     form.num_keys = len(trace.keys)
     form.variables = frozenset(v.name for v in graph.variables if v.name in names)
-    return Followed(form, _with_names(graph, trace))
+    return form, _with_names(graph, trace)
 
 
 def _is_said(note: str, leaves: Sequence[Leaf]) -> bool:
