@@ -120,7 +120,7 @@ def test_a_reshape_that_does_not_fit_says_it_in_numbers() -> None:
 def test_a_question_about_a_size_makes_two_forms() -> None:
     @semel.jit
     def f(x: Tensor) -> Tensor:
-        return x * 2 if x.shape[0] > 3 else x * 3
+        return x * 2 if x.shape[0] > 3 else x * 3  # type: ignore[operator]
 
     for n in (2, 5, 3, 4, 9):
         assert np.array_equal(f(data(n)).numpy(), data(n) * (2 if n > 3 else 3))

@@ -40,12 +40,12 @@ MAX_QUOTIENT = 32
 def _on_dims(method: Callable[[Any, Dim], Dim]) -> Callable[[Any, Dim], Dim]:
     """An operator whose other operand is a dim, or takes the operation over.
 
-    A tensor does: as for NumPy's arrays, `__array_ufunc__ = None` says so.
+    A tensor does, which has a `_weak_kind`; so do classes whose `__array_ufunc__` is None.
     """
 
     def checked(self: Any, other: Any) -> Any:
         if type(other) is not int and not isinstance(other, _Arithmetic):
-            if getattr(other, "__array_ufunc__", _on_dims) is None:
+            if _takes_over(other):
                 return NotImplemented
             real = _as_real(self) if isinstance(other, float) else None
             if real is not None:
@@ -54,6 +54,10 @@ def _on_dims(method: Callable[[Any, Dim], Dim]) -> Callable[[Any, Dim], Dim]:
         return method(self, other)
 
     return checked
+
+
+def _takes_over(other: Any) -> bool:
+    return hasattr(other, "_weak_kind") or getattr(other, "__array_ufunc__", _number) is None
 
 
 def _as_real(dim: Dim) -> Any:
@@ -66,7 +70,7 @@ def _on_reals(name: str) -> Callable[[Any, Any], Any]:
     """An operator whose result is no size: a trace calculates with it, else Python refuses it."""
 
     def operate(self: Any, other: Any) -> Any:
-        if getattr(other, "__array_ufunc__", _on_dims) is None:
+        if _takes_over(other):
             return NotImplemented
         real = _as_real(self)
         return NotImplemented if real is None else getattr(real, name)(other)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from semel.errors import GraphError
 from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable, variables
