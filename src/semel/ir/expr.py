@@ -187,19 +187,19 @@ class _Arithmetic:
 
     # ------------------------------------------------------------ what only a trace knows
 
-    def __eq__(self, other: object) -> Any:
-        """Whether it is the same expression; to those who are traced, the same number."""
-        if self is other:
-            return True
-        if questions.num_open and questions.is_users(sys._getframe(1)):
-            answer = questions.compare("eq", self, other)
-            if answer is not None:
-                return answer
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._parts() == other._parts()
-
     if not TYPE_CHECKING:  # to checkers, dims are no numbers
+
+        def __eq__(self, other: object) -> Any:
+            """Whether it is the same expression; to those who are traced, the same number."""
+            if self is other:
+                return True
+            if questions.num_open and questions.is_users(sys._getframe(1)):
+                answer = questions.compare("eq", self, other)
+                if answer is not None:
+                    return answer
+            if type(other) is not type(self):
+                return NotImplemented
+            return self._parts() == other._parts()
 
         def __pow__(self, other: Any) -> Any:
             if type(other) is int and 0 <= other <= _MAX_POWER:
@@ -249,7 +249,7 @@ def as_number(dim: Dim) -> int:
 _real_power = _on_reals("__pow__")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variable(_Arithmetic):
     """A named size that may change from run to run, within [min, max].
 
@@ -279,8 +279,6 @@ class Variable(_Arithmetic):
             raise GraphError(
                 "Variable", f"'{self.name}' needs min <= max, got [{self.min}, {self.max}]."
             )
-
-    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max
@@ -315,7 +313,7 @@ class Variable(_Arithmetic):
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LateVariable(Variable):
     """A size that a run finds out itself: how many elements of a mask are true.
 
@@ -325,20 +323,16 @@ class LateVariable(Variable):
 
     limit: Dim = 0
 
-    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
-
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.min, self.max, self.limit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Index(_Arithmetic):
     """A loop index, or an index read from memory: an integer in [0, extent)."""
 
     name: str
     extent: Dim
-
-    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.extent
@@ -354,14 +348,12 @@ class Index(_Arithmetic):
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fn(_Arithmetic):
     """An atom that is a function of expressions: `floordiv`, `mod`, `min`, `max`."""
 
     kind: str
     args: tuple[Dim, ...]
-
-    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return self.kind, self.args
@@ -410,13 +402,11 @@ def _corner(a: int, low_b: int, high_b: int | None, *, low: bool) -> int:
 Atom: TypeAlias = "Variable | Index | Fn"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expr(_Arithmetic):
     """A sum of products of atoms: `terms` maps each monomial to its coefficient."""
 
     terms: tuple[tuple[Monomial, int], ...]
-
-    __hash__, __eq__ = _Arithmetic.__hash__, _Arithmetic.__eq__
 
     def _parts(self) -> tuple[Any, ...]:
         return (self.terms,)
