@@ -354,6 +354,7 @@ from semel.tensor.reduce import (
 from semel.tensor.resample import interpolate, resize, upsample
 from semel.tensor.rope import rope
 from semel.tensor.standard import (
+    broadcast_shapes,
     conj,
     cumulative_prod,
     cumulative_sum,
@@ -364,6 +365,7 @@ from semel.tensor.standard import (
     unique_inverse,
     unique_values,
     unstack,
+    vecdot,
 )
 from semel.tensor.tensor import Tensor
 from semel.tensor.unary import (
@@ -640,6 +642,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "bool",
     "bool_",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
     "can_cast",
@@ -966,6 +969,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "unstack",
     "upsample",
     "var",
+    "vecdot",
     "vsplit",
     "vstack",
     "where",

@@ -230,18 +230,18 @@ def tri(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "f
     return scalar(True, BOOL).broadcast_to(shape).tril(k).cast(dtype)
 
 
-def meshgrid(*vectors: TensorLike, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Each vector stretched over the grid of all; "xy" swaps the first two axes, as NumPy."""
     if indexing not in ("xy", "ij"):
         raise GraphError("meshgrid", f"indexing must be 'xy' or 'ij', got {indexing!r}.")
-    lines = [lift(v).flatten() for v in vectors]
+    lines = [lift(v).flatten() for v in arrays]
     shape = tuple(line.shape[0] for line in lines)
     grids = []
     for i, line in enumerate(lines):
         column = line.reshape((1,) * i + (line.shape[0],) + (1,) * (len(lines) - i - 1))
         grid = column.broadcast_to(shape)
         grids.append(grid.swapaxes(0, 1) if indexing == "xy" and len(lines) > 1 else grid)
-    return grids
+    return tuple(grids)
 
 
 def _arange_length(first: Any, end: Any, step: Any, floats: bool) -> Dim:

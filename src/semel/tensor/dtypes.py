@@ -19,7 +19,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir import types
 from semel.ir.types import DType, as_dtype, is_lossless
-from semel.tensor.handle import DTypeLike, TensorLike, common_dtype, tensor_class, weak_kind
+from semel.tensor.handle import Array, DTypeLike, TensorLike, common_dtype, tensor_class, weak_kind
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -73,10 +73,10 @@ class IntegerInfo:
     min: int
 
 
-def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
+def finfo(type: DTypeLike | Tensor | Array, /) -> FloatInfo:
     """The limits of a float dtype, or of that of a tensor.
 
-    >>> finfo("float16").max
+    >>> semel.finfo("float16").max
     65504.0
     """
     dtype = _dtype_of(type, "finfo")
@@ -93,10 +93,10 @@ def _float_info(dtype: DType) -> FloatInfo:
     return FloatInfo(dtype, dtype.bits, *map(float, numbers))
 
 
-def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
+def iinfo(type: DTypeLike | Tensor | Array, /) -> IntegerInfo:
     """The limits of an integer dtype, or of that of a tensor.
 
-    >>> iinfo("uint8").max
+    >>> semel.iinfo("uint8").max
     255
     """
     dtype = _dtype_of(type, "iinfo")
@@ -105,10 +105,10 @@ def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
     return IntegerInfo(dtype, dtype.bits, int(dtype.highest), int(dtype.lowest))
 
 
-def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
+def can_cast(from_: DTypeLike | Tensor | Array, to: DTypeLike, /) -> bool:
     """Whether every value of one dtype is one of the other.
 
-    >>> can_cast("int16", "int32"), can_cast("int32", "float32")
+    >>> semel.can_cast("int16", "int32"), semel.can_cast("int32", "float32")
     (True, False)
     """
     return is_lossless(_dtype_of(from_, "can_cast"), as_dtype(to, "can_cast"))
@@ -117,7 +117,7 @@ def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
     """Whether a dtype is of a kind, or of one of several: a word of `KINDS`, or a dtype.
 
-    >>> isdtype("int8", "integral"), isdtype("int8", ("bool", "float32"))
+    >>> semel.isdtype("int8", "integral"), semel.isdtype("int8", ("bool", "float32"))
     (True, False)
     """
     own = as_dtype(dtype, "isdtype")
@@ -137,8 +137,8 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 def result_type(*arrays_and_dtypes: TensorLike | DTypeLike) -> DType:
     """The dtype of an operation on these tensors, dtypes and numbers.
 
-    >>> result_type("int8", "float16"), result_type("float16", 1.0)
-    (float16, float16)
+    >>> semel.result_type("int8", "float16"), semel.result_type("float16", 1.0)
+    (semel.float16, semel.float16)
     """
     if not arrays_and_dtypes:
         raise GraphError("result_type", "needs at least one tensor or dtype.")

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from semel.errors import GraphError
 from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
 from semel.tensor.handle import (
@@ -338,23 +337,19 @@ def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
     return choose(mask, fill, x)
 
 
-@spelled(min="low", max="high", a_min="low", a_max="high")
+@spelled(a_min="min", a_max="max")
 def clip(
     x: TensorLike,
-    low: TensorLike | None = None,
-    high: TensorLike | None = None,
+    min: TensorLike | None = None,
+    max: TensorLike | None = None,
     *,
-    min: TensorLike | None = same_as("low"),
-    max: TensorLike | None = same_as("high"),
-    a_min: TensorLike | None = same_as("low"),
-    a_max: TensorLike | None = same_as("high"),
+    a_min: TensorLike | None = same_as("min"),
+    a_max: TensorLike | None = same_as("max"),
 ) -> Tensor:
-    """Bring elements into [low, high]; NaN stays. If low > high, high wins."""
+    """Bring elements into [min, max]; NaN stays. If min > max, max wins; None is no bound."""
     x = lift(x)
-    if low is None and high is None:
-        raise GraphError("clip", "needs low or high, got neither.")
-    result = x if low is None else x.maximum(low)
-    return result if high is None else result.minimum(high)
+    result = x if min is None else x.maximum(min)
+    return result if max is None else result.minimum(max)
 
 
 def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:

@@ -64,10 +64,13 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------ shape
 
 
-def reshape(x: TensorLike, *dims: Dims, shape: Dims | None = None) -> Tensor:
-    """The same elements in another shape; one dim may be -1."""
+def reshape(x: TensorLike, shape: Dims, *more: Dims, copy: bool | None = None) -> Tensor:
+    """The same elements in another shape; one dim may be -1.
+
+    Nothing is copied that need not be, whatever `copy` says: a tensor never changes.
+    """
     x = lift(x)
-    wanted = _resolve(given_dims(dims, shape, "reshape"), x.size, x.shape)
+    wanted = _resolve(_flat((shape, *more)), x.size, x.shape)
     if wanted == x.shape:
         return x
     return apply("reshape", x, attrs=ReshapeAttrs(wanted))
@@ -144,13 +147,13 @@ def unflatten(
 @spelled(dims="axes")
 def permute(
     x: TensorLike,
-    *order: int | Sequence[int],
-    axes: Sequence[int] | None = None,
+    axes: int | Sequence[int] = (),
+    *more: int,
     dims: Sequence[int] = AXES,
 ) -> Tensor:
-    """Result axis i is axis `order[i]` of this tensor: `x.permute(2, 0, 1)`."""
+    """Result axis i is axis `axes[i]` of this tensor: `x.permute(2, 0, 1)`."""
     x = lift(x)
-    places = normalize_axes(given_dims(order, axes, "permute"), x.ndim, "permute")
+    places = normalize_axes(_flat((axes, *more)), x.ndim, "permute")
     if len(places) != x.ndim:
         raise GraphError("permute", f"needs {x.ndim} axes for {x.type}, got {places}.")
     if places == tuple(range(x.ndim)):
@@ -213,13 +216,12 @@ def matrix_transpose(x: TensorLike) -> Tensor:
 # ------------------------------------------------------------ broadcasting
 
 
-def broadcast_to(x: TensorLike, *dims: Dims, shape: Dims | None = None) -> Tensor:
+def broadcast_to(x: TensorLike, shape: Dims, *more: Dims) -> Tensor:
     """Stretch axes of size 1, and add axes in front, to reach `shape`.
 
     Axes that may have size 1 stretch in the runs where they have it.
     """
-    wanted = given_dims(dims, shape, "broadcast_to")
-    return reach(lift(x), as_shape(wanted, "broadcast_to"), "broadcast_to")
+    return reach(lift(x), as_shape(_flat((shape, *more)), "broadcast_to"), "broadcast_to")
 
 
 def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
@@ -450,10 +452,10 @@ def repeat(
     return wide.broadcast_to(shape).flatten(i, i + 1)
 
 
-def tile(x: TensorLike, *repeats: Dims) -> Tensor:
+def tile(x: TensorLike, repetitions: Dims, *more: Dims) -> Tensor:
     """The whole tensor repeated along each axis, as np.tile."""
     x = lift(x)
-    counts = as_shape(_flat(repeats), "tile")
+    counts = as_shape(_flat((repetitions, *more)), "tile")
     ndim = max(len(counts), x.ndim)
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + x.shape

@@ -47,12 +47,12 @@ class Info:
         """Where tensors are computed if nobody says otherwise."""
         return default_device()
 
-    def devices(self) -> list[str]:
+    def devices(self) -> tuple[str, ...]:
         """The devices of this machine that compute."""
         with importing:
             from semel.runtime.registry import DeviceRegistry
 
-        return [str(spec) for spec in DeviceRegistry().devices(HOST_DEVICE)]
+        return tuple(map(str, DeviceRegistry().devices(HOST_DEVICE)))
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """The dtypes of Python's numbers; those of indices."""

@@ -21,7 +21,17 @@ import numpy as np
 
 from semel.errors import GraphError, UnsupportedError
 from semel.ir.types import as_dtype
-from semel.tensor import contract, dtypes, elementwise, late, movement, pieces, reduce, unary
+from semel.tensor import (
+    contract,
+    creation,
+    dtypes,
+    elementwise,
+    late,
+    movement,
+    pieces,
+    reduce,
+    unary,
+)
 from semel.tensor.elementwise import BINARY, binary
 from semel.tensor.handle import convert, lift, promote, tensor_class, weak_kind, wrap
 from semel.tensor.realize import value_of
@@ -321,10 +331,10 @@ def _einsum(*operands: Any, optimize: Any = False) -> Tensor:
 
 def _meshgrid(
     *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
     if sparse:
         raise _no_option("np.meshgrid", "sparse")
-    return tensor_class().meshgrid(*xi, indexing=indexing)
+    return creation.meshgrid(*xi, indexing=indexing)
 
 
 def _each(function: Function, *arrays: Any) -> Any:

@@ -222,10 +222,10 @@ def column_stack(tensors: Sequence[TensorLike]) -> Tensor:
     return concat([t.unsqueeze(1) if t.ndim == 1 else t for t in items], 1)
 
 
-def broadcast_arrays(*tensors: TensorLike) -> list[Tensor]:
+def broadcast_arrays(*tensors: TensorLike) -> tuple[Tensor, ...]:
     """The tensors, each stretched to the shape that they have together."""
     items = [lift(t) for t in tensors]
-    return broadcast(items, "broadcast_arrays") if items else []
+    return tuple(broadcast(items, "broadcast_arrays")) if items else ()
 
 
 def atleast_1d(x: TensorLike) -> Tensor:

@@ -8,12 +8,22 @@ its family.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.errors import GraphError
-from semel.ir.types import as_dtype
+from semel.ir.expr import Dim
+from semel.ir.types import Shape, as_dtype, as_shape
 from semel.tensor import movement, order, pieces
-from semel.tensor.handle import DTypeLike, TensorLike, convert, lift, normalize_axis, scalar
+from semel.tensor.handle import (
+    DTypeLike,
+    TensorLike,
+    convert,
+    lift,
+    normalize_axis,
+    promote,
+    scalar,
+)
 from semel.tensor.late import unique
 
 if TYPE_CHECKING:
@@ -118,9 +128,37 @@ def unique_values(x: TensorLike) -> Tensor:
 # ------------------------------------------------------------ shapes
 
 
+def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
+    """The common shape of these: `broadcast_shapes((2, 1), (3,))` is (2, 3)."""
+    given = [as_shape(shape, "broadcast_shapes") for shape in shapes]
+    return movement.broadcast_shapes(given, "broadcast_shapes") if given else ()
+
+
 def unstack(x: TensorLike, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along one axis, which is dropped: `unbind`, as a tuple."""
     return tuple(pieces.unbind(x, axis))
+
+
+# ------------------------------------------------------------ vectors
+
+
+def vecdot(x: TensorLike, other: TensorLike, *, axis: int = -1) -> Tensor:
+    """The dot product along one axis of both, where all other axes broadcast.
+
+    `axis` counts from the end, unless both have as many axes. Integers keep their dtype.
+    """
+    x, y = promote((x, other))
+    if axis >= 0 and x.ndim != y.ndim:
+        raise GraphError(
+            "vecdot", f"axis must be negative for {x.type} and {y.type}, got axis={axis}."
+        )
+    ends = [normalize_axis(axis, t.ndim, "vecdot") for t in (x, y)]
+    sizes = [t.shape[i] for t, i in zip((x, y), ends, strict=True)]
+    if not movement.may_agree((sizes[0],), (sizes[1],)):
+        found = f"{sizes[0]} and {sizes[1]}"
+        raise GraphError("vecdot", f"axis {axis} must have one size in both, got {found}.")
+    x, y = movement.broadcast([x, y], "vecdot")
+    return convert((x * y).sum(axis), x.dtype)
 
 
 # ------------------------------------------------------------ real numbers

@@ -583,6 +583,7 @@ class Tensor:
     mv = contract.mv
     dot = contract.dot
     outer = contract.outer
+    vecdot = standard.vecdot
     linear = contract.linear
     einsum = staticmethod(contract.einsum)
     diagonal = contract.diagonal
