@@ -74,8 +74,8 @@ class UserError(SemelError):
     """The caller can fix it."""
 
 
-class GraphError(UserError):
-    """The graph is malformed: a shape, a dtype, an axis, a name."""
+class GraphError(UserError, ValueError):
+    """The graph is malformed: a shape, a dtype, an axis, a name. A ValueError, as NumPy's are."""
 
 
 class UnsupportedError(UserError):
@@ -90,8 +90,8 @@ class VariableError(UserError):
     """A variable is unknown, out of range, never bound, or breaks a guard."""
 
 
-class IndexRangeError(UserError):
-    """An index read from a tensor lies outside the axis it selects from.
+class IndexRangeError(UserError, IndexError):
+    """An index read from a tensor lies outside the axis it selects from. An IndexError too.
 
     Fields: `op`, `index`, `size`; `origin`, the source line of the op, if it is known.
     """

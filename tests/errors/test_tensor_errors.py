@@ -47,7 +47,6 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
      "[and] needs integers or bool, got f32[3,4] and f32[3,4]."),
     ("shift bool", lambda: MASK << MASK, GraphError, "[shl] needs integers, got b1[3] and b1[3]."),
     ("invert float", lambda: ~A, GraphError, "[not] needs integers or bool, got f32[3,4]."),
-    ("clip", A.clip, GraphError, "[clip] needs low or high, got neither."),
     ("gelu", lambda: A.gelu("fast"), GraphError,
      "[gelu] approximate must be 'none' or 'tanh', got 'fast'."),
     ("softcap", lambda: A.softcap(0), GraphError, "[softcap] cap must be a number > 0, got 0."),

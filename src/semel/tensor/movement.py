@@ -31,6 +31,7 @@ from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import (
     ConcatAttrs,
     ExpandAttrs,
+    GatherAttrs,
     PadAttrs,
     PermuteAttrs,
     ReshapeAttrs,
@@ -39,15 +40,19 @@ from semel.ops.attrs import (
 )
 from semel.ops.filled import repeated
 from semel.tensor.handle import (
+    Array,
     Dims,
     TensorLike,
     apply,
+    constant,
     convert,
+    known_value,
     lift,
     normalize_axes,
     normalize_axis,
     promote,
     scalar,
+    tensor_class,
     weak_kind,
     weak_scalar,
     whole_dims,
@@ -439,17 +444,46 @@ def stack(tensors: Sequence[TensorLike], axis: int = 0, *, dim: int = AXIS) -> T
 
 @spelled(dim="axis")
 def repeat(
-    x: TensorLike, repeats: int | Dim, axis: int | None = None, *, dim: int | None = AXIS
+    x: TensorLike, repeats: TensorLike, axis: int | None = None, *, dim: int | None = AXIS
 ) -> Tensor:
-    """Each element `repeats` times in a row, as np.repeat; without axis, of the flat tensor."""
+    """Each element `repeats` times in a row, as np.repeat; without axis, of the flat tensor.
+
+    `repeats` may be one number for each element of the axis, known when the graph is made.
+    """
     x = lift(x)
     if axis is None:
         return x.flatten().repeat(repeats, 0)
     i = normalize_axis(axis, x.ndim, "repeat")
+    if isinstance(repeats, (tensor_class(), np.ndarray, list, tuple)):
+        return _repeat_each(x, repeats, i)
     (count,) = as_shape((repeats,), "repeat")
     wide = x.unsqueeze(i + 1)
     shape = (*wide.shape[: i + 1], count, *wide.shape[i + 2 :])
     return wide.broadcast_to(shape).flatten(i, i + 1)
+
+
+def _repeat_each(x: Tensor, repeats: Any, axis: int) -> Tensor:
+    """`repeat` by a number for each slice of an axis."""
+    counts, size = _known_counts(lift(repeats)), x.shape[axis]
+    if not isinstance(size, int) or counts.size not in (1, size):
+        raise GraphError(
+            "repeat", f"needs one number or one for each of {size}, got {counts.size} for {x.type}."
+        )
+    rows = np.repeat(np.arange(size), counts.reshape(-1) if counts.size == size else int(counts))
+    return apply("gather", x, constant(rows), attrs=GatherAttrs(axis))
+
+
+def _known_counts(x: Tensor) -> Array:
+    known, attrs = known_value(x), x._node.attrs
+    if known is not None:
+        counts = known.array
+    elif x._node.op.is_literal and not x.node.rule.is_symbolic:
+        counts = np.full(attrs.shape, attrs.value, x.dtype.numpy)
+    else:
+        raise GraphError("repeat", f"repeats must be known when the graph is made, got {x.type}.")
+    if not x.dtype.is_integer or x.ndim > 1 or (counts < 0).any():
+        raise GraphError("repeat", f"repeats must be integers >= 0 on one axis, got {x.type}.")
+    return counts
 
 
 def tile(x: TensorLike, repetitions: Dims, *more: Dims) -> Tensor:
