@@ -7,6 +7,8 @@ Peers read the same memory through the same permute; none gets a copy in its own
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from benchmarks.row import Array, Bar, Inputs, Row
@@ -26,11 +28,9 @@ def _row(name: str, title: str, shape: tuple[int, ...], tolerance: float = 1e-5)
 
     def reference(inputs: Inputs) -> Array:
         (x,) = inputs.values()
-        return np.asarray(REFERENCES[name](x.astype(np.float64)))
+        return REFERENCES[name](x.astype(np.float64))
 
-    return Row(
-        name, title, "elementwise", make, reference, _AS_BEST, tolerance, statistic="p10"
-    )  # fmt: skip
+    return Row(name, title, "elementwise", make, reference, _AS_BEST, tolerance, statistic="p10")
 
 
 def _instance_norm(x: Array) -> Array:
@@ -47,7 +47,16 @@ def _layer_norm(x: Array) -> Array:
     return np.asarray(distance / scale)
 
 
-REFERENCES = {
+def _max_pool(x: Array) -> Array:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), SPACE)
+    return np.asarray(windows[:, :, ::2, ::2].max((-1, -2)))
+
+
+REFERENCES: dict[str, Callable[[Array], Array]] = {
+    "turned": np.transpose,
+    "turned_add": lambda x: x + x.T,
+    "max_pool": _max_pool,
     "permuted_mean": lambda x: x.transpose(FIRST).mean(SPACE),
     "permuted_squares": lambda x: np.square(x.transpose(0, 2, 1)).sum(-1),
     "instance_norm": _instance_norm,
@@ -57,6 +66,9 @@ REFERENCES = {
 _CHANNELS_FIRST = (1, 256, 56, 56)
 
 PERMUTED_ROWS = (
+    _row("turned", "copy of [100000,12], transposed", (100_000, 12)),
+    _row("turned_add", "x + x.T, [1000,1000]", (1000, 1000)),
+    _row("max_pool", "max pool 3x3, stride 2, 64x112x112", (1, 64, 112, 112)),
     _row("permuted_mean", "mean over space, 56x56x256 read as NCHW", _IMAGE),
     _row("permuted_squares", "sum of squares, [64,128,256]", (64, 128, 256)),
     _row("instance_norm", "instance norm, 56x56x256 read as NCHW", _IMAGE, 1e-4),

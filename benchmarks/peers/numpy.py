@@ -82,6 +82,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "layer_norm": _row(_layer_norm),
     "sum": _row(np.sum),
     "tanh": _row(_tanh),
+    "turned": _row(lambda x: x.T.copy()),
+    "turned_add": _row(lambda x: x + x.T),
     "permuted_mean": _row(lambda x: x.transpose(FIRST).mean(SPACE)),
     "permuted_squares": _row(lambda x: np.square(x.transpose(0, 2, 1)).sum(-1)),
 }

@@ -99,6 +99,13 @@ def _means(arrays: Inputs) -> Pair:
     return _bound(_session(nodes, arrays, arrays["x"].shape, constants), arrays)
 
 
+def _max_pool(arrays: Inputs) -> Pair:
+    options = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    n, c, h, w = arrays["x"].shape
+    nodes = [OnnxNode("MaxPool", ("x",), "out", options)]
+    return _bound(_session(nodes, arrays, (n, c, h // 2, w // 2)), arrays)
+
+
 def _permuted_mean(arrays: Inputs) -> Pair:
     nodes = [
         OnnxNode("Transpose", ("x",), "t", {"perm": FIRST}),
@@ -182,6 +189,11 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "call_add": _call_add,
     "chain": _chain,
     "unfusable": _means,
+    "turned": _row(OnnxNode("Transpose", ("x",), "out", {"perm": (1, 0)}), shape=(12, 100_000)),
+    "turned_add": _row(
+        OnnxNode("Transpose", ("x",), "t", {"perm": (1, 0)}), OnnxNode("Add", ("x", "t"), "out")
+    ),
+    "max_pool": _max_pool,
     "permuted_mean": _permuted_mean,
     "permuted_layer_norm": _permuted_layer_norm,
     "instance_norm": _instance_norm,

@@ -18,6 +18,7 @@ from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import linear_coefficient
 from semel.ir.graph import Graph
+from semel.ir.target import named_target
 from semel.ir.types import as_dtype
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, walk_statements
@@ -156,4 +157,45 @@ def test_blocks_follow_each_other_as_they_are_stored() -> None:
 
 
 def test_dear_arithmetic_is_not_repeated_for_every_column() -> None:
-    assert code_of(Tensor.input("x", (256, 300)).T.gelu()).count("shufflevector") < 16
+    """The operand is turned into scratch, and read from there by vectors along the last axis."""
+    kernel = kernel_of(Tensor.input("x", (256, 300)).T.gelu())
+    assert len(kernel.scratch) == 1
+    *_, last = (s for s in walk_statements(kernel.body) if isinstance(s, ir.Loop))
+    (store,) = last.body
+    assert isinstance(store, ir.Store) and linear_coefficient(store.at, last.index) == 1
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("sizes", [(256, 300), (9, 40), (40, 9), (Variable("n", 0), 300)])
+def test_an_operand_that_lies_across_another_is_not_gathered(level: str, sizes: Any) -> None:
+    x, y = Tensor.input("x", sizes), Tensor.input("y", sizes[::-1])
+    (lowered,) = lower_schedule(build_schedule(Graph(((x.T + y).node,))), named_target(level))
+    code = emit_kernel(lowered.kernel, named_target(level), "turned")
+    assert "gather" not in code and "scatter" not in code
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("sizes", [(100_000, 12), (12, 100_000), (100_000, 9), (8, 77)])
+def test_few_rows_or_columns_fill_half_a_register(level: str, sizes: tuple[int, int]) -> None:
+    turned = Tensor.input("x", sizes).T
+    (lowered,) = lower_schedule(build_schedule(Graph((turned.node,))), named_target(level))
+    code = emit_kernel(lowered.kernel, named_target(level), "turned")
+    assert "gather" not in code and "scatter" not in code
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operands_across_each_other(dtype: str) -> None:
+    n, m = Variable("n", 0, 200), Variable("m", 0, 200)
+    names, shapes = (n, 3, m), [(1, 3, 9), (70, 3, 131), (16, 3, 64), (40, 3, 8), (9, 3, 0)]
+    x = Tensor.input("x", names, dtype)
+    y = Tensor.input("y", (m, 3, n), dtype)
+    with semel.config.override(debug=frozenset({"poison"})):
+        plan = (x.permute(2, 1, 0) == y).prepare(threads=2)
+        for shape in shapes:
+            one = numbered(shape, dtype)
+            other = numbered(shape[::-1], dtype)
+            want = one.transpose(2, 1, 0) == other
+            np.testing.assert_array_equal(plan(x=one, y=other), want)
+            x2, y2 = Tensor.input("x", shape, dtype), Tensor.input("y", shape[::-1], dtype)
+            fixed = (x2.permute(2, 1, 0) == y2).prepare()
+            np.testing.assert_array_equal(fixed(x=one, y=other), want)

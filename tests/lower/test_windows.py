@@ -14,9 +14,11 @@ from tests.ops.windows_reference import np_conv, np_pool
 
 import semel
 from semel import Tensor, Variable
+from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import Dim, atoms
 from semel.ir.graph import Graph
+from semel.ir.target import named_target
 from semel.kernel import ir
 from semel.kernel.ir import statement_values, walk_statements, walk_values
 from semel.kernel.text import format_kernel
@@ -213,3 +215,38 @@ def test_pads_of_few_channels_are_right(channels: int, width: int) -> None:
     other = np.pad(image, [(0, 0), (0, 1), (0, 3), (0, 0)])
     wanted = np.pad(image, widths, constant_values=0.5) * 2 + other
     np.testing.assert_array_equal(plan(x=image), wanted)
+
+
+# ---------------------------------------------------------------- windows that step
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("window", "stride"), [(2, 2), (3, 3), (4, 4), (3, 2)])
+def test_windows_that_step_pick_their_elements(level: str, window: int, stride: int) -> None:
+    """Elements two to four apart are picked from whole vectors, none is gathered."""
+    x = Tensor.input("x", (1, 8, 4 * stride + window, 64 * stride + window - stride))
+    graph = run_passes(Graph((x.max_pool(window, stride).node,)))
+    (lowered,) = lower_schedule(build_schedule(graph), named_target(level))
+    code = emit_kernel(lowered.kernel, named_target(level), "pool")
+    assert "shufflevector" in code and "gather" not in code
+
+
+def test_a_row_asks_at_its_ends_only() -> None:
+    """Vectors along a row of places: padding is asked for before and behind, not inside."""
+    x = Tensor.input("x", (1, 8, 112, 112))
+    graph = run_passes(Graph((x.max_pool(3, 2, 1).node,)))
+    (lowered,) = lower_schedule(build_schedule(graph), host_target())
+    bare = [
+        s
+        for s in walk_statements(lowered.kernel.body)
+        if isinstance(s, ir.Loop)
+        and s.lanes > 1
+        and not any(
+            v.args for v in walk_values([w for t in walk_statements(s.body) for w in
+                                         statement_values(t)]) if v.op == "load"
+        )
+    ]  # fmt: skip
+    spans = {(loop.start, loop.stop) for loop in bare}
+    lanes = host_target().vector_bits // 32
+    whole = 1 + 55 // lanes * lanes
+    assert {(1, whole), (56 - lanes, 56)} <= spans  # the last vector is a whole one

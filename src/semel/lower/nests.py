@@ -52,7 +52,7 @@ from semel.lower.lowered import (
     split_rows,
 )
 from semel.lower.split_concat import Span, find_parts
-from semel.lower.transpose_copy import find_turn, tile_turned
+from semel.lower.transpose_copy import find_staged, find_turn, tile_staged, tile_turned
 from semel.lower.windows import block_places, can_block, split_at_tests
 from semel.ops.index_maps import Indices, flat_index
 from semel.ops.state import stored_at, stored_shape
@@ -589,9 +589,15 @@ class _Lowering:
         if self._is_column_mode:
             if self._has_windows and can_block(loops, body):
                 return block_places(loops, body, self.names, self._lanes, TILE_ELEMENTS)
-            along = None if self.group.reduces else find_turn(loops, body, self._lanes)
-            if along is not None:
-                return tile_turned(loops, along, body, self.names, self._lanes)
+            turn = None if self.group.reduces else find_turn(loops, body, self._lanes)
+            if turn is not None:
+                return tile_turned(loops, turn[0], body, self.names, turn[1])
+            staged = None if self.group.reduces else find_staged(loops, body, self._lanes)
+            if staged is not None and not self.scratch:
+                tile, self.scratch, body = tile_staged(
+                    loops, *staged, body, self.names, self._lanes
+                )
+                return tile, body
             return self._tile_columns(loops, body)
         return self._tile_rows(loops, body)
 

@@ -10,6 +10,9 @@ read straight; a block of them, one per column, is turned in registers as it is 
 (`codegen.cpu.turned_stores`). Blocks follow each other along the columns, so that stores run
 through memory line by line: loads that miss overlap, stores wait for each other. Nothing but the
 order of elements changes.
+
+Where some operands lie along the columns and others do not (`x + x.T`), or the work is dear, the
+others are turned into scratch, block by block, and the kernel reads them from there.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ from semel.ir.expr import (
 )
 from semel.kernel import ir
 from semel.kernel.conditions import Conditions, assume, follows_from
-from semel.kernel.ir import Statement, Value, statement_values, walk_values
-from semel.kernel.rewrite import substitute_indices
+from semel.kernel.ir import Buffer, Statement, Value, statement_values, walk_values
+from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
 
 #: Elements of a tile, and at most so many of them side by side: the lines that they are read
@@ -42,14 +45,23 @@ TILE = 16384
 WIDE = 256
 #: More work than this is repeated for every column of a block at too high a price in code.
 MAX_VALUES = 40
+#: Of a register of 16 lanes, a half turns blocks well, a quarter does not.
+LEAST_LANES = 8
 #: Fewer columns than this are interleaved, whole; it is as many as shuffles are worth.
 FEW = 8
+#: Rows and columns of a block that is turned into scratch: 16 KiB of float32.
+SIDE = 64
+#: Operands that are turned into scratch for one kernel: more of them do not fit the cache.
+MAX_STAGED = 2
 #: What conditions are made of that depend on indices alone.
 _OF_INDICES = {"const", "index", "and", "or", "not", *ir.COMPARISONS}
 
 
-def find_turn(loops: Sequence[Index], body: Sequence[Statement], lanes: int) -> Index | None:
-    """The loop to take vectors along instead of the last one, if operands lie that way."""
+def find_turn(
+    loops: Sequence[Index], body: Sequence[Statement], lanes: int
+) -> tuple[Index, int] | None:
+    """The loop to take vectors along instead of the last one, if operands lie that way, and of
+    how many lanes: of a loop that is shorter than a register, a half or a quarter of one."""
     if len(loops) < 2 or not all(isinstance(s, ir.Store) and s.guard is None for s in body):
         return None
     column = loops[-1]
@@ -58,14 +70,19 @@ def find_turn(loops: Sequence[Index], body: Sequence[Statement], lanes: int) -> 
         return None
     loads = [v.data[1] for v in values if v.op == "load"]
     for along in reversed(loops[:-1]):
-        high = upper_bound(along.extent)
-        if high is not None and high < lanes:
+        fitting = _fitting(along.extent, lanes)
+        if fitting < min(lanes, LEAST_LANES):
             continue
         steps = [(linear_coefficient(at, along), linear_coefficient(at, column)) for at in loads]
         gains = any(a == 1 and c not in (0, 1) for a, c in steps)
-        if gains and all(a in (0, 1) for a, _ in steps) and _has_room(column, body, lanes):
-            return along
+        if gains and all(a in (0, 1) for a, _ in steps) and _has_room(column, body, fitting):
+            return along, fitting
     return None
+
+
+def _power_of_two(count: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (count.bit_length() - 1) if count else 0
 
 
 def _values_of(body: Sequence[Statement]) -> list[Value]:
@@ -75,10 +92,10 @@ def _values_of(body: Sequence[Statement]) -> list[Value]:
 def _has_room(column: Index, body: Sequence[Statement], lanes: int) -> bool:
     """Whether blocks of columns can be turned, or all of the few columns interleaved."""
     count = column.extent
-    if isinstance(count, int) and count < _copies(body, lanes):
+    if isinstance(count, int) and count < min(_copies(body, lanes), LEAST_LANES):
         return 2 <= count <= FEW
     high = upper_bound(count)
-    return high is None or high >= _copies(body, lanes)
+    return high is None or high >= min(_copies(body, lanes), LEAST_LANES)
 
 
 def _copies(body: Sequence[Statement], lanes: int) -> int:
@@ -94,8 +111,10 @@ def tile_turned(
     column = loops[-1]
     rest = [i for i in loops[:-1] if i is not along]
     copies, wide = _copies(body, lanes), WIDE
+    high = upper_bound(column.extent)
+    if high is not None and high < copies:
+        copies = high if high < min(copies, LEAST_LANES) else _power_of_two(high)
     if isinstance(column.extent, int):
-        copies = min(copies, column.extent)
         wide = min(-(-column.extent // copies) * copies, WIDE)
     tall = TILE // wide // lanes * lanes
     across, down = ceildiv(column.extent, wide), ceildiv(along.extent, tall)
@@ -106,6 +125,79 @@ def tile_turned(
     down_axis = _Axis(along, first, last, lanes, tall // lanes)
     turned = _Turned(down_axis, _Axis(column, left, right, copies, wide // copies), names)
     return tile, substitute_indices(turned.statements(body), split_rows(row, rest))
+
+
+def find_staged(
+    loops: Sequence[Index], body: Sequence[Statement], lanes: int
+) -> tuple[Index, list[Value]] | None:
+    """The loop that some operands lie along, and what is loaded from them, where others lie
+    straight or the work is dear: then the vectors run along the last loop all the same."""
+    if len(loops) < 2 or not all(isinstance(s, ir.Store) and s.guard is None for s in body):
+        return None
+    column = loops[-1]
+    for along in reversed(loops[:-1]):
+        highs = [upper_bound(i.extent) for i in (along, column)]
+        if any(high is not None and high < min(lanes, LEAST_LANES) for high in highs):
+            continue
+        far = [v for v in _values_of(body) if v.op == "load" and _is_far(v, along, column)]
+        if 0 < len(far) <= MAX_STAGED:
+            return along, far
+    return None
+
+
+def _is_far(load: Value, along: Index, column: Index) -> bool:
+    """Whether a load reads straight along a loop that is not the last one."""
+    if load.args or load.data[0].access != "r":
+        return False
+    at = load.data[1]
+    step, others = linear_coefficient(at, along), linear_coefficient(at, column)
+    return step == 1 and others not in (0, 1, None)
+
+
+def tile_staged(
+    loops: Sequence[Index],
+    along: Index,
+    far: Sequence[Value],
+    body: tuple[Statement, ...],
+    names: Names,
+    lanes: int,
+) -> tuple[Index, list[Buffer], tuple[Statement, ...]]:
+    """The tile, its scratch, and its statements: blocks of far operands are turned into scratch,
+    from where vectors along the columns read them."""
+    column, rest = loops[-1], [i for i in loops[:-1] if i is not along]
+    across, down = (ceildiv(i.extent, SIDE) for i in (column, along))
+    tile = Index("tile", product(i.extent for i in rest) * across * down)
+    row, place = tile // (across * down), tile % (across * down)
+    left, first = (place // down) * SIDE, (place % down) * SIDE
+    right, last = minimum(left + SIDE, column.extent), minimum(first + SIDE, along.extent)
+    # A step that ends where the range does begins before the block: there is room for it.
+    tall, wide = (_fitting(i.extent, lanes) for i in (along, column))
+    pitch = SIDE + wide
+    here = (along - first + tall) * pitch + (column - left + wide)
+    scratch: list[Buffer] = []
+    near: dict[Value, Value] = {}
+    copies: list[Statement] = []
+    for load in far:
+        dtype = load.data[0].dtype
+        buffer = Buffer(f"s{len(scratch)}", dtype, (SIDE + tall) * pitch, "s")
+        scratch.append(buffer)
+        near[load] = ir.load(buffer, here)
+        copies_at_once = min(wide, tall, max(lanes * 4 // dtype.size_bytes, 2))
+        axes = (
+            _Axis(along, first, last, tall, SIDE // tall),
+            _Axis(column, left, right, copies_at_once, SIDE // copies_at_once),
+        )
+        copies += _Turned(*axes, names).statements((ir.Store(buffer, here, load),))
+    computed = map_statements(body, ValueMap(lambda value: near.get(value, value)))
+    inner: tuple[Statement, ...] = (ir.Loop(column, left, right, computed, lanes),)
+    statements = (*copies, ir.Loop(along, first, last, inner))
+    return tile, scratch, substitute_indices(statements, split_rows(row, rest))
+
+
+def _fitting(extent: Dim, lanes: int) -> int:
+    """Lanes of a register, or of half of one, that a loop fills."""
+    high = upper_bound(extent)
+    return lanes if high is None else min(lanes, _power_of_two(high))
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def split_at_tests(
     """
     inside = _inside(body, [loop])
     if not inside.tests or (upper_bound(loop.extent) or lanes) <= SHORT_RUN * lanes:
-        return (ir.Loop(loop, start, stop, body, lanes),)
+        own = Index(names("v"), loop.extent)
+        return (ir.Loop(own, start, stop, substitute_indices(body, {loop: own}), lanes),)
     bare = assume(body, inside.tests.__contains__)
     first = minimum(maximum(inside.low.get(loop, 0), start), stop)
     last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
@@ -115,6 +116,19 @@ def split_at_tests(
             inner = substitute_indices(statements, {loop: own})
             loops.append(ir.Loop(own, begin, end, inner, lanes))
     return tuple(loops)
+
+
+def _ending_whole(loop: Statement, lanes: int) -> list[Statement]:
+    """The loop with a whole vector at its end: some places are computed and stored once more.
+
+    So no lane is idle, and elements apart are picked from whole vectors there, too.
+    """
+    assert isinstance(loop, ir.Loop)
+    start, stop, count = loop.start, loop.stop, loop.stop - loop.start
+    if not isinstance(count, int) or count <= lanes or count % lanes == 0:
+        return [loop]
+    middle = start + count // lanes * lanes
+    return [replace(loop, stop=middle), replace(loop, start=stop - lanes)]
 
 
 def _row(
@@ -131,9 +145,10 @@ def _row(
     """The places [start, stop) of one row: edge, blocks, what is left of them, edge."""
 
     def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        own = Index(names("v"), channel.extent)
-        inner = substitute_indices(statements, {channel: own})
-        return (ir.Loop(own, 0, channel.extent, inner, lanes),)
+        found: list[Statement] = []
+        for loop in split_at_tests(channel, 0, channel.extent, statements, names, lanes):
+            found += _ending_whole(loop, lanes)
+        return tuple(found)
 
     def singly(statements: tuple[Statement, ...], low: Dim, high: Dim) -> ir.Loop:
         own = Index(names("w"), place.extent)

@@ -93,7 +93,7 @@ class TurnedStores:
         store = loop.body[0]
         if not isinstance(store, ir.Store) or store.guard is not None:
             return None
-        if store.buffer.access != "w" or linear_coefficient(store.at, loop.index) != 1:
+        if store.buffer.access not in ("w", "s") or linear_coefficient(store.at, loop.index) != 1:
             return None
         env = self.frame.env
         varies = any(env[a].is_vector for a in atoms(store.at) if a != loop.index)

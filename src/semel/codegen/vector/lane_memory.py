@@ -20,6 +20,9 @@ from semel.ir.expr import Dim, lower_bound
 from semel.ir.types import BOOL
 from semel.kernel.ir import Buffer, Value
 
+#: Elements from one lane to the next up to which vectors are loaded whole and lanes are picked.
+MAX_SPACING = 4
+
 
 class LaneMemory:
     """`Memory` for loops with lanes; what has none goes to the scalar part."""
@@ -65,6 +68,9 @@ class LaneMemory:
             raw = self.contiguous_load(element, lanes, pointer, align, mask)
             if stride == -1:
                 raw = self._reverse(raw, element)
+        elif self._is_spaced(stride, guard):
+            assert stride is not None
+            raw = self._spaced_load(element, lanes, buffer, at, stride)
         elif guard is None and (switch := self.lanes.switch(at)) is not None:
             raw = self._switched_load(buffer, at, switch)
         else:
@@ -75,6 +81,38 @@ class LaneMemory:
             fill = self.lanes.spread(other, value.dtype)
             text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
         return Ref(text, True, self.frame.level)
+
+    def _is_spaced(self, stride: int | None, guard: Ref | None) -> bool:
+        """Whether lanes lie so near each other that all between them is loaded, too."""
+        is_full = guard is None and self.lanes.opened.mask is None
+        return is_full and stride is not None and 1 < stride <= MAX_SPACING
+
+    def _spaced_load(self, element: str, lanes: int, buffer: Buffer, at: Dim, stride: int) -> str:
+        """Every `stride`-th element, picked from vectors that cover them all.
+
+        The last of these ends with the last element wanted: what lies behind may be no memory.
+        """
+        lines, kind, align = self.frame.lines, vector_of(element, lanes), buffer.dtype.size_bytes
+        starts = [*(k * lanes for k in range(stride - 1)), (stride - 1) * (lanes - 1)]
+        found, done = "", 0
+        for start in starts:
+            pointer = self.indices.pointer(buffer, at + start)
+            text = self.contiguous_load(element, lanes, pointer, align, None)
+            end = min((start + lanes - 1) // stride + 1, lanes)
+            if start == starts[-1]:
+                end = lanes
+            picks = [
+                str(lane * stride - start + (lanes if found else 0)) if done <= lane < end
+                else str(lane) if found and lane < done else "poison"
+                for lane in range(lanes)
+            ]  # fmt: skip
+            mask = ", ".join(f"i32 {p}" for p in picks)
+            found = self.out.emit(
+                lines,
+                f"shufflevector {kind} {found or text}, {kind} {text}, <{lanes} x i32> <{mask}>",
+            )
+            done = end
+        return found
 
     def _switched_load(self, buffer: Buffer, at: Dim, switch: Dim) -> str:
         """Lanes side by side where the switch is 1; where it is 0 the first one, for all.

@@ -27,6 +27,9 @@ from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
 from semel.kernel.lanes import joining, registers_at_once, rest_lanes, widest_total
 
+#: Half a register takes what is left of a known number of elements, if it has so many lanes.
+LEAST_LANES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
@@ -115,7 +118,11 @@ class VectorLoops:
             return [_Span(wide, start, middle), _Span(masked, middle, stop)]
         found: list[_Span] = []
         done = 0
-        for step in (wide, replace(masked, is_masked=False), masked):
+        steps = [wide, replace(masked, is_masked=False)]
+        if widest_total(loop) is None and masked.lanes >= 2 * LEAST_LANES:
+            masked = _Step(masked.lanes // 2, masked.at_once // 2, is_masked=True)
+            steps.append(replace(masked, is_masked=False))
+        for step in (*steps, masked):
             end = count if step.is_masked else done + (count - done) // step.lanes * step.lanes
             if end > done:
                 first, last = (self.indices.dim(loop.start + at).text for at in (done, end))
