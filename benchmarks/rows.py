@@ -127,6 +127,14 @@ ROWS: Mapping[str, Row] = {
             Bar("6 us", (("time", "", 6e-6),)),
         ),
         Row(
+            "call_jit",
+            "f(x, y), [4]+[4], jitted",
+            "calls",
+            _normal(x=(4,), y=(4,)),
+            lambda i: i["x"] + i["y"],
+            Bar("5 us", (("time", "", 5e-6),)),
+        ),
+        Row(
             "chain",
             "(16x16 matmul, relu) x 50",
             "calls",

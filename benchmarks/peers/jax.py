@@ -63,6 +63,7 @@ def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "tiny_add": _row(jnp.add),
     "call_add": _call_add,
+    "call_jit": _call_add,
     "chain": _row(_chain),
     "unfusable": _row(_means),
     "softmax": _row(lambda x: jax.nn.softmax(x, -1)),

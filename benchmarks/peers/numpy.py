@@ -73,6 +73,7 @@ def _new_number(function: Callable[[Any, int], Any]) -> Callable[[Inputs], Pair]
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "tiny_add": _row(np.add),
     "call_add": _row(np.add),
+    "call_jit": _row(np.add),
     "chain": _row(_chain),
     "unfusable": _row(_means),
     "eager_sum": _new_number(lambda x, i: (x * i).sum().item()),

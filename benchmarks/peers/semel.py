@@ -196,6 +196,12 @@ def _decode(name: str) -> Callable[[Inputs], Triple]:
     return build
 
 
+def _call_jit(arrays: Inputs) -> Pair:
+    x, y = arrays["x"], arrays["y"]
+    function = semel.jit(lambda x, y: x + y)
+    return (lambda: function(x, y)), (lambda: function(x, y).numpy())
+
+
 def _new_number(function: Callable[[Tensor, int], Any]) -> Callable[[Inputs], Pair]:
     """A row that computes `function(x, i)` with another i each time, without a plan."""
 
@@ -263,6 +269,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{name: _decode(name) for name in DECODES},
     "tiny_add": _row(lambda x, y: x + y),
     "call_add": _call_add,
+    "call_jit": _call_jit,
     "chain": _chain,
     "unfusable": _row(_means),
     "symbolic": _symbolic,

@@ -59,6 +59,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **torch_models.BUILD,
     "tiny_add": _row(torch.add),
     "call_add": _call_add,
+    "call_jit": _call_add,
     "chain": _row(_chain),
     "unfusable": _row(_means),
     "softmax": _row(lambda x: torch.softmax(x, -1)),

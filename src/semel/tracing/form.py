@@ -21,6 +21,8 @@ from semel.ir.expr import Dim, Variable, evaluate
 from semel.ir.types import DType, as_dtype
 from semel.tracing.trees import Leaves, Spec, differences, static_texts
 
+#: Ints up to this size are variables, with which a plan calculates in 64 bits; others are static.
+LARGEST_INT = (1 << 31) - 1
 #: What is asked of the values of sizes and numbers while a function is followed.
 Question = Callable[[Mapping[str, Any]], Any]
 
@@ -97,6 +99,8 @@ class Form:
             elif leaf.fixed is not None:
                 if not is_same_number(leaf.fixed, value):
                     return None
+            elif type(value) is int and abs(value) > LARGEST_INT:
+                return None
             else:
                 values[leaf.name] = value
         return values if self._holds(values) else None

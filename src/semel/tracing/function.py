@@ -354,9 +354,11 @@ class Jit(Generic[R]):
         )
         try:
             form = follow(self._function, call, self._invoke, options, prepare)
-        except RecompileError as error:
+        except RecompileError:
             raise RecompileError(
-                self._name, f"would be compiled inside no_recompiles(): {reason}.", hint=error.hint
+                self._name,
+                f"would be compiled inside no_recompiles(): {reason}.",
+                hint="Call it that way before, or prepare() it.",
             ) from None
         values = form.match(call.leaves)
         assert values is not None, str(form)

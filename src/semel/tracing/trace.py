@@ -32,7 +32,7 @@ from semel.tensor.body import next_trace, stand_in
 from semel.tensor.handle import SYMBOLIC, wrap
 from semel.tensor.number import Number, Truth
 from semel.tensor.tensor import Tensor
-from semel.tracing.form import CallForm, Form, Leaf, Question
+from semel.tracing.form import LARGEST_INT, CallForm, Form, Leaf, Question
 from semel.tracing.sizes import agreement, broken_guard
 from semel.tracing.trees import Leaves, flatten, rebuild
 
@@ -43,8 +43,6 @@ _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPPOSITE = {"eq": "!=", "ne": "==", "lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 _KEY = TensorType((2,), UINT32)
 _MOST_ROUNDS = 8
-#: Ints up to this size are variables, with which a plan calculates in 64 bits; others are static.
-_LARGEST = (1 << 31) - 1
 
 
 class Trace(questions.Answers):
@@ -183,8 +181,7 @@ def _general(path: str, value: Any, options: Options, taken: set[str]) -> Leaf:
     """A leaf of which each axis is a variable, unless more was said."""
     name = _free_name(re.sub(r"\W+", "_", path).strip("_") or "_", taken)
     if type(value) is int:
-        is_wide = not -_LARGEST <= value <= _LARGEST
-        return Leaf(path, name, "int", fixed=value if is_wide else None)
+        return Leaf(path, name, "int", fixed=value if abs(value) > LARGEST_INT else None)
     if type(value) is float:
         return Leaf(path, name, "float")
     leaf = Leaf(path, name, "array", as_dtype(value.dtype, options.name))
@@ -289,7 +286,7 @@ def _argument(trace: Trace, leaf: Leaf) -> Any:
     if leaf.fixed is not None:
         return leaf.fixed
     if leaf.kind == "int":
-        return Variable(leaf.name, -_LARGEST, _LARGEST)
+        return Variable(leaf.name, -LARGEST_INT, LARGEST_INT)
     if leaf.kind == "float":
         node, name = trace.input(leaf.path, TensorType((), FLOAT64)), leaf.name
         return Number(wrap(node), lambda values: values[name])
