@@ -54,7 +54,7 @@ def main() -> None:
         print(f"weights in memory {seconds(near) * 1e3:.2f} ms, ", end="")
         print(f"in a file {seconds(far) * 1e3:.2f} ms")
 
-        for lane in far.execute_profiled(iterations=5).lanes:
+        for lane in far.execute_profiled(runs=5).lanes:
             beside = lane.beside_ns / max(lane.busy_ns, 1)
             name = lane.name.replace(folder, "...")
             print(f"{name}: busy {lane.busy_ns / 1e6:.2f} ms, {beside:.0%} beside the other lane")

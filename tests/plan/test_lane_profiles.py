@@ -103,8 +103,8 @@ def test_json_and_page_have_lanes_and_waits(tmp_path: Path) -> None:
     assert "drawWaits" in page and f"{DISK}/copy" in page
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_a_real_run_over_two_devices(tmp_path: Path, iterations: int) -> None:
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_real_run_over_two_devices(tmp_path: Path, runs: int) -> None:
     disk = f"disk:{tmp_path / 'w'}"
     x = Tensor.input("x", (16, 64))
     for k in range(3):
@@ -113,7 +113,7 @@ def test_a_real_run_over_two_devices(tmp_path: Path, iterations: int) -> None:
     plan(
         x=np.ones((16, 64), np.float32), **{f"w{k}": np.eye(64, dtype=np.float32) for k in range(3)}
     )
-    report = plan.execute_profiled(iterations=iterations)
+    report = plan.execute_profiled(runs=runs)
     compute, copy = report.lanes
     assert (compute.name, copy.name) == ("cpu:0/compute", f"{disk}/copy")
     assert (copy.num_copies, copy.moved_bytes) == (3, 3 * 64 * 64 * 4)

@@ -451,7 +451,7 @@ def test_poisoned_memory_is_not_that_of_states() -> None:
 def test_profiled_runs_count_like_others() -> None:
     plan = turned().prepare()
     plan.buffers[0].copyin(X)
-    plan.execute_profiled(iterations=2, limits=False)
+    plan.execute_profiled(runs=2, limits=False)
     assert plan.output_buffer.numpy().tolist() == turned_by_hand(2)[-1]
 
 

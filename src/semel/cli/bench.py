@@ -189,7 +189,7 @@ def _profile(target: LoadedTarget, inputs: Mapping[str, Any]) -> tuple[int, Kern
         plan = target.plan_for(inputs)
     except UnsupportedError:
         return 1, None  # all of it is on the host
-    report = plan.execute_profiled(limits=False, iterations=_PROFILED_RUNS)
+    report = plan.execute_profiled(limits=False, runs=_PROFILED_RUNS)
     ran = sorted(report, key=lambda op: op.elapsed, reverse=True)
     longest = ran[0].name if ran else ""
     share = ran[0].elapsed / max(report.sum_seconds, 1e-12) if ran else 0.0

@@ -2,8 +2,9 @@
 
     model | "module:function" | "demo", sizes  -->  table, and with options JSON, trace, page
 
-The plan runs a few times first: what is shown is the fastest of several profiled runs, so
-that neither the first touch of memory nor a busy neighbour is blamed on a kernel.
+The plan runs a few times first: what is shown are medians of several profiled runs, so that
+neither the first touch of memory nor a busy neighbour is blamed on a kernel. Tables are as wide as
+the terminal; what is piped is not cut.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.report import terminal_width
 from semel.cli.target import load_target
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.profile import ProfileReport
@@ -26,11 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = parse_dims(arguments.dim)
     inputs = target.inputs(arguments.input, sizes, arguments.seed)
     target.run(inputs, sizes)
-    report = profile_best(target.plan_for(inputs), arguments.runs)
+    report = profile_several(target.plan_for(inputs), arguments.runs)
     if arguments.json:
         print(json.dumps(report.json(), indent=2))
     else:
-        print(report.table(None if arguments.all else arguments.top))
+        print(report.table(None if arguments.all else arguments.top, terminal_width()))
     if arguments.html:
         report.html(arguments.html)
         print(f"semel profile: wrote {arguments.html}", file=sys.stderr)
@@ -40,12 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def profile_best(plan: ExecutionPlan, runs: int) -> ProfileReport:
-    """The profiled run with the smallest makespan of `runs`."""
+def profile_several(plan: ExecutionPlan, runs: int) -> ProfileReport:
+    """Medians of so many profiled runs, after some that warm it up."""
     for _ in range(_WARM_UP):
         plan.execute()
-    reports = [plan.execute_profiled() for _ in range(max(runs, 1))]
-    return min(reports, key=lambda report: report.makespan_seconds)
+    return plan.execute_profiled(runs=max(runs, 1))
 
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -57,6 +58,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     add_choices(parser)
     parser.add_argument("--html", metavar="FILE", help="write one offline page")
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="the best of N is shown")
+    parser.add_argument("--runs", type=int, default=9, metavar="N", help="medians of N runs")
     parser.add_argument("--top", type=int, default=30, metavar="N", help="the N longest ops")
     parser.add_argument("--all", action="store_true", help="all ops in order of execution")

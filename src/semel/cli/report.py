@@ -99,6 +99,11 @@ def _rich_table(section: Section) -> RenderableType:
     return table
 
 
+def terminal_width() -> int | None:
+    """How wide lines may be: those that nobody looks at on a terminal, as wide as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def format_bytes(size: float) -> str:
     """A size with three digits or so and a binary unit."""
     unit = 0

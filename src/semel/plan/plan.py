@@ -12,6 +12,7 @@ the last execute.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
@@ -56,7 +57,7 @@ from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.extent import ExtentReport, report_extents
 from semel.plan.report.html import html_block
 from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import RunInfo, first_over, merge_runs
+from semel.plan.report.records import RunInfo, makespans, merge_runs, middle
 from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
@@ -426,20 +427,21 @@ class ExecutionPlan:
         /,
         *,
         limits: bool = True,
-        iterations: int = 1,
+        runs: int = 1,
         fetch: Iterable[str] | None = None,
     ) -> ProfileReport:
         """Run like `execute()`, with these variables if any, and report every operation.
 
         Lanes, times and rates: times are taken by the runner itself. With `limits`, rates are
         compared with what the machine reaches at best, which is measured once per process, after
-        the run. With several `iterations`, as many runs are made: the report shows the one that
-        was over first, and for each operation the least time that any of them took. With `fetch`,
-        the runs are for these outputs, as in `execute_limited`: what they skip has taken no time.
+        the run. With several `runs`, as many are made: the report shows a timeline of the one that
+        took as long as half of them, and for each operation the median and the spread of all, but
+        for those in which another program took its core. With `fetch`, the runs are for these
+        outputs, as in `execute_limited`: what they skip has taken no time.
         """
-        count = take_int("execute_profiled", "iterations", iterations)
+        count = take_int("execute_profiled", "runs", runs)
         if count < 1:
-            raise PlanError("execute_profiled", f"iterations must be >= 1, got {count}.")
+            raise PlanError("execute_profiled", f"runs must be >= 1, got {count}.")
         self._engine.state.check_alive()
         wanted = RunLimits(fetch=fetch).outputs(self._engine)
         try:
@@ -451,14 +453,22 @@ class ExecutionPlan:
         self._engine.commit()
         self._engine.ways.use(self._engine, wanted)
         self._engine.commit()
-        return self._report([self._engine.run_logged() for _ in range(count)], limits)
+        logged, switches = [], []
+        for _ in range(count):
+            before = _times_preempted()
+            logged.append(self._engine.run_logged())
+            switches.append(_times_preempted() - before)
+        return self._report(logged, switches, limits)
 
-    def _report(self, runs: list[LoggedRun], with_limits: bool) -> ProfileReport:
+    def _report(
+        self, runs: list[LoggedRun], switches: list[int], with_limits: bool
+    ) -> ProfileReport:
         parts, values = self._engine.parts, self._engine.state.current_values()
         way = self._engine.ways.now
         limits = parts.device.limits(parts.threads) if with_limits else None
         events = [logged.events for logged in runs]
-        shown = runs[first_over(events)]
+        took = makespans(events)
+        shown = runs[middle(took)]
         run = RunInfo(
             parts.device.name,
             parts.threads,
@@ -472,9 +482,11 @@ class ExecutionPlan:
             way.skipped,
             shown.waits,
             shown.tracks,
+            tuple(took),
+            tuple(switches),
         )
         ops = describe_ops(parts, way.linked, values)
-        return ProfileReport(merge_runs(ops, events, limits), run)
+        return ProfileReport(merge_runs(ops, events, limits, switches), run)
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""
@@ -952,6 +964,11 @@ class ExecutionPlan:
         for ast_id in (*self._engine.parts.ast_to_buffer, *self._engine.parts.alias_ids):
             if f is not None:
                 f(ast_id)
+
+
+def _times_preempted() -> int:
+    """How often the system has taken a core away from this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _shape_at(io: PlanIO, values: Mapping[str, int]) -> tuple[int, ...]:

@@ -17,13 +17,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from semel.plan.report.html import html_block, html_table
 from semel.plan.report.lanes import LaneProfile, lane_profiles
+from semel.plan.report.layers import LayerProfile, NameProfile, by_layer, by_name
 from semel.plan.report.records import KernelProfile, RunInfo, live_bytes
 from semel.plan.report.table import format_table
 from semel.plan.report.trace import chrome_trace
 
 #: Named as text, like a device: only who writes a page pays for what writing it needs.
 _PAGE = "semel.plan.report.page"
+#: Names that notebooks show.
+_SHOWN = 12
 
 
 class ProfileReport(list[KernelProfile]):
@@ -56,12 +60,34 @@ class ProfileReport(list[KernelProfile]):
         """What each lane of each device did: how long it was busy, waited, and copied what."""
         return lane_profiles(self, self.run)
 
-    def table(self, top: int | None = None) -> str:
-        """Aligned text for people; with `top`, only the longest operations."""
-        return format_table(self, self.run, top)
+    @property
+    def layers(self) -> list[LayerProfile]:
+        """The run in order, with layers that are equal as one."""
+        return by_layer(self)
+
+    @property
+    def names(self) -> list[NameProfile]:
+        """Operations of one name as one, what takes longest first."""
+        return by_name(self)
+
+    def table(self, top: int | None = None, width: int | None = None) -> str:
+        """Aligned text for people; with `top`, only the longest operations; at most so wide."""
+        return format_table(self, self.run, top, width)
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        runs = "" if self.run.runs == 1 else f", median of {self.run.runs} runs"
+        longest = max(self, key=lambda p: p.elapsed, default=None)
+        most = "" if longest is None else f"; longest: {longest.name}"
+        return (
+            f"ProfileReport({len(self)} ops on {self.run.device}, "
+            f"{self.makespan_seconds * 1e6:.2f} us{runs}{most})"
+        )
+
+    def _repr_html_(self) -> str:
+        return profile_html(self, repr(self))
 
     def json(self) -> dict[str, Any]:
         """Plain data for scripts: the run, its totals, and one entry per operation."""
@@ -72,6 +98,8 @@ class ProfileReport(list[KernelProfile]):
             "sum_seconds": self.sum_seconds,
             "makespan_seconds": self.makespan_seconds,
             "live_bytes": self.live_bytes,
+            "layers": [asdict(layer) for layer in self.layers],
+            "names": [asdict(name) for name in self.names],
             "lanes": [{**asdict(lane), "device": lane.device} for lane in self.lanes],
             "ops": [p.json() for p in self],
         }
@@ -84,3 +112,22 @@ class ProfileReport(list[KernelProfile]):
         """Write one page with timeline, arena map, roofline and sources; it works offline."""
         page: Any = import_module(_PAGE)
         Path(path).write_text(page.render_page(self.json(), self), "utf-8")
+
+
+def profile_html(report: ProfileReport, line: str) -> str:
+    """Layers if there are any, and what takes longest by name, for notebooks."""
+    total = report.sum_seconds or 1.0
+    tables = []
+    layers = report.layers
+    if any(layer.count > 1 for layer in layers):
+        rows = [
+            (f"{x.elapsed / total:.1%}", f"{x.elapsed * 1e6:.2f}", f"{x.first}-{x.last}", x.label)
+            for x in layers
+        ]
+        tables.append(html_table("by layer", ("share", "us", "ops", "what"), rows))
+    rows = [
+        (f"{x.elapsed / total:.1%}", f"{x.elapsed * 1e6:.2f}", str(x.count), x.name)
+        for x in report.names[:_SHOWN]
+    ]
+    tables.append(html_table("by kernel", ("share", "us", "times", "name"), rows))
+    return html_block(line, tables, "report.html(path) writes a page with all of it.")

@@ -16,11 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from semel.plan.row import COMPUTE
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.measured import Event, MachineLimits, Span, Wait
+
+_FEWEST_RUNS = 3
+#: How many times its median an operation takes that was preempted: in a run in which the system
+#: took a core away, and in any; and what the clock cannot tell apart.
+_SWITCHED, _FAR, _CLOCK_S = 2.0, 4.0, 2e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,11 @@ class ProfiledOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProfile(ProfiledOp):
-    """One operation of a profiled run. `elapsed` is in seconds.
+    """One operation of a profiled run, or of several. `elapsed` is in seconds.
+
+    Of several runs it is the median, and `samples` has the time of each. Runs in which the
+    operation was `preempted` (it took far longer than it does, since another program had its core)
+    are named by their number; their times count neither in the median nor in the spread.
 
     `share_of_limit` is how much of the machine's measured limit the operation reached: of
     float32 arithmetic or of memory bandwidth (`limited_by`), whichever is larger. Above 1 the
@@ -71,6 +81,19 @@ class KernelProfile(ProfiledOp):
     spans: tuple[Span, ...] = ()  #: who worked on it from when to when
     share_of_limit: float | None = None
     limited_by: str = ""
+    samples: tuple[float, ...] = ()
+    preempted: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> tuple[float, ...]:
+        """The times of the runs in which it was not preempted."""
+        return tuple(s for i, s in enumerate(self.samples) if i not in self.preempted)
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the least and the most, as a share of the median."""
+        kept = self.kept
+        return (max(kept) - min(kept)) / 2 / self.elapsed if kept and self.elapsed else 0.0
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -107,6 +130,8 @@ class KernelProfile(ProfiledOp):
         derived = ("gb_per_s", "gflop_per_s", "share_of_limit", "limited_by")
         found = {name: getattr(self, name) for name in (*names, *numbers, *derived)}
         found["lanes"] = list(self.lanes)
+        found["spread"] = self.spread
+        found["samples"], found["preempted"] = list(self.samples), list(self.preempted)
         found["origins"] = list(self.origins)
         found["spans"] = [[s.lane, s.start_ns, s.end_ns, s.tiles] for s in self.spans]
         return found
@@ -133,7 +158,8 @@ class RunInfo:
     operations for which the log of a run had no room. `skipped`: the operations, by `op_index`,
     that the run did not come to, since only outputs need them that nobody fetched. Of a run on
     several lanes, `tracks` has for each participant (`Span.lane`) the lane of a device that it
-    works for, and `waits` are those of lanes for each other.
+    works for, and `waits` are those of lanes for each other. `makespans` are those of all `runs` in
+    seconds, `switches` says how often the system took a core away from this process in each.
     """
 
     device: str
@@ -145,35 +171,76 @@ class RunInfo:
     arena_bytes: int = 0
     arena: tuple[ArenaBlock, ...] = ()
     limits: MachineLimits | None = None
-    iterations: int = 1
+    runs: int = 1
     num_unrecorded: int = 0
     skipped: tuple[int, ...] = ()
     waits: tuple[Wait, ...] = ()
     tracks: tuple[str, ...] = ()
+    makespans: tuple[float, ...] = ()
+    switches: tuple[int, ...] = ()
 
 
 def merge_runs(
     ops: Sequence[ProfiledOp],
     runs: Sequence[Sequence[Event]],
     limits: MachineLimits | None = None,
+    switches: Sequence[int] = (),
 ) -> list[KernelProfile]:
-    """The run that was over first; each operation with the least `elapsed` of all runs.
+    """The run that took as long as half of them; each operation with the median of all runs.
 
-    One run has a timeline that fits together; the least time is what the operation takes if
-    nothing disturbs it.
+    One run has a timeline that fits together; a median is not moved by a run that was disturbed.
     """
     merged = [merge_events(ops, events, limits) for events in runs]
-    shown = merged[first_over(runs)]
+    shown = merged[middle(makespans(runs))]
     return [
-        _with_elapsed(profile, min(run[i].elapsed for run in merged), limits)
+        _of_all(profile, [run[i].elapsed for run in merged], switches, limits)
         for i, profile in enumerate(shown)
     ]
 
 
-def first_over(runs: Sequence[Sequence[Event]]) -> int:
-    """Which run was over first."""
-    ends = [max((event.span.end_ns for event in events), default=0) for events in runs]
-    return ends.index(min(ends))
+def makespans(runs: Sequence[Sequence[Event]]) -> list[float]:
+    """Seconds from the first begin to the last end, of each run."""
+    return [
+        (max(e.span.end_ns for e in events) - min(e.span.start_ns for e in events)) / 1e9
+        if events
+        else 0.0
+        for events in runs
+    ]
+
+
+def middle(numbers: Sequence[float]) -> int:
+    """The place of the median; of two, that of the smaller one."""
+    order = sorted(range(len(numbers)), key=lambda i: numbers[i])
+    return order[(len(order) - 1) // 2]
+
+
+def _of_all(
+    profile: KernelProfile,
+    samples: Sequence[float],
+    switches: Sequence[int],
+    limits: MachineLimits | None,
+) -> KernelProfile:
+    preempted = find_preempted(samples, switches)
+    kept = [sample for i, sample in enumerate(samples) if i not in preempted]
+    made = _with_elapsed(profile, median(kept), limits)
+    return replace(made, samples=tuple(samples), preempted=preempted)
+
+
+def find_preempted(samples: Sequence[float], switches: Sequence[int] = ()) -> tuple[int, ...]:
+    """The runs in which an operation took far longer than it does.
+
+    Twice the median counts where the system says that it took a core away in that run, four times
+    anywhere; with less than three runs nobody knows.
+    """
+    if len(samples) < _FEWEST_RUNS:
+        return ()
+    usual = median(samples)
+    found = []
+    for i, sample in enumerate(samples):
+        factor = _SWITCHED if i < len(switches) and switches[i] else _FAR
+        if sample > factor * usual + _CLOCK_S:
+            found.append(i)
+    return tuple(found)
 
 
 def merge_events(
