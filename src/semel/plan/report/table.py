@@ -17,9 +17,8 @@ from semel.plan.report.records import KernelProfile, RunInfo
 from semel.plan.row import COMPUTE
 
 #: Columns by name, and in which order they are left out where there is no room.
-_HEAD = tuple(
-    ["op", "kind", "name", "on", "lanes", "us", "+-", "share", "GB/s", "GFLOP/s", "limit", "origin"]
-)
+_NUMBERS = ("us", "+-", "share", "GB/s", "GFLOP/s", "limit")
+_HEAD = ("op", "kind", "name", "on", "lanes", *_NUMBERS, "origin")
 _LEFT = ("kind", "name", "on", "origin", "what", "where")
 _FIRST_OUT = ("origin", "kind", "lanes", "GB/s", "GFLOP/s", "on", "where")
 _MAX_NAME, _MAX_ORIGIN, _MOST_NAMES = 44, 48, 15
