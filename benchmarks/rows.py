@@ -192,6 +192,14 @@ ROWS: Mapping[str, Row] = {
             lambda i: i["x"] + i["y"],
             _EAGER,
         ),
+        Row(
+            "eager_node",
+            "np.add(t, t): a node",
+            "eager",
+            _normal(x=(4,)),
+            lambda i: i["x"] + i["x"],
+            Bar("10 us", (("time", "", 10e-6),)),
+        ),
         _new_form("eager_form", "a new form, kernels cached"),
         _new_form("eager_prepare", "prepare of a new form, kernels cached"),
         Row(

@@ -223,6 +223,12 @@ def _eager_data(arrays: Inputs) -> Pair:
     return run, run
 
 
+def _eager_node(arrays: Inputs) -> Pair:
+    """NumPy's function on tensors, without the value."""
+    x: Any = Tensor(arrays["x"])
+    return (lambda: np.add(x, x)), (lambda: np.add(x, x).numpy())
+
+
 def _eager_form(arrays: Inputs) -> Pair:
     """A value whose graph is unknown to the process, its kernels not."""
     x = Tensor(arrays["x"])
@@ -277,6 +283,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "eager_sum": _new_number(lambda x, i: (x * i).sum().item()),
     "eager_element": _new_number(lambda x, i: float(x[i, 4])),
     "eager_data": _eager_data,
+    "eager_node": _eager_node,
     "eager_form": _eager_form,
     "eager_prepare": _eager_prepare,
     "softmax": _row(lambda x: x.softmax(-1)),

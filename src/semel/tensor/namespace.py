@@ -3,7 +3,7 @@
     semel.__array_namespace_info__()  -->  Info        tensor.__array_namespace__()  -->  semel
 
 The namespace of the standard is the package: there is no second one with other rules. Where the
-two disagree is listed, each with its reason, in docs/array-api.md.
+two disagree is listed, each with its reason, in docs/arrays.md.
 """
 
 from __future__ import annotations
