@@ -150,17 +150,19 @@ def running_pages() -> list[Path]:
 
 #: Runs blocks in one namespace; what each prints goes to a file, one text a block.
 _RUNNER = """
-import contextlib, io, json, linecache, sys
+import contextlib, io, json, linecache, sys, types
+from pathlib import Path
 
-names = {"__name__": "__main__"}
+runner, main = sys.modules["__main__"], types.ModuleType("__main__")
+sys.modules["__main__"] = main  # functions of a page can be pickled, as those of a program
 printed = []
-for label, body in json.load(open(sys.argv[1])):
+for label, body in json.loads(Path(sys.argv[1]).read_text()):
     out = io.StringIO()
     linecache.cache[label] = (len(body), None, body.splitlines(True), label)
     with contextlib.redirect_stdout(out):
-        exec(compile(body, label, "exec"), names)
+        exec(compile(body, label, "exec"), main.__dict__)
     printed.append(out.getvalue())
-json.dump(printed, open(sys.argv[2], "w"))
+Path(sys.argv[2]).write_text(json.dumps(printed))
 """
 
 
@@ -198,9 +200,13 @@ def test_a_fragment_is_python(body: str) -> None:
     compile(body, "fragment", "exec")
 
 
+#: Python warns of every fork of a process with threads; ours find locks and LLVM at rest.
+_WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+
+
 def run_program(body: str, cache_dir: Path, *arguments: str, folder: Path | None = None) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", body, *arguments],
+        [sys.executable, *_WARNINGS, "-c", body, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
