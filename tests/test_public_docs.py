@@ -96,7 +96,8 @@ def test_the_examples_of_docstrings_are_right(
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     found = documented()
     for name, value in found:
-        test = parser.get_doctest(inspect.getdoc(value) or "", dict(names), name, None, None)
+        known = {**names, value.__name__: value}
+        test = parser.get_doctest(inspect.getdoc(value) or "", known, name, None, None)
         runner.run(test, out=said.append)
     assert not said, "".join(said)
     assert len(found) > 10
