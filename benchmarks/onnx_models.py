@@ -99,7 +99,11 @@ def _onnxruntime(path: Path, feed: dict[str, Any], threads: int) -> Callable[[],
 def _openvino(path: Path, feed: dict[str, Any], threads: int) -> Callable[[], Any]:
     import openvino
 
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",  # its own choice is bfloat16 where processors have it
+    }
     compiled = openvino.Core().compile_model(str(path), "CPU", settings)
     request = compiled.create_infer_request()
     return lambda: request.infer(feed)

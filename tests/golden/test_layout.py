@@ -101,6 +101,30 @@ SINKS: list[tuple[str, str, str]] = [
         + "%3 = exp %2 : f32[2,3,5]\n%4 = concat %2 %3 {axis=2} : f32[2,3,10]\n"
         + "%5 = permute %4 {axes=(0, 2, 1)} : f32[2,10,3]",
     ),
+    (
+        "a permute passes a repeat",
+        TURNED
+        + "%4 = reshape %3 {shape=(2, 5, 3, 1)} : f32[2,5,3,1]\n"
+        + "%5 = expand %4 {shape=(2, 5, 3, 2)} : f32[2,5,3,2]\n"
+        + "%6 = reshape %5 {shape=(2, 5, 6)} : f32[2,5,6]",
+        MATMUL
+        + "%3 = reshape %2 {shape=(2, 3, 1, 5)} : f32[2,3,1,5]\n"
+        + "%4 = expand %3 {shape=(2, 3, 2, 5)} : f32[2,3,2,5]\n"
+        + "%5 = reshape %4 {shape=(2, 6, 5)} : f32[2,6,5]\n"
+        + "%6 = permute %5 {axes=(0, 2, 1)} : f32[2,5,6]",
+    ),
+    (
+        "a permute passes rows that are picked",
+        TURNED + '%4 = input "i" : i64[7]\n%5 = gather %3 %4 {axis=2} : f32[2,5,7]',
+        MATMUL + '%3 = input "i" : i64[7]\n%4 = gather %2 %3 {axis=1} : f32[2,7,5]\n'
+        "%5 = permute %4 {axes=(0, 2, 1)} : f32[2,5,7]",
+    ),
+    (
+        "new axes of 1 go with an old one",
+        TURNED + "%4 = reshape %3 {shape=(1, 2, 1, 5, 3)} : f32[1,2,1,5,3]",
+        MATMUL + "%3 = reshape %2 {shape=(1, 2, 1, 3, 5)} : f32[1,2,1,3,5]\n"
+        "%4 = permute %3 {axes=(0, 1, 2, 4, 3)} : f32[1,2,1,5,3]",
+    ),
 ]
 
 STAYS: list[tuple[str, str]] = [
@@ -111,6 +135,8 @@ STAYS: list[tuple[str, str]] = [
     ("a transposed matrix", FLAT + "%3 = permute %2 {axes=(1, 0)} : f32[5,6]\n"
      "%4 = exp %3 : f32[5,6]"),
     ("a sum in another order", TURNED + "%4 = reduce_sum %3 {axes=(1, 2)} : f32[2,1,1]"),
+    ("axes that are merged and no neighbours", TURNED
+     + "%4 = reshape %3 {shape=(2, 15)} : f32[2,15]"),
     ("axes that stretch apart", FLAT + "%3 = reshape %2 {shape=(2, 3, 5)} : f32[2,3,5]\n"
      '%4 = input "b" : f32[2,1,5]\n%5 = expand %4 {shape=(2, 3, 5)} : f32[2,3,5]\n'
      "%6 = add %3 %5 : f32[2,3,5]"),

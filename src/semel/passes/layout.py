@@ -14,8 +14,9 @@ registers.
 
 A view passes an elementwise op if every other operand can be seen through the inverse view
 for free: a broadcast, data from outside, or the same view of another tensor. Permutes also pass
-pads, slices, concats and reductions, the latter only if the reduced axes keep their order,
-so that sums add up as they did. No number changes by a bit.
+pads, slices, concats, rows that are picked or repeated (an image that is enlarged), reshapes of
+axes that are neighbours below as well, and reductions, the latter only if the reduced axes keep
+their order, so that sums add up as they did. No number changes by a bit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.types import Shape
 from semel.ops.attrs import (
     ConcatAttrs,
+    GatherAttrs,
     PadAttrs,
     PermuteAttrs,
     ReduceAttrs,
@@ -62,8 +64,10 @@ class _Sinking:
     def _origin(self, node: Node) -> int:
         if node not in self.origin:
             known = _KINDS.get(node.op.kind, 0)
-            if node.op.kind in ("elementwise", "movement") and node.op.name != "expand":
+            if node.op.kind in ("elementwise", "movement"):
                 known = max((self.origin.get(n, 0) for n in node.inputs), default=0)
+            if node.op.name == "expand":
+                known = min(known, _KINDS["reduce"])  # what stands behind has another shape
             self.origin[node] = known
         return self.origin[node]
 
@@ -71,11 +75,31 @@ class _Sinking:
         for view in node.inputs:
             if not self._may_move(view):
                 continue
+            if node.op.name == "reshape" and view.op.name == "permute":
+                return self._below_reshape(node, view)
             inner = _below(node, view)
             if inner is not None:
                 # What lies below may be a view as well: a permute of a reshape.
                 return make_node(view.op.name, (self.rule(inner) or inner,), view.attrs)
         return None
+
+    def _below_reshape(self, node: Node, view: Node) -> Node | None:
+        """A reshape of whole axes, or of axes that are neighbours below the permute as well."""
+        source, axes = view.inputs[0], view.attrs.axes
+        blocks: list[tuple[int, int, int]] = []
+        begin = 0  # new axes of 1 go with the one before them, the first ones with that behind
+        for i, end_i, j, end_j in reshape_runs(view.type.shape, node.type.shape):
+            if i < end_i:
+                if axes[i:end_i] != tuple(range(axes[i], axes[i] + end_i - i)):
+                    return None
+                blocks.append((axes[i], min(j, begin), end_j))
+            elif blocks:
+                blocks[-1] = (*blocks[-1][:2], end_j)
+            begin = end_j if blocks else begin
+        order = [axis for _, j, end_j in sorted(blocks) for axis in range(j, end_j)]
+        inner = reshape_to(source, tuple(node.type.shape[axis] for axis in order))
+        undone = tuple(order.index(axis) for axis in range(len(order)))
+        return make_node("permute", (self.rule(inner) or inner,), PermuteAttrs(undone))
 
     def _may_move(self, view: Node) -> bool:
         if view.op.name == "permute":
@@ -109,6 +133,10 @@ def _below_permute(node: Node, view: Node) -> Node | None:
         case "slice":
             fields = (attrs.starts, attrs.sizes, attrs.steps)
             return make_node("slice", (source,), SliceAttrs(*(_undo(f, axes) for f in fields)))
+        case "expand":
+            return expand_to(source, _undo(attrs.shape, axes))
+        case "gather" if node.inputs[0] is view and node.inputs[1].type.rank == 1:
+            return make_node("gather", (source, node.inputs[1]), GatherAttrs(axes[attrs.axis]))
         case "concat":
             inputs = [_same_view(n, view) for n in node.inputs]
             if any(n is None for n in inputs):
@@ -148,8 +176,12 @@ def _seen_through(node: Node, view: Node) -> Node | None:
 
 
 def _same_view(node: Node, view: Node) -> Node | None:
+    """The operand of another view of that kind; sizes of a permute may be equal by a guard only."""
     is_same = node.op is view.op and node.attrs == view.attrs
-    if is_same and node.inputs[0].type.shape == view.inputs[0].type.shape:
+    is_same = is_same and node.inputs[0].type.rank == view.inputs[0].type.rank
+    if is_same and (
+        view.op.name == "permute" or node.inputs[0].type.shape == view.inputs[0].type.shape
+    ):
         return node.inputs[0]
     return None
 
