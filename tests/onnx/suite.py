@@ -1,8 +1,12 @@
 """The official suite of ONNX (`onnx.backend.test`): its cases, and what we make of each.
 
-    python -m tests.onnx.suite [PATTERN] [--symbolic] [--failed] [--list]
+    python -m tests.onnx.suite [PATTERN] [--symbolic] [--list] [--report FILE]
 
-With `--symbolic`, every dim of every input that is no weight is a variable.
+With `--symbolic`, every dim of every input that is no weight is a variable, and what was compiled
+runs at the case's sizes and at others, where `onnx.reference` says what is right. Counted are the
+native kernels of what was compiled, and what is left to the host: calls of functions in plans, and
+nodes about text and images. Constants are folded as always, but inputs are none: a case without a
+kernel computes nothing, or is about what inputs hold.
 """
 
 from __future__ import annotations
@@ -24,9 +28,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
+from tests.onnx.sizes import num_symbols, other_sizes, with_symbols
 
 import semel
 from semel.errors import SemelError, UnsupportedError
+from semel.plan.rows import PreparedCustomFunction, PreparedKernel
+from semel.plan.tree import walk
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -114,17 +121,52 @@ def cases() -> dict[str, Case]:
     return {case.name: Case(case.name, kind, case) for kind, case in found}
 
 
-def check(case: Case, symbolic: bool = False) -> None:
+@dataclass
+class Work:
+    """What was compiled for a case, and how far it was tried; `sizes` says why at one size only."""
+
+    kernels: int = 0
+    host: int = 0
+    compiled: int = 0
+    sizes: str = ""
+    failure: str = ""
+
+
+def check(case: Case, symbolic: bool = False) -> Work:
     """Run a case and compare: dtypes, shapes, and values within the suite's tolerance."""
     model = with_symbols(case.model) if symbolic else case.model
     compiled = semel.load(model, threads=1)
-    names = [output.name for output in model.graph.output]
+    work = Work()
     for inputs, expected in case.data():
-        found = compiled.run(*inputs)
-        ours = [found[name] for name in names]
+        _run(case, model, compiled, inputs, expected)
+        if not symbolic:
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compare(expected, ours, case)
+            found = other_sizes(case.model, inputs, lambda ours, e=expected: compare(e, ours, case))
+        if isinstance(found, str):
+            work.sizes = found
+        else:
+            _run(case, model, compiled, *found)
+    _count(compiled, work)
+    return work
+
+
+def _run(case: Case, model: Any, compiled: Any, inputs: list[Any], expected: list[Any]) -> None:
+    found = compiled.run(*inputs)
+    ours = [found[output.name] for output in model.graph.output]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compare(expected, ours, case)
+
+
+def _count(compiled: Any, work: Work) -> None:
+    for graph in getattr(compiled, "forms", (compiled,)):
+        rows = [placed.row for placed in walk(graph.plan.program.rows)]
+        work.kernels += sum(isinstance(row, PreparedKernel) for row in rows)
+        work.host += sum(isinstance(row, PreparedCustomFunction) for row in rows)
+        work.compiled += graph.plan.compile_count
+    work.host += getattr(compiled, "host_nodes", 0)
 
 
 def compare(expected: list[Any], ours: list[Any], case: Case) -> None:
@@ -139,33 +181,18 @@ def compare(expected: list[Any], ours: list[Any], case: Case) -> None:
             Runner.assert_similar_outputs([want], [found], rtol, atol, case.name)
 
 
-def with_symbols(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every dim of its inputs, weights aside, a variable of its own."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    weights = {tensor.name for tensor in made.graph.initializer}
-    for given in made.graph.input:
-        if given.name in weights or not given.type.HasField("tensor_type"):
-            continue
-        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value > 0:
-                name = re.sub(r"\W", "_", given.name)
-                dim.dim_param = f"{name}_{axis}"
-    return made
-
-
-def _outcome(case: Case, symbolic: bool) -> str:
+def outcome(case: Case, symbolic: bool) -> Work:
+    """What became of a case."""
     try:
-        check(case, symbolic)
+        return check(case, symbolic)
     except UnsupportedError as error:
-        return f"unsupported: {str(error)[:160]}"
+        return Work(failure=f"unsupported: {str(error)[:160]}")
     except SemelError as error:
-        return f"{type(error).__name__}: {str(error)[:200]}"
+        return Work(failure=f"{type(error).__name__}: {str(error)[:200]}")
     except AssertionError as error:
-        return f"wrong: {' '.join(str(error).split())[:160]}"
+        return Work(failure=f"wrong: {' '.join(str(error).split())[:160]}")
     except Exception as error:
-        return f"raw {type(error).__name__}: {str(error)[:160]}"
-    return ""
+        return Work(failure=f"raw {type(error).__name__}: {str(error)[:160]}")
 
 
 def main() -> int:
@@ -173,21 +200,57 @@ def main() -> int:
     parser.add_argument("pattern", nargs="?", default="")
     parser.add_argument("--symbolic", action="store_true")
     parser.add_argument("--list", action="store_true", help="every failure, not only kinds of them")
+    parser.add_argument("--report", type=Path, help="a line for each case, as Markdown")
     given = parser.parse_args()
     np.seterr(all="ignore")
     chosen = [c for name, c in cases().items() if re.search(given.pattern, name)]
-    failures: dict[str, str] = {}
+    if given.symbolic:
+        chosen = [case for case in chosen if num_symbols(case.model)]
+    found: dict[str, Work] = {}
     begin = time.perf_counter()
-    for case in chosen:
-        outcome = _outcome(case, given.symbolic)
-        if outcome:
-            failures[case.name] = outcome
-            if given.list:
-                print(f"{case.name}: {outcome}", flush=True)
-    kinds = collections.Counter(re.split(r"[:\d]", outcome)[0] for outcome in failures.values())
-    passed = len(chosen) - len(failures)
-    print(f"{passed} of {len(chosen)} pass, {time.perf_counter() - begin:.0f} s; {dict(kinds)}")
-    return bool(failures)
+    for number, case in enumerate(chosen, 1):
+        work = found[case.name] = outcome(case, given.symbolic)
+        if work.failure and given.list:
+            print(f"{case.name}: {work.failure}", flush=True)
+        _progress(number, len(chosen), found, time.perf_counter() - begin)
+    print(f"{summary(found)}, {time.perf_counter() - begin:.0f} s")
+    if given.report:
+        given.report.write_text(report(found))
+    return any(work.failure for work in found.values())
+
+
+def _progress(done: int, count: int, found: dict[str, Work], seconds: float) -> None:
+    if done % 50 and done < count:
+        return
+    failed = sum(bool(work.failure) for work in found.values())
+    print(f"... {done} of {count}, {failed} failed, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def summary(found: dict[str, Work]) -> str:
+    """How many passed, in which ways the others failed, and what ran where."""
+    failed = [work.failure for work in found.values() if work.failure]
+    kinds = collections.Counter(re.split(r"[:\d]", failure)[0] for failure in failed)
+    passed = [work for work in found.values() if not work.failure]
+    single = collections.Counter(work.sizes for work in passed if work.sizes)
+    lines = [
+        f"{len(passed)} of {len(found)} pass; {dict(kinds)}",
+        f"{sum(w.kernels for w in passed)} native kernels in {sum(w.compiled for w in passed)} "
+        f"compiled graphs, {sum(not w.kernels for w in passed)} cases need none",
+        f"{sum(w.host for w in passed)} host calls in {sum(w.host > 0 for w in passed)} cases",
+    ]
+    if single:
+        lines.append(f"at one size only: {dict(single)}")
+    return "\n".join(lines)
+
+
+def report(found: dict[str, Work]) -> str:
+    """A table with a line for each case."""
+    lines = ["| case | kernels | host calls | graphs | result |", "|---|---|---|---|---|"]
+    for name, work in found.items():
+        result = work.failure or (f"passes, at one size: {work.sizes}" if work.sizes else "passes")
+        result = result.replace("|", "/")
+        lines.append(f"| {name} | {work.kernels} | {work.host} | {work.compiled} | {result} |")
+    return "\n".join([*lines, "", summary(found), ""])
 
 
 if __name__ == "__main__":

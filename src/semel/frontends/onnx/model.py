@@ -122,6 +122,11 @@ class SpecialisedGraph:
         """What runs are given, in order."""
         return [n for n in input_names(self._model) if n not in self._choices.values]
 
+    @property
+    def forms(self) -> tuple[CompiledGraph, ...]:
+        """The graphs that were compiled so far, one for each form."""
+        return tuple(compiled for compiled, _ in self._forms.values())
+
     def run(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Run with these inputs, by order, by name, or as one mapping; outputs by name."""
         inputs = given_inputs(self.input_names, args, named)
@@ -231,6 +236,17 @@ class HostedGraph:
     def compile_count(self) -> int:
         """How many forms of the compiled part there are."""
         return self._inside.compile_count
+
+    @property
+    def forms(self) -> tuple[CompiledGraph, ...]:
+        """The graphs of the compiled part, one for each form."""
+        return self._inside.forms
+
+    @property
+    def host_nodes(self) -> int:
+        """How many nodes run on the host."""
+        parts = (self._parts.before, self._parts.behind)
+        return sum(len(part.model.graph.node) for part in parts if part.outputs)
 
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param of the compiled part."""
