@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 Sizes: TypeAlias = "dict[tuple[int, int], int]"
 Found: TypeAlias = "tuple[list[Any], list[Any]]"
 
-_MOST = 1 << 20
+_MOST, _MOST_AXES = 1 << 20, 8
 _WAYS: tuple[Callable[[int], int], ...] = (lambda n: n + 1, lambda n: 2 * n)
 
 
@@ -84,9 +84,13 @@ def _candidates(model: onnx.ModelProto, inputs: list[Any]) -> Iterator[Sizes]:
         for i, (given, x) in enumerate(pairs)
         for axis, _ in (_dims(given) if isinstance(x, np.ndarray) else ())
     }
-    groups = [old, {at: n for at, n in old.items() if n > 1}]
-    groups += [{at: n for at, n in old.items() if at[1] == 0}]
-    groups += [{at: n for at, n in old.items() if n == size} for size in sorted(set(old.values()))]
+    # Shapes, axes and pads: their length is how many axes something has.
+    plain = {at: n for at, n in old.items() if not _is_about_axes(inputs[at[0]])}
+    groups = [plain, {at: n for at, n in plain.items() if n > 1}]
+    groups += [{at: n for at, n in plain.items() if at[1] == 0}]
+    by_size = sorted(set(plain.values()), key=lambda n: (n == 1, n))
+    groups += [{at: n for at, n in plain.items() if n == size} for size in by_size]
+    groups += [{at: n} for at, n in sorted(plain.items(), key=lambda item: item[1] == 1)]
     groups += [{at: n} for at, n in old.items()]
     seen: list[Sizes] = []
     for group in groups:
@@ -95,6 +99,11 @@ def _candidates(model: onnx.ModelProto, inputs: list[Any]) -> Iterator[Sizes]:
             if sizes and sizes not in seen:
                 seen.append(sizes)
                 yield sizes
+
+
+def _is_about_axes(x: Any) -> bool:
+    is_short = x.dtype.kind in "iu" and x.size <= _MOST_AXES
+    return x.ndim == 1 and (is_short or x.size == 1)  # a number that is written as a vector
 
 
 def _accepted(

@@ -251,6 +251,19 @@ def test_growth_past_the_memory_limit_is_refused_and_changes_nothing() -> None:
     _check(plan, 3000)
 
 
+def test_a_large_size_needs_no_room_for_many_others() -> None:
+    """Capacities that nobody asked for are given up before a run is refused."""
+    n, m = Variable("n", 0), Variable("m", 0)
+    x = Tensor.input("x", (n, m), "float32")
+    plan = (x + 1.0).prepare(memory_limit=1_000_000)
+    for shape in ((1, 60_000), (50, 50), (60_000, 1), (1, 60_000), (64, 64)):
+        given = np.random.default_rng(1).random(shape, dtype=np.float32)
+        np.testing.assert_array_equal(plan(x=given), given + 1.0)
+    with pytest.raises(OutOfMemoryError, match="1,000,000 are free"):
+        plan(x=np.zeros((500, 500), np.float32))
+    assert plan.compile_count == 1
+
+
 def test_memory_says_what_sharing_saves() -> None:
     n = Variable("n", 1, 1000)
     vector = typed((n,))

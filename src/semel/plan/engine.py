@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -365,13 +365,18 @@ class Engine:
         return self.parts.variables[self.index[name]].top
 
     def _grow(self, capacities: Mapping[str, int], values: Mapping[str, int]) -> None:
-        """Re-plan memory; doubled capacities first, the exact ones if those are refused."""
+        """Re-plan memory; doubled capacities first, and less if those are refused.
+
+        What variables may become that nobody asked for is given up last: a capacity of many
+        images is no reason to refuse a large one.
+        """
         exact = {n: max(self._top(n) or 0, values.get(n, 0)) for n in capacities}
+        needed = {n: values.get(n, exact[n]) for n in exact}
         self.executable.rest()
         self.bindings.detach()
         try:
             self.state.is_moving = True
-            used = self._resize_to(capacities, exact)
+            used = self._resize_to((capacities, exact, needed))
             self.parts = replace(
                 self.parts,
                 variables=tuple(
@@ -385,22 +390,21 @@ class Engine:
         self.growths += 1
         tell_growth(values, used, self.memory.peak_bytes)
 
-    def _resize_to(
-        self, capacities: Mapping[str, int], exact: Mapping[str, int]
-    ) -> Mapping[str, int]:
+    def _resize_to(self, attempts: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+        """Make memory for the first of these capacities that there is room for."""
         store = self.store
         if store is None:
             raise InternalError("plan", "has a capacity but no way to grow.")
-        try:
+        for number, capacities in enumerate(attempts, 1):
             try:
                 store.resize(capacities, self.parts)
-            except OutOfMemoryError:
-                store.resize(exact, self.parts)
-                return exact
-        except OutOfMemoryError:  # which says so before anything moves
-            self.attach()
-            raise
-        return capacities
+            except OutOfMemoryError:  # which says so before anything moves
+                if number == len(attempts):
+                    self.attach()
+                    raise
+            else:
+                return capacities
+        raise InternalError("plan", "has no capacities to try.")
 
     def relink(self) -> None:
         """Make new tables after the buffers moved; variables and written shapes carry over."""

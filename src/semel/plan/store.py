@@ -305,7 +305,7 @@ class ProgramStore:
         for i, buffer in enumerate(self.buffers):
             buffer.move(*self._where(i))
             if i in kept:
-                buffer.memory.copy_in(buffer.offset, old[i])
+                buffer.memory.copy_in(buffer.offset, old[i][: buffer.capacity_bytes])
 
 
 def _check_capacities(program: Program, capacities: Mapping[str, int]) -> None:

@@ -146,15 +146,18 @@ def _add_inputs(model: Model, choices: Choices, built: Built, walk: Walk) -> Non
 
 
 def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:
-    kind = given.type
+    kind, content = given.type, choices.content.get(given.name)
     if is_open(kind):
         if given.name not in choices.kinds:
             raise DecidedByContent(frozenset([given.name]), exact=True)
-        value, names = _open_input(built.graph, given.name, choices.kinds[given.name])
+        found = choices.kinds[given.name]
+        if isinstance(found, tuple) and content is not None:
+            tensor = built.graph.input(given.name, content.shape, found[0])
+            return _decided(given.name, tensor, content, built)
+        value, names = _open_input(built.graph, given.name, found)
         built.inputs[given.name] = names
         return value
     dtype = dtype_of(kind.tensor_type.elem_type, f"input '{given.name}'")
-    content = choices.content.get(given.name)
     if content is None:
         shape = _shape(given.name, kind, choices)
         return Value.of(built.graph.input(given.name, shape, dtype))

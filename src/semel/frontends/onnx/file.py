@@ -31,6 +31,10 @@ from semel.runtime.buffer import Array
 _SMALL_BYTES = 1024
 #: Older operators take part by rules of their own (`axis` of a broadcast) that this one has not.
 _OLDEST = 7
+#: What dims that are open have for the version converter, which asks whether they broadcast and split.
+_ANY_SIZES = (5040, 1)
+#: An attribute that nodes get here: a vector of slopes has one for each channel.
+BY_CHANNEL = "semel_by_channel"
 
 
 @dataclass(eq=False)
@@ -114,14 +118,60 @@ def _check_header(proto: ModelProto, name: str) -> None:
             )
     if not proto.opset_import:
         raise ModelError(name, "must say which opset it is written in.")
+    for written in _names(proto.graph):
+        if not isinstance(written, str):
+            raise ModelError(name, f"names must be UTF-8, got {written!r}; the file is damaged.")
+
+
+def _names(graph: GraphProto) -> Iterator[Any]:
+    """Everything that a graph names; protobuf gives bytes for what is no text."""
+    yield graph.name
+    for values in (graph.input, graph.output, graph.value_info):
+        for value in values:
+            yield value.name
+            for dim in value.type.tensor_type.shape.dim:
+                yield dim.dim_param
+    for tensor in graph.initializer:
+        yield tensor.name
+    for node in walk_nodes(graph):
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
 
 
 def _modern(proto: ModelProto, name: str) -> ModelProto:
     """The same in a version whose operators broadcast as they do today."""
+    kinds = {given.name: given.type for given in proto.graph.input}
+    made = _converted(proto, name, _ANY_SIZES)
+    for given in made.graph.input:
+        if given.name in kinds:
+            given.type.CopyFrom(kinds[given.name])
+    for node in walk_nodes(made.graph):  # the converter leaves their slopes as they were
+        if node.op_type == "PRelu":
+            node.attribute.append(onnx.helper.make_attribute(BY_CHANNEL, 1))
+    return made
+
+
+def _converted(proto: ModelProto, name: str, sizes: tuple[int, ...]) -> ModelProto:
+    """By the version converter, which takes no dims without a number, and some numbers not."""
     try:
-        return onnx.version_converter.convert_version(proto, _OLDEST)
+        return onnx.version_converter.convert_version(_with_size(proto, sizes[0]), _OLDEST)
     except Exception as error:  # what the converter raises has no class of its own
+        if sizes[1:]:
+            return _converted(proto, name, sizes[1:])
         raise ModelError(name, f"its opset cannot be brought to {_OLDEST}: {error}.") from error
+
+
+def _with_size(proto: ModelProto, size: int) -> ModelProto:
+    """The same with this number for each dim that has none."""
+    made = ModelProto()
+    made.CopyFrom(proto)
+    for values in (made.graph.input, made.graph.output, made.graph.value_info):
+        for value in values:
+            for dim in value.type.tensor_type.shape.dim:
+                if not dim.HasField("dim_value"):
+                    dim.dim_value = size
+    return made
 
 
 # ---------------------------------------------------------------- weights

@@ -8,7 +8,7 @@ operators; what it gives of numbers, the compiled part takes like inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
-from semel.errors import InputError, UnsupportedError
+from semel.errors import InputError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import Model
 
 #: What makes text or images of something, or something of them.
@@ -77,9 +77,22 @@ def split_host(model: Model) -> Split | None:
     host = [node for node in model.proto.graph.node if _is_host(node, text)]
     if not host and not text & {v.name for v in model.proto.graph.output}:
         return None
+    _check_order(model)
     before = _before(model, host, text)
     behind = [node for node in model.proto.graph.node if node in host and node not in before]
     return _parts(model, before, behind)
+
+
+def _check_order(model: Model) -> None:
+    """What is read must be there: parts are cut by names."""
+    graph = model.proto.graph
+    known = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {""}
+    read: list[tuple[Iterable[str], Iterable[str]]] = [(n.input, n.output) for n in graph.node]
+    for names, made in [*read, ([v.name for v in graph.output], ())]:
+        missing = sorted(set(names) - known)
+        if missing:
+            raise ModelError(model.name, f"'{missing[0]}' is used and nothing computes it.")
+        known.update(made)
 
 
 def _text_names(model: Model) -> set[str]:

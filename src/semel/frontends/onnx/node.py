@@ -69,8 +69,12 @@ class Node:
         return float(self.attrs.get(name, default))
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """An attribute that says yes or no."""
-        return bool(self.attrs.get(name, default))
+        """An attribute that says yes or no: 1 or 0, and others mean nothing."""
+        found = self.attrs.get(name, default)
+        if found not in (0, 1):
+            message = f"attribute '{name}' must be 0 or 1, got {found!r}."
+            raise ModelError(f"onnx: {self!r}", message, node=self.name, op=self.op)
+        return bool(found)
 
     def axis(self, rank: int, default: int, name: str = "axis") -> int:
         """An attribute that is an axis of a tensor of this rank, counted from the front."""
@@ -86,6 +90,14 @@ class Node:
                 op=self.op,
             )
         return axis % rank
+
+    def distinct(self, axes: Sequence[int], rank: int) -> list[int]:
+        """Axes of a tensor of this rank, counted from the front; none of them twice."""
+        found = [self.as_axis(axis, rank) for axis in axes]
+        if len(set(found)) < len(found):
+            message = f"its axes must differ, got {list(axes)} of a tensor with {rank}."
+            raise ModelError(f"onnx: {self!r}", message, node=self.name, op=self.op)
+        return found
 
     def dtype_attr(self, name: str, default: Any = None) -> DType:
         """The dtype that an attribute names by its ONNX number, else `default`."""

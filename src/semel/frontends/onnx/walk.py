@@ -220,11 +220,8 @@ class Walk:
         if found is not None:
             return found
         tensor = value.tensor.cast(INT64)
-        if not all(isinstance(dim, int) for dim in tensor.shape):
-            raise node.refuse(f"input {position} must have a fixed number of sizes.")
         flat = tensor.reshape(-1) if tensor.ndim else tensor.reshape(1)
-        count = flat.shape[0]
-        assert isinstance(count, int)
+        count = self.known_size(node, flat.shape[0])
         return object_array([size_of(flat[i]) for i in range(count)])
 
     def known_numbers(self, node: Node, position: int) -> Array:

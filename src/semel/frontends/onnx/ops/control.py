@@ -273,9 +273,7 @@ def _batched_scan(node: Node, graph: GraphProto, count: int, given: list[Tensor]
     """Version 8: one scan for each entry of a batch, all of the same length."""
     if node.has(0):
         raise node.refuse("lengths of the entries of a batch are not supported.")
-    batch = given[0].shape[0]
-    if not isinstance(batch, int):
-        raise node.refuse("the batch of a scan of version 8 must be known.")
+    batch = node.size(given[0].shape[0])
     each = [_scanned(node, graph, count, [x[b] for x in given]) for b in range(batch)]
     return [Tensor.stack(list(entries), 0) for entries in zip(*each, strict=True)]
 

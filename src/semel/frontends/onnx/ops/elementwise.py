@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from semel.frontends.onnx.file import BY_CHANNEL
 from semel.frontends.onnx.node import Converter, Node, dtype_of
 from semel.ir.types import BOOL, FLOAT32, FLOAT64, UINT8, DType
 from semel.tensor.tensor import Tensor
@@ -105,7 +106,7 @@ def _shift(node: Node) -> Tensor:
 def _prelu(node: Node) -> Tensor:
     """Before version 7 a vector of slopes was one for each channel, whatever the last axis."""
     x, slope = node.tensor(0), node.tensor(1)
-    if slope.ndim == 1 and x.ndim > 2 and slope.shape[0] not in (1, x.shape[-1]):
+    if node.attr(BY_CHANNEL) and slope.ndim == 1 and x.ndim > 2 and slope.shape[0] != 1:
         slope = slope.reshape(-1, *[1] * (x.ndim - 2))
     return (x < 0).where(x * slope, x)
 

@@ -114,7 +114,7 @@ def _cuts(node: Node) -> list[tuple[Dim, Dim, int, int]]:
         starts, ends = list(node.attr("starts")), list(node.attr("ends"))
     else:
         starts, ends = node.dims(1), node.dims(2)
-    axes = node.axes(3) or list(range(len(starts)))
+    axes = node.distinct(node.axes(3) or range(len(starts)), node.value().ndim)
     steps = node.ints(4) if node.has(4) else [1] * len(starts)
     return list(zip(starts, ends, axes, steps, strict=True))
 
@@ -127,7 +127,7 @@ def _bound(value: Dim) -> Dim:
 
 def _center_crop_pad(node: Node) -> Tensor:
     x, wanted = node.tensor(), node.dims(1)
-    axes = node.attr("axes") or range(x.ndim)
+    axes = node.distinct(node.attr("axes") or range(x.ndim), x.ndim)
     for axis, size in zip(axes, wanted, strict=True):
         length = x.shape[axis]
         cut, added = maximum(length - size, 0), maximum(size - length, 0)
@@ -173,7 +173,7 @@ def _pads(node: Node, ndim: int) -> tuple[list[Dim], Any, list[int]]:
             [*range(ndim)],
         )
     fill = node.tensor(2).reshape(()) if node.has(2) else 0
-    axes = [axis % ndim for axis in node.ints(3)] if node.has(3) else [*range(ndim)]
+    axes = node.distinct(node.ints(3), ndim) if node.has(3) else [*range(ndim)]
     return node.dims(1), fill, axes
 
 

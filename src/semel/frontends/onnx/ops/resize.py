@@ -43,7 +43,7 @@ def _how(node: Node) -> How:
 
 
 def _axes(node: Node, x: Tensor, how: How) -> list[ResizedAxis]:
-    axes = [node.as_axis(axis, x.ndim) for axis in node.attr("axes") or range(x.ndim)]
+    axes = node.distinct(node.attr("axes") or range(x.ndim), x.ndim)
     lengths = [x.shape[axis] for axis in axes]
     sizes, scales = _sizes(node, lengths)
     regions = _regions(node, how, len(axes))

@@ -49,17 +49,12 @@ def _tensor(node: Node, item: AnyValue) -> Tensor:
 def _split(node: Node) -> Items:
     x = node.tensor()
     axis = node.axis(x.ndim, 0)
-    size = x.shape[axis]
     if not node.has(1):
-        if not isinstance(size, int):
-            raise node.refuse(f"axis {axis} must have a known size, got {size}.")
-        rows = [x.narrow(axis, i, 1) for i in range(size)]
+        rows = [x.narrow(axis, i, 1) for i in range(node.size(x.shape[axis]))]
         return _items(rows if node.flag("keepdims", True) else [r.squeeze(axis) for r in rows])
     given = node.value(1)
     if given.ndim == 0:
-        step = int(node.numbers(1).reshape(()))
-        if not isinstance(size, int):
-            raise node.refuse(f"axis {axis} must have a known size, got {size}.")
+        step, size = int(node.numbers(1).reshape(())), node.size(x.shape[axis])
         begins = range(0, size, step)
         return _items([x.narrow(axis, i, minimum(step, size - i)) for i in begins])
     parts, begin = [], 0
