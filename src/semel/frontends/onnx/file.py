@@ -31,7 +31,7 @@ from semel.runtime.buffer import Array
 _SMALL_BYTES = 1024
 #: Older operators take part by rules of their own (`axis` of a broadcast) that this one has not.
 _OLDEST = 7
-#: What dims that are open have for the version converter, which asks whether they broadcast and split.
+#: What open dims are for the version converter, which asks whether they broadcast and split.
 _ANY_SIZES = (5040, 1)
 #: An attribute that nodes get here: a vector of slopes has one for each channel.
 BY_CHANNEL = "semel_by_channel"
