@@ -166,7 +166,7 @@ def test_methods_and_functions_agree() -> None:
     of_tensors = {n for n in functions if next(iter(_parameters(getattr(semel, n))), "") == "x"}
     methods = set(_methods())
     assert methods - functions == _METHODS_ALONE
-    assert of_tensors - methods == set()
+    assert of_tensors - methods == {"append"}  # which is a method of states
 
 
 def _parameters(function: FunctionType) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from semel.errors import GraphError
 from semel.ir.dims import absolute, sign
 from semel.ir.expr import Dim, ceildiv, is_nonnegative, maximum
-from semel.ir.types import BOOL, FLOAT32, INT64, as_dtype, as_shape
+from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT64, as_dtype, as_shape
 from semel.runtime.interop import is_immutable
 from semel.tensor import place
 from semel.tensor.elementwise import binary, choose
@@ -29,6 +29,7 @@ from semel.tensor.handle import (
     as_array,
     constant,
     convert,
+    dim_value,
     lift,
     scalar,
     tensor_class,
@@ -222,6 +223,70 @@ def eye(
     shape = as_shape((rows, rows if columns is None else columns), "eye")
     made = (iota(shape, 1) - iota(shape, 0)).eq(k).cast(dtype or FLOAT32)
     return _on(made, device, "eye")
+
+
+def logspace(
+    start: Number,
+    stop: Number,
+    num: Dim = 50,
+    endpoint: bool = True,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike = "float32",
+) -> Tensor:
+    """`num` numbers from base**start to base**stop, the logarithms in even steps."""
+    wanted = as_dtype(dtype, "logspace")
+    powers = _even(start, stop, num, endpoint, "logspace")
+    return convert(scalar(float(base), FLOAT64) ** powers, wanted)
+
+
+def geomspace(
+    start: float, stop: float, num: Dim = 50, endpoint: bool = True, *, dtype: DTypeLike = "float32"
+) -> Tensor:
+    """`num` numbers from start to stop, each as many times the one before; both of one sign."""
+    wanted = as_dtype(dtype, "geomspace")
+    if not start * stop > 0:
+        raise GraphError(
+            "geomspace", f"start and stop must be numbers of one sign, got {start} and {stop}."
+        )
+    sign_of = 1.0 if start > 0 else -1.0
+    powers = _even(math.log10(abs(start)), math.log10(abs(stop)), num, endpoint, "geomspace")
+    values = scalar(10.0, FLOAT64) ** powers * sign_of
+    steps = iota((powers.shape[0],), 0)
+    if endpoint:
+        last = dim_value(maximum(powers.shape[0] - 1, 1))
+        values = choose(steps.eq(last), float(stop), values)
+    return convert(choose(steps.eq(0), float(start), values), wanted)
+
+
+def _even(start: Number, stop: Number, num: Dim, endpoint: bool, where: str) -> Tensor:
+    """`linspace` in float64, which may leave its end out."""
+    (count,) = whole_dims(num, "num", where)
+    if is_negative(count):
+        raise GraphError(where, f"num must be an int >= 0, got {num}.")
+    if endpoint:
+        return linspace(start, stop, count, dtype="float64")
+    return linspace(start, stop, count + 1, dtype="float64").narrow(0, 0, count)
+
+
+def identity(n: Dim, dtype: DTypeLike = "float32") -> Tensor:
+    """A square matrix with ones on its diagonal."""
+    return eye(n, dtype=dtype)
+
+
+def tril_indices(n: Dim, k: int = 0, m: Dim | None = None) -> tuple[Tensor, Tensor]:
+    """The rows and columns of the lower triangle of a matrix n x m, from the k-th diagonal on.
+
+    If a size is symbolic, a run finds out how many there are.
+    """
+    rows, columns = tri(n, m, k, "bool").nonzero()
+    return rows, columns
+
+
+def triu_indices(n: Dim, k: int = 0, m: Dim | None = None) -> tuple[Tensor, Tensor]:
+    """The rows and columns of the upper triangle of a matrix n x m, from the k-th diagonal on."""
+    rows, columns = (~tri(n, m, k - 1, "bool")).nonzero()
+    return rows, columns
 
 
 def tri(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:

@@ -270,11 +270,21 @@ def logical_xor(x: TensorLike, other: TensorLike) -> Tensor:
     return convert(lift(x), BOOL) ^ convert(lift(other), BOOL)
 
 
-def isclose(x: TensorLike, other: TensorLike, rtol: float = 1e-5, atol: float = 1e-8) -> Tensor:
-    """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only."""
+def isclose(
+    x: TensorLike,
+    other: TensorLike,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> Tensor:
+    """Whether |x - y| <= atol + rtol*|y|; infinities are close to themselves only.
+
+    NaN is close to nothing, or with `equal_nan` to NaN.
+    """
     x, y = promote((x, other), to_float=True)
     near = (x - y).abs() <= y.abs() * rtol + atol
-    return (near & y.isfinite()) | (x == y)
+    close = (near & y.isfinite()) | (x == y)
+    return close | (x.isnan() & y.isnan()) if equal_nan else close
 
 
 def raised(base: TensorLike, exponent: TensorLike) -> Tensor:

@@ -1,6 +1,6 @@
 """Along an axis, in order.
 
-    cumsum cumprod cummax cummin sort argsort topk
+    cumsum cumprod cummax cummin sort argsort partition topk
 
 Running results come from `scan`, orders from `argsort`, which is stable: equal elements keep
 their order, ascending or descending, and NaN stands last in both.
@@ -8,6 +8,7 @@ their order, ascending or descending, and NaN stands last in both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
@@ -21,6 +22,7 @@ from semel.tensor.handle import (
     lift,
     normalize_axis,
     whole_dims,
+    whole_numbers,
 )
 from semel.tensor.reduce import accumulator
 from semel.tensor.spelling import AXIS, spelled
@@ -123,6 +125,33 @@ def sort(
         return x.flatten().sort(0, descending).reshape(x.shape if x.ndim == 0 else -1)
     i = normalize_axis(axis, x.ndim, "sort")
     return _along(x, order_of(x, i, descending), i)
+
+
+@spelled(dim="axis")
+def partition(
+    x: TensorLike, kth: int | Sequence[int], axis: int | None = -1, *, dim: int | None = AXIS
+) -> Tensor:
+    """The axis with its `kth` element in its place in order: all of it is sorted."""
+    x = lift(x)
+    _check_kth(x, kth, axis, "partition")
+    return x.sort(axis)
+
+
+@spelled(dim="axis")
+def argpartition(
+    x: TensorLike, kth: int | Sequence[int], axis: int | None = -1, *, dim: int | None = AXIS
+) -> Tensor:
+    """The indices (int64) of `partition`."""
+    x = lift(x)
+    _check_kth(x, kth, axis, "argpartition")
+    return x.argsort(axis)
+
+
+def _check_kth(x: Tensor, kth: int | Sequence[int], axis: int | None, where: str) -> None:
+    length = x.size if axis is None else x.shape[normalize_axis(axis, x.ndim, where)]
+    for k in whole_numbers(kth, "kth", where):
+        if is_positive(k + 1 - length) or is_positive(-k - length):
+            raise GraphError(where, f"kth must lie in [{-length}, {length}), got {k}.")
 
 
 def _along(x: Tensor, order: Tensor, axis: int) -> Tensor:

@@ -25,6 +25,7 @@ from semel.ops.attrs import InputAttrs, ParamAttrs
 from semel.runtime.interop import CPU
 from semel.tensor import (
     activations,
+    arrange,
     assign,
     attention,
     casts,
@@ -32,6 +33,7 @@ from semel.tensor import (
     control,
     convolution,
     creation,
+    differences,
     distance,
     draws,
     elementwise,
@@ -50,14 +52,18 @@ from semel.tensor import (
     pieces,
     place,
     pool,
+    products,
     quantise,
     random,
     recurrent,
     reduce,
     resample,
     rope,
+    search,
     show,
+    special,
     standard,
+    statistics,
     unary,
 )
 from semel.tensor import (
@@ -621,6 +627,8 @@ class Tensor:
     sort = order.sort
     argsort = order.argsort
     topk = order.topk
+    partition = order.partition
+    argpartition = order.argpartition
 
     # ------------------------------------------------------------ as many as a run finds (late.py)
 
@@ -731,6 +739,11 @@ class Tensor:
     eye = staticmethod(creation.eye)
     tri = staticmethod(creation.tri)
     meshgrid = staticmethod(creation.meshgrid)
+    logspace = staticmethod(creation.logspace)
+    geomspace = staticmethod(creation.geomspace)
+    identity = staticmethod(creation.identity)
+    tril_indices = staticmethod(creation.tril_indices)
+    triu_indices = staticmethod(creation.triu_indices)
 
     # ------------------------------------------------------------ habits.py
 
@@ -756,6 +769,97 @@ class Tensor:
     contiguous = habits.contiguous
     detach = habits.detach
     cpu = habits.cpu
+
+    # ------------------------------------------------------------ special.py
+
+    deg2rad = special.deg2rad
+    rad2deg = special.rad2deg
+    degrees = special.degrees
+    radians = special.radians
+    cbrt = special.cbrt
+    sinc = special.sinc
+    logit = special.logit
+    erfc = special.erfc
+    erfinv = special.erfinv
+    lgamma = special.lgamma
+    gammaln = special.gammaln
+    digamma = special.digamma
+    signbit = special.signbit
+    isposinf = special.isposinf
+    isneginf = special.isneginf
+    nan_to_num = special.nan_to_num
+    fmax = special.fmax
+    fmin = special.fmin
+    hypot = special.hypot
+    logaddexp = special.logaddexp
+    logaddexp2 = special.logaddexp2
+    heaviside = special.heaviside
+    xlogy = special.xlogy
+    nextafter = special.nextafter
+    gcd = special.gcd
+    lcm = special.lcm
+
+    # ------------------------------------------------------------ statistics.py
+
+    median = statistics.median
+    nanmedian = statistics.nanmedian
+    quantile = statistics.quantile
+    percentile = statistics.percentile
+    nanquantile = statistics.nanquantile
+    nanpercentile = statistics.nanpercentile
+    nansum = statistics.nansum
+    nanprod = statistics.nanprod
+    nanmax = statistics.nanmax
+    nanmin = statistics.nanmin
+    nanargmax = statistics.nanargmax
+    nanargmin = statistics.nanargmin
+    nanmean = statistics.nanmean
+    nanvar = statistics.nanvar
+    nanstd = statistics.nanstd
+    nancumsum = statistics.nancumsum
+    nancumprod = statistics.nancumprod
+    ptp = statistics.ptp
+    average = statistics.average
+    cov = statistics.cov
+    corrcoef = statistics.corrcoef
+
+    # ------------------------------------------------------------ search.py
+
+    searchsorted = search.searchsorted
+    digitize = search.digitize
+    isin = search.isin
+    interp = search.interp
+    bincount = search.bincount
+    histogram = search.histogram
+    histogram_bin_edges = search.histogram_bin_edges
+    flatnonzero = search.flatnonzero
+
+    # ------------------------------------------------------------ products.py
+
+    inner = products.inner
+    vdot = products.vdot
+    tensordot = products.tensordot
+    cross = products.cross
+    kron = products.kron
+    allclose = products.allclose
+    array_equal = products.array_equal
+
+    # ------------------------------------------------------------ differences.py
+
+    diff = differences.diff
+    ediff1d = differences.ediff1d
+    gradient = differences.gradient
+
+    # ------------------------------------------------------------ arrange.py
+
+    fliplr = arrange.fliplr
+    flipud = arrange.flipud
+    rot90 = arrange.rot90
+    delete = arrange.delete
+    insert = arrange.insert
+    diagflat = arrange.diagflat
+    put_along_axis = arrange.put_along_axis
+    choose = arrange.choose
 
     # ------------------------------------------------------------ random.py
 
