@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from tests.plan.profiles import sample_report
 
+from semel.plan.report.profile import ProfileReport
+from semel.plan.report.records import ArenaBlock, PlacedValue, ProfiledOp, RunInfo, merge_runs
+from semel.runtime.measured import Event, Span
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -49,6 +53,49 @@ def test_data_cannot_end_its_script_element(tmp_path: Path) -> None:
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     sources = json.loads(data)["sources"]
     assert sources[0]["kernel"] == "text of matmul with </script> & <b>"
+
+
+def _many(repeats: int = 300) -> ProfileReport:
+    """Layers of three ops, run three times; one op was preempted in the run that is shown."""
+    ops = [
+        ProfiledOp(
+            kernel=None, device="cpu", num_buffers=1, name=name, kind="kernel", op_index=i, row=i,
+            step=i, tiles=1, bytes=1000, flops=100,
+        )
+        for i, name in enumerate(["embed", *["attend", "norm", "feed"] * repeats])
+    ]  # fmt: skip
+    runs = []
+    for run in range(3):
+        at, events = 0, []
+        for op in ops:
+            took = 90_000 if (run, op.op_index) == (1, 2) else 1_000
+            events.append(Event(op.op_index, Span(0, at, at + took, 1)))
+            at += took + run
+        runs.append(events)
+    arena = tuple(ArenaBlock(f"v{i}", i % 2 * 64, 64, 64, i, i + 1) for i in range(len(ops) - 1))
+    places = (PlacedValue("w: f32[9]", "constant", 36), PlacedValue("x: f32[1]", "input", 4))
+    info = RunInfo(
+        "cpu", 1, arena_bytes=128, arena=arena, runs=3, makespans=(1e-3,) * 3, shown=1,
+        places=places,
+    )  # fmt: skip
+    return ProfileReport(merge_runs(ops, runs), info)
+
+
+def test_a_page_of_many_ops_folds_and_says_what_lies_where(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    _many().html(page)
+    done = _open(page, "?selftest", "--dump-dom")
+    verdict = re.search(r'id="selftest">([^<]*)<', done.stdout)
+    assert verdict is not None, done.stderr[-2000:]
+    assert verdict.group(1).startswith("selftest passed: "), verdict.group(1)
+    for text in (
+        "300 x attend, norm, feed",
+        "1 constant: 36 B",
+        "1 input: 4 B",
+        "medians of 3 runs",
+    ):
+        assert text in done.stdout
+    assert 'class="bytes preempted hit"' in done.stdout
 
 
 def test_the_page_renders_and_its_clicks_work(tmp_path: Path) -> None:

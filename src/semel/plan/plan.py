@@ -52,7 +52,12 @@ from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
 from semel.plan.program import PlanIO, Program
 from semel.plan.readers import output_copier
-from semel.plan.report.describe import describe_arena, describe_ops, describe_plan
+from semel.plan.report.describe import (
+    describe_arena,
+    describe_ops,
+    describe_places,
+    describe_plan,
+)
 from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.extent import ExtentReport, report_extents
 from semel.plan.report.html import html_block
@@ -484,6 +489,8 @@ class ExecutionPlan:
             shown.tracks,
             tuple(took),
             tuple(switches),
+            middle(took),
+            describe_places(parts),
         )
         ops = describe_ops(parts, way.linked, values)
         return ProfileReport(merge_runs(ops, events, limits, switches), run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
-from semel.plan.report.records import ArenaBlock, ProfiledOp
+from semel.plan.report.records import ArenaBlock, PlacedValue, ProfiledOp
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.table import Signature, few
 from semel.plan.tree import Placed
@@ -225,3 +225,19 @@ def describe_arena(
         if value.place == "arena" and i in alive
     ]
     return tuple(sorted(blocks, key=lambda b: (b.first, b.offset_bytes)))
+
+
+def describe_places(parts: PlanParts) -> tuple[PlacedValue, ...]:
+    """The values that have bytes of their own, largest first."""
+    names, kinds = buffer_names(parts), buffer_kinds(parts)
+    found: dict[tuple[int, int], PlacedValue] = {}
+    for i, value in enumerate(parts.program.values):
+        storage, start, end = parts.buffers[i].byte_range
+        if value.place == "arena" and kinds[i] == "arena":
+            continue
+        shown = PlacedValue(f"{names[i]}: {value.type}", kinds[i], end - start)
+        # Views of the same bytes count once, as the largest.
+        known = found.get((storage, start))
+        if known is None or known.bytes < shown.bytes:
+            found[storage, start] = shown
+    return tuple(sorted(found.values(), key=lambda p: -p.bytes))

@@ -6,7 +6,11 @@ const ran = ops.filter((op) => op.spans.length);
 const t0 = Math.min(...ran.map((op) => op.start_ns), Infinity);
 const t1 = Math.max(...ran.map((op) => op.end_ns), -Infinity);
 const whole = ran.length ? [t0, Math.max(t1, t0 + 1)] : [0, 1];
-const state = { selected: -1, view: whole.slice(), tab: 0, sort: ["start", 1] };
+const MANY = 200;  // rows that are shown before somebody asks for all
+const state = {
+  selected: -1, view: whole.slice(), tab: 0, sort: ops.length > MANY ? ["time", -1] : ["start", 1],
+  all: ops.length <= MANY, arena: [0, Math.max(ops.length, 1)],
+};
 const byId = (id) => document.getElementById(id);
 
 // ------------------------------------------------------------------ small things
@@ -39,6 +43,10 @@ function size(bytes) {
   return (unit ? bytes.toPrecision(3) : bytes) + " " + units[unit];
 }
 
+// A share of a limit: what is faster than memory comes from a cache.
+const limitText = (op) => op.share_of_limit !== null && op.share_of_limit > 1 &&
+  op.limited_by === "bytes" ? "cache" : percent(op.share_of_limit);
+const wasPreempted = (op) => op.preempted.includes(run.shown);
 const percent = (x) => (x === null ? "-" : (100 * x).toFixed(x < 0.1 ? 1 : 0) + " %");
 const fixed = (x) => x.toFixed(2);
 
@@ -48,8 +56,14 @@ function style(op) {
 }
 
 function hint(op) {
-  const limit = op.share_of_limit === null ? "" : `, ${percent(op.share_of_limit)} of the limit`;
-  return `${op.name}\n${op.kind}, op ${op.op_index}, step ${op.step}, ${time(op.elapsed * 1e9)}\n` +
+  const share = limitText(op);
+  const limit = op.share_of_limit === null ? "" :
+    share === "cache" ? ", from a cache" : `, ${share} of the limit`;
+  const spread = run.runs > 1 ? `, median of ${run.runs - op.preempted.length} runs ` +
+    `+- ${percent(op.spread)}` : "";
+  const disturbed = wasPreempted(op) ? "\npreempted in the run that is shown" : "";
+  return `${op.name}\n${op.kind}, op ${op.op_index}, step ${op.step}, ` +
+    `${time(op.elapsed * 1e9)}${spread}${disturbed}\n` +
     `${fixed(op.gb_per_s)} GB/s, ${fixed(op.gflop_per_s)} GFLOP/s${limit}`;
 }
 
@@ -105,6 +119,8 @@ function drawHead() {
   const values = Object.entries(run.variables).map(([name, value]) => `${name}=${value}`);
   byId("summary").textContent = [
     `${run.threads} thread${run.threads === 1 ? "" : "s"} on ${run.device}`, ...values,
+    ...(run.runs > 1 ? [`medians of ${run.runs} runs of ` +
+      `${time(Math.min(...run.makespans) * 1e9)} to ${time(Math.max(...run.makespans) * 1e9)}`] : []),
     run.limits === null ? "limits not measured" :
       `limits: ${(run.limits.flops_per_s / 1e9).toFixed(0)} GFLOP/s, ` +
       `${(run.limits.bytes_per_s / 1e9).toFixed(1)} GB/s`,
@@ -128,8 +144,9 @@ function drawHead() {
     copy: "copy", host: "custom function", wait: "waits for another lane",
   };
   const used = new Set(ops.map(style));
+  if (ops.some(wasPreempted)) legend.preempted = "preempted: another program had the core";
   for (const [name, text] of Object.entries(legend))
-    if (used.has(name) || (name === "wait" && run.waits.length)) byId("legend").append(html("li", {}, html("i", { class: name }), text));
+    if (name === "preempted" || used.has(name) || (name === "wait" && run.waits.length)) byId("legend").append(html("li", {}, html("i", { class: name }), text));
 }
 
 // ------------------------------------------------------------------ timeline
@@ -172,8 +189,47 @@ function stepSpans() {
 
 const lanes = laneSpans(), steps = stepSpans();
 
+// Where each turn of a layer that repeats begins and ends.
+function layerSpans() {
+  const found = [];
+  data.layers.filter((layer) => layer.count > 1).forEach((layer) => {
+    for (let turn = 0; turn < layer.count; turn++) {
+      const first = layer.first + turn * layer.length;
+      const own = ops.slice(first, first + layer.length).filter((op) => op.spans.length);
+      if (!own.length) continue;
+      found.push({
+        layer, turn, start: Math.min(...own.map((op) => op.start_ns)),
+        end: Math.max(...own.map((op) => op.end_ns)),
+      });
+    }
+  });
+  return found;
+}
+
+const turns = layerSpans(), TOP = turns.length ? 38 : 20;
+
+function drawTurns(root, x) {
+  if (turns.length) label(root, 0, 32, "layers");
+  const [low, high] = state.view;
+  let drawnTo = -Infinity;
+  for (const { layer, turn, start, end } of turns) {
+    const from = x(Math.max(start, low)), to = x(Math.min(end, high));
+    if (end <= low || start >= high || to - drawnTo < 0.5) continue;
+    drawnTo = to;
+    const box = svg("rect", {
+      class: "layer", x: from, y: 21, width: Math.max(to - from - 1, 0.7), height: 14, rx: 2,
+    });
+    explain(box, `${turn + 1} of ${layer.label}\n${time(end - start)}`);
+    box.addEventListener("click", () => setView(start, end));
+    root.append(box);
+    const text = `${turn + 1} of ${layer.count}`;
+    const fits = [text, String(turn + 1)].find((t) => t.length * 6.2 + 6 < to - from);
+    if (fits) root.append(svg("text", { class: "dark", x: from + 4, y: 32 }, fits));
+  }
+}
+
 function drawTimeline() {
-  const height = 24 + 18 + lanes.length * ROW;
+  const height = TOP + 4 + 18 + lanes.length * ROW;
   const [root, width] = frame("timeline", height);
   const [low, high] = state.view;
   const scale = (width - LEFT - 8) / (high - low);
@@ -182,18 +238,19 @@ function drawTimeline() {
     grid(root, x(tick + t0), 16, x(tick + t0), height);
     label(root, x(tick + t0) + 3, 11, time(tick));
   }
-  label(root, 0, 32, "steps");
+  drawTurns(root, x);
+  label(root, 0, TOP + 12, "steps");
   for (const step of steps) {
     const from = Math.max(step.start, low), to = Math.min(step.end, high);
     if (to <= from) continue;
     const box = svg("rect", {
-      class: "step", x: x(from), y: 22, width: Math.max((to - from) * scale - 1, 0.7), height: 12,
+      class: "step", x: x(from), y: TOP + 2, width: Math.max((to - from) * scale - 1, 0.7), height: 12,
     });
     explain(box, `step ${step.step}: ${step.ops} ops, ${time(step.end - step.start)}`);
     root.append(box);
   }
   lanes.forEach(([lane, spans], row) => {
-    const y = 42 + row * ROW;
+    const y = TOP + 22 + row * ROW;
     label(root, 0, y + 16, laneName(lane));
     drawWaits(root, waitsOf(lane), y, x);
     drawLane(root, spans, y, x, scale);
@@ -217,24 +274,37 @@ function drawWaits(root, waits, y, x) {
 function drawLane(root, spans, y, x, scale) {
   const [low, high] = state.view;
   let drawnTo = -Infinity;
-  for (const { index, start, end } of spans) {
+  for (const { index, start, end, pieces } of joined(spans, 2 / scale)) {
     if (end < low || start > high) continue;
     const from = x(Math.max(start, low)), to = x(Math.min(end, high));
     // What is narrower than half a pixel hides behind what is drawn there already.
     if (to - drawnTo < 0.5 && index !== state.selected) continue;
     drawnTo = to;
     const width = Math.max(to - from - 1, 0.7), op = ops[index];
-    const selected = index === state.selected ? " selected" : "";
+    const selected = index === state.selected ? " selected" : wasPreempted(op) ? " preempted" : "";
     const box = svg("rect", {
       class: style(op) + selected, x: from, y, width, height: ROW - 6, rx: Math.min(2, width / 2),
     });
-    root.append(hit(box, index, `${hint(op)}\nthis piece: ${time(end - start)}`));
+    root.append(hit(box, index, `${hint(op)}\n${pieces > 1 ? `${pieces} pieces` : "this piece"}: ${time(end - start)}`));
     const letters = Math.floor((width - 8) / 6.2);
     if (letters >= 4) {
       const text = op.name.length > letters ? op.name.slice(0, letters - 1) + "…" : op.name;
       root.append(svg("text", { class: "label", x: from + 4, y: y + 16 }, text));
     }
   }
+}
+
+// Pieces of one op that lie so near to each other that nobody could tell them apart are one bar.
+function joined(spans, gap) {
+  const found = [];
+  for (const { index, start, end } of spans) {
+    const last = found[found.length - 1];
+    if (last && last.index === index && start - last.end < gap) {
+      last.end = Math.max(last.end, end);
+      last.pieces += 1;
+    } else found.push({ index, start, end, pieces: 1 });
+  }
+  return found;
 }
 
 function setView(low, high) {
@@ -265,7 +335,60 @@ function armTimeline() {
     setView(from[1] + shift, from[2] + shift);
   });
   addEventListener("pointerup", () => { from = null; });
-  byId("reset").addEventListener("click", () => setView(...whole));
+  byId("reset").addEventListener("click", () => {
+    state.arena = [0, Math.max(ops.length, 1)];
+    setView(...whole);
+    drawArena();
+  });
+}
+
+// ------------------------------------------------------------------ memory
+
+const KINDS = {
+  param: "params", constant: "constants", state: "states", input: "inputs", output: "outputs", kept: "kept",
+  buffer: "buffers",
+};
+
+function drawMemory() {
+  const kinds = new Set([...Object.keys(KINDS), ...run.places.map((place) => place.kind)]);
+  const groups = [...kinds].map((kind) => [kind, KINDS[kind] || kind])
+    .map(([kind, name]) => [kind, name, run.places.filter((place) => place.kind === kind)])
+    .filter(([, , places]) => places.length);
+  const total = run.places.reduce((sum, place) => sum + place.bytes, run.arena_bytes);
+  byId("memory-note").textContent = `${size(total)} in all, ${size(run.arena_bytes)} of it the ` +
+    "arena, which values share. Each row is as wide as all of its kind.";
+  const tall = 24, [root, width] = frame("memory", groups.length * tall);
+  const left = 210;
+  groups.forEach(([kind, name, places], row) => {
+    const sum = places.reduce((all, place) => all + place.bytes, 0), y = row * tall;
+    const noun = places.length === 1 ? name.replace(/s$/, "") : name;
+    label(root, 0, y + 15, `${places.length} ${noun}: ${size(sum)}`);
+    let at = left, rest = 0;
+    for (const place of places) {
+      const wide = (place.bytes / Math.max(sum, 1)) * (width - left - 8);
+      if (wide < 1) { rest += wide; continue; }
+      const box = svg("rect", {
+        class: `${wide < 4 ? "" : "place "}place-${kind}`, x: at, y: y + 2, width: wide, height: tall - 5,
+      });
+      explain(box, `${place.name}\n${size(place.bytes)}, ${percent(place.bytes / total)} of all`);
+      root.append(box);
+      fitLabel(root, at, y + 15, wide, place.name);
+      at += wide;
+    }
+    if (rest >= 0.5) {
+      const box = svg("rect", { class: `place place-${kind}`, x: at, y: y + 2, width: rest, height: tall - 5 });
+      explain(box, `small ${name}`);
+      root.append(box);
+    }
+  });
+}
+
+// A text in a bar, if enough of it has room.
+function fitLabel(root, x, y, width, text, kind = "label") {
+  const letters = Math.floor((width - 8) / 6.2);
+  if (letters < 4) return;
+  const shown = text.length > letters ? text.slice(0, letters - 1) + "…" : text;
+  root.append(svg("text", { class: kind, x: x + 4, y }, shown));
 }
 
 // ------------------------------------------------------------------ arena
@@ -274,42 +397,65 @@ function drawArena() {
   const peak = Math.max(...data.live_bytes, 0);
   byId("arena-note").textContent = blocks.length === 0 ? "No intermediate values." :
     `${blocks.length} values in ${size(run.arena_bytes)}; at most ${size(peak)} live at once. ` +
-    "Light: reserved; dark: in use at these variables.";
+    "Light: reserved; dark: in use at these variables. The wheel zooms.";
   if (blocks.length === 0) return void frame("arena", 0);
   const height = 300, bottom = 34, left = 64;
   const [root, width] = frame("arena", height);
-  const x = (op) => left + (op / ops.length) * (width - left - 8);
+  const [low, high] = state.arena;
+  const x = (op) => left + ((Math.min(Math.max(op, low), high) - low) / (high - low)) * (width - left - 8);
   const y = (bytes) => height - bottom - (bytes / run.arena_bytes) * (height - bottom - 8);
   for (const tick of [0, 0.25, 0.5, 0.75, 1].map((part) => part * run.arena_bytes)) {
     grid(root, left, y(tick), width - 8, y(tick));
     label(root, left - 6, y(tick) + 4, size(tick), "end");
   }
   blocks.forEach((block) => {
+    if (block.last + 1 <= low || block.first >= high) return;
     const wide = x(block.last + 1) - x(block.first);
-    const low = y(block.offset_bytes);
-    const tall = low - y(block.offset_bytes + block.reserved_bytes);
-    const used = low - y(block.offset_bytes + block.used_bytes);
+    const base = y(block.offset_bytes);
+    const tall = base - y(block.offset_bytes + block.reserved_bytes);
+    const used = base - y(block.offset_bytes + block.used_bytes);
     const box = svg("rect", {
-      class: "block", x: x(block.first), y: low - tall, width: wide, height: tall,
+      class: wide < 4 ? "block narrow" : "block", x: x(block.first), y: base - tall, width: wide,
+      height: tall,
     });
     root.append(hit(box, block.first,
       `${block.name}\n${size(block.used_bytes)} of ${size(block.reserved_bytes)} at ` +
       `${block.offset_bytes}\nalive from op ${block.first} to op ${block.last}`));
     root.append(svg("rect", {
-      class: "used", x: x(block.first), y: low - used, width: Math.max(wide - 1, 0.5), height: used,
+      class: "used", x: x(block.first), y: base - used, height: used,
+      width: wide < 4 ? wide : Math.max(wide - 1, 0.5),
     }));
+    if (tall >= 14) fitLabel(root, x(block.first), base - Math.max(used / 2, 7) + 4, wide, block.name, "dark");
   });
-  const points = data.live_bytes.flatMap((bytes, i) => [[x(i), y(bytes)], [x(i + 1), y(bytes)]]);
+  const points = data.live_bytes.flatMap((bytes, i) =>
+    i + 1 < low || i > high ? [] : [[x(i), y(bytes)], [x(i + 1), y(bytes)]]);
   root.append(svg("polyline", { class: "live", points: points.map((p) => p.join()).join(" ") }));
-  label(root, left, height - 18, "op 0");
-  label(root, width - 8, height - 18, `op ${ops.length - 1}`, "end");
+  label(root, left, height - 18, `op ${Math.floor(low)}`);
+  label(root, width - 8, height - 18, `op ${Math.ceil(high) - 1}`, "end");
   label(root, left, height - 4, "order of execution; the line is the sum of live bytes");
-  if (state.selected >= 0) {
+  if (state.selected >= low && state.selected < high) {
     root.append(svg("rect", {
       class: "band", x: x(state.selected), y: 8, height: height - bottom - 8,
-      width: Math.max(x(1) - x(0), 2),
+      width: Math.max(x(state.selected + 1) - x(state.selected), 2),
     }));
   }
+}
+
+function armArena() {
+  const root = byId("arena");
+  root.addEventListener("wheel", (event) => {
+    if (!blocks.length) return;
+    event.preventDefault();
+    const box = root.getBoundingClientRect();
+    const part = (event.clientX - box.left - 64) / Math.max(box.width - 72, 1);
+    const [low, high] = state.arena, share = Math.min(Math.max(part, 0), 1);
+    const span = (high - low) * Math.exp(Math.sign(event.deltaY) * 0.25);
+    const wide = Math.min(Math.max(span, Math.min(8, ops.length)), ops.length);
+    const first = low + (high - low) * share - wide * share;
+    const start = Math.min(Math.max(first, 0), ops.length - wide);
+    state.arena = [start, start + wide];
+    drawArena();
+  }, { passive: false });
 }
 
 // ------------------------------------------------------------------ roofline
@@ -319,8 +465,8 @@ function drawRoofline() {
     .filter(({ op }) => op.flops > 0 && op.bytes > 0 && op.elapsed > 0);
   const hidden = ran.length - shown.length;
   byId("roofline-note").textContent = shown.length === 0 ? "No op with arithmetic ran." :
-    "A larger dot took longer. Above the roof: from a cache, or the machine was busier while " +
-    "its limits were measured." +
+    "A larger dot took longer. Above the slope: from a cache. Above the top: the machine was busier " +
+    "while its limits were measured." +
     (hidden ? ` ${hidden} ops without arithmetic are not shown.` : "");
   if (shown.length === 0) return void frame("roofline", 0);
   const height = 300, bottom = 34, left = 48;
@@ -372,9 +518,52 @@ const COLUMNS = [
   ["time", "", (op) => op.elapsed, (v) => time(v * 1e9)],
   ["of all", "", (op) => op.elapsed, (v) => percent(data.sum_seconds ? v / data.sum_seconds : 0)],
   ["GB/s", "", (op) => op.gb_per_s, fixed], ["GFLOP/s", "", (op) => op.gflop_per_s, fixed],
-  ["limit", "", (op) => op.share_of_limit ?? -1, (_, op) => percent(op.share_of_limit)],
+  ["+-", "", (op) => op.spread, (v, op) => (op.samples.length > 1 ? percent(v) : "")],
+  ["preempted", "", (op) => op.preempted.length, (v) => (v ? `${v} of ${run.runs}` : "")],
+  ["limit", "", (op) => op.share_of_limit ?? -1, (_, op) => limitText(op)],
   ["origin", "text", (op) => op.origins[0] || "", String],
-];
+].filter(([name]) => run.runs > 1 || !["+-", "preempted"].includes(name));
+
+function meter(share) {
+  return html("td", { class: "bar-cell" },
+    html("span", { class: "meter", style: `width: ${(100 * share).toFixed(2)}%` }));
+}
+
+function foldedRow(share, cells, text, action, op) {
+  const row = html("tr", { tabindex: 0, ...(op === undefined ? {} : { "data-op": op }) },
+    html("td", {}, percent(share)), meter(share), ...cells.map((cell) => html("td", {}, cell)),
+    html("td", { class: "text wide" }, text));
+  row.addEventListener("click", action);
+  row.addEventListener("keydown", (event) => { if (event.key === "Enter") action(); });
+  return row;
+}
+
+function drawFolded() {
+  const total = data.sum_seconds || 1;
+  byId("layers").tBodies[0].append(...data.layers.map((layer) => {
+    const each = layer.count > 1 ? `${time((layer.elapsed / layer.count) * 1e9)} each` : "";
+    const own = ops.slice(layer.first, layer.first + layer.length * layer.count)
+      .filter((op) => op.spans.length);
+    const cells = [time(layer.elapsed * 1e9), each];
+    const text = layer.where ? `${layer.label}  (${layer.where})` : layer.label;
+    return foldedRow(layer.elapsed / total, cells, text, () => {
+      if (own.length) setView(Math.min(...own.map((op) => op.start_ns)), Math.max(...own.map((op) => op.end_ns)));
+      const last = layer.first + layer.length * layer.count;
+      state.arena = [layer.first, Math.max(last, layer.first + 1)];
+      drawArena();
+    });
+  }));
+  byId("names").tBodies[0].append(...data.names.map((name) => {
+    const longest = ops.reduce((best, op, i) =>
+      op.name === name.name && op.kind === name.kind &&
+      (best < 0 || op.elapsed > ops[best].elapsed) ? i : best, -1);
+    const disturbed = name.preempted ? `, ${name.preempted} preempted` : "";
+    const cells = [time(name.elapsed * 1e9), `${name.count} x`, limitText({
+      share_of_limit: name.best_share, limited_by: name.limited_by,
+    })];
+    return foldedRow(name.elapsed / total, cells, name.name + disturbed, () => select(longest), longest);
+  }));
+}
 
 function drawTable() {
   const table = byId("ops");
@@ -392,8 +581,13 @@ function drawTable() {
   const key = COLUMNS.find(([name]) => name === state.sort[0])[2];
   const order = ops.map((op, index) => [key(op), index]);
   order.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]) * state.sort[1]);
-  table.tBodies[0].replaceChildren(...order.map(([, index]) => tableRow(index)));
+  const shown = state.all ? order : order.slice(0, MANY);
+  table.tBodies[0].replaceChildren(...shown.map(([, index]) => tableRow(index)));
+  byId("all-ops").hidden = state.all;
+  byId("all-ops").textContent = `the first ${shown.length} are shown: show all ${ops.length}`;
 }
+
+byId("all-ops").addEventListener("click", () => { state.all = true; drawTable(); });
 
 function tableRow(index) {
   const op = ops[index];
@@ -420,7 +614,11 @@ function drawDetail() {
     "lane time": time(op.busy_ns), "tiles": op.tiles, "moves": size(op.bytes),
     "computes": op.flops.toLocaleString("en") + " flops",
     "GB/s": fixed(op.gb_per_s), "GFLOP/s": fixed(op.gflop_per_s),
-    "share of the limit": percent(op.share_of_limit), "buffers": op.num_buffers,
+    "share of the limit": limitText(op), "buffers": op.num_buffers,
+    ...(run.runs > 1 ? {
+      "runs": op.samples.map((s, i) => time(s * 1e9) + (op.preempted.includes(i) ? " (preempted)" : ""))
+        .join(", "),
+    } : {}),
   };
   for (const [name, value] of Object.entries(facts))
     byId("facts").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
@@ -453,6 +651,7 @@ function select(index) {
 
 function drawAll() {
   drawTimeline();
+  drawMemory();
   drawArena();
   drawRoofline();
 }
@@ -481,6 +680,8 @@ function selftest() {
   if (blocks.length) selects("#arena .hit");
   if (document.querySelector("#roofline .dot")) selects("#roofline .dot");
   if (ops.length) selects("#ops tbody tr:last-child");
+  if (ops.length) selects("#names tbody tr");
+  if (data.layers.length) click(document.querySelector("#layers tbody tr"), "a layer");
   const withSource = ops.findIndex((op) => op.source >= 0);
   if (withSource >= 0) {
     click(document.querySelector(`#ops tr[data-op="${withSource}"]`), "the row of a kernel");
@@ -489,10 +690,18 @@ function selftest() {
     const chosen = byId("tabs").lastElementChild.getAttribute("aria-selected");
     expect(chosen === "true", "tabs must switch");
   }
+  const shownRows = Math.min(ops.length, MANY);
   document.querySelectorAll("#ops th button").forEach((button, i) => {
     click(document.querySelectorAll("#ops th button")[i], "a column head");
-    expect(document.querySelectorAll("#ops tbody tr").length === ops.length, "sorting keeps rows");
+    expect(document.querySelectorAll("#ops tbody tr").length === shownRows, "sorting keeps rows");
   });
+  if (blocks.length) {
+    const wide = state.arena[1] - state.arena[0];
+    byId("arena").dispatchEvent(new WheelEvent("wheel", { deltaY: -1, cancelable: true }));
+    expect(wide <= 8 || state.arena[1] - state.arena[0] < wide, "the wheel must zoom the arena");
+  }
+  byId("all-ops").click();
+  expect(document.querySelectorAll("#ops tbody tr").length === ops.length, "all ops can be shown");
   const before = state.view[1] - state.view[0];
   byId("timeline").dispatchEvent(new WheelEvent("wheel", { deltaY: -1, cancelable: true }));
   expect(before <= 20 || state.view[1] - state.view[0] < before, "the wheel must zoom");
@@ -503,9 +712,11 @@ function selftest() {
 }
 
 drawHead();
+drawFolded();
 drawTable();
 drawDetail();
 armTimeline();
+armArena();
 drawAll();
 addEventListener("resize", drawAll);
 if (new URLSearchParams(location.search).has("selftest")) selftest();

@@ -150,6 +150,15 @@ class ArenaBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedValue:
+    """A value outside of the arena: a param, constant, input, output, state, ..., its bytes."""
+
+    name: str
+    kind: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """What holds for the whole run.
 
@@ -159,7 +168,9 @@ class RunInfo:
     that the run did not come to, since only outputs need them that nobody fetched. Of a run on
     several lanes, `tracks` has for each participant (`Span.lane`) the lane of a device that it
     works for, and `waits` are those of lanes for each other. `makespans` are those of all `runs` in
-    seconds, `switches` says how often the system took a core away from this process in each.
+    seconds, `switches` says how often the system took a core away from this process in each, and
+    `shown` is the number of the one whose timeline the records have. `places` are the values that
+    do not share the arena.
     """
 
     device: str
@@ -178,6 +189,8 @@ class RunInfo:
     tracks: tuple[str, ...] = ()
     makespans: tuple[float, ...] = ()
     switches: tuple[int, ...] = ()
+    shown: int = 0
+    places: tuple[PlacedValue, ...] = ()
 
 
 def merge_runs(
