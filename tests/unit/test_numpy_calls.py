@@ -80,6 +80,8 @@ CALLS: dict[str, Call] = {
     "tril": lambda t: np.tril(t, -1),
     "reshape": lambda t: np.reshape(t, (3, -1)),
     "ravel": np.ravel,
+    "pad": lambda t: np.pad(t, ((0, 1), (2, 0)), constant_values=3),
+    "select": lambda t: np.select([t > 1, t > 0], [t, t * 2], default=-1.0),
     "transpose": lambda t: np.transpose(t, (1, 0)),
     "transpose all": np.transpose,
     "expand_dims": lambda t: np.expand_dims(t, (0, -1)),
@@ -199,6 +201,10 @@ REFUSED: list[tuple[Call, type[Exception], str]] = [
     (np.unwrap, UnsupportedError, r"\[np.unwrap\] has no lazy form .* np.unwrap\(t.numpy\(\)\)"),
     (np.linalg.eigvals, UnsupportedError, r"\[np.linalg.eigvals\] has no lazy form"),
     (lambda t: np.broadcast_arrays(t, subok=True), GraphError, r"takes other arguments for tens"),
+    (lambda t: np.reshape(t, (3, 2), order="F"), GraphError, r"\[np.reshape\] has no `order`"),
+    (lambda t: np.ravel(t, order="F"), GraphError, r"\[np.ravel\] has no `order` for tensors"),
+    (lambda t: np.pad(t, 1, mode="wrap", stat_length=1), GraphError, r"\[np.pad\] has no `"),
+    (lambda t: np.einsum("ij->j", t, out=A[0]), GraphError, r"tensors: got an unexpected keyword"),
     (lambda t: np.fill_diagonal(t, 0), UnsupportedError, r"\[np.fill_diagonal\] has no lazy form"),
 ]
 

@@ -191,9 +191,9 @@ _CALLS: dict[str, _Call] = {
     "expand_dims": _Call("unsqueeze", operands=2),
     "linalg.norm": _Call("norm", operands=2),
     "moveaxis": _Call(operands=3),
-    "ravel": _Call(dropped=("order",)),
     "repeat": _Call(operands=2),
-    "reshape": _Call(operands=2, dropped=("order", "copy")),
+    "pad": _Call(operands=2, names={"constant_values": "value"}),
+    "reshape": _Call(operands=2, dropped=("copy",)),
     "roll": _Call(operands=2),
     "sort": _Call(dropped=("kind", "stable")),
     "argsort": _Call(dropped=("kind", "stable")),
@@ -316,7 +316,8 @@ def _written_here(function: Function, where: str, args: Any, options: Mapping[st
     try:
         return function(*args, **options)
     except TypeError as error:
-        raise GraphError(where, f"takes other arguments for tensors: {error}.") from error
+        found = str(error).partition("() ")[2]
+        raise GraphError(where, f"takes other arguments for tensors: {found}.") from error
 
 
 def _where(condition: Any, *choices: Any) -> Any:
@@ -366,6 +367,14 @@ def _flat_indices(a: Any) -> Tensor:
     return found
 
 
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """The first choice whose condition holds."""
+    made = default
+    for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
+        made = elementwise.where(condition, choice, made)
+    return made
+
+
 _WRITTEN_HERE: dict[str, Function] = {
     "append": _append,
     "atleast_1d": partial(_each, pieces.atleast_1d),
@@ -386,6 +395,7 @@ _WRITTEN_HERE: dict[str, Function] = {
     "ndim": lambda a: a.ndim,
     "ptp": _ptp,
     "result_type": dtypes.result_type,
+    "select": _select,
     "shape": lambda a: a.shape,
     "size": _size,
     "where": _where,
