@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "version errors locks config topics ir cache kernel ops passes schedule lower "
             "runtime plan devices"
         ),
+        "linalg": "tensor",
         "tensor": "errors locks config ir ops runtime plan compiler",
         "tracing": "errors locks topics ir ops plan compiler runtime tensor",
         "graph": "errors locks ir ops runtime plan compiler tensor",

@@ -520,6 +520,7 @@ from semel.version import VERSION as __version__  # noqa: N811
 newaxis = None
 
 if TYPE_CHECKING:
+    from semel import linalg
     from semel.compiler.recompiles import no_recompiles
     from semel.executor.context import DeviceContext
     from semel.executor.executor import UnifiedExecutor
@@ -571,6 +572,7 @@ if TYPE_CHECKING:
 #: What a program that only makes tensors does without: imported when it is asked for. The
 #: imports above say the same to type checkers.
 _LATER = {
+    "linalg": "semel",  # a module
     "no_recompiles": "semel.compiler.recompiles",
     "DeviceContext": "semel.executor.context",
     "UnifiedExecutor": "semel.executor.executor",
@@ -928,6 +930,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "less",
     "less_equal",
     "lgamma",
+    "linalg",
     "linear",
     "linspace",
     "load",
@@ -1168,8 +1171,13 @@ if not TYPE_CHECKING:  # a checker must not believe that every name exists
 
         if name not in _LATER:
             raise AttributeError(f"module 'semel' has no attribute {name!r}")
+        home = _LATER[name]
         with importing:
-            value = globals()[name] = getattr(import_module(_LATER[name]), name)
+            if home == __name__:
+                value: object = import_module(f"{home}.{name}")
+            else:
+                value = getattr(import_module(home), name)
+            globals()[name] = value
         return value
 
     def __dir__() -> list[str]:

@@ -189,7 +189,6 @@ _CALLS: dict[str, _Call] = {
     "ones_like": _Call(dropped=("order", "subok")),
     "full_like": _Call(operands=2, dropped=("order", "subok")),
     "expand_dims": _Call("unsqueeze", operands=2),
-    "linalg.norm": _Call("norm", operands=2),
     "moveaxis": _Call(operands=3),
     "repeat": _Call(operands=2),
     "pad": _Call(operands=2, names={"constant_values": "value"}),

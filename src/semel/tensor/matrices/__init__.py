@@ -1,0 +1,1 @@
+"""Linear algebra by loops over rows and columns: what `semel.linalg` is made of."""
