@@ -168,7 +168,7 @@ def choice(
     else:
         chosen = randperm(length, key=key).narrow(0, 0, count)
     found = certain_rows(source, chosen, i)
-    return found.reshape(*source.shape[:i], *dims, *source.shape[i + 1 :])
+    return found.reshape((*source.shape[:i], *dims, *source.shape[i + 1 :]))
 
 
 @spelled(dim="axis")

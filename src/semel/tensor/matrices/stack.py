@@ -51,11 +51,11 @@ class Stack:
 
     def result(self, x: Tensor) -> Tensor:
         """A stack of anything with the leading axes of the matrices, in their dtype."""
-        return rounded_to(x.reshape(*self.lead, *x.shape[1:]), self.dtype)
+        return rounded_to(x.reshape((*self.lead, *x.shape[1:])), self.dtype)
 
     def whole(self, x: Tensor) -> Tensor:
         """The same for integers and bool, which keep their dtype."""
-        return x.reshape(*self.lead, *x.shape[1:])
+        return x.reshape((*self.lead, *x.shape[1:]))
 
 
 def repeat_steps(
