@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from semel.cli.main import build_parser
 from semel.codegen.emit import emit_kernel
 from semel.ir.target import AVX2, AVX512, target_for
 from semel.ir.text import format_graph
@@ -89,6 +91,25 @@ def test_links_are_found_and_a_broken_one_shows(tmp_path: Path) -> None:
     assert any(links(p) for p in PAGES)
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link may name on a page: its headings, as a host of Git and the site spell them."""
+    text = _FENCE.sub("", page.read_text())
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[`*_]|\[([^\]]*)\]\([^)]*\)", r"\1", head).lower() for head in heads)
+    return {re.sub(r"[^\w -]", "", head).strip().replace(" ", "-") for head in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_anchors_lead_to_a_heading(page: Path) -> None:
+    found = [link.partition("#") for link in links(page) if "#" in link]
+    broken = [
+        f"{to}#{anchor}"
+        for to, _, anchor in found
+        if anchor not in anchors((page.parent / to) if to else page)
+    ]
+    assert not broken
+
+
 def test_pages_that_the_sources_mention_exist() -> None:
     pattern = re.compile(r"docs/[\w/-]+\.md")
     sources = [p for d in ("src", "examples", "benchmarks") for p in (ROOT / d).rglob("*.py")]
@@ -114,6 +135,26 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 # ---------------------------------------------------------------- code
+
+
+def command_lines() -> list[str]:
+    """The lines of pages in which a command of ours is written out."""
+    shells = [b for page in PAGES for info, b in blocks(page) if info == "sh"]
+    indented = [re.sub(r"^    ", "", p.read_text(), flags=re.MULTILINE) for p in PAGES]
+    prose = [text for page, text in zip(PAGES, indented, strict=True) if page.stem == "commands"]
+    lines = [line.strip() for body in shells + prose for line in body.splitlines()]
+    return [line.rpartition("&& ")[2] for line in lines if re.match(r"(.*&& )?semel ", line)]
+
+
+def test_commands_are_such_that_the_parser_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    found, wrong = command_lines(), list[str]()
+    for line in found:
+        try:
+            build_parser().parse_args(shlex.split(line, comments=True)[1:])
+        except SystemExit:
+            wrong.append(f"{line}: {capsys.readouterr().err}")
+    assert not wrong, "\n".join(wrong)
+    assert len(found) > 8
 
 
 @dataclass(frozen=True)
