@@ -22,13 +22,15 @@ EPSILON = 1e-5
 _AS_BEST = Bar("as the best peer", (("best", "", 1.0),))
 
 
-def _row(name: str, title: str, shape: tuple[int, ...], tolerance: float = 1e-5) -> Row:
+def _row(name: str, title: str, *shapes: tuple[int, ...], tolerance: float = 1e-5) -> Row:
     def make(rng: np.random.Generator) -> Inputs:
-        return {"x": rng.standard_normal(shape, dtype=np.float32)}
+        return {
+            n: rng.standard_normal(shape, dtype=np.float32)
+            for n, shape in zip("xy", shapes, strict=False)
+        }
 
     def reference(inputs: Inputs) -> Array:
-        (x,) = inputs.values()
-        return REFERENCES[name](x.astype(np.float64))
+        return REFERENCES[name](*(array.astype(np.float64) for array in inputs.values()))
 
     return Row(name, title, "elementwise", make, reference, _AS_BEST, tolerance, statistic="p10")
 
@@ -53,10 +55,11 @@ def _max_pool(x: Array) -> Array:
     return np.asarray(windows[:, :, ::2, ::2].max((-1, -2)))
 
 
-REFERENCES: dict[str, Callable[[Array], Array]] = {
+REFERENCES: dict[str, Callable[..., Array]] = {
     "turned": np.transpose,
     "turned_add": lambda x: x + x.T,
     "max_pool": _max_pool,
+    "upsample_add": lambda x, y: x.repeat(2, 2).repeat(2, 3) + y,
     "permuted_mean": lambda x: x.transpose(FIRST).mean(SPACE),
     "permuted_squares": lambda x: np.square(x.transpose(0, 2, 1)).sum(-1),
     "instance_norm": _instance_norm,
@@ -69,13 +72,14 @@ PERMUTED_ROWS = (
     _row("turned", "copy of [100000,12], transposed", (100_000, 12)),
     _row("turned_add", "x + x.T, [1000,1000]", (1000, 1000)),
     _row("max_pool", "max pool 3x3, stride 2, 64x112x112", (1, 64, 112, 112)),
+    _row("upsample_add", "resize by 2, add, 96x80x80", (1, 96, 40, 40), (1, 96, 80, 80)),
     _row("permuted_mean", "mean over space, 56x56x256 read as NCHW", _IMAGE),
     _row("permuted_squares", "sum of squares, [64,128,256]", (64, 128, 256)),
-    _row("instance_norm", "instance norm, 56x56x256 read as NCHW", _IMAGE, 1e-4),
+    _row("instance_norm", "instance norm, 56x56x256 read as NCHW", _IMAGE, tolerance=1e-4),
     _row(
         "permuted_layer_norm",
         "layer norm, 256x56x56 read as NHWC",
         _CHANNELS_FIRST,
-        1e-4,
+        tolerance=1e-4,
     ),
 )

@@ -85,6 +85,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "tanh": _row(_tanh),
     "turned": _row(lambda x: x.T.copy()),
     "turned_add": _row(lambda x: x + x.T),
+    "upsample_add": _row(lambda x, y: x.repeat(2, 2).repeat(2, 3) + y),
     "permuted_mean": _row(lambda x: x.transpose(FIRST).mean(SPACE)),
     "permuted_squares": _row(lambda x: np.square(x.transpose(0, 2, 1)).sum(-1)),
 }

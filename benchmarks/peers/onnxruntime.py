@@ -106,6 +106,16 @@ def _max_pool(arrays: Inputs) -> Pair:
     return _bound(_session(nodes, arrays, (n, c, h // 2, w // 2)), arrays)
 
 
+def _upsample_add(arrays: Inputs) -> Pair:
+    options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    nodes = [
+        OnnxNode("Resize", ("x", "", "scales"), "large", {**options, "nearest_mode": "floor"}),
+        OnnxNode("Add", ("large", "y"), "out"),
+    ]
+    scales = {"scales": np.array((1, 1, 2, 2), np.float32)}
+    return _bound(_session(nodes, arrays, arrays["y"].shape, scales), arrays)
+
+
 def _permuted_mean(arrays: Inputs) -> Pair:
     nodes = [
         OnnxNode("Transpose", ("x",), "t", {"perm": FIRST}),
@@ -194,6 +204,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
         OnnxNode("Transpose", ("x",), "t", {"perm": (1, 0)}), OnnxNode("Add", ("x", "t"), "out")
     ),
     "max_pool": _max_pool,
+    "upsample_add": _upsample_add,
     "permuted_mean": _permuted_mean,
     "permuted_layer_norm": _permuted_layer_norm,
     "instance_norm": _instance_norm,

@@ -70,6 +70,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "turned": _row(lambda x: x.T.contiguous()),
     "turned_add": _row(lambda x: x + x.T),
     "max_pool": _row(lambda x: F.max_pool2d(x, 3, 2, 1)),
+    "upsample_add": _row(lambda x, y: F.interpolate(x, scale_factor=2) + y),
     "permuted_mean": _row(lambda x: x.permute(FIRST).mean(SPACE)),
     "permuted_squares": _row(lambda x: x.permute(0, 2, 1).square().sum(-1)),
     "instance_norm": _row(lambda x: F.instance_norm(x.permute(FIRST), eps=EPSILON).contiguous()),

@@ -17,7 +17,8 @@ import numpy as np
 
 _FLOAT = 1
 _DTYPES = {"float32": _FLOAT, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}  # TensorProto.DataType
-_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7  # AttributeProto.AttributeType
+#: AttributeProto.AttributeType
+_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_STRING, _ATTRIBUTE_INTS = 1, 2, 3, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class OnnxNode:
     op: str
     inputs: tuple[str, ...]
     output: str
-    attributes: Mapping[str, int | float | Sequence[int]] = field(default_factory=dict)
+    attributes: Mapping[str, int | float | str | Sequence[int]] = field(default_factory=dict)
     #: Outputs beside the first; whose op it is, if not ONNX's own.
     others: tuple[str, ...] = ()
     domain: str = ""
@@ -63,8 +64,10 @@ def _node(node: OnnxNode) -> bytes:
     return data + b"".join(_bytes(5, _attribute(*item)) for item in node.attributes.items())
 
 
-def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
+def _attribute(name: str, value: int | float | str | Sequence[int]) -> bytes:
     data = _bytes(1, name.encode())
+    if isinstance(value, str):
+        return data + _bytes(4, value.encode()) + _int(20, _ATTRIBUTE_STRING)
     if isinstance(value, Sequence):
         return data + b"".join(_int(8, v) for v in value) + _int(20, _ATTRIBUTE_INTS)
     if isinstance(value, float):

@@ -8,6 +8,8 @@ loop, or where a guard is false, touch no memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices
@@ -68,9 +70,10 @@ class LaneMemory:
             raw = self.contiguous_load(element, lanes, pointer, align, mask)
             if stride == -1:
                 raw = self._reverse(raw, element)
-        elif self._is_spaced(stride, guard):
-            assert stride is not None
-            raw = self._spaced_load(element, lanes, buffer, at, stride)
+        elif self._is_whole(guard) and stride is not None and 1 < stride <= MAX_SPACING:
+            raw = self._spaced_load(buffer, at, stride, guard)
+        elif self._is_whole(guard) and (repeats := self.lanes.repeats(at)) is not None:
+            raw = self._repeated_load(buffer, at, *repeats, guard)
         elif guard is None and (switch := self.lanes.switch(at)) is not None:
             raw = self._switched_load(buffer, at, switch)
         else:
@@ -82,36 +85,67 @@ class LaneMemory:
             text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
         return Ref(text, True, self.frame.level)
 
-    def _is_spaced(self, stride: int | None, guard: Ref | None) -> bool:
-        """Whether lanes lie so near each other that all between them is loaded, too."""
-        is_full = guard is None and self.lanes.opened.mask is None
-        return is_full and stride is not None and 1 < stride <= MAX_SPACING
+    def _is_whole(self, guard: Ref | None) -> bool:
+        """Whether all lanes are loaded, or none."""
+        return self.lanes.opened.mask is None and (guard is None or not guard.is_vector)
 
-    def _spaced_load(self, element: str, lanes: int, buffer: Buffer, at: Dim, stride: int) -> str:
+    def _spaced_load(self, buffer: Buffer, at: Dim, stride: int, guard: Ref | None) -> str:
         """Every `stride`-th element, picked from vectors that cover them all.
 
         The last of these ends with the last element wanted: what lies behind may be no memory.
         """
-        lines, kind, align = self.frame.lines, vector_of(element, lanes), buffer.dtype.size_bytes
+        lanes = self.lanes.opened.lanes
         starts = [*(k * lanes for k in range(stride - 1)), (stride - 1) * (lanes - 1)]
-        found, done = "", 0
+        wanted = [lane * stride for lane in range(lanes)]
+        return self._picked(buffer, at, starts, lanes, wanted, guard)
+
+    def _repeated_load(
+        self, buffer: Buffer, at: Dim, count: int, before: int, guard: Ref | None
+    ) -> str:
+        """Every element `count` times; that of lane 0 has had `before` of them already."""
+        lanes = self.lanes.opened.lanes
+        starts = [0, 1] if before else [0]
+        wanted = [(before + lane) // count for lane in range(lanes)]
+        return self._picked(buffer, at, starts, lanes // count, wanted, guard)
+
+    def _picked(
+        self,
+        buffer: Buffer,
+        at: Dim,
+        starts: Sequence[int],
+        size: int,
+        wanted: Sequence[int],
+        guard: Ref | None,
+    ) -> str:
+        """One element for every lane, so many behind `at`, from vectors of `size` elements.
+
+        These begin at `starts`, the first of them at 0; more than two are as long as the result.
+        """
+        lines, element, align = self.frame.lines, memory_type(buffer.dtype), buffer.dtype.size_bytes
+        kind = vector_of(element, size)
+        mask = None if guard is None else self.out.splat(lines, "i1", guard.text, size)
+        parts = []
         for start in starts:
-            pointer = self.indices.pointer(buffer, at + start)
-            text = self.contiguous_load(element, lanes, pointer, align, None)
-            end = min((start + lanes - 1) // stride + 1, lanes)
-            if start == starts[-1]:
-                end = lanes
-            picks = [
-                str(lane * stride - start + (lanes if found else 0)) if done <= lane < end
-                else str(lane) if found and lane < done else "poison"
-                for lane in range(lanes)
-            ]  # fmt: skip
-            mask = ", ".join(f"i32 {p}" for p in picks)
+            if guard is None:
+                pointer = self.indices.pointer(buffer, at + start)
+            else:
+                pointer = self.inside(buffer, at + start, guard.text)
+            parts.append(self.contiguous_load(element, size, pointer, align, mask))
+        found = parts[0]
+        places = {lane: place for lane, place in enumerate(wanted) if place < size}
+        for start, text in list(zip(starts, parts, strict=True))[1:] or [(0, found)]:
+            for lane, place in enumerate(wanted):
+                if lane not in places and start <= place < start + size:
+                    places[lane] = size + place - start
+            picks = ", ".join(
+                f"i32 {places[lane]}" if lane in places else "i32 poison"
+                for lane in range(len(wanted))
+            )
             found = self.out.emit(
                 lines,
-                f"shufflevector {kind} {found or text}, {kind} {text}, <{lanes} x i32> <{mask}>",
+                f"shufflevector {kind} {found}, {kind} {text}, <{len(wanted)} x i32> <{picks}>",
             )
-            done = end
+            places = {lane: lane for lane in places}
         return found
 
     def _switched_load(self, buffer: Buffer, at: Dim, switch: Dim) -> str:

@@ -29,16 +29,24 @@ from semel.ir.expr import (
 from semel.ir.types import BOOL, INT64, DType
 from semel.kernel.ir import Local
 
+#: How often elements are repeated side by side where that is known of a vector.
+REPEATS = (2, 4, 8)
+
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The vector loop that is open: its index, lanes and mask (None: all lanes)."""
+    """The vector loop that is open: its index, lanes and mask (None: all lanes).
+
+    Lane 0 is some multiple of `steps` behind element `start`, where that is known.
+    """
 
     index: Index
     lanes: int
     mask: str | None
     level: int
     is_single: bool = False  # the mask is known to keep lane 0 alone
+    start: int | None = None
+    steps: int = 1
 
 
 class VectorLanes:
@@ -153,6 +161,23 @@ class VectorLanes:
             return None
         coefficient = linear_coefficient(at, self.opened.index)
         return coefficient if isinstance(coefficient, int) else None
+
+    def repeats(self, at: Dim) -> tuple[int, int] | None:
+        """How many lanes in a row have the same element, and how many of them lie before lane 0,
+        where an index is divided by a small power of two; None: it is something else."""
+        varying = [(m, c) for m, c in terms(at) if any(map(self.is_varying, m))]
+        if len(varying) != 1 or varying[0][1] != 1 or len(varying[0][0]) != 1:
+            return None
+        vector, (atom,) = self.opened, varying[0][0]
+        if not isinstance(atom, Fn) or atom.kind != "floordiv" or vector.start is None:
+            return None
+        divided, count = atom.args
+        if count not in REPEATS or vector.steps % count or self.has_own_index(divided):
+            return None
+        shift = divided - vector.index
+        if not isinstance(shift, int):
+            return None
+        return count, (vector.start + shift) % count
 
     def switch(self, at: Dim) -> Dim | None:
         """The distance between neighbouring lanes if it is 0 or 1 as variables have it."""

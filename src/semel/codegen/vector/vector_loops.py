@@ -11,6 +11,7 @@ registers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -161,7 +162,11 @@ class VectorLoops:
             if span.step.is_masked and (known is None or left < width):
                 mask = self._mask(index, offset, stop, width)
             is_single = mask is not None and left == 1
-            self.lanes.open(Vector(loop.index, width, mask, self.frame.level, is_single))
+            start = int(span.start) if span.start.isdecimal() else None
+            steps = math.gcd(span.step.lanes, width) if offset else span.step.lanes
+            self.lanes.open(
+                Vector(loop.index, width, mask, self.frame.level, is_single, start, steps)
+            )
             to = {loop.index: loop.index + offset}
             for key, parts in self.lanes.totals.items():
                 self.frame.locals[key] = self.frame.locals[parts[part]]
