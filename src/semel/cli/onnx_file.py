@@ -68,11 +68,11 @@ def _attribute(name: str, value: int | float | str | Sequence[int]) -> bytes:
     data = _bytes(1, name.encode())
     if isinstance(value, str):
         return data + _bytes(4, value.encode()) + _int(20, _ATTRIBUTE_STRING)
-    if isinstance(value, Sequence):
-        return data + b"".join(_int(8, v) for v in value) + _int(20, _ATTRIBUTE_INTS)
     if isinstance(value, float):
         return data + _tag(2, 5) + struct.pack("<f", value) + _int(20, _ATTRIBUTE_FLOAT)
-    return data + _int(3, value) + _int(20, _ATTRIBUTE_INT)
+    if isinstance(value, int):
+        return data + _int(3, value) + _int(20, _ATTRIBUTE_INT)
+    return data + b"".join(_int(8, v) for v in value) + _int(20, _ATTRIBUTE_INTS)
 
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> bytes:
