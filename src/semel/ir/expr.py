@@ -796,6 +796,7 @@ def symbolic_min(value: Dim) -> Dim:
     return _extreme(value, largest=False)
 
 
+@lru_cache(maxsize=65536)
 def _extreme(value: Dim, *, largest: bool) -> Dim:
     result: Dim = 0
     for monomial, coefficient in terms(value):

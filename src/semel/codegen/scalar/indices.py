@@ -4,20 +4,30 @@
     (Buffer, Dim) --pointer--> the element's address
 
 A sum is added term by term from the outermost scope inwards, so that what a loop does
-not change is computed outside it.
+not change is computed outside it. The taps of an unrolled window share most of their terms: an
+expression whose indices stand for what they stood for, in a scope that is open, is known.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from semel.codegen.scalar.frame import Frame, Ref
+from semel.codegen.scalar.frame import Frame, Ref, Scope
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.integers import Integers
 from semel.codegen.scalar.llvm_types import memory_type
-from semel.ir.expr import Dim, Fn, atoms, is_nonnegative, terms
+from semel.ir.expr import Dim, Fn, Index, Variable, atoms, is_nonnegative, terms
 from semel.ir.types import INT64
 from semel.kernel.ir import Buffer
+
+
+class _Known(NamedTuple):
+    """What an expression was computed as, where that is, and what its atoms stood for."""
+
+    ref: Ref
+    scope: Scope
+    meant: tuple[tuple[Variable | Index, Ref], ...]
 
 
 class Indices:
@@ -25,12 +35,34 @@ class Indices:
 
     def __init__(self, frame: Frame, out: Instructions, integers: Integers) -> None:
         self.frame, self.out, self.integers = frame, out, integers
+        self._known: dict[Dim | Fn, _Known] = {}
 
     def dim(self, dim: Dim) -> Ref:
         """An index as a scalar (lane 0 of an open vector loop), hoisted term by term."""
         if isinstance(dim, int):
             return Ref(str(dim), False, 0)
-        return self._sum(sorted(terms(dim), key=lambda t: self._term_level(t[0])))
+        found = self._again(dim)
+        if found is not None:
+            return found
+        made = self._sum(sorted(terms(dim), key=lambda t: self._term_level(t[0])))
+        return self._remember(dim, made, atoms(dim))
+
+    def _again(self, value: Dim | Fn) -> Ref | None:
+        """What an expression was computed as, if that is there and means the same."""
+        known = self._known.get(value)
+        if known is None:
+            return None
+        frame, ref = self.frame, known.ref
+        if ref.level >= len(frame.scopes) or frame.scopes[ref.level] is not known.scope:
+            return None
+        env = frame.env
+        return ref if all(env[atom] is meant for atom, meant in known.meant) else None
+
+    def _remember(self, value: Dim | Fn, ref: Ref, of: Iterable[Variable | Index]) -> Ref:
+        env = self.frame.env
+        meant = tuple((atom, env[atom]) for atom in of)
+        self._known[value] = _Known(ref, self.frame.scopes[ref.level], meant)
+        return ref
 
     def _term_level(self, monomial: tuple[Any, ...]) -> int:
         env = self.frame.env
@@ -75,6 +107,12 @@ class Indices:
         """A variable, an index, or a function of two expressions."""
         if not isinstance(atom, Fn):
             return self.frame.env[atom]
+        found = self._again(atom)
+        if found is None:
+            found = self._remember(atom, self._function(atom), atoms(atom))
+        return found
+
+    def _function(self, atom: Fn) -> Ref:
         a, b = (self.dim(x) for x in atom.args)
         is_division = atom.kind not in ("min", "max")
         if is_division and is_nonnegative(atom.args[0]) and is_nonnegative(atom.args[1]):
