@@ -26,6 +26,11 @@ from semel.kernel.rewrite import substitute_indices
 LoopRule: TypeAlias = Callable[[ir.Loop], bool]
 
 
+#: A loop that computes so many integers is one whose rows lie nowhere in order: LLVM's search for
+#: pointers to step takes a second there, and makes the code longer.
+_MANY_SUMS = 64
+
+
 class Body(Protocol):
     """What emits the statements of a loop."""
 
@@ -108,13 +113,18 @@ class CountedLoops:
         outer = set(frame.locals)
         child = Scope(head)
         frame.scopes.append(child)
-        seen = self._seen(counter, body, changed)
+        is_plain = self._is_plain(body, changed)
+        seen = counter if is_plain else self._hidden(counter)
         frame.env[index] = Ref(seen, False, frame.level)
         phis: dict[LocalKey, str] = {}
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
         emit(seen)
+        if is_plain and _num_sums(child.lines) > _MANY_SUMS:
+            inside, child.lines = child.lines, []
+            counter = f"%{out.name('counter')}"
+            child.lines = [*self._hiding(counter, seen), *inside]
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()
@@ -145,8 +155,8 @@ class CountedLoops:
             frame.locals[key] = Ref(text, before[key].is_vector, frame.level)
         frame.forget_locals(outer)
 
-    def _seen(self, counter: str, body: Sequence[Statement], changed: Sequence[LocalKey]) -> str:
-        """The counter as the body knows it: frozen, LLVM takes it for any number.
+    def _is_plain(self, body: Sequence[Statement], changed: Sequence[LocalKey]) -> bool:
+        """Whether LLVM is to know the counter of a loop as what it is; else it is hidden.
 
         LLVM would look for pointers to step in the place of addresses to compute, for half of the
         time of a compile. Addresses are hoisted here already, and it finds nothing better, but in
@@ -154,11 +164,19 @@ class CountedLoops:
         docs/decisions/0117-what-a-compile-spends-its-time-on.md
         """
         is_inner = not any(isinstance(s, ir.Loop) and not s.unroll for s in walk_statements(body))
-        if is_inner and changed and any(isinstance(atom, Variable) for atom in self.frame.env):
-            return counter
-        lines = self.frame.lines
+        has_variables = any(isinstance(atom, Variable) for atom in self.frame.env)
+        return is_inner and bool(changed) and has_variables
+
+    def _hidden(self, counter: str) -> str:
+        """The counter as a body knows it: frozen, LLVM takes it for any number."""
+        seen = f"%{self.out.name('v')}"
+        self.frame.lines.extend(self._hiding(counter, seen))
+        return seen
+
+    def _hiding(self, counter: str, seen: str) -> list[str]:
         # A frozen counter would be taken apart again: that of a sum stays.
-        return self.out.emit(lines, f"freeze i64 {self.out.emit(lines, f'add i64 {counter}, 0')}")
+        total = f"%{self.out.name('v')}"
+        return [f"  {total} = add i64 {counter}, 0", f"  {seen} = freeze i64 {total}"]
 
     def _touch_stored(self, body: Sequence[Statement]) -> None:
         """What the body reads may have been written by an earlier iteration."""
@@ -183,6 +201,11 @@ class CountedLoops:
         frame.forget_locals(outer)
         for key, ref in frame.locals.items():
             frame.locals[key] = Ref(ref.text, ref.is_vector, min(ref.level, frame.level))
+
+
+def _num_sums(lines: Sequence[str]) -> int:
+    """How many integers are computed in straight-line code, addresses left out."""
+    return sum(" i64 " in line and "getelementptr" not in line for line in lines)
 
 
 def copy_of(
