@@ -70,13 +70,28 @@ def results(plan: ExecutionPlan, seed: int, turn: int) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
+def num_fused_softmax(plan: ExecutionPlan) -> int:
+    """How many softmaxes are one kernel with the matmul that reads them."""
+    return sum("attention" in kernel.kernel.name for kernel in plan.prepared_kernels)
+
+
 def check(seed: int) -> None:
     one = prepare(draw(seed, is_spread=False), seed)
     with config.override(debug=frozenset({"jitter"})):
         several = prepare(draw(seed, is_spread=True), seed)
+        # A softmax that others read too is not fused with its matmul. On several devices each may
+        # compute one of its own: another graph, whose last bits are others (1 of 40,000 seeds).
+        rtol = 0 if num_fused_softmax(one) == num_fused_softmax(several) else 1e-5
         for turn in range(2):
             for a, b in zip(results(one, seed, turn), results(several, seed, turn), strict=True):
-                np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
+                np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize("seed", [5070336, 5075458])
+def test_a_softmax_of_each_device_is_a_graph_of_its_own(seed: int) -> None:
+    plans = [prepare(draw(seed, is_spread=is_spread), seed) for is_spread in (False, True)]
+    assert [num_fused_softmax(plan) for plan in plans] == [0, 1]
+    check(seed)
 
 
 @pytest.mark.parametrize("batch", range(20))
