@@ -122,9 +122,9 @@ class CountedLoops:
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
         emit(seen)
         if is_plain and _num_sums(child.lines) > _MANY_SUMS:
-            inside, child.lines = child.lines, []
+            plain, child.lines = child.lines, []
             counter = f"%{out.name('counter')}"
-            child.lines = [*self._hiding(counter, seen), *inside]
+            child.lines = [*self._hiding(counter, seen), *plain]
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()
