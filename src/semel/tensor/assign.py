@@ -181,7 +181,11 @@ def _scatter_rows(x: Tensor, index: Tensor, update: Tensor, mode: str) -> Tensor
 def index_put(
     x: TensorLike, indices: Sequence[TensorLike], values: TensorLike, accumulate: bool = False
 ) -> Tensor:
-    """A copy with `values` written (or added) at x[indices]."""
+    """A copy with `values` written (or added) at x[indices].
+
+    >>> semel.zeros(4).index_put([[1, 3]], [5.0, 6.0]).tolist()
+    [0.0, 5.0, 0.0, 6.0]
+    """
     return written(lift(x), tuple(indices), values, "add" if accumulate else "set", "index_put")
 
 
@@ -197,6 +201,9 @@ def index_add(
     """A copy with the slices of `source` added at the indices (1-D) of one axis.
 
     `source` has this tensor's shape, with one slice per index along the axis.
+
+    >>> semel.zeros(3).index_add(0, [0, 2, 0], [1.0, 2.0, 3.0]).tolist()
+    [4.0, 0.0, 2.0]
     """
     return _slices(lift(x), axis, index, source, "add", "index_add")
 
@@ -279,7 +286,12 @@ def scatter(
     dim: int = AXIS,
     src: TensorLike = same_as("source"),
 ) -> Tensor:
-    """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead."""
+    """out[.., index[.., i, ..], ..] = source[.., i, ..]; `reduce` combines instead.
+
+    >>> x = semel.zeros(2, 2)
+    >>> x.scatter(1, Tensor([[1], [0]]), Tensor([[5.0], [6.0]])).tolist()
+    [[0.0, 5.0], [6.0, 0.0]]
+    """
     x = lift(x)
     if reduce not in MODES:
         raise GraphError("scatter", f"reduce must be one of {', '.join(MODES)}, got {reduce!r}.")

@@ -70,6 +70,10 @@ def scaled_dot_product_attention(
     the length are not looked at. Lengths and blocks out of range are an IndexRangeError.
 
     A query that sees no key gives 0.
+
+    >>> q, kv = semel.ones(2, 8, 5, 16), semel.ones(2, 2, 9, 16)  # 8 heads, 2 of keys
+    >>> semel.scaled_dot_product_attention(q, kv, kv, is_causal=True).shape
+    (2, 8, 5, 16)
     """
     x = lift(x)
     query, keys, values = promote((x, key, value), to_float=True)

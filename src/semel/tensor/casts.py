@@ -31,6 +31,9 @@ def cast(x: TensorLike, dtype: DTypeLike, saturate: bool = True, round_mode: str
     where there is none. To float8_e8m0fnu it is rounded by `round_mode`: "up" or "down" to a power
     of two, or to the "nearest" one. Integers of less than 8 bits keep the low bits of what they
     are given, as integers do.
+
+    >>> Tensor([1.7, -300.0]).cast("int8").tolist()
+    [1, -128]
     """
     wanted = as_dtype(dtype, "cast")
     if round_mode not in ROUND_MODES:

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def matmul(x: TensorLike, other: TensorLike) -> Tensor:
-    """NumPy's `@`."""
+    """NumPy's `@`.
+
+    >>> (Tensor([[1, 2]]) @ Tensor([[3], [4]])).tolist()
+    [[11]]
+    """
     a, b = promote((x, other))
     if a.ndim == 0 or b.ndim == 0:
         raise GraphError(
@@ -81,7 +85,12 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
 
 
 def einsum(equation: str, *operands: TensorLike) -> Tensor:
-    """np.einsum: repeated labels, ellipsis, implicit output, any number of operands."""
+    """np.einsum: repeated labels, ellipsis, implicit output, any number of operands.
+
+    >>> x, y = semel.ones(2, 3), semel.ones(3, 4)
+    >>> semel.einsum("ij,jk->ik", x, y).shape
+    (2, 4)
+    """
     tensors = promote(operands)
     terms, output = parse(equation, [t.shape for t in tensors])
     parts = [_prepared(t, term) for t, term in zip(tensors, terms, strict=True)]

@@ -43,6 +43,10 @@ def conv(
     """Cross-correlation of x [N, C, space...] with weight [O, C / groups, kernel...].
 
     `padding` is a number, one per axis, (before, after) per axis, "same" or "valid".
+
+    >>> image, kernel = semel.ones(1, 3, 8, 8), semel.ones(4, 3, 3, 3)
+    >>> image.conv(kernel, padding=1).shape
+    (1, 4, 8, 8)
     """
     x, w = promote((lift(x), weight))
     kernel = _check_conv("conv", x, w, groups)

@@ -167,7 +167,11 @@ def arange(
     *,
     device: Any = None,
 ) -> Tensor:
-    """start, start+step, ... before stop; one argument counts from 0. int64, or float32."""
+    """start, start+step, ... before stop; one argument counts from 0. int64, or float32.
+
+    >>> semel.arange(3).tolist(), semel.arange(1, 2, 0.5).tolist()
+    ([0, 1, 2], [1.0, 1.5])
+    """
     first, end = (0, start) if stop is None else (start, stop)
     for bound in (first, end, step):
         if not weak_kind(bound) or isinstance(bound, bool):
@@ -296,7 +300,12 @@ def tri(rows: Dim, columns: Dim | None = None, k: int = 0, dtype: DTypeLike = "f
 
 
 def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Each vector stretched over the grid of all; "xy" swaps the first two axes, as NumPy."""
+    """Each vector stretched over the grid of all; "xy" swaps the first two axes, as NumPy.
+
+    >>> rows, columns = semel.meshgrid([0, 1], [5, 6], indexing="ij")
+    >>> rows.tolist(), columns.tolist()
+    ([[0, 0], [1, 1]], [[5, 6], [5, 6]])
+    """
     if indexing not in ("xy", "ij"):
         raise GraphError("meshgrid", f"indexing must be 'xy' or 'ij', got {indexing!r}.")
     lines = [lift(v).flatten() for v in arrays]

@@ -336,7 +336,12 @@ def choose(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """`a` where the condition is true, else `b`."""
+    """`a` where the condition is true, else `b`.
+
+    >>> x = Tensor([-1.0, 2.0])
+    >>> semel.where(x > 0, x, 0.0).tolist()
+    [0.0, 2.0]
+    """
     return choose(condition, a, b)
 
 
@@ -356,14 +361,22 @@ def clip(
     a_min: TensorLike | None = same_as("min"),
     a_max: TensorLike | None = same_as("max"),
 ) -> Tensor:
-    """Bring elements into [min, max]; NaN stays. If min > max, max wins; None is no bound."""
+    """Bring elements into [min, max]; NaN stays. If min > max, max wins; None is no bound.
+
+    >>> Tensor([-2.0, 0.5, 9.0]).clip(0, 1).tolist()
+    [0.0, 0.5, 1.0]
+    """
     x = lift(x)
     result = x if min is None else x.maximum(min)
     return result if max is None else result.minimum(max)
 
 
 def lerp(x: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
-    """x + weight * (end - x)."""
+    """x + weight * (end - x).
+
+    >>> semel.lerp(0.0, 10.0, 0.25).item()
+    2.5
+    """
     x = lift(x)
     return x + lift(weight) * (lift(end) - x)
 

@@ -144,7 +144,11 @@ def check_index(x: Tensor, size: Dim, where: str, what: str = "index") -> Tensor
 def take(
     x: TensorLike, indices: TensorLike, axis: int | None = None, *, dim: int | None = AXIS
 ) -> Tensor:
-    """np.take: rows of one axis, in the shape of `indices`; of the flat tensor without axis."""
+    """np.take: rows of one axis, in the shape of `indices`; of the flat tensor without axis.
+
+    >>> Tensor([[1, 2], [3, 4], [5, 6]]).take([2, 0], axis=0).tolist()
+    [[5, 6], [1, 2]]
+    """
     return _take(lift(x), indices, axis, "take")
 
 
@@ -182,7 +186,11 @@ def embedding(x: TensorLike, weight: TensorLike) -> Tensor:
 def gather(
     x: TensorLike, axis: int = DIM, index: TensorLike = NEEDED, *, dim: int = AXIS
 ) -> Tensor:
-    """out[.., i, ..] = x[.., index[.., i, ..], ..]; index may be smaller than x elsewhere."""
+    """out[.., i, ..] = x[.., index[.., i, ..], ..]; index may be smaller than x elsewhere.
+
+    >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
+    [[2], [3]]
+    """
     x = lift(x)
     where, lifted = "gather", lift(index)
     i = normalize_axis(axis, x.ndim, where)
@@ -223,7 +231,11 @@ def take_along_axis(
 
 
 def one_hot(x: TensorLike, num_classes: Dim, dtype: DTypeLike = "int64") -> Tensor:
-    """1 at each element's own number along a new last axis, else 0."""
+    """1 at each element's own number along a new last axis, else 0.
+
+    >>> Tensor([2, 0]).one_hot(3).tolist()
+    [[0, 0, 1], [1, 0, 0]]
+    """
     x = lift(x)
     if not x.dtype.is_integer:
         raise GraphError("one_hot", f"needs integers, got {x.type}.")
@@ -256,7 +268,11 @@ def tril(
     k: Dim = same_as("offset"),
     diagonal: Dim = same_as("offset"),
 ) -> Tensor:
-    """Zero above the diagonal."""
+    """Zero above the diagonal.
+
+    >>> semel.ones(3, 3).tril().tolist()
+    [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+    """
     x = lift(x)
     kept = _distance(x, offset, "tril") <= offset
     return choose(kept, x, scalar(0, x.dtype))

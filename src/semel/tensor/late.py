@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
 
 def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
-    """np.nonzero: the indices (int64) of the elements that are not 0, one tensor per axis."""
+    """np.nonzero: the indices (int64) of the elements that are not 0, one tensor per axis.
+
+    >>> [i.tolist() for i in Tensor([[0, 5], [7, 0]]).nonzero()]
+    [[0, 1], [1, 0]]
+    """
     return true_indices(_truth(lift(x), "nonzero"))
 
 
@@ -58,7 +62,12 @@ def _truth(x: Tensor, where: str) -> Tensor:
 
 
 def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
-    """The elements where `mask` is true, in order, as one axis; both broadcast."""
+    """The elements where `mask` is true, in order, as one axis; both broadcast.
+
+    >>> x = Tensor([1, -2, 3])
+    >>> x.masked_select(x > 0).tolist()
+    [1, 3]
+    """
     given = lift(x)
     lifted = lift(mask)
     if lifted.dtype != BOOL:
@@ -127,6 +136,10 @@ def unique(
 
     Also, if asked for: the position of each one's first occurrence in the flat tensor;
     for each element of this tensor, which of them it is; how often each one occurs.
+
+    >>> values, counts = Tensor([3, 1, 3]).unique(return_counts=True)
+    >>> values.tolist(), counts.tolist()
+    ([1, 3], [1, 2])
     """
     x = lift(x)
     flat = x.flatten()

@@ -73,6 +73,9 @@ def reshape(x: TensorLike, shape: Dims, *more: Dims, copy: bool | None = None) -
     """The same elements in another shape; one dim may be -1.
 
     Nothing is copied that need not be, whatever `copy` says: a tensor never changes.
+
+    >>> Tensor([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).tolist()
+    [[1, 2], [3, 4], [5, 6]]
     """
     x = lift(x)
     wanted = _resolve(_flat((shape, *more)), x.size, x.shape)
@@ -139,7 +142,11 @@ def unflatten(
     dim: int = AXIS,
     sizes: Sequence[Dim] = same_as("shape"),
 ) -> Tensor:
-    """Split one axis into several; one of them may be -1."""
+    """Split one axis into several; one of them may be -1.
+
+    >>> semel.zeros(6, 2).unflatten(0, (2, -1)).shape
+    (2, 3, 2)
+    """
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "unflatten")
     dims = _resolve(tuple(shape), x.shape[i], (x.shape[i],))
@@ -156,7 +163,11 @@ def permute(
     *more: int,
     dims: Sequence[int] = AXES,
 ) -> Tensor:
-    """Result axis i is axis `axes[i]` of this tensor: `x.permute(2, 0, 1)`."""
+    """Result axis i is axis `axes[i]` of this tensor: `x.permute(2, 0, 1)`.
+
+    >>> semel.zeros(2, 3, 4).permute(2, 0, 1).shape
+    (4, 2, 3)
+    """
     x = lift(x)
     places = normalize_axes(_flat((axes, *more)), x.ndim, "permute")
     if len(places) != x.ndim:
@@ -225,6 +236,9 @@ def broadcast_to(x: TensorLike, shape: Dims, *more: Dims) -> Tensor:
     """Stretch axes of size 1, and add axes in front, to reach `shape`.
 
     Axes that may have size 1 stretch in the runs where they have it.
+
+    >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
+    [[1, 2], [1, 2]]
     """
     return reach(lift(x), as_shape(_flat((shape, *more)), "broadcast_to"), "broadcast_to")
 
@@ -391,7 +405,11 @@ def flip(
 
 
 def pad(x: TensorLike, widths: Any, value: TensorLike = 0) -> Tensor:
-    """Add `value` around: one width, (before, after), or one such pair per axis."""
+    """Add `value` around: one width, (before, after), or one such pair per axis.
+
+    >>> Tensor([1, 2]).pad((1, 2)).tolist()
+    [0, 1, 2, 0, 0]
+    """
     x = lift(x)
     before, after = _widths(widths, x.ndim)
     if all(w == 0 for w in (*before, *after)):
@@ -449,6 +467,9 @@ def repeat(
     """Each element `repeats` times in a row, as np.repeat; without axis, of the flat tensor.
 
     `repeats` may be one number for each element of the axis, known when the graph is made.
+
+    >>> Tensor([1, 2]).repeat(2).tolist()
+    [1, 1, 2, 2]
     """
     x = lift(x)
     if axis is None:
@@ -509,7 +530,11 @@ def roll(
     dim: int | Sequence[int] | None = AXIS,
     dims: int | Sequence[int] | None = AXIS,
 ) -> Tensor:
-    """Rotate elements along axes; those pushed out come in on the other side."""
+    """Rotate elements along axes; those pushed out come in on the other side.
+
+    >>> Tensor([1, 2, 3]).roll(1).tolist()
+    [3, 1, 2]
+    """
     x = lift(x)
     is_one = not isinstance(shift, (Sequence, np.ndarray))
     shifts = whole_dims(shift, "shift", "roll")

@@ -44,7 +44,11 @@ LINE_ROWS = (24, 96)
 
 @spelled(dim="axis")
 def softmax(x: TensorLike, axis: Axis = -1, *, dim: Axis = AXIS) -> Tensor:
-    """exp(x) over its sum along the axes, without overflow."""
+    """exp(x) over its sum along the axes, without overflow.
+
+    >>> Tensor([0.0, 0.0]).softmax().tolist()
+    [0.5, 0.5]
+    """
     given = lift(x)
     x = as_float(given)
     # A NaN that max skips comes back through exp, so the cheaper max serves.
@@ -106,7 +110,11 @@ def layer_norm(
     axis: Axis = -1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each row with mean 0 and variance 1, then scaled and shifted."""
+    """Each row with mean 0 and variance 1, then scaled and shifted.
+
+    >>> Tensor([[1.0, 3.0]]).layer_norm(eps=0.0).tolist()
+    [[-1.0, 1.0]]
+    """
     x = lift(x)
     return rounded_to(_affine(_normalized(x, axis, eps), weight, bias, "layer_norm"), x.dtype)
 

@@ -51,7 +51,12 @@ def cumsum(
     exclusive: bool = False,
     dim: int | None = AXIS,
 ) -> Tensor:
-    """Running sums; exclusive ones leave the element itself out. Integers widen to int64."""
+    """Running sums; exclusive ones leave the element itself out. Integers widen to int64.
+
+    >>> x = Tensor([1, 2, 3])
+    >>> x.cumsum().tolist(), x.cumsum(exclusive=True).tolist()
+    ([1, 3, 6], [0, 1, 3])
+    """
     x = lift(x)
     return _scan(
         convert(x, accumulator(x.dtype, dtype)), "sum", axis, "cumsum", exclusive=exclusive
@@ -119,7 +124,11 @@ def sort(
     stable: bool = True,
     dim: int | None = AXIS,
 ) -> Tensor:
-    """The elements in order along the axis; of the flat tensor if None."""
+    """The elements in order along the axis; of the flat tensor if None.
+
+    >>> Tensor([3, 1, 2]).sort(descending=True).tolist()
+    [3, 2, 1]
+    """
     x = lift(x)
     if axis is None or x.ndim == 0:
         return x.flatten().sort(0, descending).reshape(x.shape if x.ndim == 0 else -1)
@@ -163,7 +172,12 @@ def _along(x: Tensor, order: Tensor, axis: int) -> Tensor:
 def topk(
     x: TensorLike, k: Dim, axis: int = -1, largest: bool = True, *, dim: int = AXIS
 ) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) elements in order, and their indices."""
+    """The k largest (or smallest) elements in order, and their indices.
+
+    >>> values, indices = Tensor([3, 9, 4]).topk(2)
+    >>> values.tolist(), indices.tolist()
+    ([9, 4], [1, 2])
+    """
     x = lift(x)
     i = normalize_axis(axis, x.ndim, "topk")
     length = x.shape[i]

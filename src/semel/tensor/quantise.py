@@ -56,6 +56,9 @@ def quantize_linear(
     element of `axis`, or with `block_size` one per block of so many elements of it.
     `saturate` is told to the cast to a float8. What is divided in is `precision`, or the dtype of
     x: float32 for integers.
+
+    >>> Tensor([0.0, 0.5, 1.0]).quantize_linear(0.5).tolist()
+    [0, 1, 2]
     """
     where = "quantize_linear"
     wanted = _quantised_dtype(where, zero_point, dtype)

@@ -93,7 +93,12 @@ def key(seed: int) -> Tensor:
 
 
 def split_key(key: TensorLike, count: int = 2) -> Tensor:
-    """`count` new keys of one, as uint32[count, 2]; the old one must not be used again."""
+    """`count` new keys of one, as uint32[count, 2]; the old one must not be used again.
+
+    >>> one, other = semel.split_key(semel.key(7)).unbind(0)
+    >>> semel.rand(2, key=one).tolist() == semel.rand(2, key=other).tolist()
+    False
+    """
     domain = constant(np.array((0, _SPLIT_DOMAIN), np.uint32))
     return random_bits(_key(key) ^ domain, (count, 2))
 
@@ -156,7 +161,11 @@ def rand(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float3
 
 
 def randn(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float32") -> Tensor:
-    """Normal with mean 0 and deviation 1, by the method of Box and Muller."""
+    """Normal with mean 0 and deviation 1, by the method of Box and Muller.
+
+    >>> semel.randn(2, 3, key=semel.key(0)).shape
+    (2, 3)
+    """
     wanted = float_dtype(dtype, "randn")
     work = FLOAT64 if wanted == FLOAT64 else FLOAT32
     count = 2 if work == FLOAT64 else 1

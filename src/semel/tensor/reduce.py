@@ -73,7 +73,12 @@ def sum(
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
-    """The sum along the axes; integers and bool widen to int64."""
+    """The sum along the axes; integers and bool widen to int64.
+
+    >>> x = Tensor([[1, 2], [3, 4]])
+    >>> x.sum().item(), x.sum(0).tolist(), x.sum(1, keepdims=True).tolist()
+    (10, [4, 6], [[3], [7]])
+    """
     x = lift(x)
     return reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_sum", axis, keepdims)
 
@@ -169,7 +174,11 @@ def argmax(
     dim: int | None = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
-    """The index of the first largest element (int64); of the flat tensor without axis."""
+    """The index of the first largest element (int64); of the flat tensor without axis.
+
+    >>> Tensor([[1, 7, 7], [5, 2, 1]]).argmax(axis=1).tolist()
+    [1, 0]
+    """
     return _arg(lift(x), "reduce_argmax", axis, keepdims)
 
 
@@ -237,7 +246,12 @@ def var(
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
-    """Mean squared distance from the mean, in two passes; divided by count - correction."""
+    """Mean squared distance from the mean, in two passes; divided by count - correction.
+
+    >>> x = Tensor([1.0, 2.0, 3.0])
+    >>> x.var().item(), x.var(correction=1).item()
+    (0.6666666865348816, 1.0)
+    """
     x = lift(x)
     variance = _variance(x, axis, keepdims, correction)
     return rounded_to(variance, x.dtype)
@@ -279,7 +293,11 @@ def logsumexp(
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
-    """log(sum(exp(x))) without overflow; rows of -inf give -inf."""
+    """log(sum(exp(x))) without overflow; rows of -inf give -inf.
+
+    >>> Tensor([1000.0, 1000.0]).logsumexp().item()
+    1000.6931762695312
+    """
     given = lift(x)
     x = as_float(given)
     top = reduce_axes(x, "reduce_max", axis, True, propagate_nan=False)

@@ -214,7 +214,11 @@ def trunc(x: TensorLike) -> Tensor:
 
 
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
-    """To the nearest whole number, halves to even; `decimals` as NumPy scales."""
+    """To the nearest whole number, halves to even; `decimals` as NumPy scales.
+
+    >>> Tensor([0.5, 1.5, 2.5]).round().tolist()
+    [0.0, 2.0, 2.0]
+    """
     x = lift(x)
     decimals = whole_number(decimals, "decimals", "round")
     if decimals == 0 or (decimals > 0 and not x.dtype.is_float):
