@@ -27,7 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         plan = target.graph.plan
     explanation = plan.explain()
-    print(json.dumps(explanation.json(), indent=2) if arguments.json else explanation)
+    if arguments.json:
+        print(json.dumps(explanation.json(), indent=2))
+    else:
+        print(explanation if arguments.all else explanation.folded())
     return 0
 
 
@@ -38,3 +41,4 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     add_target(parser)
     add_inputs(parser)
     add_choices(parser)
+    parser.add_argument("--all", action="store_true", help="all layers, not one of equal ones")

@@ -29,6 +29,7 @@ from semel.ir.expr import Variable
 from semel.ir.fields import take_int
 from semel.ir.graph import Held, Storage, make_node, next_name, no_scope, shared
 from semel.ir.late import substitute_nodes, with_counts
+from semel.ir.listed import public_names
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import importing
 from semel.ops.attrs import InputAttrs, ParamAttrs, StateAttrs
@@ -47,6 +48,17 @@ if TYPE_CHECKING:
 Change: TypeAlias = "Callable[[Program, tuple[Router, ...]], Program]"
 #: Bounds of variables by name: (least, most).
 Dims = Mapping[str, tuple[int, int]]
+
+#: Members that the package uses, and people need not be offered.
+_OURS = frozenset(
+    {
+        "axis_of",
+        "check_owns",
+        "is_replaced",
+        "prepare_routed",
+        "shared_cursor",
+    }
+)
 
 
 class Graph:
@@ -72,6 +84,9 @@ class Graph:
         self._variables: dict[str, Variable] = {}
         self._sequences: dict[str, Sequences] = {}
         self._routings: list[Routing] = []
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, _OURS)
 
     def __repr__(self) -> str:
         with importing:

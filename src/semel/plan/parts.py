@@ -181,7 +181,7 @@ class DeviceMemory:
         return f"{self.peak_bytes:,} bytes ({sizes})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PlanMemory:
     """Bytes that a plan holds. `naive_bytes`: what intermediates would take without sharing.
 
@@ -216,6 +216,9 @@ class PlanMemory:
         parts = ["weights", "arena", "io", *(["state"] if self.state_bytes else []), "scratch"]
         sizes = ", ".join(f"{name} {getattr(self, f'{name}_bytes'):,}" for name in parts)
         return f"{self.peak_bytes:,} bytes ({sizes}); a clone takes {self.own_bytes:,}"
+
+    def __repr__(self) -> str:
+        return f"PlanMemory({self})"
 
     def at(self, /, **values: int) -> PlanMemory:
         """What a plan made for exactly these values would hold."""

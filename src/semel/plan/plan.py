@@ -32,6 +32,7 @@ from semel.ir.fields import (
     take_switch,
     take_threads,
 )
+from semel.ir.listed import public_names
 from semel.plan.again import compile_again
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
@@ -87,6 +88,24 @@ R = TypeVar("R")
 #: Variables by name.
 Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
+#: Members that the package uses, and people need not be offered.
+_OURS = frozenset(
+    {
+        "calls",
+        "check_shapes",
+        "direct_call",
+        "exchange",
+        "is_written_in_part",
+        "lane_work",
+        "pass_source",
+        "replicate",
+        "resume",
+        "run_between",
+        "use_function",
+        "without_value",
+    }
+)
+
 
 class ExecutionPlan:
     """A computation bound to its memory; run it as often as you like.
@@ -112,6 +131,9 @@ class ExecutionPlan:
         self._hold = self._engine.hold
         self.compile_count = parts.program.compile_count
         self.memory_limit = None if store is None else store.options.memory_limit
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, _OURS)
 
     def __repr__(self) -> str:
         if self._engine.state.is_released:

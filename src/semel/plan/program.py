@@ -194,7 +194,7 @@ def in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
     return substitute(value, {v: known[v.name] for v in variables(value)})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """Everything a plan is made from. `guards` must evaluate to 0 at every bind.
 
@@ -236,6 +236,13 @@ class Program:
     nodes: tuple[NodeNote, ...] = ()
     experts: tuple[ExpertLayer, ...] = ()
     placement: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        return (
+            f"Program({name}{self.device}; {len(self.rows)} ops, {len(self.kernels)} distinct "
+            f"kernels, {len(self.values)} values)"
+        )
 
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from semel.errors import InputError, PlanError, ReleasedError, StaleError
 from semel.ir.fields import take_arrays, take_int
+from semel.ir.listed import public_names
 from semel.ir.narrow import to_narrow
 from semel.ir.types import DType, TensorType, as_dtype, as_shape
 from semel.runtime.device import check_device, choose_device, find_device
@@ -62,6 +63,22 @@ class Keeper(Protocol):
 
     def generation(self) -> int:
         """Changes whenever the contents may have changed."""
+
+
+#: Members that the package uses, and people need not be offered.
+_OURS = frozenset(
+    {
+        "keep",
+        "keeper",
+        "move",
+        "peek",
+        "put",
+        "put_part",
+        "set_whole",
+        "whole",
+        "memory",
+    }
+)
 
 
 class Buffer:
@@ -205,8 +222,13 @@ class Buffer:
         """(storage, start, end): what hazards are computed from."""
         return self.memory.id, self.offset, self.offset + self.capacity_bytes
 
+    def __dir__(self) -> list[str]:
+        return public_names(self, _OURS)
+
     def __repr__(self) -> str:
-        return f"Buffer({self.type}, storage {self.memory.id}+{self.offset})"
+        shape = ", ".join(map(str, self.type.shape))
+        place = f"{self.device}, storage {self.memory.id}+{self.offset}"
+        return f"Buffer({self.dtype.name}[{shape}], {self.capacity_bytes:,} bytes, {place})"
 
     def _static_shape(self) -> ConcreteShape:
         return tuple(d for d in self.type.shape if isinstance(d, int))

@@ -27,7 +27,7 @@ from semel.ir.types import TensorType
 NOT_LOADED = 0
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
 class CachedKernel:
     """A native function with our ABI.
 
@@ -55,6 +55,9 @@ class CachedKernel:
             raise PlanError(
                 self.entry_point, f"address must be that of a function, got {self.address}."
             )
+
+    def __repr__(self) -> str:
+        return f"CachedKernel({self.name!r}, {len(self.signature.buffers)} buffers)"
 
     def check_loaded(self) -> None:
         """Refuse a kernel whose code is for another machine, where one is to run."""

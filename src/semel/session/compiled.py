@@ -23,6 +23,7 @@ import numpy as np
 from semel.errors import InputError
 from semel.graph.routers import Router
 from semel.ir.fields import MemoryLimit, take, take_arrays, take_int
+from semel.ir.listed import public_names
 from semel.loading import plan_from_bytes
 from semel.locks import make_lock
 from semel.plan.limits import RunLimits
@@ -111,6 +112,9 @@ class CompiledGraph(MoeMembers):
         self._slot_reader: Reader[Any] = self._all.slots
         if self._experts is not None:
             self._slot_reader = self._experts.reader(self._all.slots)
+
+    def __dir__(self) -> list[str]:
+        return public_names(self)
 
     def __repr__(self) -> str:
         return f"CompiledGraph({self.signature.shortened()}, {self.plan.device})"

@@ -27,7 +27,8 @@ from semel.plan.report.describe import (
     step_numbers,
     written_positions,
 )
-from semel.plan.report.text import format_explanation
+from semel.plan.report.layers import Repeat, find_repeats
+from semel.plan.report.text import explanation_html, format_explanation
 from semel.plan.row import COMPUTE, KernelNotes, LaneKey
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.tree import Placed
@@ -160,7 +161,7 @@ class ExplainedState:
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """All of it; `str()` for people, `json()` for scripts.
 
@@ -199,8 +200,27 @@ class Explanation:
         """Plain data: dictionaries, lists, numbers and text."""
         return asdict(self)
 
+    @property
+    def layers(self) -> list[Repeat]:
+        """The ops in order, with layers that are equal as one."""
+        return find_repeats([f"{op.kind} {op.name}" for op in self.ops])
+
+    def folded(self) -> str:
+        """The text with one of equal layers: what people read first of a large plan."""
+        return format_explanation(self, folded=True)
+
     def __str__(self) -> str:
         return format_explanation(self)
+
+    def __repr__(self) -> str:
+        name = f"{self.signature}; " if self.signature else ""
+        return (
+            f"Explanation({name}{self.device}; {len(self.ops)} ops, {self.num_distinct_kernels} "
+            f"distinct kernels, {self.num_steps} steps; print() shows all of it)"
+        )
+
+    def _repr_html_(self) -> str:
+        return explanation_html(self, repr(self))
 
 
 def explain_plan(

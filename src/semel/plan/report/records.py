@@ -61,7 +61,7 @@ class ProfiledOp:
         return f"{self.device}/{self.lane}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class KernelProfile(ProfiledOp):
     """One operation of a profiled run, or of several. `elapsed` is in seconds.
 
@@ -122,6 +122,9 @@ class KernelProfile(ProfiledOp):
             f"{self.name}: {self.elapsed * 1e6:.2f} us on lane {lanes}, "
             f"{self.gb_per_s:.1f} GB/s, {self.gflop_per_s:.1f} GFLOP/s{share}"
         )
+
+    def __repr__(self) -> str:
+        return f"KernelProfile({self})"
 
     def json(self) -> dict[str, Any]:
         """Plain data, the derived numbers included; the kernel by its name."""

@@ -8,9 +8,11 @@ changes. Lines are wrapped by nobody: a terminal or a pager does that better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
+from semel.plan.report.html import html_block, html_table
+from semel.plan.report.layers import Repeat
 from semel.plan.row import COMPUTE
 
 if TYPE_CHECKING:
@@ -23,24 +25,86 @@ if TYPE_CHECKING:
     )
 
 _MAX_WHERE = 6
+_MAX_OPS = 60
 
 
-def format_explanation(it: Explanation) -> str:
-    """The whole text; no line depends on the width of anything."""
+def format_explanation(it: Explanation, *, folded: bool = False) -> str:
+    """The whole text, or with one of equal layers; no line depends on the width of anything."""
+    left_out = _equal_ones(it) if folded else frozenset[int]()
     return "\n".join(
         [
             *_head(it),
+            *_layers(it),
             "",
-            *_ops(it),
+            *_ops(it, left_out),
             "",
-            *_buffers(it.buffers),
+            *_folded_buffers(it, left_out),
             "",
             *_memory(it),
             *_states(it),
             *_variables(it),
-            *_nodes(it),
+            *(() if left_out else _nodes(it)),
         ]
     )
+
+
+def explanation_html(it: Explanation, line: str) -> str:
+    """What repeats, the longest part of it, and the memory, for notebooks."""
+    left_out = _equal_ones(it)
+    layers = [(str(each.count), _span(each), _what(it, each)) for each in it.layers]
+    ops = [
+        (str(op.op), op.kind, op.name, op.reason, ", ".join(op.origins[:2]))
+        for position, op in enumerate(it.ops)
+        if position not in left_out
+    ]
+    shown = ops[:_MAX_OPS]
+    rest = len(it.ops) - len(shown)
+    caption = f"ops ({rest} more: like these, or further on)" if rest else "ops"
+    memory = [line.strip() for line in _memory(it)][1:]
+    tables = [
+        html_table("layers", ("times", "ops", "what"), layers),
+        html_table(caption, ("op", "kind", "name", "not fused further", "from"), shown),
+    ]
+    return html_block(line, tables, "; ".join(memory))
+
+
+def _equal_ones(it: Explanation) -> frozenset[int]:
+    """Positions of ops that do again what an op of an equal layer did."""
+    layers = (each for each in it.layers if each.count > 1)
+    return frozenset(i for each in layers for i in range(each.first + each.length, each.end))
+
+
+def _layers(it: Explanation) -> Iterator[str]:
+    yield from (
+        f"{each.count} x {_what(it, each)}: {_span(each)}" for each in it.layers if each.count > 1
+    )
+
+
+def _what(it: Explanation, each: Repeat) -> str:
+    names = list(dict.fromkeys(op.name for op in it.ops[each.first : each.first + each.length]))
+    return ", ".join(names[:_MAX_WHERE]) + (", ..." if len(names) > _MAX_WHERE else "")
+
+
+def _span(each: Repeat) -> str:
+    return (
+        f"ops {each.first} to {each.end - 1}" if each.end - each.first > 1 else f"op {each.first}"
+    )
+
+
+def _folded_buffers(it: Explanation, left_out: Set[int]) -> Iterator[str]:
+    """Buffers, but for those that only ops which are left out touch."""
+    if not left_out:
+        yield from _buffers(it.buffers)
+        return
+    kept = {
+        b
+        for position, op in enumerate(it.ops)
+        if position not in left_out
+        for b in (*op.reads, *op.writes)
+    }
+    shown = [b for b in it.buffers if b.index in kept]
+    yield from _buffers(shown)
+    yield f"  ... and {len(it.buffers) - len(shown)} more, of the layers that are left out"
 
 
 def memory_lines(it: Explanation) -> Iterator[str]:
@@ -64,11 +128,17 @@ def _head(it: Explanation) -> Iterator[str]:
     yield from (f"devices, {line}" for line in it.placement)
 
 
-def _ops(it: Explanation) -> Iterator[str]:
+def _ops(it: Explanation, left_out: Set[int] = frozenset()) -> Iterator[str]:
     yield "ops, in order of execution"
     names = [b.name for b in it.buffers]
     step = -1
-    for op in it.ops:
+    ends = {each.first + each.length: each for each in it.layers if each.count > 1}
+    for position, op in enumerate(it.ops):
+        if position in left_out:
+            if position in ends:
+                each = ends[position]
+                yield f"  ... the same {each.count - 1} more times, to op {each.end - 1}"
+            continue
         if op.step != step and op.step >= 0:
             step = op.step
             yield f"  step {step}"
