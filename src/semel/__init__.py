@@ -352,7 +352,19 @@ from semel.tensor.pool import (
     max_pool2d,
     max_pool_with_indices,
 )
-from semel.tensor.products import allclose, array_equal, cross, inner, kron, tensordot, vdot
+from semel.tensor.products import (
+    addcdiv,
+    addcmul,
+    addmm,
+    allclose,
+    array_equal,
+    baddbmm,
+    cross,
+    inner,
+    kron,
+    tensordot,
+    vdot,
+)
 from semel.tensor.quantise import (
     conv_integer,
     dequantize_linear,
@@ -386,6 +398,7 @@ from semel.tensor.resample import interpolate, resize, upsample
 from semel.tensor.rope import rope
 from semel.tensor.search import (
     bincount,
+    bucketize,
     digitize,
     flatnonzero,
     histogram,
@@ -403,6 +416,7 @@ from semel.tensor.special import (
     digamma,
     erfc,
     erfinv,
+    float_power,
     fmax,
     fmin,
     gammaln,
@@ -412,6 +426,7 @@ from semel.tensor.special import (
     isneginf,
     isposinf,
     lcm,
+    ldexp,
     lgamma,
     logaddexp,
     logaddexp2,
@@ -690,6 +705,9 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "adaptive_avg_pool",
     "adaptive_max_pool",
     "add",
+    "addcdiv",
+    "addcmul",
+    "addmm",
     "affine_grid",
     "all",
     "allclose",
@@ -726,6 +744,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "avg_pool",
     "avg_pool1d",
     "avg_pool2d",
+    "baddbmm",
     "batch_norm",
     "bernoulli",
     "bfloat16",
@@ -747,6 +766,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
+    "bucketize",
     "can_cast",
     "cast",
     "cat",
@@ -849,6 +869,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "float8_e5m2",
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
+    "float_power",
     "floor",
     "floor_divide",
     "fmax",
@@ -923,6 +944,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "l1_loss",
     "layer_norm",
     "lcm",
+    "ldexp",
     "le",
     "leaky_relu",
     "left_shift",
@@ -1168,9 +1190,11 @@ if not TYPE_CHECKING:  # a checker must not believe that every name exists
         from importlib import import_module
 
         from semel.locks import importing
+        from semel.tensor.hints import advice
 
         if name not in _LATER:
-            raise AttributeError(f"module 'semel' has no attribute {name!r}")
+            found = f"module 'semel' has no attribute {name!r}"
+            raise AttributeError(found + advice(name, lambda: __all__), name=name)
         home = _LATER[name]
         with importing:
             if home == __name__:

@@ -118,6 +118,27 @@ def kron(x: TensorLike, other: TensorLike) -> Tensor:
     return outer.reshape(tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
 
 
+def addmm(
+    x: TensorLike, a: TensorLike, b: TensorLike, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """beta * x + alpha * (a @ b): a product with what is added to it."""
+    product_of = lift(a) @ lift(b)
+    scaled = product_of if alpha == 1 else product_of * alpha
+    return scaled + (lift(x) if beta == 1 else lift(x) * beta)
+
+
+def addcmul(x: TensorLike, a: TensorLike, b: TensorLike, *, value: float = 1) -> Tensor:
+    """x + value * a * b."""
+    scaled = lift(a) * lift(b)
+    return lift(x) + (scaled if value == 1 else scaled * value)
+
+
+def addcdiv(x: TensorLike, a: TensorLike, b: TensorLike, *, value: float = 1) -> Tensor:
+    """x + value * a / b."""
+    scaled = lift(a) / lift(b)
+    return lift(x) + (scaled if value == 1 else scaled * value)
+
+
 # ------------------------------------------------------------ equality of all
 
 
@@ -144,3 +165,7 @@ def array_equal(x: TensorLike, other: TensorLike, equal_nan: bool = False) -> Te
     if equal_nan and a.dtype.is_float:
         same = same | (a.isnan() & b.isnan())
     return convert(same, BOOL).all()
+
+
+# Second names.
+baddbmm = addmm

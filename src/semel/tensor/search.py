@@ -119,6 +119,11 @@ def digitize(x: TensorLike, bins: TensorLike, right: bool = False) -> Tensor:
     return choose(falls, down, up)
 
 
+def bucketize(x: TensorLike, boundaries: TensorLike, right: bool = False) -> Tensor:
+    """`searchsorted(boundaries, x)`: where each element would go among ascending boundaries."""
+    return searchsorted(boundaries, x, right=right)
+
+
 def isin(
     x: TensorLike, test_elements: TensorLike, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:

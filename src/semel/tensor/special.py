@@ -328,6 +328,17 @@ def heaviside(x: TensorLike, other: TensorLike) -> Tensor:
     return choose(x.eq(0), at_zero, choose(x.isnan(), x, convert(x > 0, x.dtype)))
 
 
+def float_power(x: TensorLike, other: TensorLike) -> Tensor:
+    """x ** other in float64."""
+    return convert(lift(x), FLOAT64) ** convert(lift(other), FLOAT64)
+
+
+def ldexp(x: TensorLike, other: TensorLike) -> Tensor:
+    """x * 2 ** other, exact where the power of two is a normal number."""
+    x, exponent = _two_floats(x, other)
+    return x * exponent.exp2()
+
+
 def xlogy(x: TensorLike, other: TensorLike) -> Tensor:
     """x * log(y), and 0 where x is 0, unless y is NaN."""
     x, y = _two_floats(x, other)

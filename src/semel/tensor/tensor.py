@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from semel.errors import GraphError
 from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable, variables
@@ -40,6 +40,7 @@ from semel.tensor import (
     grid,
     habits,
     handle,
+    hints,
     indexing,
     late,
     loss,
@@ -183,6 +184,12 @@ class Tensor:
     __str__ = show.text
     __format__ = show.formatted
     _repr_html_ = show.html
+
+    if not TYPE_CHECKING:  # a checker must not believe that every name exists
+
+        def __getattr__(self, name: str) -> NoReturn:
+            found = f"{type(self).__name__!r} has no attribute {name!r}"
+            raise AttributeError(found + hints.advice(name, lambda: dir(type(self))), name=name)
 
     # ------------------------------------------------------------ copies
 
@@ -798,6 +805,8 @@ class Tensor:
     nextafter = special.nextafter
     gcd = special.gcd
     lcm = special.lcm
+    float_power = special.float_power
+    ldexp = special.ldexp
 
     # ------------------------------------------------------------ statistics.py
 
@@ -833,6 +842,7 @@ class Tensor:
     histogram = search.histogram
     histogram_bin_edges = search.histogram_bin_edges
     flatnonzero = search.flatnonzero
+    bucketize = search.bucketize
 
     # ------------------------------------------------------------ products.py
 
@@ -843,6 +853,10 @@ class Tensor:
     kron = products.kron
     allclose = products.allclose
     array_equal = products.array_equal
+    addmm = products.addmm
+    addcmul = products.addcmul
+    addcdiv = products.addcdiv
+    baddbmm = products.baddbmm
 
     # ------------------------------------------------------------ differences.py
 
