@@ -33,8 +33,8 @@ FUNCTIONS = """
     ones_like outer pad partition percentile permute permute_dims positive pow power prod ptp
     put_along_axis quantile rad2deg rand randint randn ravel ravel_multi_index reciprocal relu
     remainder repeat repeat_interleave reshape right_shift roll rot90 round rsqrt scatter
-    scatter_add searchsorted select sigmoid sign signbit sin sinc sinh softmax sort split sqrt square
-    squeeze stack std sub subtract sum swapaxes take take_along_axis take_along_dim tan tanh
+    scatter_add searchsorted select sigmoid sign signbit sin sinc sinh softmax sort split sqrt
+    square squeeze stack std sub subtract sum swapaxes take take_along_axis take_along_dim tan tanh
     tensordot tile topk trace transpose trapezoid tril tril_indices triu triu_indices true_divide
     trunc unbind unflatten unique unravel_index unsqueeze var vdot vsplit vstack where zeros
     zeros_like
@@ -52,12 +52,12 @@ METHODS = """
 """
 #: Words that mean nothing here, or go by another name, of the module and of tensors.
 ELSEWHERE = """
-    tensor array from_numpy no_grad compile save vectorize apply_along_axis piecewise trapz in1d
+    array from_numpy no_grad compile save vectorize apply_along_axis piecewise trapz in1d
     convolve kthvalue var_mean histogram2d float int long shape ndim size diag_embed ger mode
 """
 ELSEWHERE_OF_TENSORS = """
-    backward grad requires_grad cuda is_cuda strides stride is_contiguous data_ptr new_zeros itemsize
-    element_size nbytes tobytes data fill put compress H is_floating_point apply_ share_memory_
+    backward grad requires_grad cuda is_cuda strides stride is_contiguous data_ptr new_zeros
+    itemsize element_size nbytes tobytes data fill put compress H is_floating_point apply_ share_memory_
 """
 
 
