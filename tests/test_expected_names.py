@@ -57,7 +57,8 @@ ELSEWHERE = """
 """
 ELSEWHERE_OF_TENSORS = """
     backward grad requires_grad cuda is_cuda strides stride is_contiguous data_ptr new_zeros
-    itemsize element_size nbytes tobytes data fill put compress H is_floating_point apply_ share_memory_
+    itemsize element_size nbytes tobytes data fill put compress H is_floating_point apply_
+    share_memory_
 """
 
 

@@ -89,7 +89,6 @@ INSTEAD: dict[str, str] = {
     "mode": "use semel.unique(x, return_counts=True)",
     "nonzero_static": "use x.nonzero(): its size is a dim that the run finds out",
     "inner1d": "use vecdot",
-    "cpu": "use x.cpu()",
     "contiguous": "tensors are contiguous",
     "detach": _NO_GRADIENTS,
 }  # fmt: skip
