@@ -15,14 +15,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     layer: set(granted.split())
     for layer, granted in {
         "version": "",
-        "errors": "",
+        "written": "",
+        "errors": "written",
         "locks": "",
         "config": "errors locks",
         "topics": "config",
         "ir": "errors locks config",
         "cache": "errors locks config topics ir",
         "kernel": "errors ir",
-        "ops": "errors ir kernel",
+        "ops": "errors ir kernel written",
         "passes": "errors ir kernel ops",
         "schedule": "errors ir ops",
         "lower": "errors ir kernel ops passes schedule",

@@ -39,6 +39,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from semel.written import users_call
+
 
 class SemelError(Exception):
     """Base of the family. `where` is an op, a node, a stage or a driver call."""
@@ -75,7 +77,14 @@ class UserError(SemelError):
 
 
 class GraphError(UserError, ValueError):
-    """The graph is malformed: a shape, a dtype, an axis, a name. A ValueError, as NumPy's are."""
+    """The graph is malformed: a shape, a dtype, an axis, a name. A ValueError, as NumPy's are.
+
+    Where a function of tensors was called, the message leads with that call, whatever it is made
+    of.
+    """
+
+    def __init__(self, where: str, message: str, *, hint: str = "", **fields: Any) -> None:
+        super().__init__(users_call(where), message, hint=hint, **fields)
 
 
 class UnsupportedError(UserError):
@@ -88,6 +97,13 @@ class InputError(UserError):
 
 class VariableError(UserError):
     """A variable is unknown, out of range, never bound, or breaks a guard."""
+
+
+def broken_guard(sentence: str, found: str, **fields: Any) -> VariableError:
+    """The error for a guard: its sentence begins with the call that demands it (ops/guards.py)."""
+    call, _, text = sentence.partition(": ")
+    where, said = (call, text) if call.isidentifier() else ("guard", sentence)
+    return VariableError(where, f"{said.removesuffix('.')}. Found {found}.", **fields)
 
 
 class IndexRangeError(UserError, IndexError):

@@ -104,7 +104,7 @@ def test_a_guard_that_breaks_names_the_op_and_the_values() -> None:
     plan = (Tensor.input("x", (n,)) + Tensor.input("y", (m,))).prepare()
     assert plan(x=of(3), y=of(3)).tolist() == [2, 2, 2]
     sentence = (
-        r"stretch: dim 0 must be 1 or max\(m, n\), got n in f32\[n\] \(.*\)\. Found m=4, n=3\."
+        r"\[add\] dim 0 must be 1 or m to broadcast, got n in f32\[n\] \(.*\)\. Found m=4, n=3\."
     )
     with pytest.raises(VariableError, match=sentence):
         plan(x=of(3), y=of(4))
@@ -114,12 +114,12 @@ def test_a_guard_that_breaks_names_the_op_and_the_values() -> None:
 #: What the user wrote and ran -> what the guard says, in the words of the op.
 n8 = Variable("n", 1, 24)
 BROKEN_GUARDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "matmul": (lambda x: x @ x, r"matmul: inner dims must agree, got 4, the last of f32\[n,4\], "
+    "matmul": (lambda x: x @ x, r"inner dims must agree, got 4, the last of f32\[n,4\], "
                r"and n, the last but one of f32\[n,4\]: did you mean x @ y\.mT\?"),
-    "slice": (lambda x: x.narrow(0, 6, 2), r"slice: indices of axis 0 of f32\[n,4\] must lie in"),
-    "reshape": (lambda x: x.reshape(n8 // 8, 32), "reshape: the number of elements must stay"),
-    "expand": (lambda x: x.broadcast_to(7, 4), "stretch: dim 0 must be 1 or 7, got n in"),
-    "add": (lambda x: x + np.ones((7, 4), np.float32), "stretch: dim 0 must be 1 or 7, got n in"),
+    "slice": (lambda x: x.narrow(0, 6, 2), r"indices of axis 0 of f32\[n,4\] must lie in"),
+    "reshape": (lambda x: x.reshape(n8 // 8, 32), "the number of elements must stay"),
+    "expand": (lambda x: x.broadcast_to(7, 4), "dim 0 must be 1 or 7 to broadcast"),
+    "add": (lambda x: x + np.ones((7, 4), np.float32), "dim 0 must be 1 or 7 to broadcast"),
     "pool": (lambda x: x.reshape(1, 1, n8, 4).max_pool((6, 1), 1), "a window of 6 must fit axis"),
 }  # fmt: skip
 

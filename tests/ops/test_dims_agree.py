@@ -27,7 +27,7 @@ def test_labels_of_einsum_have_one_size(equation: str) -> None:
     if "ji" in equation:
         right, wrong = wrong, right
     np.testing.assert_allclose(plan(x=a, y=right), np.einsum(equation, a, right), rtol=1e-5)
-    with pytest.raises(VariableError, match=r"agree: dim . must be [nm], got [pq] in f32"):
+    with pytest.raises(VariableError, match=r"dim . must be [nm], got [pq] in f32"):
         plan(x=a, y=wrong)
 
 
@@ -36,7 +36,7 @@ def test_einsum_contracts_each_label_for_itself() -> None:
     plan = semel.prepare(semel.einsum("aij,ijb->ab", x, y), threads=1)
     a, b = data(2, 2, 3), data(2, 3, 3)
     np.testing.assert_allclose(plan(x=a, y=b), np.einsum("aij,ijb->ab", a, b), rtol=1e-5)
-    with pytest.raises(VariableError, match=r"agree: dim . must be"):
+    with pytest.raises(VariableError, match=r"dim . must be"):
         plan(x=a, y=data(3, 2, 3))
 
 
@@ -44,7 +44,7 @@ def test_a_diagonal_in_einsum_is_that_of_a_square() -> None:
     plan = semel.prepare(semel.einsum("ii->i", Tensor.input("x", (N, M))), threads=1)
     a = data(4, 4)
     np.testing.assert_array_equal(plan(x=a), np.diagonal(a))
-    with pytest.raises(VariableError, match=r"agree: dim . must be"):
+    with pytest.raises(VariableError, match=r"dim . must be"):
         plan(x=data(2, 3))
 
 
@@ -53,7 +53,7 @@ def test_a_fixed_and_a_symbolic_size_of_a_label_agree_at_run_time() -> None:
     plan = semel.prepare(semel.einsum("ij,jk->ik", x, x), threads=1)
     a = data(4, 4)
     np.testing.assert_allclose(plan(x=a), a @ a, rtol=1e-5)
-    with pytest.raises(VariableError, match="agree: dim 0 must be 4, got n in f32"):
+    with pytest.raises(VariableError, match="dim 0 must be 4, got n in f32"):
         plan(x=data(3, 4))
 
 
@@ -65,7 +65,7 @@ def test_every_row_has_a_target(targets: int) -> None:
     x, c = Tensor.input("x", (N, 3)), Tensor.input("c", (P,), "int64")
     plan = semel.prepare(x.cross_entropy(c), threads=1)
     assert plan(x=data(4, 3), c=np.zeros(4, np.int64)) > 0
-    with pytest.raises(VariableError, match="agree: dim 0 must be n, got p in i64"):
+    with pytest.raises(VariableError, match="dim 0 must be n, got p in i64"):
         plan(x=data(4, 3), c=classes)
 
 
@@ -86,5 +86,5 @@ def test_take_along_axis_takes_no_part_of_an_axis(take: Callable[[Any, Any], Any
     plan = semel.prepare(take(x, i), threads=1)
     a, at = data(2, 3), np.array([[0, 1, 0], [1, 1, 0], [0, 0, 1]])
     np.testing.assert_array_equal(plan(x=a, i=at), np.take_along_axis(a, at, 0))
-    with pytest.raises(VariableError, match=r"stretch: dim . must be 1 or"):
+    with pytest.raises(VariableError, match=r"dim . must be 1 or"):
         plan(x=a, i=np.ascontiguousarray(at[:, :2]))

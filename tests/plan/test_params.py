@@ -235,7 +235,7 @@ def test_the_array_is_copied() -> None:
         ("v", draw(1, 50, 70), r"has no param 'v'; known: w, b"),
         ("w", draw(1, 70, 50), r"\[param 'w'\] shape must be \(50, 70\), got \(70, 50\)"),
         ("w", draw(1, 50, 70).astype(np.float64), r"\[param 'w'\] dtype must be float32, got fl"),
-        ("w", None, r"\[param 'w'\] needs numbers that fit float32: got object"),
+        ("w", None, r"\[param 'w'\] needs numbers that fit float32: got None"),
         ("b", np.ma.masked_array(draw(1, 50), draw(1, 50) > 0), r"\[param 'b'\] .*mask"),
     ],
 )

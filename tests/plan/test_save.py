@@ -160,7 +160,7 @@ def test_guards_are_checked_after_a_load(tmp_path: Path) -> None:
     (x + y).prepare().save(tmp_path / "sum.plan")
     loaded = semel.load_plan(tmp_path / "sum.plan")
     assert loaded(x=np.ones(3, np.float32), y=np.ones(3, np.float32)).tolist() == [2, 2, 2]
-    with pytest.raises(semel.VariableError, match="guard"):
+    with pytest.raises(semel.VariableError, match=r"^\[add\]"):
         loaded(x=np.ones(3, np.float32), y=np.ones(4, np.float32))
 
 

@@ -133,7 +133,7 @@ def test_what_a_body_demands_is_demanded_where_it_runs() -> None:
     assert format_graph(parse_graph(text)) == text
     data = np.ones(7, np.float32)
     assert value(y, {"p": np.array(False), "x": data}) == 7
-    with pytest.raises(VariableError, match=r"reshape: the number of elements .*Found n=7"):
+    with pytest.raises(VariableError, match=r"the number of elements .*Found n=7"):
         value(y, {"p": np.array(True), "x": data})
 
 
@@ -151,7 +151,7 @@ def test_what_iterations_demand_is_demanded_once_if_there_is_one(trip: Any, fact
     assert not next(attr_bodies(graph.outputs[0].attrs)).guards
     if trip is T:
         assert value(y, {"x": np.ones(7, np.float32)}, t=0) == 0
-    with pytest.raises(VariableError, match="reshape: the number of elements"):
+    with pytest.raises(VariableError, match="the number of elements"):
         value(y, {"x": np.ones(7, np.float32)}, **({"t": 2} if trip is T else {}))
 
 
@@ -253,7 +253,7 @@ def test_sizes_that_must_agree_in_a_body_are_checked_there() -> None:
     y = semel.cond(flag(), lambda: (positive(x) + positive(z)).sum() * 2, x.sum)
     data = {"x": np.array([1, 2, -3], np.float32), "z": np.array([5, 1, 1], np.float32)}
     assert value(y, {**data, "p": np.array(False)}) == 0
-    with pytest.raises(VariableError, match=r"stretch: dim 0 must be 1.* Found _late0_0=2"):
+    with pytest.raises(VariableError, match=r"dim 0 must be 1.* Found _late0_0=2"):
         value(y, {**data, "p": np.array(True)})
 
 

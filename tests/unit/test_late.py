@@ -219,7 +219,7 @@ def test_sizes_that_must_agree_are_checked_when_they_are_known() -> None:
     np.testing.assert_array_equal(got, [0])
     (got,) = evaluate(graph_of(total), {"x": np.array([1, -1, -1])})
     np.testing.assert_array_equal(got, [0, 0])
-    with pytest.raises(VariableError, match=r"stretch: dim 0 must be 1.* Found late0=2, late1=3"):
+    with pytest.raises(VariableError, match=r"dim 0 must be 1.* Found late0=2, late1=3"):
         evaluate(graph_of(total), {"x": np.array([1, -1, -1, 1, -1])})
     with pytest.raises(VariableError, match="cannot reduce no elements"):
         evaluate(graph_of(x()[x() > 0].max()), {"x": np.array([-1])})
@@ -235,7 +235,7 @@ def test_a_body_may_have_sizes_of_what_is_around_it() -> None:
 def test_an_assignment_of_the_wrong_number_of_values() -> None:
     a = x()
     a[x() > 0] = Tensor.input("v", (Variable("m", 0, 9),), "int64")
-    with pytest.raises(VariableError, match="guard"):
+    with pytest.raises(VariableError, match=r"^\[setitem\] dim 0 must be 1 or late0"):
         evaluate(graph_of(a), {"x": DATA, "v": np.zeros(2, np.int64)})
 
 

@@ -130,7 +130,12 @@ REFUSED: list[tuple[str, list[Node], Any, str]] = [
     ("permute", [f32(4, 3)], PermuteAttrs((0, 0)), "an order of (0, 1) for f32[4,3], got (0, 0)"),
     ("expand", [f32(4, 3)], ExpandAttrs((4, 6)), "dim 1 must be 1 or stay, got 3 in f32[4,3]"),
     ("expand", [f32(4)], ExpandAttrs((4, 6)), "one entry per axis of f32[4], got (4, 6)"),
-    ("stretch", [f32(4, 3)], ExpandAttrs((4, 6)), "dim 1 must be 1 or 6, got 3 in f32[4,3]"),
+    (
+        "stretch",
+        [f32(4, 3)],
+        ExpandAttrs((4, 6)),
+        "dim 1 must be 1 or 6 to broadcast, got 3 in f32[4,3]",
+    ),
     ("agree", [f32(4, 1)], ExpandAttrs((4, 6)), "dim 1 must be 6, got 1 in f32[4,1]"),
     ("slice", [f32(4)], SliceAttrs((1,), (4,), (1,)), "start=1, size=4, step=1"),
     ("slice", [f32(4)], SliceAttrs((2,), (4,), (-1,)), "must lie in [0, 4)"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import InputError, InternalError, VariableError
+from semel.errors import InputError, InternalError, VariableError, broken_guard
 from semel.ir import expr
 from semel.ir.expr import Dim, LateVariable, Variable
 from semel.ir.graph import Graph, Node
@@ -159,7 +159,7 @@ def _check_guards(conditions: Conditions, env: Mapping[str, int]) -> None:
         is_known = all(v.name in env for v in expr.variables(dim))
         if is_known and expr.evaluate(dim, env) != 0:
             values = ", ".join(f"{v.name}={env[v.name]}" for v in expr.variables(dim))
-            raise VariableError("guard", f"{text} Found {values}.")
+            raise broken_guard(text, values)
 
 
 def _check_shapes(graph: Graph, arrays: Mapping[str, Array], env: Mapping[str, int]) -> None:

@@ -14,24 +14,32 @@ one (`reshape` of `reshape`), and relies on the guards of the graph it was given
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 from semel.ir.expr import Dim, divisors
-from semel.ir.graph import Graph, Node, attr_dims
+from semel.ir.graph import Graph, Node, attr_dims, users
 from semel.ops.shapes import Requirement, at_most, requirements
+from semel.written import OPS
+
+#: Ops that others are given their operands by: nobody writes them.
+_HELPERS = frozenset({"stretch", "agree", "expand", "reshape"})
+_MOST_STEPS = 4
 
 
 def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
     """Every dim that must be zero, once each, with the sentence of the first op that needs it."""
     found: dict[Dim, str] = {}
+    using = cache(partial(users, graph.nodes))
     # What is about numbers alone was settled when the node was made.
     symbolic = [node for node in graph.nodes if _is_symbolic(node)]
     # Divisors first: what divides by zero says nothing.
     for rule in (_divisor_requirements, _node_requirements):
         for node in symbolic:
             for requirement in rule(node):
-                if not requirement.always_holds:
-                    found.setdefault(requirement.amount, _sentence(node, requirement))
+                if not requirement.always_holds and requirement.amount not in found:
+                    written = _written(node, using)
+                    found[requirement.amount] = _sentence(node, requirement, written)
     return tuple(found.items())
 
 
@@ -60,6 +68,19 @@ def _node_requirements(node: Node) -> Iterator[Requirement]:
         yield at_most(0, dim, f"dims must be >= 0, got {dim} in {node.type}.")
 
 
-def _sentence(node: Node, requirement: Requirement) -> str:
+def _sentence(node: Node, requirement: Requirement, written: str) -> str:
     origin = f" ({node.origins[0]})" if node.origins else ""
-    return f"{node.op.name}: {requirement.text.removesuffix('.')}{origin}."
+    return f"{written}: {requirement.text.removesuffix('.')}{origin}."
+
+
+def _written(node: Node, users: Callable[[], dict[Node, list[Node]]]) -> str:
+    """What was called where the node was made: of what broadcasts for an operator, the operator."""
+    for _ in range(_MOST_STEPS):
+        if node.made_by or node.op.name not in _HELPERS:
+            break
+        using = users().get(node)
+        if not using:
+            break
+        node = using[0]
+    name = node.op.name
+    return node.made_by or OPS.get(name) or name.removeprefix("reduce_")

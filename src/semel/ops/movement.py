@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.dims import absolute, is_one_never
+from semel.ir.dims import absolute, broadcast_parts, is_one_never
 from semel.ir.expr import Dim, add, evaluate, is_nonnegative, is_positive, maximum, minimum
 from semel.ir.graph import Node, Rule
 from semel.ir.opdef import Indices, OpDef, register
@@ -151,8 +151,13 @@ def _index_expand(node: Node, operand: int, at: Indices, gathered: Gathered) -> 
 def _require_stretch(attrs: ExpandAttrs, x: TensorType) -> Iterator[Requirement]:
     for axis, (old, new) in enumerate(zip(x.shape, attrs.shape, strict=True)):
         if old not in (1, new):
-            text = f"dim {axis} must be 1 or {new}, got {old} in {x}."
+            text = f"dim {axis} must be 1 or {_others(old, new)} to broadcast, got {old} in {x}."
             yield Requirement(minimum(absolute(old - 1), absolute(old - new)), text)
+
+
+def _others(old: Dim, new: Dim) -> str:
+    """A size as those that it is the largest of, which somebody wrote, without one of them."""
+    return " or ".join(str(part) for part in broadcast_parts(new) if part != old) or str(new)
 
 
 def _infer_stretch(attrs: ExpandAttrs, *types: TensorType) -> TensorType:

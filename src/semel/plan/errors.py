@@ -8,6 +8,7 @@ The runner reports words: which variable, which check, which row. Here they beco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from semel.errors import (
@@ -19,6 +20,7 @@ from semel.errors import (
     SemelError,
     StateError,
     VariableError,
+    broken_guard,
 )
 from semel.ir import abi
 from semel.ir.expr import Variable, evaluate, substitute, variables
@@ -82,7 +84,7 @@ def guard_error(parts: PlanParts, state: PlanState) -> SemelError:
             cursor=cursors[0],
             values=values,
         )
-    return VariableError("guard", f"{message.removesuffix('.')}. Found {found}.", values=values)
+    return broken_guard(message, found, values=values)
 
 
 def written_error(parts: PlanParts, state: PlanState) -> PlanError | InputError:
@@ -196,7 +198,10 @@ def names_error(given: set[str], known: set[str]) -> InputError:
     """What is wrong with the names of the inputs of a call."""
     unknown, missing = sorted(given - known), sorted(known - given)
     what = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
-    return InputError("plan", f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}.")
+    near = get_close_matches(unknown[0], missing, 1, 0.4) if unknown else []
+    hint = f"Did you mean '{near[0]}'?" if near else ""
+    text = f"inputs must be {', '.join(sorted(known)) or 'none'}; {what}."
+    return InputError("plan", text, hint=hint)
 
 
 def arity_error(given: int, names: Sequence[str]) -> InputError:

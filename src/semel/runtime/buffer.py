@@ -528,6 +528,8 @@ def as_array(value: Any, dtype: DType, where: str) -> Array:
 def _convert(value: Any, dtype: DType, where: str) -> Array:
     try:
         plain = np.asarray(value)
+        if plain.dtype == object and plain.ndim == 0:
+            raise TypeError(f"got {value!r}")
         if plain.size and not _fits(plain.dtype, dtype):
             raise TypeError(f"got {plain.dtype}")
         if dtype.is_narrow and plain.size:

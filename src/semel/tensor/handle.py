@@ -309,7 +309,8 @@ def _converted(array: Array, dtype: DType) -> Array:
 
 
 def _no_numbers(array: Array) -> GraphError:
-    message = f"data must be bool, integer or real numbers, got {array.dtype.name} elements."
+    found = f"{array.dtype.name} elements" if array.ndim else repr(array[()])
+    message = f"data must be bool, integer or real numbers, got {found}."
     return GraphError("Tensor", message)
 
 

@@ -10,7 +10,7 @@ runs where it is (stretch), and dims that must be equal are guarded (agree).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -253,7 +253,7 @@ def reach(x: Tensor, dims: Shape, where: str) -> Tensor:
     aligned = x.reshape((1,) * (len(dims) - x.ndim) + x.shape)
     for have, want in zip(aligned.shape, dims, strict=True):
         if not may_stretch(have, want):
-            raise GraphError(where, f"only dims of size 1 stretch, got {x.type} to {show(dims)}.")
+            raise GraphError(where, f"only dims of size 1 broadcast, got {x.type} to {show(dims)}.")
     literal = tuple([w if d == 1 else d for d, w in zip(aligned.shape, dims, strict=True)])
     if literal != aligned.shape:
         aligned = apply("expand", aligned, attrs=ExpandAttrs(literal))
@@ -427,6 +427,17 @@ def fill_value(x: Tensor, value: TensorLike, where: str) -> Tensor:
     return fill
 
 
+def take_tensors(tensors: Any, where: str) -> list[TensorLike]:
+    """Several tensors, or the rows of one."""
+    if not isinstance(tensors, Iterable):
+        found = type(tensors).__name__
+        raise GraphError(where, f"needs a list of tensors, got {found}.")
+    items: list[TensorLike] = list(tensors)
+    if not items:
+        raise GraphError(where, "needs at least one tensor.")
+    return items
+
+
 @spelled(dim="axis")
 def concat(
     tensors: Sequence[TensorLike], axis: int | None = 0, *, dim: int | None = AXIS
@@ -435,9 +446,7 @@ def concat(
 
     Without axis they are flattened first.
     """
-    if not tensors:
-        raise GraphError("concat", "needs at least one tensor.")
-    items = promote(tensors)
+    items = promote(take_tensors(tensors, "concat"))
     if axis is None:
         items, axis = [item.flatten() for item in items], 0
     if items[0].ndim == 0:
@@ -449,9 +458,7 @@ def concat(
 @spelled(dim="axis")
 def stack(tensors: Sequence[TensorLike], axis: int = 0, *, dim: int = AXIS) -> Tensor:
     """The tensors one after another along a new axis."""
-    items = [lift(t) for t in tensors]
-    if not items:
-        raise GraphError("stack", "needs at least one tensor.")
+    items = [lift(t) for t in take_tensors(tensors, "stack")]
     if len({t.ndim for t in items}) > 1:
         raise GraphError(
             "stack", f"shapes must agree, got {', '.join(str(t.type) for t in items)}."
