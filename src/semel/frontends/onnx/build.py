@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import TypeProto, ValueInfoProto, numpy_helper
+from onnx import TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 from semel.errors import ModelError
 from semel.frontends.onnx.file import Model
@@ -65,14 +65,15 @@ class Built:
 class Choices:
     """What a caller says about a model.
 
-    `dims` names or fixes dims: a number, or another name. `values` are contents of inputs that are
-    fixed, which are inputs no more. `content` is what an input holds that decides shapes: exact
-    numbers, or None where a run binds a size. `kinds` are what inputs are whose types leave it
-    open: sequences of so many items, optionals, tensors of any rank. `truths` are conditions of
-    sizes that hold, or do not; `sizes` are dims by name whose numbers decide what is computed.
+    `dims` names or fixes dims: a number, another name, or a variable with its bounds. `values` are
+    contents of inputs that are fixed, which are inputs no more. `content` is what an input holds
+    that decides shapes: exact numbers, or None where a run binds a size. `kinds` are what inputs
+    are whose types leave it open: sequences of so many items, optionals, tensors of any rank.
+    `truths` are conditions of sizes that hold, or do not; `sizes` are dims by name whose numbers
+    decide what is computed.
     """
 
-    dims: Mapping[str, int | str] = field(default_factory=dict)
+    dims: Mapping[str, int | str | Variable] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     content: Mapping[str, Array] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -140,9 +141,18 @@ def _add_inputs(model: Model, choices: Choices, built: Built, walk: Walk) -> Non
     initialised = initializer_names(model)
     for given in model.proto.graph.input:
         if given.name in choices.values:
-            walk.values[given.name] = as_value(choices.values[given.name])
+            walk.values[given.name] = _frozen(given, choices.values[given.name])
         elif given.name not in initialised:
             walk.values[given.name] = _input(model, given, choices, built)
+
+
+def _frozen(given: ValueInfoProto, value: Any) -> AnyValue:
+    """What a caller says that an input holds; numbers in lists are a tensor, where it is one."""
+    code = given.type.tensor_type.elem_type
+    if not given.type.HasField("tensor_type") or code == TensorProto.STRING:
+        return as_value(value)
+    dtype = dtype_of(code, f"input '{given.name}'")
+    return as_value(np.asarray(value, None if isinstance(value, np.ndarray) else dtype.numpy))
 
 
 def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:
@@ -172,8 +182,9 @@ def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[
         if given.name not in inputs or is_open(given.type):
             continue
         shape = _shape(given.name, given.type, choices)
-        sizes = zip(shape, np.shape(inputs[given.name]), strict=False)
+        sizes = list(zip(shape, np.shape(inputs[given.name]), strict=False))
         found |= {dim: size for dim, size in sizes if isinstance(dim, str)}
+        found |= {dim.name: size for dim, size in sizes if isinstance(dim, Variable)}
     return found
 
 
@@ -213,7 +224,8 @@ def _shape(name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
             continue
         own = dim_name(dim.dim_param, name, axis)
         chosen = choices.dims.get(dim.dim_param, choices.dims.get(own, own))
-        found.append(choices.sizes.get(str(chosen), chosen))
+        name_of = chosen.name if isinstance(chosen, Variable) else str(chosen)
+        found.append(choices.sizes.get(name_of, chosen))
     return tuple(found)
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
+import onnx.version_converter
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
@@ -35,6 +37,9 @@ _OLDEST = 7
 _ANY_SIZES = (5040, 1)
 #: An attribute that nodes get here: a vector of slopes has one for each channel.
 BY_CHANNEL = "semel_by_channel"
+#: The same: the axis of the first operand at which the second one begins.
+AT_AXIS = "semel_at_axis"
+_ASIDE = "semel.aside"
 
 
 @dataclass(eq=False)
@@ -140,16 +145,35 @@ def _names(graph: GraphProto) -> Iterator[Any]:
 
 
 def _modern(proto: ModelProto, name: str) -> ModelProto:
-    """The same in a version whose operators broadcast as they do today."""
+    """The same in a version whose operators broadcast as they do today.
+
+    The converter does not respect the axis that a second operand began at, so that such nodes do
+    not go through it; and it leaves slopes as they were.
+    """
     kinds = {given.name: given.type for given in proto.graph.input}
+    _set_aside(proto)
     made = _converted(proto, name, _ANY_SIZES)
     for given in made.graph.input:
         if given.name in kinds:
             given.type.CopyFrom(kinds[given.name])
-    for node in walk_nodes(made.graph):  # the converter leaves their slopes as they were
+    for node in walk_nodes(made.graph):
+        if node.domain == _ASIDE:
+            node.domain = STANDARD
         if node.op_type == "PRelu":
             node.attribute.append(onnx.helper.make_attribute(BY_CHANNEL, 1))
     return made
+
+
+def _set_aside(proto: ModelProto) -> None:
+    """Give nodes whose second operand begins at an axis a domain that the converter leaves."""
+    for node in walk_nodes(proto.graph):
+        old = {a.name: a.i for a in node.attribute}
+        if domain_name(node.domain) == STANDARD and old.get("broadcast") and "axis" in old:
+            node.domain = _ASIDE
+            del node.attribute[:]
+            node.attribute.append(onnx.helper.make_attribute(AT_AXIS, old["axis"]))
+    if not any(opset.domain == _ASIDE for opset in proto.opset_import):
+        proto.opset_import.append(onnx.helper.make_opsetid(_ASIDE, 1))
 
 
 def _converted(proto: ModelProto, name: str, sizes: tuple[int, ...]) -> ModelProto:

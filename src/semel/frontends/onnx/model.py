@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,13 +28,15 @@ from semel.frontends.onnx.build import (
     sizes_of,
 )
 from semel.frontends.onnx.file import Model, read_model
+from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
 from semel.graph.builder import Dims
-from semel.ir.expr import Dim, evaluate, variables
+from semel.ir.expr import Dim, Variable, evaluate, variables
 from semel.runtime.buffer import Array
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
+from semel.session.pipeline import RunTicket
 from semel.session.session import Session
 
 
@@ -69,8 +71,16 @@ def load_onnx(
     return SpecialisedGraph(model, choices, session, bounds, options)
 
 
-def _split_dims(given: Mapping[str, Any]) -> tuple[dict[str, int | str], dict[str, Any]]:
-    fixed = {name: dim for name, dim in given.items() if isinstance(dim, (int, str))}
+def _split_dims(
+    given: Mapping[str, Any],
+) -> tuple[dict[str, int | str | Variable], dict[str, Any]]:
+    """What says what dims are, and bounds of others; a dim that may be 0 is a variable at once."""
+    fixed: dict[str, int | str | Variable] = {}
+    for name, dim in given.items():
+        if isinstance(dim, (int, str, Variable)):
+            fixed[name] = dim
+        elif isinstance(dim, (tuple, list)) and len(dim) == 2 and dim[0] == 0:
+            fixed[name] = Variable(name, *dim)
     return fixed, {name: dim for name, dim in given.items() if name not in fixed}
 
 
@@ -84,7 +94,7 @@ def _compile(
     return session.compile(built.graph, dims=bounds, **options)
 
 
-class SpecialisedGraph:
+class SpecialisedGraph(ByForm):
     """A model that is compiled when it is known what its inputs decide; `compile_count` counts."""
 
     def __init__(
@@ -129,6 +139,16 @@ class SpecialisedGraph:
 
     def run(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Run with these inputs, by order, by name, or as one mapping; outputs by name."""
+        compiled, built, arrays, variables = self._chosen(args, named)
+        found = compiled.run(arrays, variables=variables)
+        return {name: _nested(made, found) for name, made in built.outputs.items()}
+
+    __call__ = run
+
+    def _chosen(
+        self, args: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[CompiledGraph, Built, dict[str, Any], dict[str, int]]:
+        """The form for these inputs; what it is given, and its variables that no shape gives."""
         inputs = given_inputs(self.input_names, args, named)
         compiled, built = self.form_of(inputs)
         variables = {
@@ -138,10 +158,21 @@ class SpecialisedGraph:
         arrays = {k: v for k, v in inputs.items() if k not in built.inputs}
         for name, names in built.inputs.items():
             arrays |= _flat(names, inputs[name])
-        found = compiled.run(arrays, variables=variables)
-        return {name: _nested(made, found) for name, made in built.outputs.items()}
+        return compiled, built, arrays, variables
 
-    __call__ = run
+    def _begun(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> RunTicket[Outputs]:
+        return begin(*self._chosen(args, named))
+
+    def clone(self) -> SpecialisedGraph:
+        """One of its own, whose forms share code and weights with those that are there."""
+        made = SpecialisedGraph(
+            self._model, self._choices, self._session, self._bounds, self._options
+        )
+        made._deciding, made._sizes = dict(self._deciding), set(self._sizes)
+        made._conditions, made._params = list(self._conditions), dict(self._params)
+        made._forms = {key: (form.clone(), built) for key, (form, built) in self._forms.items()}
+        made.compile_count = self.compile_count
+        return made
 
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param by a copy of `data`, in all forms, those that are yet to come too."""
@@ -224,13 +255,22 @@ def given_inputs(
     return found
 
 
-class HostedGraph:
+class HostedGraph(ByForm):
     """A model of which parts are about text or images, which the host computes."""
 
     def __init__(self, model: Model, parts: Split, inside: SpecialisedGraph) -> None:
         self.input_names = input_names(model)
         self.output_names = [output.name for output in model.proto.graph.output]
-        self._parts, self._inside = parts, inside
+        self._model, self._parts, self._inside = model, parts, inside
+
+    def clone(self) -> HostedGraph:
+        """One of its own, whose compiled part shares code and weights."""
+        return HostedGraph(self._model, self._parts, self._inside.clone())
+
+    def _begun(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> NoReturn:
+        raise UnsupportedError(
+            "commit_no_wait", "nodes of this model run on the host.", hint="run(...) waits."
+        )
 
     @property
     def compile_count(self) -> int:

@@ -57,6 +57,10 @@ def _if(node: Node) -> Any:
         return _side(node, is_then)
 
 
+#: Exporters of "while" write the largest number there is as the count.
+_FOREVER = 2**31 - 1
+
+
 class _NoTensor(Exception):  # noqa: N818  (an answer, no error)
     """A sequence, or an optional, where only tensors can be."""
 
@@ -107,6 +111,8 @@ def _is_known_true(value: AnyValue | None) -> bool:
 def _run_time(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tensor]:
     """A loop of the run: by its count if the condition stays true, else by asking."""
     trip: Dim | None = node.dim(0) if node.has(0) else None
+    if isinstance(trip, int) and trip >= _FOREVER:
+        trip = None
     kinds: list[tuple[Any, Any]] = []
     if trip is not None and _is_known_true(node.inputs[1] if node.has(1) else None):
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from semel.frontends.onnx.file import BY_CHANNEL
+from semel.frontends.onnx.file import AT_AXIS, BY_CHANNEL
 from semel.frontends.onnx.node import Converter, Node, dtype_of
 from semel.ir.types import BOOL, FLOAT32, FLOAT64, UINT8, DType
 from semel.tensor.tensor import Tensor
@@ -21,7 +21,17 @@ def _method(name: str) -> Converter:
 
 
 def _operator(function: Callable[[Any, Any], Any]) -> Converter:
-    return lambda node: function(node.tensor(0), node.tensor(1))
+    return lambda node: function(*_operands(node))
+
+
+def _operands(node: Node) -> tuple[Tensor, Tensor]:
+    """Both; before version 7 the second one could begin at an axis of the first."""
+    left, right = node.tensor(0), node.tensor(1)
+    axis = node.attr(AT_AXIS)
+    if axis is None:
+        return left, right
+    behind = left.ndim - node.as_axis(axis, left.ndim) - right.ndim
+    return left, right.reshape(*right.shape, *(1,) * max(behind, 0))
 
 
 def _variadic(function: Callable[[Tensor, Tensor], Tensor]) -> Converter:
@@ -77,7 +87,7 @@ def _is_inf(node: Node) -> Tensor:
 
 def _divide(node: Node) -> Tensor:
     """Integers divide toward zero."""
-    a, b = node.tensor(0), node.tensor(1)
+    a, b = _operands(node)
     if a.dtype.is_float:
         return a / b
     if a.dtype.kind != "i":
@@ -87,7 +97,7 @@ def _divide(node: Node) -> Tensor:
 
 
 def _power(node: Node) -> Tensor:
-    a, b = node.tensor(0), node.tensor(1)
+    a, b = _operands(node)
     if a.dtype.is_float or not b.dtype.is_float:
         return a.pow(b.cast(a.dtype))
     return a.cast(FLOAT64).pow(b.cast(FLOAT64)).cast(a.dtype)

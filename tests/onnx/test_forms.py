@@ -1,0 +1,154 @@
+"""Models with several compiled graphs, one for each form of their inputs; and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import semel
+from semel.errors import ModelError, UnsupportedError
+
+onnx = pytest.importorskip("onnx")
+
+
+def parsed(text: str, opset: int = 21) -> Any:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {text}')
+
+
+def reduced() -> Any:
+    """A model whose axes are an input, with a param."""
+    model = parsed(
+        """(float[n, m] x, int64[1] axes) => (float[a, b] y) {
+            s = ReduceSum (x, axes)
+            y = Mul (s, w)
+        }"""
+    )
+    scale = onnx.numpy_helper.from_array(np.full((1, 1), 2.0, np.float32).repeat(2, 1), "w")
+    model.graph.initializer.append(scale)
+    return model
+
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+AXES = [np.array([axis]) for axis in (0, 1)]
+
+
+def test_runs_of_every_kind_find_their_form() -> None:
+    compiled: Any = semel.load(reduced())
+    want = [X.sum(axis, keepdims=True) * 2 for axis in (0, 1)]
+    ticket = compiled.commit_no_wait(X, AXES[0])
+    np.testing.assert_array_equal(ticket.result()["y"], want[0])
+    sets = [{"x": X, "axes": AXES[i % 2]} for i in range(6)]
+    for i, found in enumerate(compiled.run_pipelined(sets)):
+        np.testing.assert_array_equal(found["y"], np.broadcast_to(want[i % 2], found["y"].shape))
+    compiled.sync_pending()
+    assert compiled.compile_count == len(compiled.forms) == 2
+
+
+def test_clones_share_what_is_compiled_and_have_params_of_their_own() -> None:
+    compiled: Any = semel.load(reduced())
+    compiled.run(X, AXES[0])
+    other = compiled.clone_box()
+    other.set_params({"w": np.full((1, 2), 3.0, np.float32)})
+    assert other.compile_count == 1
+    np.testing.assert_array_equal(other.run(X, AXES[0])["y"], X.sum(0, keepdims=True) * 3)
+    np.testing.assert_array_equal(compiled.run(X, AXES[0])["y"], X.sum(0, keepdims=True) * 2)
+    assert other.compile_count == compiled.compile_count == 1
+    np.testing.assert_array_equal(other.run(X, AXES[1])["y"], X.sum(1, keepdims=True) * [[3, 3]])
+    assert (other.compile_count, compiled.compile_count) == (2, 1)
+
+
+def test_what_belongs_to_one_form_is_refused_with_the_way_to_it(tmp_path: Any) -> None:
+    compiled: Any = semel.load(reduced())
+    with pytest.raises(UnsupportedError, match=r"\[save\] belongs to one compiled graph"):
+        compiled.save(tmp_path / "all.plan")
+    form, _ = compiled.form_of({"x": X, "axes": AXES[0]})
+    form.save(tmp_path / "one.plan")
+    again: Any = semel.load(tmp_path / "one.plan")
+    np.testing.assert_array_equal(again.run(X, AXES[0])["y"], X.sum(0, keepdims=True) * 2)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = compiled.nothing
+
+
+def test_sizes_in_inputs_wait() -> None:
+    compiled: Any = semel.load(
+        parsed("(float[n] x, int64[2] to) => (float[a, b] y) { y = Reshape (x, to) }")
+    )
+    with pytest.raises(UnsupportedError, match="sizes come from shapes"):
+        compiled.commit_no_wait(np.ones(6, np.float32), np.array([2, 3]))
+    assert compiled.run(np.ones(6, np.float32), np.array([2, 3]))["y"].shape == (2, 3)
+
+
+def test_an_input_of_any_rank_may_decide() -> None:
+    model = parsed("(float[n] x, int64[2] to) => (float[a, b] y) { y = Reshape (x, to) }")
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    compiled: Any = semel.load(model)
+    for to in ([2, 3], [3, 2], [1, 2, 3]):
+        assert compiled.run(np.ones(6, np.float32), np.array(to))["y"].shape == tuple(to)
+
+
+def test_values_freeze_inputs() -> None:
+    compiled: Any = semel.load(reduced(), values={"axes": [1]})
+    assert list(compiled.inputs) == ["x"]
+    np.testing.assert_array_equal(compiled.run(X)["y"], X.sum(1, keepdims=True) * [[2, 2]])
+    assert compiled.plan.compile_count == 1
+
+
+def test_sizes_of_zero_are_asked_for() -> None:
+    text = "(float[n, 2] x) => (float[n, 2] y, float[1, 2] s) { y = Relu (x) s = ReduceSum (x, a) }"
+    model = parsed(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "a"))
+    compiled = semel.load(model, dims={"n": (0, 64)})
+    for n in (0, 3):
+        found = compiled.run(np.ones((n, 2), np.float32))
+        assert found["y"].shape == (n, 2)
+        np.testing.assert_array_equal(found["s"], np.full((1, 2), n))
+    with pytest.raises(semel.errors.InputError, match=r"must lie in \[1,"):
+        semel.load(model).run(np.ones((0, 2), np.float32))
+
+
+OLD = """(float[n, c, l] x) => (float[n, c, l] y) {
+    p = PRelu (x, slope)
+    y = Add <broadcast = 1, axis = 1> (p, slope)
+}"""
+
+
+def test_old_models_with_open_dims() -> None:
+    """The version converter takes no dims without a number; slopes are one for each channel."""
+    model = parsed(OLD, opset=6)
+    slope = np.array([0.5, 0.25, 2.0], np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(slope, "slope"))
+    compiled = semel.load(model)
+    for shape in ((2, 3, 5), (1, 3, 3), (3, 3, 3)):
+        x = np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
+        want = np.where(x < 0, x * slope[:, None], x) + slope[:, None]
+        np.testing.assert_allclose(compiled.run(x)["y"], want, rtol=1e-6)
+
+
+BROKEN = [
+    ("(float[n, m] x) => (float[n, m] y) { y = Softmax <axis = 5> (x) }", r"must lie in \[-2, 2\)"),
+    (
+        "(float[n, m] x) => (float[k] y) { y = ReduceSum <keepdims = 7> (x) }",
+        "must be 0 or 1, got 7",
+    ),
+    (
+        "(float[n, m] x, int64[4] p) => (float[a, b] y) "
+        '{ e = Constant <value_ints = [0, -2]> () y = Pad (x, p, "", e) }',
+        "its axes must differ",
+    ),
+    ("(string[n] x) => (string[n] y) { y = StringConcat (x, z) }", "'z' is used and nothing"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN, ids=[each[1][:20] for each in BROKEN])
+def test_what_a_node_says_must_mean_something(text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        compiled: Any = semel.load(parsed(text))
+        compiled.run(np.ones((2, 2), np.float32), np.ones(4, np.int64))
+
+
+def test_names_are_text() -> None:
+    data = parsed("(float[n] x) => (float[n] yyyy) { yyyy = Relu (x) }").SerializeToString()
+    with pytest.raises(ModelError, match="names must be UTF-8"):
+        semel.load(data.replace(b"yyyy", b"yy\xff\xfe"))
