@@ -164,7 +164,7 @@ def test_sizes_may_be_symbolic() -> None:
     (lambda: semel.gradient(X, 1, 2, 3), r"\[gradient\] needs one spacing, or one for each of 2"),
     (lambda: semel.gradient(X, edge_order=3), r"\[gradient\] edge_order must be 1 or 2, got 3"),
     (lambda: semel.gradient(X, X), r"\[gradient\] places must have one axis"),
-    (lambda: semel.inner(X, Y[:, :3]), r"\[tensordot\] summed dims must agree, got 5 and 3"),
+    (lambda: semel.inner(X, Y[:, :3]), r"\[inner\] summed dims must agree, got 5 and 3"),
     (lambda: semel.tensordot(X, Y, 3), r"\[tensordot\] axes must lie in \[0, 2\], got 3"),
     (lambda: semel.tensordot(X, Y, ((0,), (0, 1))), r"\[tensordot\] axes must come in pairs"),
     (lambda: semel.tensordot(X, Y, (0, 1, 0)), r"\[tensordot\] axes must be a number or a pair"),
