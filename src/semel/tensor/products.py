@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 def inner(x: TensorLike, other: TensorLike) -> Tensor:
     """The sum of products along the last axes of both: rows with rows."""
     a, b = promote((lift(x), other))
-    return a * b if a.ndim == 0 or b.ndim == 0 else tensordot(a, b, ((-1,), (-1,)))
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b
+    return _contracted(a, b, [a.ndim - 1], [b.ndim - 1], "inner")
 
 
 def vdot(x: TensorLike, other: TensorLike) -> Tensor:
@@ -54,8 +56,14 @@ def tensordot(
     those of x and those of the other, in pairs.
     """
     a, b = promote((lift(x), other))
-    left, right = _summed_axes(a, b, axes)
-    _check_summed(a, b, left, right, "tensordot")
+    return _contracted(a, b, *_summed_axes(a, b, axes), "tensordot")
+
+
+def _contracted(
+    a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int], where: str
+) -> Tensor:
+    """One matrix product over the axes `left` of a and `right` of b, pair by pair."""
+    _check_summed(a, b, left, right, where)
     rows = [i for i in range(a.ndim) if i not in left]
     columns = [i for i in range(b.ndim) if i not in right]
     lead, tail = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
