@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "runtime plan devices"
         ),
         "linalg": "tensor",
+        "fft": "errors ir tensor",
         "tensor": "errors locks config ir ops runtime plan compiler",
         "tracing": "errors locks topics ir ops plan compiler runtime tensor",
         "graph": "errors locks ir ops runtime plan compiler tensor",

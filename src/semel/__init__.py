@@ -535,7 +535,7 @@ from semel.version import VERSION as __version__  # noqa: N811
 newaxis = None
 
 if TYPE_CHECKING:
-    from semel import linalg
+    from semel import fft, linalg
     from semel.compiler.recompiles import no_recompiles
     from semel.executor.context import DeviceContext
     from semel.executor.executor import UnifiedExecutor
@@ -587,7 +587,8 @@ if TYPE_CHECKING:
 #: What a program that only makes tensors does without: imported when it is asked for. The
 #: imports above say the same to type checkers.
 _LATER = {
-    "linalg": "semel",  # a module
+    "fft": "semel",  # a module
+    "linalg": "semel",
     "no_recompiles": "semel.compiler.recompiles",
     "DeviceContext": "semel.executor.context",
     "UnifiedExecutor": "semel.executor.executor",
@@ -853,6 +854,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "exponential",
     "extract",
     "eye",
+    "fft",
     "finfo",
     "fix",
     "flatnonzero",

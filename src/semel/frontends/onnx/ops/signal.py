@@ -1,7 +1,7 @@
 """Signals: Fourier transforms, windows, mel weights.
 
-A transform is one product with a table of roots of unity. Tables are arithmetic on indices, so
-that their sizes may be those of a run; where they are fixed, the table is made before any run.
+Transforms are those of tensor/fourier.py. Tables are arithmetic on indices, so that their sizes may
+be those of a run; where they are fixed, the table is made before any run.
 """
 
 from __future__ import annotations
@@ -9,63 +9,13 @@ from __future__ import annotations
 import math
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.ir.expr import Dim, minimum
 from semel.ir.types import FLOAT32, FLOAT64, DType
+from semel.tensor.fourier import of_length, real_signal, transformed
 from semel.tensor.handle import dim_value
 from semel.tensor.tensor import Tensor
 from semel.tensor.window import slid
 
 # ---------------------------------------------------------------- Fourier transforms
-
-
-def _roots(rows: Dim, columns: Dim, size: Dim) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi i j / size, [rows, columns], with angles below a whole turn."""
-    turns = Tensor.arange(rows).unsqueeze(1) * Tensor.arange(columns)
-    count = dim_value(size)
-    angle = (turns % count).cast(FLOAT64) * (2 * math.pi) / count.cast(FLOAT64)
-    return angle.cos(), angle.sin()
-
-
-def _transformed(x: Tensor, size: Dim, inverse: bool, onesided: bool) -> Tensor:
-    """Of [.., size, 1 or 2] the frequencies [.., size or half of it, 2]."""
-    count = size // 2 + 1 if onesided else size
-    cos, sin = _roots(size, count, size)
-    real = Tensor.stack([cos, sin if inverse else -sin], 2)  # what 1 adds: [size, count, 2]
-    if x.shape[-1] == 1:
-        table = real
-    else:  # what i adds, beside it: [size, 2, count, 2]
-        imaginary = Tensor.stack([sin if not inverse else -sin, cos], 2)
-        table = Tensor.stack([real, imaginary], 1)
-    table = table / dim_value(size, FLOAT64) if inverse else table
-    return _product(x, table.reshape(size * x.shape[-1], count * 2), (count, 2))
-
-
-def _real_signal(x: Tensor, size: Dim) -> Tensor:
-    """The real signal [.., size, 1] of which [.., half of it, 2] is the one side."""
-    count = x.shape[-2]
-    cos, sin = _roots(count, size, size)
-    place = Tensor.arange(count).unsqueeze(1)
-    is_alone = place.eq(0) | (place * 2).eq(dim_value(size))
-    factor = is_alone.where(1.0, 2.0) / dim_value(size, FLOAT64)
-    table = Tensor.stack([cos * factor, -sin * factor], 1)
-    return _product(x, table.reshape(count * 2, size), (size, 1))
-
-
-def _product(x: Tensor, table: Tensor, shape: tuple[Dim, Dim]) -> Tensor:
-    """The last two axes of x as one, times the table, as two again."""
-    work = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
-    found = x.cast(work).flatten(-2, -1) @ table.cast(work)
-    return found.unflatten(-1, shape).cast(x.dtype)
-
-
-def _of_length(x: Tensor, size: Dim) -> Tensor:
-    """The last axis but one cut, or filled up with zeros."""
-    length = x.shape[-2]
-    if length == size:
-        return x
-    kept = minimum(length, size)
-    widths = [(0, 0)] * (x.ndim - 2) + [(0, size - kept), (0, 0)]
-    return x.narrow(-2, 0, kept).pad(widths)
 
 
 def _dft(node: Node) -> Tensor:
@@ -75,10 +25,10 @@ def _dft(node: Node) -> Tensor:
     length = x.shape[-2]
     if inverse and onesided:
         size = node.dim(1) if node.has(1) else (length - 1) * 2
-        found = _real_signal(_of_length(x, size // 2 + 1), size)
+        found = real_signal(of_length(x, size // 2 + 1), size).unsqueeze(-1)
     else:
         size = node.dim(1) if node.has(1) else length
-        found = _transformed(_of_length(x, size), size, inverse, onesided)
+        found = transformed(of_length(x, size), size, inverse, onesided)
     return found.moveaxis(-2, axes[0])
 
 
@@ -106,7 +56,7 @@ def _stft(node: Node) -> Tensor:
     frames = slid(x, 1, size, step).swapaxes(2, 3)  # [batch, frames, size, parts]
     if window is not None:
         frames = frames * window.reshape(size, 1)
-    return _transformed(frames, size, False, node.flag("onesided", True))
+    return transformed(frames, size, False, node.flag("onesided", True))
 
 
 # ---------------------------------------------------------------- windows
