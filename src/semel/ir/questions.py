@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from semel.locks import make_lock
+
 _PACKAGE = __name__.partition(".")[0]
 _INSIDE = _PACKAGE + "."
 
@@ -46,7 +48,7 @@ class Answers(Protocol):
 _local = threading.local()
 #: Traces of all threads: without any, a look at this number is all that a comparison costs.
 num_open = 0
-_counting = threading.Lock()
+_counting = make_lock()
 
 
 def answers() -> Answers | None:
