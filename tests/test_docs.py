@@ -2,7 +2,8 @@
 
 Fences say what a block is. The `python` blocks of a page run one after the other in one namespace
 and a folder of their own; `text output` behind one is what it prints, with `...` for lines or
-parts of lines left out. `python needs NAME` runs where that package is installed. `python fragment`
+parts of lines left out. `python needs NAME` runs where that package is installed; those of onnx find
+a model.onnx. `python fragment`
 only compiles; `text <stage>` on the architecture page is what that stage prints for the page's
 example. Lines of `sh` blocks that begin with `semel` are command lines that the parser takes.
 """
@@ -22,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from semel.cli.main import build_parser
@@ -207,6 +209,29 @@ Path(sys.argv[2]).write_text(json.dumps(printed))
 """
 
 
+def write_model(path: Path) -> None:
+    """The model.onnx that pages speak of: rows times a weight, and a mask for each."""
+    onnx = pytest.importorskip("onnx")
+    helper, real = onnx.helper, onnx.TensorProto.FLOAT
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Unsqueeze", ["mask", "last"], ["m"]),
+            helper.make_node("Mul", ["h", "m"], ["y"]),
+        ],
+        "model",
+        [value("x", real, ["batch", "seq", 8]), value("mask", real, ["batch", "seq_1"])],
+        [value("y", real, ["batch", "seq", 4])],
+        [
+            onnx.numpy_helper.from_array(np.ones((8, 4), np.float32), "w"),
+            onnx.numpy_helper.from_array(np.array([2]), "last"),
+        ],
+    )
+    imports = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
+
+
 def run_blocks(found: list[Block], cache_dir: Path, folder: Path) -> list[str]:
     """What each block prints."""
     labels = [f"{name(b.page)} line {b.line}" for b in found]
@@ -214,6 +239,8 @@ def run_blocks(found: list[Block], cache_dir: Path, folder: Path) -> list[str]:
     given.write_text(json.dumps(list(zip(labels, (b.body for b in found), strict=True))))
     work = folder / "work"
     work.mkdir()
+    if any(b.needs == "onnx" for b in found):
+        write_model(work / "model.onnx")
     run_program(_RUNNER, cache_dir, str(given), str(got), folder=work)
     texts: list[str] = json.loads(got.read_text())
     return texts
