@@ -99,7 +99,7 @@ def index() -> str:
     lines = [
         "# Reference\n",
         "Every public name. A function that takes a tensor first is a method too, under the same "
-        "name: `semel.softmax(x, 1)` is `x.softmax(1)`. A default `same_as(\"axis\")` in a signature "
+        'name: `semel.softmax(x, 1)` is `x.softmax(1)`. A default `same_as("axis")` in a signature '
         "says that the argument is another name for that one.\n",
     ]
     for key, (title, names) in public.pages_of_classes().items():
