@@ -3,7 +3,7 @@
 Fences say what a block is. The `python` blocks of a page run one after the other in one namespace
 and a folder of their own; `text output` behind one is what it prints, with `...` for lines or
 parts of lines left out. `python needs NAME` runs where that package is installed; where it is onnx,
-the folder has a model.onnx. `python fragment` only compiles; `text <stage>` on the architecture page
+the folder has a model.onnx. `python fragment` only compiles; `text <stage>` of architecture.md
 is what that stage prints for the page's example. Lines of `sh` blocks that begin with `semel` are
 command lines that the parser takes.
 """
