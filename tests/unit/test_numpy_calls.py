@@ -111,6 +111,22 @@ CALLS: dict[str, Call] = {
     "zeros_like": np.zeros_like,
     "full_like": lambda t: np.full_like(t, 3, dtype=np.int32),
     "copy": np.copy,
+    "tensordot": lambda t: np.tensordot(t, t, axes=([0], [0])),
+    "cross": lambda t: np.cross(t.T, A.T, axis=0),
+    "vecdot": lambda t: np.vecdot(t, t, axis=0),
+    "average": lambda t: np.average(t, axis=1, weights=np.array([1, 2, 3], np.float32)),
+    "quantile": lambda t: np.quantile(t, 0.25, axis=1, method="lower"),
+    "diff": lambda t: np.diff(t, n=2, axis=1, prepend=np.float32(0)),
+    "searchsorted": lambda t: np.searchsorted(np.sort(A[0]), t, side="right"),
+    "digitize": lambda t: np.digitize(t, np.array([-1.0, 0, 1], np.float32)),
+    "histogram": lambda t: np.histogram(t, bins=4, range=(-2, 3))[0],
+    "isin": lambda t: np.isin(t, [0.5, 3.0], invert=True),
+    "rot90": lambda t: np.rot90(t, k=3),
+    "insert": lambda t: np.insert(t, 1, 9, axis=0),
+    "resize": lambda t: np.resize(t, (2, 2)),
+    "nan_to_num": lambda t: np.nan_to_num(t, nan=5.0),
+    "nanstd": lambda t: np.nanstd(t, ddof=1),
+    "hypot": lambda t: np.hypot(t, 1),
 }
 
 

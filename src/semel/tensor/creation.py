@@ -199,6 +199,11 @@ def linspace(
 ) -> Tensor:
     """`num` even steps from start to stop, both included exactly; without `endpoint` not stop."""
     ends: tuple[Any, Any] = (start, stop)
+    for end in ends:
+        if not weak_kind(end):
+            raise GraphError(
+                "linspace", f"start and stop must be numbers or Variables, got {end!r}."
+            )
     (count,) = whole_dims(num, "num", "linspace")
     if is_negative(count):
         raise GraphError("linspace", f"num must be an int >= 0, got {num}.")

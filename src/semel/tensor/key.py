@@ -194,7 +194,7 @@ def _check_item(item: Any, where: str) -> Any:
     if _is_basic(item) or isinstance(item, SYMBOLIC):
         return item
     if isinstance(item, (bool, np.bool_)):
-        raise UnsupportedError(where, f"a bool is not an index, got {item}.", hint="Use None.")
+        raise UnsupportedError(where, f"a bool is not an index, got {item!r}.", hint="Use None.")
     if is_mask(item):
         return _mask(item, where)
     if isinstance(item, tensor_class()):

@@ -113,14 +113,16 @@ def _with_options(
         )
     if method in ("reduce", "accumulate"):
         return _running(name, where, method, inputs, options)
-    dtype = options.pop("dtype", None)
+    dtype, axis = options.pop("dtype", None), {}
+    if name == "vecdot" and "axis" in options:
+        axis["axis"] = options.pop("axis")
     _check_usual(where, options)
     if dtype is not None and name not in _COMPARISONS:
         inputs = [convert(x, as_dtype(dtype, where)) for x in promote(inputs)]
     if method == "outer":
         a, b = lift(inputs[0]), lift(inputs[1])
         return function(a.reshape(*a.shape, *(1,) * b.ndim), b)
-    return function(*inputs)
+    return function(*inputs, **axis)
 
 
 def _check_usual(where: str, options: Mapping[str, Any]) -> None:
@@ -193,6 +195,7 @@ _CALLS: dict[str, _Call] = {
     "repeat": _Call(operands=2),
     "pad": _Call(operands=2, names={"constant_values": "value"}),
     "reshape": _Call(operands=2, dropped=("copy",)),
+    "resize": _Call(operands=2),
     "roll": _Call(operands=2),
     "sort": _Call(dropped=("kind", "stable")),
     "argsort": _Call(dropped=("kind", "stable")),
