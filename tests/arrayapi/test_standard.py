@@ -198,6 +198,7 @@ def test_functions_along_axes(name: str, kind: str, options: dict[str, Any]) -> 
 
 
 M, V = _numbers("float32", (2, 3)), _numbers("int32", (5,))
+ANY: Any = Tensor(M)
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("asarray", (M,), {"dtype": _Named("float64"), "copy": True}),
     ("astype", (M, _Named("int32")), {"copy": False}),
@@ -317,7 +318,7 @@ def test_kinds_of_dtypes() -> None:
     (lambda: semel.repeat(V, [1, 2]), r"^\[repeat\] needs one number or one for each of 5, got 2"),
     (lambda: semel.repeat(V, Tensor(V) + 1), r"^\[repeat\] repeats must be known when the graph"),
     (lambda: semel.repeat(V, [-1] * 5), r"^\[repeat\] repeats must be integers >= 0 on one axis"),
-    (lambda: semel.linspace(Tensor(M), 1.0, 3), r"^\[linspace\] start and stop must be numbers or"),
+    (lambda: semel.linspace(ANY, 1), r"^\[linspace\] start and stop must be num"),
     (lambda: Tensor(M).to_device("cpu", stream=1), r"^\[to_device\] CPU memory has no streams"),
     (lambda: Tensor(M).__array_namespace__(api_version="2020.1"), r"^\[__array_namespace__\] api"),
     (lambda: semel.zeros((2,), device="float32"), r"^\[zeros\] takes a device, got the dtype"),

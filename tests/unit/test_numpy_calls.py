@@ -113,7 +113,7 @@ CALLS: dict[str, Call] = {
     "copy": np.copy,
     "tensordot": lambda t: np.tensordot(t, t, axes=([0], [0])),
     "cross": lambda t: np.cross(t.T, A.T, axis=0),
-    "vecdot": lambda t: np.vecdot(t, t, axis=0),
+    "vecdot": lambda t: np.vecdot(t, t, axis=0),  # type: ignore[call-overload]
     "average": lambda t: np.average(t, axis=1, weights=np.array([1, 2, 3], np.float32)),
     "quantile": lambda t: np.quantile(t, 0.25, axis=1, method="lower"),
     "diff": lambda t: np.diff(t, n=2, axis=1, prepend=np.float32(0)),
