@@ -123,7 +123,6 @@ CALLS: dict[str, Call] = {
     "isin": lambda t: np.isin(t, [0.5, 3.0], invert=True),
     "rot90": lambda t: np.rot90(t, k=3),
     "insert": lambda t: np.insert(t, 1, 9, axis=0),
-    "resize": lambda t: np.resize(t, (2, 2)),
     "nan_to_num": lambda t: np.nan_to_num(t, nan=5.0),
     "nanstd": lambda t: np.nanstd(t, ddof=1),
     "hypot": lambda t: np.hypot(t, 1),
@@ -221,6 +220,7 @@ REFUSED: list[tuple[Call, type[Exception], str]] = [
     (lambda t: np.ravel(t, order="F"), GraphError, r"\[np.ravel\] has no `order` for tensors"),
     (lambda t: np.pad(t, 1, mode="wrap", stat_length=1), GraphError, r"\[np.pad\] has no `"),
     (lambda t: np.einsum("ij->j", t, out=A[0]), GraphError, r"tensors: got an unexpected keyword"),
+    (lambda t: np.resize(t, (2, 2)), UnsupportedError, r"\[np.resize\] has no lazy form for tens"),
     (lambda t: np.fill_diagonal(t, 0), UnsupportedError, r"\[np.fill_diagonal\] has no lazy form"),
 ]
 

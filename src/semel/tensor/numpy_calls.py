@@ -195,7 +195,6 @@ _CALLS: dict[str, _Call] = {
     "repeat": _Call(operands=2),
     "pad": _Call(operands=2, names={"constant_values": "value"}),
     "reshape": _Call(operands=2, dropped=("copy",)),
-    "resize": _Call(operands=2),
     "roll": _Call(operands=2),
     "sort": _Call(dropped=("kind", "stable")),
     "argsort": _Call(dropped=("kind", "stable")),
@@ -239,9 +238,13 @@ def _function(function: Function) -> Callable[[Any, Any], Any]:
         return partial(_written_here, _WRITTEN_HERE[name], where)
     row = _CALLS.get(name, _Call())
     ours = _ours(row.ours or name)
-    if ours is None:
+    if ours is None or name in _OTHERWISE:
         return partial(_refuse, where)
     return _Adapter(where, function, ours, row)
+
+
+#: Functions whose name means something else here: images are resized.
+_OTHERWISE = {"resize"}
 
 
 class _Adapter:
