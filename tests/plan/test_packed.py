@@ -14,8 +14,9 @@ from semel.plan.plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-#: Columns and depth: a panel and a column, many panels, less than a block of either, odd ones.
-SHAPES = [(17, 2), (70, 7), (129, 8), (96, 64), (301, 33), (64, 1030)]
+#: Columns and depth: panels and a column, many panels, less than a block of either, odd ones. None
+#: is a single panel on any machine: that would be the matrix as it is.
+SHAPES = [(257, 2), (70, 7), (129, 8), (96, 64), (301, 33), (320, 1030)]
 
 
 def draw(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
@@ -56,7 +57,7 @@ def test_a_matrix(dtype: str, turned: bool) -> None:
 
 
 #: Columns of weights side by side: in panels of their own, the last one padded, in shared panels.
-JOINED = [(32, 64), (64, 32, 96), (64, 128, 21), (40, 24), (17, 64, 33), (64, 64, 64, 64, 64)]
+JOINED = [(32, 64), (64, 32, 96), (64, 128, 21), (40, 120), (17, 64, 33), (64, 64, 64, 64, 64)]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -80,7 +81,7 @@ def test_matrices_side_by_side(dtype: str, turned: bool) -> None:
 def test_weights_that_share_no_panel_are_packed_one_by_one() -> None:
     """By one formula, for all sizes: of their panels none is a fixed number."""
     formulas = set()
-    for widths in ((32, 64, 96), (128, 32, 64)):
+    for widths in ((192, 384, 576), (768, 192, 384)):
         params = [Tensor.param(f"w{n}", np.ones((n, 50), np.float32)) for n in widths]
         plan = (Tensor.input("x", (3, 50)) @ semel.concat(params, 0).T).prepare()
         (recipe,) = (r for r in plan.program.recipes if r.formula is not None)

@@ -32,7 +32,7 @@ from semel.runtime.custom import custom_function
 A, B = np.ones((3, 8), np.float32), np.full((3, 8), 5, np.float32)
 W = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
 WEIGHTS = Tensor(W)
-X = Tensor.input("x", (Variable("n", 1, 16), 8), "float32")
+X = Tensor.input("x", (Variable("n", 1, 1024), 8), "float32")  # of many tiles
 
 
 def _long() -> Tensor:

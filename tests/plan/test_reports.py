@@ -24,7 +24,7 @@ def test_every_node_says_what_it_became() -> None:
     x = Tensor.input("x", (N, 4))
     twice = Tensor(np.ones(4, np.float32)) + Tensor(np.ones(4, np.float32))
     w = Tensor.param("w", np.ones((4, 4), np.float32))
-    plan = ((x @ w.T).permute(1, 0) * twice.reshape((4, 1))).sum(0).prepare()
+    plan = ((x @ w.T).permute(1, 0) * twice.reshape((4, 1))).exp().prepare()
     explained, found = plan.explain(), fates(plan)
     assert len(explained.nodes) == len({note.node.split()[0] for note in explained.nodes})
     assert found["input"] == ("input", ()) and found["param"] == ("param", ())

@@ -123,7 +123,7 @@ def test_growth_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_tuning_tells_who_ran_and_who_won(caplog: pytest.LogCaptureFixture) -> None:
-    tuning = Tuning(1, memory(), race=True, measure=favours("panels=1", 0.8))
+    tuning = Tuning(1, memory(), race=True, measure=favours("height=4", 0.8))
     with override(log=frozenset({"tune"})):
         compile_graph(build_graph(linear()), host_target(), tuning=tuning)
     raced, chosen = _told(caplog, "tune")

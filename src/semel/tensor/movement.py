@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------ shape
 
 
-def reshape(x: TensorLike, shape: Dims, *more: Dims, copy: bool | None = None) -> Tensor:
+def reshape(x: TensorLike, shape: Dims = (), *more: Dims, copy: bool | None = None) -> Tensor:
     """The same elements in another shape; one dim may be -1.
 
     Nothing is copied that need not be, whatever `copy` says: a tensor never changes.

@@ -11,7 +11,8 @@ expression whose indices stand for what they stood for, in a scope that is open,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from semel.codegen.scalar.frame import Frame, Ref, Scope
 from semel.codegen.scalar.instructions import Instructions
@@ -22,7 +23,8 @@ from semel.ir.types import INT64
 from semel.kernel.ir import Buffer
 
 
-class _Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Known:
     """What an expression was computed as, where that is, and what its atoms stood for."""
 
     ref: Ref
