@@ -34,6 +34,16 @@ def exact(a: Array, b: Array, a_zero: Any = 0, b_zero: Any = 0) -> Array:
     return (left @ right).astype(np.int32)
 
 
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_product_of_no_bytes_is_zero(is_constant: bool) -> None:
+    a, b = np.ones((8, 0), np.int8), np.ones((0, 1), np.int8)
+    x = Tensor.input("a", a.shape, "int8")
+    w = Tensor(b) if is_constant else Tensor.input("b", b.shape, "int8")
+    plan = x.matmul_integer(w).prepare()
+    got = plan(a=a) if is_constant else plan(a=a, b=b)
+    np.testing.assert_array_equal(got, np.zeros((8, 1), np.int32))
+
+
 @pytest.mark.parametrize("b_dtype", BYTES)
 @pytest.mark.parametrize("a_dtype", BYTES)
 @pytest.mark.parametrize("is_constant", [True, False])

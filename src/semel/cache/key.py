@@ -28,7 +28,7 @@ from semel.ir.target import Target
 from semel.topics import Topic
 
 #: What the code for every device depends on.
-CODE_SOURCES = ("errors.py", "locks.py", "ir", "kernel", "lower", "codegen")
+CODE_SOURCES = ("errors.py", "locks.py", "written.py", "ir", "kernel", "lower", "codegen")
 
 _PACKAGE = Path(__file__).parent.parent
 _IMPORTED_NS = time.time_ns()

@@ -32,6 +32,8 @@ def find_integer_products(graph: Graph) -> Graph:
 def _rule(node: Node) -> Node | None:
     if node.op.name != "matmul" or node.type.dtype != INT32:
         return None
+    if node.inputs[0].type.shape[-1] == 0:
+        return None  # there are no bytes to lay out: it is zero
     left, right = (_widened(n) for n in node.inputs)
     if left is None or right is None:
         return None

@@ -188,6 +188,8 @@ class Tensor:
     if not TYPE_CHECKING:  # a checker must not believe that every name exists
 
         def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):  # a property that refuses says why
+                object.__getattribute__(self, name)
             found = f"{type(self).__name__!r} has no attribute {name!r}"
             raise AttributeError(found + hints.advice(name, lambda: dir(type(self))), name=name)
 
