@@ -23,9 +23,9 @@ def _pieces(executor: UnifiedExecutor) -> int:
 
 
 def _resident_bytes() -> int:
-    """Memory of this process that is there, whoever has it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    """Memory of this process that is there, whoever has it; files that are mapped are none."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class _Work:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.plan.build import Sketch, program_of, symbolic_add, typed
 from tests.plan.kernels import TILE, kernel
+from tests.plan.resident import resident_bytes
 
 import semel
 from semel import Tensor, Variable, config
@@ -35,9 +36,8 @@ from semel.runtime.buffer import Buffer
 MIB = 1 << 20
 
 
-def _rss_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+def _resident_bytes(blocks: list[tuple[int, int]]) -> int:
+    return sum(resident_bytes(address, size) for address, size in blocks)
 
 
 def _chain_program(elements: int) -> Program:
@@ -72,21 +72,18 @@ def test_the_allocator_counts_what_it_holds() -> None:
 
 
 def test_release_all_gives_memory_back() -> None:
-    elements = 9 * MIB  # 36 MiB each: more than malloc ever keeps for itself
-    instantiate(_chain_program(8), threads=1)(x=np.ones(8, np.float32))  # loads the compiler
-    gc.collect()
-    before_bytes, before_rss = counters().live_bytes, _rss_bytes()
+    elements = 9 * MIB  # 36 MiB each: every block is a mapping of its own
+    before_bytes = counters().live_bytes
     plan = instantiate(_chain_program(elements), threads=1)
-    x = np.ones(elements, np.float32)
-    plan(x=x)
-    del x
+    plan(x=np.ones(elements, np.float32))
     assert counters().live_bytes - before_bytes >= 3 * 4 * elements
-    used = _rss_bytes() - before_rss
-    assert used >= 90 * MIB
+    memories = {buffer.memory for buffer in plan.buffers}
+    blocks = [(memory.address, memory.size_bytes) for memory in memories]
+    assert _resident_bytes(blocks) >= 2 * 4 * elements
     view = plan.output_buffer.borrow()
     plan.release_all_buffers()
     assert counters().live_bytes - before_bytes < MIB
-    assert _rss_bytes() - before_rss < used // 4
+    assert _resident_bytes(blocks) < MIB
     for use in (plan.execute, view.numpy, plan.output_buffer.numpy, plan.clone, plan.unbind):
         with pytest.raises(ReleasedError, match=r"was released|were released"):
             use()
@@ -99,13 +96,15 @@ def test_release_all_gives_memory_back() -> None:
 
 
 def test_release_intermediates_gives_pages_back_and_the_plan_goes_on() -> None:
-    elements = 9 * MIB  # 36 MiB each: more than malloc ever keeps for itself
+    elements = 9 * MIB  # 36 MiB each: every block is a mapping of its own
     plan = instantiate(_chain_program(elements), threads=1)
     x = np.ones(elements, np.float32)
     plan(x=x)
-    before = _rss_bytes()
+    memory = plan.buffer(2).memory  # type: ignore[union-attr]
+    block = [(memory.address, memory.size_bytes)]
+    before = _resident_bytes(block)
     plan.release_intermediate_buffers()
-    assert before - _rss_bytes() >= 25 * MIB
+    assert before - _resident_bytes(block) >= 25 * MIB
     np.testing.assert_array_equal(plan(x=x), 4 * x)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.plan.build import Sketch
 from tests.plan.kernels import kernel
+from tests.plan.resident import resident_bytes
 
 import semel
 from semel import Tensor, Variable
@@ -29,17 +30,7 @@ def _passing(s: Sketch, plan: ExecutionPlan) -> set[str]:
 
 
 def _resident_bytes(buffer: Buffer) -> int:
-    """How much of a buffer's memory is in pages that are there, as the system says."""
-    start, found, inside = buffer.memory.address, 0, False
-    with open("/proc/self/smaps", encoding="ascii") as lines:
-        for line in lines:
-            head = line.split()[0]
-            if "-" in head and not head.endswith(":"):
-                low, high = (int(part, 16) for part in head.split("-"))
-                inside = low < start + buffer.memory.size_bytes and start < high
-            elif inside and head in ("Private_Dirty:", "Shared_Dirty:"):
-                found += int(line.split()[1]) * 1024
-    return found
+    return resident_bytes(buffer.memory.address, buffer.memory.size_bytes)
 
 
 # ---------------------------------------------------------------- intermediates
