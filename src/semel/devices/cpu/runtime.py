@@ -73,8 +73,7 @@ def _open_runner(offered: Mapping[str, DeviceCode]) -> Runner:
     else:
         code, loaded = _make_runner(text, target, _load_runner)
     ticks: Callable[[], int] = _ENTRY(loaded.symbols["ticks"])
-    opened = (time.perf_counter_ns(), ticks())
-    return Runner(code, loaded, ticks, _ticks_per_us(ticks), opened)
+    return Runner(code, loaded, ticks, _ticks_per_us(ticks), _read_clocks(ticks))
 
 
 def _runner_key(text: str) -> str:
@@ -189,8 +188,8 @@ class CpuDevice:
         left = _CLOCK_NS - (time.perf_counter_ns() - opened_ns)
         if left > 0:
             time.sleep(left / 1e9)
-        elapsed_ns, elapsed = time.perf_counter_ns() - opened_ns, runner.ticks() - opened
-        return float(elapsed_ns / max(elapsed, 1))
+        now_ns, now = _read_clocks(runner.ticks)
+        return float((now_ns - opened_ns) / max(now - opened, 1))
 
     def symbol(self, name: str) -> int:
         """Where a function of the runner lies."""
@@ -247,9 +246,22 @@ class CpuDevice:
         self._free += [(runner, i) for i in reversed(range(abi.NUM_ENTRIES))]
 
 
+def _read_clocks(ticks: Callable[[], int]) -> tuple[int, int]:
+    """The system's clock and the runner's at one moment.
+
+    Where the machine is busy, the thread may lose its core between the two for longer than what
+    is measured: of some readings this is the one that took the shortest time.
+    """
+    readings = []
+    for _ in range(5):
+        before, now, after = time.perf_counter_ns(), ticks(), time.perf_counter_ns()
+        readings.append((after - before, (before + after) // 2, now))
+    return min(readings)[1:]
+
+
 def _ticks_per_us(ticks: Callable[[], int]) -> float:
     """The rate of the runner's clock; half a per cent is good enough for time-outs."""
-    start_ns, start = time.perf_counter_ns(), ticks()
+    start_ns, start = _read_clocks(ticks)
     time.sleep(0.001)
-    end_ns, end = time.perf_counter_ns(), ticks()
+    end_ns, end = _read_clocks(ticks)
     return max((end - start) * 1000.0 / (end_ns - start_ns), 1e-3)
