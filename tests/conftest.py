@@ -10,12 +10,17 @@ of their folders are.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from semel import config
 from semel.compiler.eager import forget_eager
@@ -40,6 +45,17 @@ SEMANTIC = {
     "state": "failures graphs moves plans snapshots",
     "graph": "declared defaults in_sessions once",
 }
+
+
+# Everywhere the same examples, however slow the machine is; others in the long mode.
+settings.register_profile(
+    "semel",
+    derandomize=not os.environ.get("SEMEL_FUZZ_SECONDS"),
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("semel")
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +84,28 @@ def _device(request: pytest.FixtureRequest) -> str | None:
     return device
 
 
+#: The generators of modules, by module, and how each was when its module was imported.
+_generators: dict[str, list[tuple[np.random.Generator, Any]]] = {}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    of_tests = {item.path: str(item.path) for item in session.items}
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if name.startswith("tests.") or path in of_tests:
+            made = [g for g in vars(module).values() if isinstance(g, np.random.Generator)]
+            place = of_tests.get(path, "")  # those of no test are for all tests
+            _generators.setdefault(place, []).extend((g, g.bit_generator.state) for g in made)
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(request: pytest.FixtureRequest) -> None:
+    """What a test draws is the same whatever ran before it."""
+    for place in ("", str(request.path)):
+        for generator, state in _generators.get(place, ()):
+            generator.bit_generator.state = state
+
+
 @pytest.fixture(autouse=True)
 def _own_settings(session_cache_dir: Path, _device: str | None) -> Iterator[None]:
     forget_programs()  # what other tests compiled is none of this one's business
@@ -75,6 +113,17 @@ def _own_settings(session_cache_dir: Path, _device: str | None) -> Iterator[None
     known_kernels.forget()
     with config.override(cache_dir=session_cache_dir, device=_device):
         yield
+
+
+@pytest.fixture
+def settled() -> Iterator[None]:
+    """For tests that count what the process holds: the garbage of earlier tests is gone, and no
+    collection comes in the middle.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def listed_reasons() -> list[re.Pattern[str]]:

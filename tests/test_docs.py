@@ -277,7 +277,7 @@ def run_program(body: str, cache_dir: Path, *arguments: str, folder: Path | None
         [sys.executable, *_WARNINGS, "-c", body, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         cwd=folder,
         env={

@@ -19,7 +19,7 @@ def run(*command: str, cache_dir: Path) -> str:
         [sys.executable, "-W", "error", *command],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={"PYTHONPATH": str(ROOT / "src"), "SEMEL_CACHE_DIR": str(cache_dir), "LC_ALL": "C"},
     )

@@ -56,7 +56,7 @@ print(json.dumps({
 
 def _probe() -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _PROBE], check=True, capture_output=True, text=True, timeout=240
     )
     result: dict[str, object] = json.loads(done.stdout)
     return result
@@ -117,7 +117,7 @@ def test_a_plan_from_a_file_needs_no_compiler(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout == "[]\n"
 

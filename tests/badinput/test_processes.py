@@ -50,7 +50,7 @@ def start(cache: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, object]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     found: dict[str, object] = json.loads(out)
     return found

@@ -140,7 +140,7 @@ def test_the_demo_runs_as_a_program_in_a_dumb_narrow_terminal(tmp_path: Path) ->
         [sys.executable, *argv],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env=_environment(tmp_path, TERM="dumb", COLUMNS="10"),
     )
@@ -170,7 +170,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path: Path, colours: A
     env = _environment(tmp_path, TERM="xterm-256color", COLUMNS="80", **colours)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=slave, env=env)
     os.close(slave)
-    assert process.wait(60) == 0
+    assert process.wait(100) == 0
     written = os.read(master, 4096).decode()
     os.close(master)
     assert "Title" in written

@@ -151,7 +151,7 @@ class _Program:
             with output.open("wb") as file:
                 command = [self._command, "-cpu", "max", str(program)]
                 done = subprocess.run(
-                    command, stdout=file, stderr=subprocess.PIPE, timeout=120, check=False
+                    command, stdout=file, stderr=subprocess.PIPE, timeout=240, check=False
                 )
             assert done.returncode == 0, done.stderr.decode()
             return output.read_bytes()

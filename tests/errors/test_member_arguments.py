@@ -17,8 +17,6 @@ from semel.plan.plan import ExecutionPlan
 from semel.plan.states import PlanStates
 from semel.session.pipeline import RunTicket
 
-pytestmark = pytest.mark.timeout(60)
-
 X, EYE = np.ones((2, 4), np.float32), np.eye(4, dtype=np.float32)
 B = np.ones(4, np.float32)
 

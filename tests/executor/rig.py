@@ -11,7 +11,7 @@ import semel
 from semel import Buffer, ExecutionPlan, Tensor, UnifiedExecutor
 
 #: No wait of a test takes this long unless something is wrong.
-PATIENCE = 30.0
+PATIENCE = 100.0
 DEVICES = ("cpu:0", "cpu:1")
 
 

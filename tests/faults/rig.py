@@ -13,7 +13,7 @@ from semel.runtime import laned
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 X = np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)
 #: No wait of a test takes this long unless something is wrong.
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

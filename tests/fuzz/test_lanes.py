@@ -20,8 +20,6 @@ from semel.plan.rows import PreparedCopy, PreparedCustomFunction, PreparedKernel
 from semel.runtime import device as table
 from semel.runtime.custom import custom_function, unregister_custom_function
 
-pytestmark = pytest.mark.timeout(120)
-
 WINDOW = 8  # elements
 DEVICES = ("cpu", "cpu", "far")  #: of the storages
 WINDOWS = [(s, at) for s in range(len(DEVICES)) for at in (0, 4, 8, 16)]

@@ -233,7 +233,6 @@ def test_a_shift_that_differs_from_batch_to_batch_is_no_band() -> None:
     np.testing.assert_allclose(semel.prepare(tensor, threads=1)(s=s, v=v), want, atol=2e-6)
 
 
-@pytest.mark.timeout(30)
 def test_what_is_used_twice_at_every_step_is_looked_at_once() -> None:
     def seen(r: Tensor, c: Tensor) -> Tensor:
         for _ in range(40):

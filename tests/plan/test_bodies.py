@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from tests.lower.test_bodies import STATES
 from tests.ops.bodies import Control
 from tests.plan.clobber import clobbered
+from tests.plan.signals import handling
 
 import semel
 from semel import Tensor, Variable
@@ -244,14 +244,9 @@ def test_an_endless_loop_can_be_interrupted() -> None:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt("stop")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt, match="stop"):
-            plan(x=np.float32(1))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with handling(stop) as interrupt, pytest.raises(KeyboardInterrupt, match="stop"):
+        interrupt(plan)
+        plan(x=np.float32(1))
     assert plan(x=np.float32(3)) == 3
 
 

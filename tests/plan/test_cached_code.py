@@ -113,7 +113,7 @@ def test_a_runner_that_is_none_is_compiled_again(tmp_path: Path) -> None:
         [sys.executable, "-c", RUNNER, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("[2.0, 3.0]\n", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plan.build import Sketch, table_of
 from tests.plan.kernels import TILE
+from tests.plan.signals import handling
 from tests.plan.test_loops import check_kernel
 
 import semel
@@ -229,14 +229,9 @@ def test_an_endless_loop_can_be_interrupted() -> None:
     def stop(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt("stop")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt, match=r"^stop$"):
-            plan.execute()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with handling(stop) as interrupt, pytest.raises(KeyboardInterrupt, match=r"^stop$"):
+        interrupt(plan)
+        plan.execute()
     set_flag(s.buffers["p"], False)
     plan.execute()
 

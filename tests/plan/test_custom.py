@@ -426,7 +426,7 @@ def test_a_host_function_may_use_threads_and_other_plans() -> None:
     def action(buffers: Buffers) -> None:
         thread = threading.Thread(target=inner_plan.execute)
         thread.start()
-        thread.join(10)
+        thread.join(100)
         done.append(not thread.is_alive())
 
     _, plan = _declared(action)

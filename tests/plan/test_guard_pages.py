@@ -83,7 +83,7 @@ def test_kernels_stay_inside_their_arrays(shapes: str) -> None:
         [sys.executable, "-c", _CODE.replace("{shapes}", shapes)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-1500:]}"

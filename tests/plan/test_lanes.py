@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from tests.forks import in_child
 from tests.fuzz.interrupts import find_places, interrupt
 from tests.plan.build import N, Sketch, typed
 from tests.plan.kernels import kernel
+from tests.plan.signals import handling
 
 import semel
 from semel import ExecutionPlan, TimelineSignal, config
@@ -43,8 +43,6 @@ from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
 from semel.runtime.events import EventLog
 from semel.runtime.laned import LanedExecutable
-
-pytestmark = pytest.mark.timeout(120)
 
 X = np.arange(16, dtype=np.float32)
 
@@ -158,7 +156,7 @@ def test_lanes_meet_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_lanes_really_overlap(calls: list[Callable[[], object]]) -> None:
     """A host row of the caller goes on only when the copy lane has come to its signal."""
     met = TimelineSignal("met")
-    calls.append(lambda: met.wait(1, timeout=20))
+    calls.append(lambda: met.wait(1, timeout=100))
     s = Laned(16)
     s.host("x", "y")
     s.copy("a", "b")
@@ -533,15 +531,11 @@ def test_a_run_whose_lanes_wait_can_be_interrupted() -> None:
     def stop(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt("stop")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
+    with handling(stop) as interrupt:
         for _ in range(3):
-            signal.setitimer(signal.ITIMER_REAL, 0.03)
             with pytest.raises(KeyboardInterrupt, match="stop"):
+                interrupt(plan)
                 plan.execute()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     never.set(1)
     plan.execute()
 
@@ -656,7 +650,7 @@ def test_a_fork_beside_a_run() -> None:
     s.buffers["x"].copyin(X)
     thread = threading.Thread(target=plan.execute)
     thread.start()
-    here.wait(1, timeout=20)
+    here.wait(1, timeout=100)
 
     def child() -> None:
         go.set(1)
@@ -665,7 +659,7 @@ def test_a_fork_beside_a_run() -> None:
 
     in_child(child)
     go.set(1)
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
 
 
@@ -693,7 +687,7 @@ print("end")
 
 def test_the_interpreter_can_end_in_the_middle_of_a_run() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _ENDING], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _ENDING], capture_output=True, text=True, timeout=240, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "end\n", "")
 
@@ -741,7 +735,7 @@ def test_clones_run_at_the_same_time() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert len(found) == 80
     for (k, turn), array in found.items():
         np.testing.assert_array_equal(array, X * k + turn + 1)
@@ -825,9 +819,7 @@ def test_a_thousand_runs_with_jitter() -> None:
             plan.execute()
             np.testing.assert_array_equal(s.buffers["out"].numpy(), X + turn + 1)
     s, plan = pipeline(threads=2)
-    began = time.monotonic()
     for turn in range(1000):
         s.buffers["x"].copyin(X + turn)
         plan.execute()
         assert s.buffers["out"].numpy()[3] == turn + 4
-    assert time.monotonic() - began < 60

@@ -19,8 +19,6 @@ from semel.plan.rows import PreparedOp
 from semel.plan.tree import map_rows
 from semel.runtime.laned import LanedExecutable
 
-pytestmark = pytest.mark.timeout(120)
-
 RNG = np.random.default_rng(0)
 W = [RNG.standard_normal((8, 8), dtype=np.float32) for _ in range(4)]
 ROWS = Variable("n", 1, 16)

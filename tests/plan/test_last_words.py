@@ -22,9 +22,6 @@ from semel.plan.plan import ExecutionPlan
 from semel.runtime.device import find_device
 from semel.runtime.freed import when_freed
 
-# A run that never ends is what went wrong here.
-pytestmark = pytest.mark.timeout(60)
-
 X = np.arange(12, dtype=np.int32).reshape(3, 4)
 MORE = np.arange(400, dtype=np.int32).reshape(100, 4)  # than the first capacity
 
@@ -100,6 +97,7 @@ def test_a_destructor_in_the_same_cycle_runs_the_plan(words: str, is_first: bool
     np.testing.assert_array_equal(found, array * 3 + 40)
 
 
+@pytest.mark.usefixtures("settled")
 def test_everything_goes_after_the_last_words() -> None:
     device: Any = find_device("cpu")
     _plan(0)

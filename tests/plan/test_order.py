@@ -298,7 +298,7 @@ def test_independent_kernels_run_at_the_same_time() -> None:
     s.op("who", "y", "b")
     plan = s.build("a", "b", threads=2)
     assert plan.steps == [[[0], [1]]]
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     seen: set[tuple[float, float]] = set()
     while time.monotonic() < until:
         plan.execute()
@@ -315,7 +315,7 @@ def test_siblings_overlap_by_their_timestamps() -> None:
     s.op("slow", "x", "a")
     s.op("slow", "y", "b")
     plan = s.build("a", "b", threads=2)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     while time.monotonic() < until:
         first, second = plan.execute_profiled(limits=False)
         if first.start_ns < second.end_ns and second.start_ns < first.end_ns:

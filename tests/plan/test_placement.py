@@ -20,8 +20,6 @@ from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.schedule.groups import build_schedule
 from semel.tensor.realize import build_graph
 
-pytestmark = pytest.mark.timeout(120)
-
 RNG = np.random.default_rng(0)
 ROWS, SIZE = 128, 128
 W = [RNG.standard_normal((SIZE, SIZE), dtype=np.float32) / 8 for _ in range(4)]

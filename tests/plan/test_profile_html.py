@@ -35,7 +35,7 @@ def _open(page: Path, query: str, *options: str) -> subprocess.CompletedProcess[
         *options,
         f"file://{page}{query}",
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 def test_the_page_refers_to_nothing_outside(tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ def test_every_kind_of_op_is_reported() -> None:
     assert kernel.elapsed > 0 and kernel.bytes == 4096 * 12 and kernel.flops == 4096
     assert copy.elapsed > 0 and copy.bytes == 2 * 4096 * 4
     assert view.elapsed == 0 and view.num_buffers == 2
-    assert host.name == "profile_nap" and 0.002 <= host.elapsed < wall
-    assert report.makespan_seconds <= wall
+    assert host.name == "profile_nap" and 0.0019 < host.elapsed < 1.01 * wall
+    assert report.makespan_seconds < 1.01 * wall
     assert kernel.end_ns <= copy.start_ns <= copy.end_ns <= host.start_ns
     assert np.array_equal(plan.output_buffer.numpy(), 2 * np.arange(4096, dtype=np.float32))
 

@@ -182,6 +182,7 @@ def _pair() -> tuple[Sketch, ExecutionPlan, ExecutionPlan]:
     return first, first.build("out"), second.build("out")
 
 
+@pytest.mark.usefixtures("settled")
 def test_the_last_plan_that_shares_a_buffer_gives_it_back() -> None:
     before = counters().live_bytes
     first, maker, reader = _pair()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -224,7 +225,7 @@ def test_workers_take_part_even_if_they_slept() -> None:
     s.op("who", "x", "out")
     plan = s.build("out", threads=2)
     seen: set[float] = set()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     while seen != {0.0, 1.0} and time.monotonic() < until:
         time.sleep(0.01)  # long enough for an idle worker to fall asleep
         plan.execute()
@@ -313,17 +314,38 @@ def test_more_plans_than_entries_of_one_runner_copy() -> None:
         np.testing.assert_array_equal(plan(x=x, y=x), 2 * x)
 
 
-def test_idle_workers_sleep() -> None:
-    s = Sketch(64 * TILE)
-    s.op("double", "x", "out")
-    plan = s.build("out", threads=2)
+_IDLE = """
+import os, time
+from tests.plan.build import Sketch
+from tests.plan.kernels import TILE
+
+s = Sketch(64 * TILE)
+s.op("who", "x", "out")
+plan = s.build("out", threads=2)
+before = set(os.listdir("/proc/self/task"))
+plan.execute()
+while 1 not in plan.output_buffer.numpy():
     plan.execute()
-    time.sleep(0.05)
-    before = os.times()
-    time.sleep(0.5)
-    after = os.times()
-    used = (after.user - before.user) + (after.system - before.system)
-    assert used < 0.1
+(worker,) = set(os.listdir("/proc/self/task")) - before
+
+def looks():  # whether it sleeps, and how often it was woken so far
+    with open(f"/proc/self/task/{worker}/status") as lines:
+        found = dict(line.split(":", 1) for line in lines)
+    return found["State"].split()[0], found["voluntary_ctxt_switches"]
+
+until = time.monotonic() + 100
+while True:
+    first = looks()
+    time.sleep(0.3)
+    if first == looks() and first[0] == "S":
+        break
+    assert time.monotonic() < until, looks()
+"""
+
+
+def test_idle_workers_sleep() -> None:
+    """For as long as nothing is to be done: none of them wakes up to see."""
+    subprocess.run([sys.executable, "-c", _IDLE], check=True, timeout=240)
 
 
 def test_released_plan_refuses_to_run() -> None:
@@ -353,6 +375,7 @@ def test_a_release_does_not_pull_memory_from_under_another_plan() -> None:
     np.testing.assert_array_equal(plans[1].output_buffer.numpy(), 2 * np.arange(1 << 18))
 
 
+@pytest.mark.usefixtures("settled")
 def test_dropping_a_plan_returns_its_entry() -> None:
     plan = symbolic_add(16)
     device = find_device("cpu")  # whose runner its parts share

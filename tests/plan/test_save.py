@@ -210,7 +210,7 @@ def test_a_load_needs_no_compiler(path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "SEMEL_CACHE": "0"},
     )
     assert json.loads(done.stdout) == [False, 0, [1, 3]]
@@ -305,7 +305,7 @@ def test_constants_are_shared_and_read_only(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     head, _, rest = done.stdout.partition(str(place))
     assert head.rsplit("\n", 1)[-1].split()[1].startswith("r--")
@@ -605,7 +605,7 @@ def test_another_process_makes_plans_of_a_pickled_program(tmp_path: Path) -> Non
     names[0].write_bytes(pickle.dumps(plan.program))
     np.save(names[1], ROWS)
     np.save(names[2], INDICES)
-    subprocess.run([sys.executable, "-c", _PROGRAM, *map(str, names)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", _PROGRAM, *map(str, names)], check=True, timeout=240)
     assert np.load(names[3]).tobytes() == run(plan).tobytes()
 
 

@@ -326,6 +326,7 @@ def test_undeclared_buffers_can_be_written_and_leave_the_file_alone(tmp_path: Pa
     assert place.read_bytes() == before
 
 
+@pytest.mark.usefixtures("settled")
 def test_what_is_never_written_stays_in_the_file(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
     b = ExecutionPlanBuilder()
@@ -719,7 +720,7 @@ def test_a_fresh_process_loads_without_a_compiler(path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "SEMEL_CACHE": "0"},
     )
     assert json.loads(done.stdout) == [False, expected(0).tolist()]

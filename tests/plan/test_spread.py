@@ -20,8 +20,6 @@ from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.runtime import device as devices
 from semel.runtime.laned import LanedExecutable
 
-pytestmark = pytest.mark.timeout(120)
-
 RNG = np.random.default_rng(0)
 W = [RNG.standard_normal((8, 8), dtype=np.float32) for _ in range(4)]
 X = RNG.standard_normal((5, 8), dtype=np.float32)
@@ -317,7 +315,7 @@ assert (plan.output_buffer.numpy() == 6).all()
 
 
 def test_a_copy_ends_where_a_callers_array_does() -> None:
-    subprocess.run([sys.executable, "-c", _FENCED], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", _FENCED], check=True, timeout=240)
 
 
 # ---------------------------------------------------------------- memory that only copies reach

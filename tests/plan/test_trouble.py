@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from tests.forks import in_child
 from tests.plan.build import Sketch, symbolic_add, table_of, typed
 from tests.plan.kernels import TILE
+from tests.plan.signals import once_running
 
 from semel.errors import CustomFunctionError, IndexRangeError, PlanError
 from semel.ir.abi import Header
@@ -138,23 +140,22 @@ def listening() -> Iterator[None]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_long_execute_and_the_next_one_works(threads: int) -> None:
     s = Sketch(16 * TILE)
-    for i in range(1000):  # some five seconds in all
+    for i in range(1000):  # seconds in all
         s.op("slow", f"b{i % 2}", f"b{(i + 1) % 2}")
         s.op("reverse", f"b{(i + 1) % 2}", f"b{i % 2}")
     s.op("increment", "b0", "end")
     s.builder.declare_output("out", s.buffer("end"), typed((16 * TILE,)))
     plan = s.build("end", threads=threads)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    kill = partial(os.kill, os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
+        once_running(plan, kill, 0.1)
         plan.execute()
     assert not s.buffers["end"].array().any(), "it ran to its end"
     with pytest.raises(PlanError, match="the last execute failed"):
         plan.output_buffer.numpy()
     assert table_of(plan).words[Header.BUSY] == 0
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        once_running(plan, kill)
         plan.execute()
 
 
@@ -214,7 +215,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -236,7 +237,7 @@ def test_a_fork_in_the_middle_of_what_another_thread_does(is_moving: bool) -> No
         with plan.lock:
             plan._engine.state.is_moving = is_moving
             begun.set()
-            assert over.wait(20)
+            assert over.wait(100)
             plan._engine.state.is_moving = False
 
     def child() -> None:
@@ -250,7 +251,7 @@ def test_a_fork_in_the_middle_of_what_another_thread_does(is_moving: bool) -> No
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(100)
     try:
         in_child(child)
     finally:

@@ -30,8 +30,6 @@ from semel.runtime.buffer import Buffer
 from semel.runtime.custom import custom_function, unregister_custom_function
 from semel.runtime.native_lane import NativeLane
 
-pytestmark = pytest.mark.timeout(120)
-
 X = np.arange(16, dtype=np.float32)
 
 
@@ -86,7 +84,7 @@ def test_runs_and_functions_are_done_in_order() -> None:
         values.append(lane.submit_run(plan))
         values.append(lane.submit_call(lambda: seen.append(runs(s))))
     assert values == list(range(1, 101))
-    assert lane.timeline.wait(100, timeout=20) and lane.num_pending == 0
+    assert lane.timeline.wait(100, timeout=100) and lane.num_pending == 0
     assert seen == list(range(1, 51))
     assert repr(lane) == "NativeLane('one', 0 pending)"
 
@@ -103,7 +101,7 @@ def test_a_submission_waits_for_what_it_follows() -> None:
     ):
         lane.sync(timeout=0)
     go.set(3)
-    lane.timeline.wait(second, timeout=20)
+    lane.timeline.wait(second, timeout=100)
     assert runs(s) == 1
 
 
@@ -119,7 +117,7 @@ def test_lanes_hand_work_back_and_forth() -> None:
         after = [(lanes[1 - turn % 2].timeline, value)] if value else []
         value = lanes[turn % 2].submit_run((plan, other)[turn % 2], after)
     for lane in lanes:
-        lane.sync(timeout=20)
+        lane.sync(timeout=100)
     assert runs(s) == 300
 
 
@@ -130,7 +128,7 @@ def test_many_signals_can_be_waited_for() -> None:
     for signal in signals:
         assert not seen
         signal.set(1)
-    lane.timeline.wait(value, timeout=20)
+    lane.timeline.wait(value, timeout=100)
     assert seen == [1]
 
 
@@ -146,7 +144,7 @@ def test_submissions_come_from_any_thread() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     lane.sync(timeout=60)
     for who in range(4):
         assert [i for w, i in seen if w == who] == list(range(200))
@@ -163,18 +161,20 @@ def test_a_full_lane_lets_submitters_wait() -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    thread.join(0.1)
+    while lane.num_pending < 256:
+        time.sleep(0.001)
+    thread.join(0.05)
     assert thread.is_alive() and lane.num_pending == 256
     go.set(1)
-    thread.join(20)
-    lane.sync(timeout=20)
+    thread.join(100)
+    lane.sync(timeout=100)
     assert runs(s) == 601
 
 
 def test_work_of_a_lane_cannot_wait_for_it() -> None:
     lane = NativeLane("own")
     value = lane.submit_call(lane.sync)
-    lane.timeline.await_value(value, 20)  # nothing comes after it: but for itself
+    lane.timeline.await_value(value, 100)  # nothing comes after it: but for itself
     assert isinstance(lane.failure(value), PlanError)
 
     def many() -> None:
@@ -183,8 +183,8 @@ def test_work_of_a_lane_cannot_wait_for_it() -> None:
 
     value = lane.submit_call(many)
     with pytest.raises(PlanError, match=r"is full .256 pending., and its own work cannot wait"):
-        lane.timeline.wait(value, timeout=20)
-    lane.sync(timeout=20)
+        lane.timeline.wait(value, timeout=100)
+    lane.sync(timeout=100)
 
 
 def test_what_is_no_work_is_refused() -> None:
@@ -226,7 +226,7 @@ def test_arrays_that_are_bound_are_used() -> None:
     out = np.zeros(16, np.float32)
     plan.bind_input("x", X)
     plan.bind_output(plan.outputs[0].name, out)
-    lane.timeline.wait(lane.submit_run(plan), timeout=20)
+    lane.timeline.wait(lane.submit_run(plan), timeout=100)
     np.testing.assert_array_equal(out, X + 1)
 
 
@@ -248,7 +248,7 @@ def test_who_uses_a_plan_that_a_lane_has_waits() -> None:
         assert thread.is_alive()
     go.set(1)
     for thread in threads:
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive()
     assert found in ([2.0], [3.0]) and runs(s) == 3
     plan.execute()
@@ -263,7 +263,7 @@ def test_a_plan_goes_from_lane_to_lane() -> None:
     with pytest.raises(TimedOutError, match=r"within 0\.02 s"):
         second.timeline.wait(value, timeout=0.02)
     go.set(1)
-    second.timeline.wait(value, timeout=20)
+    second.timeline.wait(value, timeout=100)
     assert runs(s) == 2
 
 
@@ -280,7 +280,7 @@ def test_a_failure_on_one_lane_is_not_that_of_the_next(calls: list[Callable[[], 
     bad = first.submit_run(plan, [(go, 1)])
     good = second.submit_run(plan)
     go.set(1)
-    second.timeline.wait(good, timeout=20)
+    second.timeline.wait(good, timeout=100)
     assert isinstance(first.failure(bad), CustomFunctionError)
 
 
@@ -289,12 +289,12 @@ def test_a_plan_cannot_be_used_inside_its_run(calls: list[Callable[[], object]])
     for action in (plan.execute, s.buffers["z"].numpy):
         calls[:] = [action]
         with pytest.raises(BusyError, match="cannot be used inside itself"):
-            lane.timeline.wait(lane.submit_run(plan), timeout=20)
+            lane.timeline.wait(lane.submit_run(plan), timeout=100)
     calls[:] = [partial(lane.submit_run, plan)]
     with pytest.raises(BusyError, match="cannot be used inside itself"):
         plan.execute()
     calls.clear()
-    lane.timeline.wait(lane.submit_run(plan), timeout=20)
+    lane.timeline.wait(lane.submit_run(plan), timeout=100)
 
 
 def test_work_of_a_lane_may_use_plans_between_their_runs() -> None:
@@ -314,7 +314,7 @@ def test_work_of_a_lane_may_use_plans_between_their_runs() -> None:
     lane.submit_run(plan)
     all_submitted.set()
     while lane.num_pending:
-        lane.sync(timeout=20)
+        lane.sync(timeout=100)
     assert seen == list(range(2, 41, 2)) and runs(s) == 61
 
 
@@ -341,7 +341,7 @@ def test_memory_grows_where_a_run_needs_more() -> None:
         with plan.lock:
             plan._engine.bind({"n": size})
             value = lane.submit_run(plan)
-        lane.timeline.wait(value, timeout=20)
+        lane.timeline.wait(value, timeout=100)
         np.testing.assert_allclose(plan.output_buffer.numpy(), np.ones(size), rtol=1e-5)
 
 
@@ -358,10 +358,10 @@ def test_a_failure_belongs_to_its_value() -> None:
     for signal, value in ((lane.timeline, bad), (other.timeline, kin), (lane.timeline, grandkin)):
         for _ in range(2):
             with pytest.raises(ZeroDivisionError, match="division") as caught:
-                signal.wait(value, timeout=20)
+                signal.wait(value, timeout=100)
             assert caught.value.__notes__ == ["submission 1 of lane 'first'"]
-    lane.timeline.wait(good, timeout=20)
-    other.timeline.wait(free, timeout=20)
+    lane.timeline.wait(good, timeout=100)
+    other.timeline.wait(free, timeout=100)
     assert sorted(seen) == ["free", "good"]
     assert lane.failure(good) is None and lane.failure(bad) is lane.failure(grandkin)
 
@@ -373,11 +373,11 @@ def test_a_failed_check_of_a_kernel_is_a_failure() -> None:
     s.buffers["x"].copyin(np.arange(16))
     bad = lane.submit_run(plan)
     with pytest.raises(semel.IndexRangeError, match="10"):
-        lane.timeline.wait(bad, timeout=20)
+        lane.timeline.wait(bad, timeout=100)
     with pytest.raises(semel.StaleError, match="the last execute failed"):
         s.buffers["y"].numpy()
     s.buffers["x"].copyin(np.arange(16) % 7)
-    lane.timeline.wait(lane.submit_run(plan), timeout=20)
+    lane.timeline.wait(lane.submit_run(plan), timeout=100)
     np.testing.assert_array_equal(s.buffers["y"].numpy(), np.arange(16) % 7)
 
 
@@ -385,7 +385,7 @@ def test_a_row_of_the_host_that_raises_is_a_failure(calls: list[Callable[[], obj
     lane, (s, plan) = NativeLane(), hosted()
     calls.append(lambda: 1 // 0)
     with pytest.raises(CustomFunctionError, match="ZeroDivisionError"):
-        lane.timeline.wait(lane.submit_run(plan), timeout=20)
+        lane.timeline.wait(lane.submit_run(plan), timeout=100)
     calls.clear()
     lane.submit_run(plan)
     np.testing.assert_array_equal(s.buffers["z"].numpy(), X + 1)
@@ -395,7 +395,7 @@ def test_a_released_plan_is_a_failure() -> None:
     lane, (_, plan) = NativeLane(), counting()
     plan.release_all_buffers()
     with pytest.raises(semel.ReleasedError, match="released"):
-        lane.timeline.wait(lane.submit_run(plan), timeout=20)
+        lane.timeline.wait(lane.submit_run(plan), timeout=100)
 
 
 def test_of_many_failures_the_first_and_the_last_are_kept() -> None:
@@ -432,7 +432,7 @@ def test_of_too_many_failures_none_is_taken_for_a_success() -> None:
 
 
 def submit_one(lane: NativeLane) -> None:
-    lane.timeline.wait(lane.submit_call(int), timeout=20)
+    lane.timeline.wait(lane.submit_call(int), timeout=100)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -485,7 +485,7 @@ def test_a_storm(seed: int) -> None:
         for lane in lanes:
             in_child(partial(submit_one, lane))
         for thread in threads:
-            thread.join(60)
+            thread.join(100)
         for lane in lanes:
             lane.sync(timeout=60)
     finally:
@@ -517,9 +517,9 @@ def test_work_that_is_done_holds_nothing() -> None:
     _, plan = counting()
     engine = weakref.ref(plan._engine)
     lane.submit_run(plan)
-    lane.sync(timeout=20)
+    lane.sync(timeout=100)
     del plan, _
-    until = time.monotonic() + 20  # the lane says when it has nothing to do
+    until = time.monotonic() + 100  # the lane says when it has nothing to do
     while (gone() or engine()) and time.monotonic() < until:
         time.sleep(0.001)
         gc.collect()
@@ -557,8 +557,8 @@ def test_a_lane_that_nobody_holds_ends_with_its_work() -> None:
     del lane
     gc.collect()
     go.set(1)
-    assert ended.wait(20)
-    until = time.monotonic() + 20
+    assert ended.wait(100)
+    until = time.monotonic() + 100
     while tasks() & new and time.monotonic() < until:
         time.sleep(0.001)
     assert not tasks() & new
@@ -567,7 +567,7 @@ def test_a_lane_that_nobody_holds_ends_with_its_work() -> None:
 def test_a_lane_runs_on_its_cpus() -> None:
     before, own = tasks(), sorted(os.sched_getaffinity(0))
     lane = NativeLane("placed", cpus=own[-1:])
-    lane.timeline.wait(lane.submit_call(int), timeout=20)
+    lane.timeline.wait(lane.submit_call(int), timeout=100)
     assert [own[-1:]] == [
         sorted(found)
         for task in tasks() - before
@@ -582,7 +582,7 @@ def test_a_signal_handler_may_raise_anywhere() -> None:
     lane, (s, plan) = NativeLane(), counting()
     go = TimelineSignal("go", 1)
     use = partial(lane.submit_run, plan, [(go, 1)])
-    lane.timeline.wait(use(), timeout=20)
+    lane.timeline.wait(use(), timeout=100)
 
     def stop() -> None:
         raise KeyboardInterrupt("stop")
@@ -594,7 +594,7 @@ def test_a_signal_handler_may_raise_anywhere() -> None:
         except KeyboardInterrupt:
             came += 1
         count = runs(s)
-        lane.timeline.wait(lane.submit_run(plan), timeout=20)
+        lane.timeline.wait(lane.submit_run(plan), timeout=100)
         plan.execute()
         assert runs(s) == count + 2, where(place)
     assert came > 10
@@ -609,17 +609,17 @@ def test_a_forked_child_has_a_lane_of_its_own() -> None:
     def child() -> None:
         for value in (first, second):
             with pytest.raises(PlanError, match=r"'forked'\] the process was forked before this"):
-                lane.timeline.wait(value, timeout=20)
+                lane.timeline.wait(value, timeout=100)
         assert lane.num_pending == 0
         s.buffers["x"].copyin(np.zeros(16, np.float32))
-        lane.timeline.wait(lane.submit_run(plan), timeout=20)
+        lane.timeline.wait(lane.submit_run(plan), timeout=100)
         assert runs(s) == 1
         go.set(1)
 
     in_child(child)
     assert not lane.timeline.is_reached(first)
     go.set(1)
-    lane.timeline.wait(second, timeout=20)
+    lane.timeline.wait(second, timeout=100)
     assert runs(s) == 1
 
 
@@ -632,7 +632,7 @@ def test_work_that_forks_goes_on_in_the_parent(calls: list[Callable[[], object]]
         s.buffers["x"].copyin(X)
         plan.execute()
         np.testing.assert_array_equal(s.buffers["z"].numpy(), X + 1)
-        lane.timeline.wait(lane.submit_call(int), timeout=20)
+        lane.timeline.wait(lane.submit_call(int), timeout=100)
 
     calls.append(lambda: in_child(child))
     lane.timeline.wait(lane.submit_run(plan), timeout=60)
@@ -670,7 +670,7 @@ def test_the_interpreter_can_end_while_lanes_work(call: str, layers: int) -> Non
         [sys.executable, "-c", _ENDING.format(call=call, layers=layers)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "end\n", "")
@@ -688,4 +688,4 @@ assert signal.wait(3) and signal.is_reached(2) and not lane.num_pending
 assert len(os.listdir("/proc/self/task")) == before and timeline._functions is None
 lane.sync()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

@@ -96,6 +96,7 @@ SYSTEMS = [None, without_page_map, without_files, without_mappings, with_few_map
            with_early_joins]  # fmt: skip
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_forks_of_forks_hold_what_was_written(
     system: object, monkeypatch: pytest.MonkeyPatch

@@ -158,7 +158,7 @@ def test_a_run_is_begun_while_another_one_has_the_plan() -> None:
     with c.plan.lock:  # as a run has it for as long as it takes
         thread = threading.Thread(target=begin)
         thread.start()
-        assert begun.wait(20)
+        assert begun.wait(100)
     thread.join()
     c.sync_pending()
     assert c.read_handle("total")[0] == 2

@@ -91,6 +91,7 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.usefixtures("settled")
 def test_clones_take_weights_once_and_activations_each() -> None:
     """Measured where memory is handed out: k of them take weights + k x activations."""
     c = _mixed()

@@ -332,6 +332,6 @@ def test_two_plans_that_copy_from_each_other_do_not_wait_for_ever() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     assert not any(thread.is_alive() for thread in threads)
     assert contents(one) == contents(two)

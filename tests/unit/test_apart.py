@@ -94,7 +94,7 @@ def test_an_exception_of_a_handler_leaves_the_work_to_itself() -> None:
 
     def work() -> None:
         _interrupt_main()
-        go_on.wait(30)
+        go_on.wait(100)
         ended.set()
 
     go_on = threading.Event()
@@ -102,7 +102,7 @@ def test_an_exception_of_a_handler_leaves_the_work_to_itself() -> None:
         run_apart(work)
     assert not ended.is_set()
     go_on.set()
-    assert ended.wait(30)
+    assert ended.wait(100)
 
 
 def test_a_handler_may_compile_in_the_middle_of_a_compile() -> None:
@@ -133,7 +133,7 @@ def test_the_child_of_a_fork_that_a_handler_makes_does_the_work_again() -> None:
     def work() -> int:
         if os.getpid() == parent:
             _interrupt_main()
-            forked.wait(30)
+            forked.wait(100)
         return os.getpid()
 
     forked = threading.Event()
@@ -199,7 +199,7 @@ def test_works_run_side_by_side_and_come_in_order() -> None:
     def work(number: int) -> int:
         running.append(number)
         most.append(len(running))
-        both.wait(30)
+        both.wait(100)
         running.remove(number)
         return number
 
@@ -253,7 +253,7 @@ def test_a_work_under_way_at_a_fork_is_done_again_in_the_child() -> None:
 
     def work() -> int:
         if os.getpid() == parent:
-            forked.wait(30)
+            forked.wait(100)
         return os.getpid()
 
     def works() -> Iterator[Any]:
@@ -293,12 +293,12 @@ def test_llvm_works_at_several_benches() -> None:
     def take() -> None:
         with toolchain._benches[0].lock:
             taken.set()
-            done.wait(60)
+            done.wait(100)
 
     holder = threading.Thread(target=take)
     holder.start()
     try:
-        assert taken.wait(30)
+        assert taken.wait(100)
         assert list(run_side_by_side(works, 3)) == wanted
     finally:
         done.set()

@@ -426,7 +426,7 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(100)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert wrong.value == 0
     assert 0 < KernelCache(tmp_path).disk_bytes <= 90_000

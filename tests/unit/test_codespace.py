@@ -163,7 +163,7 @@ def test_a_destructor_does_not_wait_for_another_thread(space: CodeSpace) -> None
     with space._lock:
         thread = threading.Thread(target=held.clear)
         thread.start()
-        thread.join(10)
+        thread.join(100)
         assert not thread.is_alive()
         assert space.used_bytes == PAGE
     space.take(PAGE)

@@ -183,6 +183,7 @@ def test_the_link_of_another_user_is_not_followed(
         _folder(tmp_path / "link" / "f").read("x", LIMIT)
 
 
+@pytest.mark.usefixtures("settled")
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -243,6 +244,7 @@ def test_the_descriptor_does_not_reach_programs_that_we_start(tmp_path: Path) ->
     assert not os.get_inheritable(_handle(folder))
 
 
+@pytest.mark.usefixtures("settled")
 def test_nothing_stays_open(tmp_path: Path) -> None:
     before = _open_files()
     for _ in range(3):
@@ -292,7 +294,7 @@ assert folder.read("y", 9) == b"child" and len(folder.entries("")) == 2
         [sys.executable, "-c", program],
         env={"PYTHONPATH": path},
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -324,6 +326,7 @@ WHY = {
 }
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_what_is_no_file_of_ours_is_refused_and_can_be_removed(tmp_path: Path, kind: str) -> None:
     folder = _folder(tmp_path / "f")
@@ -415,7 +418,7 @@ def test_importing_opens_nothing() -> None:
             [sys.executable, "-c", text],
             env={"PYTHONPATH": path, "SEMEL_CACHE_DIR": "/nonexistent/x"},
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=True,
         ).stdout
         for text in (program, plain)

@@ -167,7 +167,7 @@ def test_a_package_that_is_installed_needs_no_line_of_code(tmp_path: Path) -> No
     (info / "entry_points.txt").write_text("[semel.devices]\nmirror = mirrored\n")
     code = f"import sys; sys.path.append({str(tmp_path)!r})\n{_PACKAGE}"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
