@@ -196,7 +196,7 @@ def test_all_sizes_are_variables(dtype: str, left: str, right: str) -> None:
         b = random(rng, VIEWS[right].source(depth, columns), dtype)
         found = run(plans, {"a": a, "b": b})
         check(found, VIEWS[left].take(a, rows, depth), VIEWS[right].take(b, depth, columns), dtype)
-        if position < 2:
+        if position < 3 and columns != 1:  # fixed at one column it is a sum of products
             p = VIEWS[left].take(Tensor.input("a", a.shape, dtype), rows, depth)
             q = VIEWS[right].take(Tensor.input("b", b.shape, dtype), depth, columns)
             assert (p @ q).prepare(tune=False)(a=a, b=b).tobytes() == found.tobytes()

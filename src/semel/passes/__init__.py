@@ -35,6 +35,7 @@ from semel.passes.dequantise import compute_on_bytes
 from semel.passes.fold import fold_constants
 from semel.passes.frames import read_frames
 from semel.passes.layout import sink_views
+from semel.passes.one_column import sum_single_columns
 from semel.passes.pack import pack_weights
 from semel.passes.pack_bytes import pack_words
 from semel.passes.quantise import find_integer_products
@@ -49,6 +50,7 @@ _ANYWHERE: tuple[Pass, ...] = (
     reduce_as_it_lies,
     compute_on_bytes,
     find_integer_products,
+    sum_single_columns,
     fold_constants,
     simplify,
     sink_views,

@@ -27,10 +27,11 @@ MAX_BETWEEN = 32
 
 def reduce_as_it_lies(graph: Graph) -> Graph:
     """Let permutes that would be read with a stride pass reductions."""
-    return rewrite(graph, _rule) if "permute" in graph.ops else graph
+    return rewrite(graph, straightened) if "permute" in graph.ops else graph
 
 
-def _rule(node: Node) -> Node | None:
+def straightened(node: Node) -> Node | None:
+    """The reduction with a permute behind it instead of below; None if that gains nothing."""
     if node.op.kind != "reduce" or not isinstance(node.attrs, ReduceAttrs):
         return None
     between = _between(node.inputs[0])
@@ -44,7 +45,7 @@ def _rule(node: Node) -> Node | None:
     reduced = tuple(sorted(axes[a] for a in node.attrs.axes))
     attrs = ReduceAttrs(reduced, node.attrs.propagate_nan)
     result = make_node(node.op.name, (below,), attrs)
-    return make_node("permute", (_rule(result) or result,), view.attrs)
+    return make_node("permute", (straightened(result) or result,), view.attrs)
 
 
 def _between(node: Node) -> list[Node]:
