@@ -9,7 +9,7 @@ import pytest
 
 import semel
 from semel import Tensor
-from semel.ir.graph import Graph
+from semel.ir.graph import Graph, Node
 from semel.passes import run_passes
 from semel.schedule.group import Group
 from semel.schedule.groups import build_schedule
@@ -93,3 +93,68 @@ def test_parts_that_stand_side_by_side_are_computed_on_the_way() -> None:
     x = Tensor.input("x", (17,))
     groups = _groups(semel.concat([x[1:], x[:1] * 0.5, (x[:2] + 1).exp()]) * 2)
     assert len(groups) == 1
+
+
+# ---------------------------------------------------------------- several that read one input
+
+
+def _conv(y: Tensor, channels: int, **options: int) -> Tensor:
+    groups = options.get("groups", 1)
+    return y.conv2d(_weights(channels, 32 // groups, 3, 3), **options)
+
+
+SHARING: dict[str, Callable[[Tensor], list[Tensor]]] = {
+    "branches": lambda y: [_conv(y, 16, padding=1), _conv(y, 24, padding=1)],
+    "without padding": lambda y: [_conv(y, 16), _conv(y, 24)],
+    "steps of two": lambda y: [_conv(y, 16, stride=2), _conv(y, 24, stride=2)],
+    "a gate": lambda y: [_conv(y, 16, padding=1).sigmoid() * _conv(y, 16, padding=1).tanh()],
+    "groups": lambda y: [_conv(y, 16, padding=1, groups=4), _conv(y, 32, padding=1, groups=4)],
+    "depthwise": lambda y: [_conv(y, 32, padding=1, groups=32), _conv(y, 32, padding=1, groups=32)],
+    "unlike windows": lambda y: [_conv(y, 16, padding=1), _conv(y, 16, padding=2, dilation=2)],
+}
+
+
+@pytest.mark.parametrize("batch", [1, semel.Variable("n", 1, 8)])
+@pytest.mark.parametrize("before", ["input", "silu", "convolution and silu"])
+@pytest.mark.parametrize("name", SHARING)
+def test_windows_that_several_read_are_not_stored(
+    name: str, before: str, batch: int | semel.Variable
+) -> None:
+    """Each takes them from the input itself; what is dear below them is computed once."""
+    y = Tensor.input("x", (batch, 32, 12, 12))
+    if before == "convolution and silu":
+        y = y.conv2d(_weights(32, 32, 1, 1))
+    y = y if before == "input" else y.silu()
+    groups = build_schedule(run_passes(Graph(tuple(z.node for z in SHARING[name](y))))).groups
+    stored = [n for g in groups for n in g.outputs]
+    assert not any(_is_of_windows(n) for n in stored)
+    sigmoids = [g for g in groups for n in g.inside if n.op.name == "sigmoid"]
+    assert len(sigmoids) == (before != "input") + (name == "a gate")
+    if before == "convolution and silu" and name == "without padding":
+        (first,) = (g for g in groups if "sigmoid" in _names(g))
+        assert first.contract is not None
+
+
+def _is_of_windows(node: Node) -> bool:
+    while node.op.kind == "movement":
+        if node.op.slides:
+            return True
+        node = node.inputs[0]
+    return False
+
+
+def test_branches_of_one_input_in_numbers() -> None:
+    data = RNG.standard_normal((2, 32, 9, 9)).astype(np.float32)
+    batch = semel.Variable("n", 1, 4)
+
+    def branches(x: Tensor) -> list[Tensor]:
+        y = x.silu()
+        return [y.conv2d(w, padding=1) for w in weights]
+
+    weights = [_weights(n, 32, 3, 3) for n in (16, 24)]
+    alone = [branches(Tensor(data))[k].numpy() for k in range(2)]
+    for size, threads in ((2, 1), (2, 2), (batch, 2)):
+        x = Tensor.input("x", (size, 32, 9, 9))
+        found = semel.prepare(branches(x), threads=threads)(x=data)
+        for each, other in zip(found, alone, strict=True):
+            assert each.tobytes() == other.tobytes()

@@ -539,7 +539,7 @@ class _Scheduler:
                 return refusal
         cheap = self.weight[node] < DEAR and self._loads(node) <= 1
         cheap = cheap or all(self._is_widened_weight(node, g) for g in wanted.by)
-        cheap = cheap or self._is_stored_below(node)
+        cheap = cheap or self._is_stored_below(node) or _is_window_view(node)
         return None if cheap else why.many_kernels(len(wanted.by))
 
     def _is_stored_below(self, node: Node) -> bool:
@@ -550,7 +550,8 @@ class _Scheduler:
         if not node.op.keeps_order:
             return False
         operand = node.inputs[0]
-        return operand.op.kind == "contract" or operand in self.epilogues
+        is_computed = operand.op.kind == "elementwise" and self._follows_kernel(operand)
+        return operand.op.kind == "contract" or is_computed
 
     def _loads(self, node: Node) -> int:
         """How many tensors computing the node reads, up to 2."""
