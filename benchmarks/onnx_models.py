@@ -109,10 +109,10 @@ def _openvino(path: Path, feed: dict[str, Any], threads: int) -> Callable[[], An
     return lambda: request.infer(feed)
 
 
-_RUNTIMES = {"semel": _semel, "onnxruntime": _onnxruntime, "openvino": _openvino}
+RUNTIMES = {"semel": _semel, "onnxruntime": _onnxruntime, "openvino": _openvino}
 
 
-def _rotation(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def rotation(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Seconds of a run, p10, of each; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -158,7 +158,7 @@ def _prepare_seconds(number: int) -> tuple[float, float]:
 
 def _measure(case: Case, path: Path, threads: int) -> dict[str, float]:
     feed, runs = case.feed(np.random.default_rng(5)), {}
-    for name, make in _RUNTIMES.items():
+    for name, make in RUNTIMES.items():
         if find_spec(name) is None:
             continue
         try:
@@ -169,7 +169,7 @@ def _measure(case: Case, path: Path, threads: int) -> dict[str, float]:
             if name == "semel":
                 raise
             print(f"... {case.name}: {name}: {str(error)[:80]}", file=sys.stderr)
-    return _rotation(runs)
+    return rotation(runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,11 +193,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             best = min(peers, key=lambda n: peers[n])
             ratio = found["semel"] / peers[best]
             results.append({"model": case.name, "threads": threads, "prepare": prepares, **found})
-            micros = [f"{found[n] * 1e6:.0f}" if n in found else "-" for n in _RUNTIMES]
+            micros = [f"{found[n] * 1e6:.0f}" if n in found else "-" for n in RUNTIMES]
             cold, warm = (f"{seconds:.2f}" for seconds in prepares)
             rows.append([case.name, str(threads), *micros, f"{ratio:.2f}", best, cold, warm])
             print(f"... {rows[-1]}", file=sys.stderr, flush=True)
-    head = ["model", "thr", *_RUNTIMES, "ratio", "best peer", "cold s", "warm s"]
+    head = ["model", "thr", *RUNTIMES, "ratio", "best peer", "cold s", "warm s"]
     print(align([head, *rows]))
     print("Times in us, p10.")
     if given.json:

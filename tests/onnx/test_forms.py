@@ -152,3 +152,8 @@ def test_names_are_text() -> None:
     data = parsed("(float[n] x) => (float[n] yyyy) { yyyy = Relu (x) }").SerializeToString()
     with pytest.raises(ModelError, match="names must be UTF-8"):
         semel.load(data.replace(b"yyyy", b"yy\xff\xfe"))
+
+
+def test_a_file_in_another_format_is_called_so() -> None:
+    with pytest.raises(ModelError, match=r"in ONNX Runtime's own format\. Load the \.onnx file"):
+        semel.load(b"\x18\0\0\0ORTM" + bytes(40))

@@ -64,6 +64,16 @@ CASES: dict[str, tuple[str, np.ndarray, int, dict[str, Any]]] = {
             "post_transform": "SOFTMAX",
         },
     ),
+    "more_coefficients_than_features": (
+        "LinearClassifier",
+        X[:9, :2],
+        2,
+        {
+            "classlabels_ints": [0, 1],
+            "coefficients": [1.0, 2.0, 3.0, -1.0, 0.5, 0.0],
+            "intercepts": [0.1, 0.2],
+        },
+    ),
     "one_hot": ("OneHotEncoder", np.array([[3, 1], [2, 9]]), 1, {"cats_int64s": [1, 2, 3]}),
     "labels": (
         "LabelEncoder",

@@ -110,6 +110,17 @@ ONE_INPUT = {
         "k = Constant<value_ints=[5, 5]>() y = CenterCropPad<axes=[2, 3]>(x, k)",
         X,
     ),
+    "fractions as many as a size": (
+        "s = Shape(x) f = Cast<to=1>(s) k = Constant<value_ints=[2]>() w = Gather(f, k)"
+        " q = Squeeze(w) z = Constant<value_float=0.25>() t = Constant<value_float=0.5>()"
+        " y = Range(z, q, t)",
+        X,
+    ),
+    "fractions as many as data says": (
+        "m = ReduceMax<keepdims=0>(x) l = Abs(m) z = Constant<value_float=-9.0>()"
+        " t = Constant<value_float=0.75>() y = Range(z, l, t)",
+        X,
+    ),
     "as wide as its batch": (
         "s = Shape<start=0, end=1>(x) z0 = Constant<value_int=0>() d1 = Squeeze(s) o ="
         " Constant<value_int=1>() r = Range(z0, d1, o) v = Constant<value_floats=[2.0, 3.0]>()"

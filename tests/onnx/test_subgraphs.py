@@ -179,6 +179,66 @@ def test_branches_in_branches_see_everything_around_them() -> None:
     check(text, *({"x": floats(3 + i), "p": p, "q": q} for i, p in enumerate(flags) for q in flags))
 
 
+def test_branches_of_one_element_may_differ_in_rank() -> None:
+    """A scalar on one side, a vector on the other: the higher rank serves both."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x, bool p) => (float[n] y) {
+            z = If (p) <
+                then_branch = t () => (r) { r = Constant <value_float = 2.0> () },
+                else_branch = f () => (v) { k = Constant <value_ints = [0]> () v = Gather (x, k) }
+            >
+            y = Mul (x, z)
+        }
+        """
+    check(text, *({"x": floats(n), "p": np.array(p)} for n, p in ((3, True), (4, False))))
+
+
+def test_states_that_a_loop_only_writes_may_begin_as_anything() -> None:
+    """Exporters begin them as the number 0; one that is read gains an axis of size 1."""
+    check(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (float[n] doubled, float[n] sum) {
+            yes = Constant <value = bool {1}> ()
+            count = Constant <value_int = 50> ()
+            unset = Constant <value_float = 0.0> ()
+            no = Constant <value = bool {0}> ()
+            doubled, sum, ended = Loop (count, yes, unset, x, no) <
+                body = b (i, c, d, s, e) => (go, d1, s1, e1) {
+                    s1 = Add (s, x)
+                    d1 = Add (s1, s1)
+                    large = ReduceMax <keepdims = 1> (s1)
+                    limit = Constant <value_float = 9.0> ()
+                    is_large = Greater (large, limit)
+                    e1 = Or (e, is_large)
+                    over = Squeeze (e1)
+                    go = Not (over)
+                }
+            >
+        }
+        """,
+        *({"x": np.abs(floats(n)) + 1} for n in (3, 5)),
+    )
+
+
+def test_a_state_that_changes_its_shape_is_refused_where_data_says_if_a_loop_begins() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3] x) => (float[n, 3] y) {
+            unset = Constant <value_float = 0.0> ()
+            two = Constant <value_int = 2> ()
+            m = ReduceMax <keepdims = 0> (x)
+            p = Greater (m, unset)
+            y = Loop (two, p, unset) <
+                body = b (i, c, d) => (go, d1) { go = Identity (c) d1 = Add (x, x) }
+            >
+        }
+        """)
+    with pytest.raises(UnsupportedError, match=r"Loop 'y'\] its condition comes from data"):
+        semel.load(model)
+
+
 def test_all_that_is_not_supported_is_said_at_once() -> None:
     """In functions and sub-graphs as well; with names, operators and versions."""
     model = onnx.parser.parse_model(

@@ -40,6 +40,8 @@ BY_CHANNEL = "semel_by_channel"
 #: The same: the axis of the first operand at which the second one begins.
 AT_AXIS = "semel_at_axis"
 _ASIDE = "semel.aside"
+#: What files in ONNX Runtime's own format have there.
+_ORT_MARK = b"ORTM"
 
 
 @dataclass(eq=False)
@@ -100,6 +102,12 @@ def _parsed(source: Any) -> tuple[ModelProto, str, Path | None]:
 
 
 def _decoded(data: bytes, name: str) -> ModelProto:
+    if data[4:8] == _ORT_MARK:
+        raise ModelError(
+            name,
+            "must be an ONNX model; this one is in ONNX Runtime's own format.",
+            hint="Load the .onnx file that it was made from.",
+        )
     proto = ModelProto()
     try:
         proto.ParseFromString(data)

@@ -16,6 +16,7 @@ import numpy as np
 from onnx import GraphProto
 
 from semel.errors import GraphError, ModelError, UnsupportedError
+from semel.frontends.onnx.file import walk_nodes
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.values import AnyValue, Value, as_value
@@ -27,13 +28,16 @@ from semel.tensor.tensor import Tensor
 _MOST_WRITTEN = 1024
 #: Rows that a loop without a bound may collect.
 _MOST_ROWS = 1 << 12
+#: The condition within an iteration, or it would not have begun.
+_TRUE = Value(BOOL, np.asarray(True))
 
 
 class _NotCounted(Exception):  # noqa: N818  (an answer, no error)
     """A loop asks its body whether to go on; `rows` are one of each that it collects."""
 
-    def __init__(self, rows: Sequence[Tensor]) -> None:
+    def __init__(self, rows: Sequence[Tensor], after: Sequence[Tensor] = ()) -> None:
         self.kinds = [(row.shape, row.dtype) for row in rows]
+        self.after = [(state.shape, state.dtype) for state in after]
         super().__init__("the condition is computed")
 
 
@@ -46,7 +50,7 @@ def _if(node: Node) -> Any:
         return _side(node, bool(value.known.reshape(())))
     truth = value.tensor.reshape(()).cast(BOOL)
     try:
-        return Tensor.cond(truth, partial(_tensors, node, True), partial(_tensors, node, False))
+        return _chosen(node, truth)
     except (GraphError, ModelError, _NoTensor) as error:
         # Sides of different shapes, or of sequences: only what is known before a run can choose.
         try:
@@ -55,6 +59,33 @@ def _if(node: Node) -> Any:
             message = f"both branches must give tensors of the same types: {error}"
             raise node.refuse(message) from error
         return _side(node, is_then)
+
+
+def _chosen(node: Node, truth: Tensor) -> Any:
+    """One of both sides, as a run decides. Of single elements, both get the higher rank.
+
+    Exporters write a scalar on one side and a vector of one element on the other.
+    """
+    ranks: dict[bool, list[tuple[int, bool]]] = {}
+
+    def side(is_then: bool) -> list[Tensor]:
+        found = _tensors(node, is_then)
+        ranks[is_then] = [(x.ndim, all(dim == 1 for dim in x.shape)) for x in found]
+        return found
+
+    def aligned(is_then: bool) -> list[Tensor]:
+        pairs = zip(_tensors(node, is_then), ranks[True], ranks[False], strict=True)
+        return [
+            x.reshape((1,) * max(t, e)) if t != e and is_one and is_also else x
+            for x, (t, is_one), (e, is_also) in pairs
+        ]
+
+    try:
+        return Tensor.cond(truth, partial(side, True), partial(side, False))
+    except GraphError:
+        if len(ranks) < 2 or len(ranks[True]) != len(ranks[False]):
+            raise
+        return Tensor.cond(truth, partial(aligned, True), partial(aligned, False))
 
 
 #: Exporters of "while" write the largest number there is as the count.
@@ -89,7 +120,7 @@ def _loop(node: Node) -> Any:
         return _written(node, graph, states, 0)
     if all(isinstance(state, Value) for state in states):
         try:
-            return _run_time(node, graph, [_tensor(state) for state in states])
+            return _in_one_type(node, graph, [_tensor(state) for state in states])
         except (GraphError, ModelError, _NoTensor) as error:
             return _written_out(node, graph, states, error)
     return _written_out(node, graph, states, None)
@@ -120,7 +151,7 @@ def _run_time(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tenso
         except _NotCounted as found:
             kinds = found.kinds
     else:
-        kinds = _collected(node, graph, states)
+        kinds = _tried(node, graph, states).kinds
     return _asking(node, graph, states, trip, kinds)
 
 
@@ -139,8 +170,7 @@ def _iteration(
     node: Node, graph: GraphProto, step: Value, states: Sequence[Tensor]
 ) -> tuple[AnyValue, list[Tensor], list[Tensor]]:
     """Whether to go on, the next states, and what is collected."""
-    known = Value(BOOL, np.asarray(True))  # or it would not have begun
-    goes_on, *made = node.walk.graph(graph, [step, known, *states])
+    goes_on, *made = node.walk.graph(graph, [step, _TRUE, *states])
     tensors = [_tensor(value) for value in made]
     after = [t.cast(s.dtype) for t, s in zip(tensors, states, strict=False)]
     return goes_on, after, tensors[len(states) :]
@@ -152,18 +182,64 @@ def _scalar(dim: Any) -> np.ndarray[Any, Any]:
     return made
 
 
-def _collected(node: Node, graph: GraphProto, states: list[Tensor]) -> list[tuple[Any, Any]]:
-    """What one iteration collects: shapes and dtypes."""
+def _tried(node: Node, graph: GraphProto, states: list[Tensor]) -> _NotCounted:
+    """What one iteration makes of states, and what it collects: shapes and dtypes."""
 
     def body(step: Any, inside: tuple[Tensor, ...]) -> Any:
-        _, _, rows = _iteration(node, graph, Value.of_dims(_scalar(step)), inside)
-        raise _NotCounted(rows)
+        _, *made = node.walk.graph(graph, [Value.of_dims(_scalar(step)), _TRUE, *inside])
+        tensors = [_tensor(value) for value in made]
+        raise _NotCounted(tensors[len(states) :], tensors[: len(states)])
 
     try:
         Tensor.loop(1, states, body)
     except _NotCounted as found:
-        return found.kinds
-    return []
+        return found
+    raise AssertionError("a loop traces its body")
+
+
+def _in_one_type(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tensor]:
+    """A loop of the run, whose states begin with the shapes that an iteration gives them.
+
+    Exporters begin what is only written in a loop as the number 0, and lose axes of size 1.
+    """
+    try:
+        return _run_time(node, graph, states)
+    except GraphError:
+        kinds = _tried(node, graph, states).after
+        unread = _unread(graph) if _surely_begins(node) else set()
+        begun = [
+            _begun(state, shape, i in unread)
+            for i, (state, (shape, _)) in enumerate(zip(states, kinds, strict=True))
+        ]
+        if all(new is old for new, old in zip(begun, states, strict=True)):
+            raise
+        return _run_time(node, graph, begun)
+
+
+def _begun(state: Tensor, shape: Sequence[Dim], is_unread: bool) -> Tensor:
+    if shape == state.shape:
+        return state
+    if is_unread:
+        return Tensor.zeros(*shape, dtype=state.dtype)
+    is_one = all(dim == 1 for dim in (*shape, *state.shape))
+    return state.reshape(tuple(shape)) if is_one and len(shape) > state.ndim else state
+
+
+def _surely_begins(node: Node) -> bool:
+    """Whether there is a first iteration, as far as is known."""
+    trip = node.value(0).known if node.has(0) else np.asarray(1)
+    is_counted = trip is not None and trip.dtype != object and int(trip.reshape(())) > 0
+    return is_counted and _is_known_true(node.inputs[1] if node.has(1) else None)
+
+
+def _unread(graph: GraphProto) -> set[int]:
+    """Which states nothing in a body reads, by number."""
+    read = {output.name for output in graph.output}
+    for inner in walk_nodes(graph):
+        read.update(inner.input)
+        for attribute in inner.attribute:
+            read.update(output.name for output in attribute.g.output)
+    return {i for i, given in enumerate(graph.input[2:]) if given.name not in read}
 
 
 def _asking(
@@ -204,6 +280,8 @@ def _written_out(
     node: Node, graph: GraphProto, states: Sequence[AnyValue], error: Exception | None
 ) -> list[AnyValue]:
     """One iteration after the other, as many as are known to be."""
+    if node.has(1) and not node.walk.is_true(node, node.value(1)):
+        return _written(node, graph, states, 0)
     try:
         trips = int(node.numbers(0).reshape(())) if node.has(0) else None
     except UnsupportedError:
@@ -222,7 +300,7 @@ def _written(
     while trips is None or step < trips:
         if step >= _MOST_WRITTEN:
             raise node.refuse(f"a loop that must be written out has more than {step} iterations.")
-        given = [Value.of_array(np.asarray(step, np.int64)), Value(BOOL, np.asarray(True)), *now]
+        given = [Value.of_array(np.asarray(step, np.int64)), _TRUE, *now]
         goes_on, *made = node.walk.graph(graph, given)
         now = made[: len(states)]
         for kept, row in zip(rows, made[len(states) :], strict=True):

@@ -120,7 +120,11 @@ def _linear_classifier(node: Node) -> list[Tensor]:
     if labels is None:
         raise node.refuse("labels of text are not supported.")
     bias = node.attr("intercepts")
-    weights = _floats(node, "coefficients").reshape(len(bias) if bias else len(labels), -1)
+    classes = len(bias) if bias else len(labels)
+    weights = _floats(node, "coefficients")
+    features = node.size(node.value().shape[-1])
+    weights = weights[: classes * features]  # as ONNX Runtime, which does not look at others
+    weights = weights.reshape(classes, -1)
     scores = node.tensor().cast(FLOAT32) @ Tensor(np.ascontiguousarray(weights.T))
     scores = scores if bias is None else scores + Tensor(np.asarray(bias, np.float32))
     if scores.shape[-1] == 1 and len(labels) == 2:

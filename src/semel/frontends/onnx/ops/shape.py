@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper
 
+from semel.frontends.onnx import ratio
 from semel.frontends.onnx.arithmetic import MOST_NUMBERS
+from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.values import AnyValue, Text, Value
-from semel.ir.expr import product
-from semel.ir.types import FLOAT32, FLOAT64
+from semel.ir.dims import maximum
+from semel.ir.expr import Dim, product
+from semel.ir.types import FLOAT32, FLOAT64, INT64
 from semel.tensor.tensor import Tensor
 
 
@@ -60,14 +63,27 @@ def _eye_like(node: Node) -> Tensor:
 
 
 def _range(node: Node) -> Any:
-    """Integers count between bounds that may be sizes; of fractions all three must be known."""
+    """From a number up to another one; where they are sizes or data, so is how many there are."""
     dtype = node.value(0).dtype
     if not dtype.is_float:
         return Tensor.arange(node.dim(0), node.dim(1), node.ints(2)[0]).cast(dtype)
-    start, limit, step = (float(node.numbers(i).item()) for i in range(3))
-    count = max(math.ceil((limit - start) / step), 0)
     work = FLOAT64 if dtype == FLOAT64 else FLOAT32
-    return (Tensor.arange(count).cast(work) * step + start).cast(dtype)
+    start, _, step = (node.tensor(i).reshape(()).cast(work) for i in range(3))
+    return (Tensor.arange(_count(node)).cast(work) * step + start).cast(dtype)
+
+
+def _count(node: Node) -> Dim:
+    """How many fractions a Range has."""
+    known = [node.value(i).known for i in range(3)]
+    if all(array is not None for array in known):
+        start, limit, step = (array.item() for array in known if array is not None)
+        try:
+            count = ratio.ceil(ratio.over(ratio.plus(limit, ratio.negative(start)), step))
+            return maximum(count, 0)
+        except ratio.NoRatio:  # a step whose sign sizes decide
+            pass
+    ends = [node.tensor(i).reshape(()).cast(FLOAT64) for i in range(3)]
+    return size_of(((ends[1] - ends[0]) / ends[2]).ceil().maximum(0).cast(INT64))
 
 
 CONVERTERS: dict[str, Converter] = {
