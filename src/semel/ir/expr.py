@@ -881,13 +881,35 @@ def variables(value: Dim) -> tuple[Variable, ...]:
 
 def substitute(value: Dim, replace: Mapping[Any, Dim]) -> Dim:
     """The expression with atoms replaced; re-simplified."""
+    return _substitute(value, replace, None)
+
+
+class Substitution:
+    """`substitute` of the same atoms in many expressions, which have parts in common."""
+
+    def __init__(self, replace: Mapping[Any, Dim]) -> None:
+        self._replace = {a: d for a, d in replace.items() if a is not d and a != d}
+        self._known: dict[Dim, Dim] = {}
+
+    def __call__(self, value: Dim) -> Dim:
+        """The expression with the atoms replaced."""
+        if not self._replace or isinstance(value, int):
+            return value
+        found = self._known.get(value)
+        if found is None:
+            found = self._known[value] = _substitute(value, self._replace, self._known)
+        return found
+
+
+def _substitute(value: Dim, replace: Mapping[Any, Dim], known: dict[Dim, Dim] | None) -> Dim:
+    """`known`, if there is one, remembers what became of functions."""
     if isinstance(value, Variable):
         return replace.get(value, value)
     if isinstance(value, int) or atoms(value).isdisjoint(replace):
         return value
     total: dict[Monomial, int] = {}
     for monomial, coefficient in terms(value):
-        new = [_substitute_atom(atom, replace) for atom in monomial]
+        new = [_substitute_atom(atom, replace, known) for atom in monomial]
         if all(map(is_, new, monomial)):
             total[monomial] = total.get(monomial, 0) + coefficient
             continue
@@ -933,13 +955,18 @@ _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
-def _substitute_atom(atom: Atom, replace: Mapping[Any, Dim]) -> Dim:
+def _substitute_atom(atom: Atom, replace: Mapping[Any, Dim], known: dict[Dim, Dim] | None) -> Dim:
     if atom in replace:
         return replace[atom]
-    if isinstance(atom, Fn):
-        args = tuple(substitute(a, replace) for a in atom.args)
-        return atom if args == atom.args else _FUNCTIONS[atom.kind](*args)
-    return atom
+    if not isinstance(atom, Fn):
+        return atom
+    found = None if known is None else known.get(atom)
+    if found is None:
+        args = tuple([_substitute(arg, replace, known) for arg in atom.args])
+        found = atom if args == atom.args else _FUNCTIONS[atom.kind](*args)
+        if known is not None:
+            known[atom] = found
+    return found
 
 
 def evaluate(value: Dim, values: Mapping[Any, int]) -> int:

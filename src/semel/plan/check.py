@@ -31,11 +31,11 @@ from semel.plan.lanes import LaneChecker, check_lanes
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.program import (
     WEIGHTS,
+    InTermsOf,
     PlanIO,
     PlanVariable,
     Program,
     bounded_variables,
-    in_terms_of,
 )
 from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
@@ -101,10 +101,9 @@ def check_plan(
     _check_io(program, bounded, buffers)
     # A maximum that is only a capacity may grow: it proves nothing.
     exact = {v.variable.name: v.variable for v in (*plan_variables, *late)}
-    if exact != bounded:
-        scope = RowScope({**exact, **counters}, functions, buffers)
-    guards, guards_at = all_guards(program, placed, plan_variables, late, scope)
-    return PlanParts(
+    proving = scope if exact == bounded else RowScope({**exact, **counters}, functions, buffers)
+    guards, guards_at = all_guards(program, placed, plan_variables, late, proving)
+    parts = PlanParts(
         program=program,
         device=device,
         buffers=tuple(buffers),
@@ -118,6 +117,8 @@ def check_plan(
         threads=threads,
         functions=functions,
     )
+    parts.keep_scope(scope)
+    return parts
 
 
 # ---------------------------------------------------------------- rows
@@ -460,26 +461,27 @@ def _check_fixed_work(
 
 def _check_io(program: Program, bounded: Mapping[str, Variable], buffers: Sequence[Buffer]) -> None:
     """Declared inputs and outputs must fit their buffers at every value."""
+    named = InTermsOf(bounded)
     for kind, ios in (("input", program.inputs), ("output", program.outputs)):
         for io in ios:
             where, buffer = f"{kind} '{io.name}'", buffers[io.index]
             if io.type.dtype != buffer.dtype:
                 raise PlanError(where, f"must be {buffer.dtype}, got {io.type.dtype}.")
-            most = upper_bound(in_terms_of(bounded, io.type.num_bytes))
+            most = upper_bound(named(io.type.num_bytes))
             if most is None or most > buffer.capacity_bytes:
                 raise PlanError(
                     where,
                     f"{io.type} must fit its buffer of {buffer.capacity_bytes} bytes, it takes "
                     f"{'any number' if most is None else most}.",
                 )
-            _check_part(where, io, bounded)
+            _check_part(where, io, named)
         _check_shared(kind, ios)
 
 
-def _check_part(where: str, io: PlanIO, bounded: Mapping[str, Variable]) -> None:
+def _check_part(where: str, io: PlanIO, named: InTermsOf) -> None:
     """What is read or written of a tensor lies inside of it."""
     rest = [room - size for room, size in zip(io.type.shape, io.part, strict=False)]
-    is_inside = all(is_nonnegative(in_terms_of(bounded, each)) for each in rest)
+    is_inside = all(is_nonnegative(named(each)) for each in rest)
     if io.part and (len(io.part) != io.type.rank or not is_inside):
         raise PlanError(where, f"a part of {io.type} must lie inside of it, got {io.part}.")
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from semel.errors import PlanError
 from semel.ir.expr import Dim, Variable, divisors, is_positive, maximum, variables
 from semel.plan.amounts import MOST_TILES, Amount, Guard, settle
-from semel.plan.program import PlanVariable, Program, bounded_variables, in_terms_of
+from semel.plan.program import InTermsOf, PlanVariable, Program, bounded_variables
 from semel.plan.rows import PreparedKernel, PreparedRebind
 from semel.plan.scope import RowScope
 from semel.plan.tree import Placed
@@ -45,13 +45,14 @@ def all_guards(
     for p in placed:
         for amount in _row_amounts(p, ranges, scope):
             amounts.setdefault(checks.at(p, amount.value), []).append(amount)
+    named = InTermsOf(exact)
     found: list[Guard] = []
     numbers: dict[int, tuple[int, ...]] = {}
     for at in sorted(amounts.keys() | checks.given.keys(), key=lambda at: -1 if at is None else at):
         given = program.guards if at is None else checks.given[at]
         limits = list(_limits(late)) if at is None else []
         own = {expr for expr, _ in given}  # a plan from a file has them already
-        values = [_in_terms_of(exact, amount) for amount in amounts.get(at, ())]
+        values = [_renamed(named, amount) for amount in amounts.get(at, ())]
         divisions, counts = settle(values, tops)
         more = [g for g in (*limits, *counts) if g[0] not in own]
         guards = [*(g for g in divisions if g[0] not in own), *given, *more]
@@ -122,10 +123,9 @@ def _row_amounts(p: Placed, counters: Mapping[str, Variable], scope: RowScope) -
             yield Amount(where, "size", size)
 
 
-def _in_terms_of(exact: Mapping[str, Variable], amount: Amount) -> Amount:
-    if isinstance(amount.value, int):
-        return amount
-    return replace(amount, value=in_terms_of(exact, amount.value))
+def _renamed(named: InTermsOf, amount: Amount) -> Amount:
+    value = named(amount.value)
+    return amount if value is amount.value else replace(amount, value=value)
 
 
 def _limits(late: Sequence[PlanVariable]) -> Iterator[Guard]:

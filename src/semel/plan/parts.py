@@ -133,6 +133,10 @@ class PlanParts:
         """What the rows refer to, at the capacities there are."""
         return RowScope({**self.bounded, **self.counters}, self.functions, self.buffers)
 
+    def keep_scope(self, scope: RowScope) -> None:
+        """Let `scope` be this one, which is what it would be, and has been asked already."""
+        self.__dict__["scope"] = scope
+
     @computed_once
     def bounded(self) -> dict[str, Variable]:
         """The variables by name, with the largest values that fit the memory there is."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable, is_positive, mod, substitute, upper_bound, variables
+from semel.ir.expr import Dim, Substitution, Variable, is_positive, mod, upper_bound, variables
 from semel.ir.target import Target
 from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
@@ -182,16 +182,31 @@ def bounded_variables(
     """All variables by name, each with the largest value that fits the memory there is."""
     known = {v.variable.name: v.as_bounded() for v in variables}
     for each in late:
-        top = upper_bound(in_terms_of(known, each.limit or 0))
+        top = upper_bound(InTermsOf(known)(each.limit or 0))
         low = each.variable.min
         found = replace(each, capacity=None if top is None else max(top, low))
         known[each.variable.name] = found.as_bounded()
     return known
 
 
-def in_terms_of(known: Mapping[str, Variable], value: Dim) -> Dim:
-    """The expression over these variables, whose bounds are what all their users allow."""
-    return substitute(value, {v: known[v.name] for v in variables(value)})
+class InTermsOf:
+    """Expressions over the variables of these names, whose bounds are what all users allow."""
+
+    def __init__(self, known: Mapping[str, Variable]) -> None:
+        self._known = known
+        #: What expressions were over, whose bounds may be others.
+        self._renamings: dict[tuple[Variable, ...], Substitution] = {}
+
+    def __call__(self, value: Dim) -> Dim:
+        """The expression over them."""
+        if isinstance(value, int):
+            return value
+        found = variables(value)
+        renaming = self._renamings.get(found)
+        if renaming is None:
+            renaming = Substitution({v: self._known[v.name] for v in found})
+            self._renamings[found] = renaming
+        return renaming(value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

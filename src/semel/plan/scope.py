@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from semel.errors import PlanError
-from semel.ir.expr import Dim, Variable, substitute, upper_bound, variables
+from semel.ir.expr import Dim, Substitution, Variable, substitute, upper_bound, variables
 from semel.plan.row import BoundKernel
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedOp
 from semel.runtime.buffer import Buffer
@@ -29,6 +29,8 @@ class RowScope:
     ) -> None:
         self._variables, self._functions, self._buffers = variables, functions, buffers
         self._known: dict[tuple[object, ...], BoundKernel] = {}
+        #: By what variables of kernels stand for.
+        self._renaming: dict[tuple[object, ...], Substitution] = {}
         #: By identity, the row with it: each is asked for several times.
         self._asked: dict[int, tuple[PreparedKernel, BoundKernel]] = {}
 
@@ -69,20 +71,22 @@ class RowScope:
 
     def _bind(self, row: PreparedKernel) -> BoundKernel:
         names, signature = self.names(row), row.kernel.signature
+        key = tuple(names.items())
+        renamed = self._renaming.get(key)
+        if renamed is None:
+            renamed = self._renaming[key] = Substitution(names)
         specs = signature.buffers
         return BoundKernel(
             values=tuple(names[v] for v in signature.variables),
-            tiles=substitute(signature.tiles, names),
-            flops=substitute(signature.flops, names),
-            bytes=substitute(signature.bytes, names),
+            tiles=renamed(signature.tiles),
+            flops=renamed(signature.flops),
+            bytes=renamed(signature.bytes),
             tile_bytes=tuple(
-                None
-                if s.tile_stride is None
-                else substitute(s.tile_stride, names) * s.dtype.size_bytes
+                None if s.tile_stride is None else renamed(s.tile_stride) * s.dtype.size_bytes
                 for s in specs
             ),
-            sizes_bytes=tuple(substitute(s.size, names) * s.dtype.size_bytes for s in specs),
-            scratch_bytes=substitute(signature.scratch_bytes, names),
+            sizes_bytes=tuple(renamed(s.size) * s.dtype.size_bytes for s in specs),
+            scratch_bytes=renamed(signature.scratch_bytes),
         )
 
     def scratch_bytes(self, rows: Sequence[PreparedOp]) -> int:

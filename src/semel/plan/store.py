@@ -17,16 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from semel.errors import InternalError, OutOfMemoryError, PlanError, VariableError
-from semel.ir.expr import Variable, evaluate, upper_bound
+from semel.ir.expr import evaluate, upper_bound
 from semel.ir.fields import MemoryLimit
 from semel.plan.memory import Lifetime, plan_memory
 from semel.plan.parts import DeviceMemory, PlanMemory, PlanParts
 from semel.plan.program import (
     WEIGHTS,
+    InTermsOf,
     Program,
     ProgramValue,
     bounded_variables,
-    in_terms_of,
 )
 from semel.plan.scope import RowScope
 from semel.runtime.allocator import align
@@ -128,7 +128,8 @@ class Layout:
             for v in program.variables
         ]
         bounded = bounded_variables(roomy, program.late)
-        return Layout(program, [_size_bytes(v, bounded) for v in program.values], is_shared)
+        named = InTermsOf(bounded)
+        return Layout(program, [_size_bytes(v, named) for v in program.values], is_shared)
 
     @staticmethod
     def at(program: Program, values: Mapping[str, int], is_shared: bool) -> Layout:
@@ -178,8 +179,8 @@ def _weights_bytes(program: Program) -> int:
     return sum(w.held_bytes for w in program.saved_weights if w not in first_values)
 
 
-def _size_bytes(value: ProgramValue, bounded: Mapping[str, Variable]) -> int:
-    size = upper_bound(in_terms_of(bounded, value.type.num_bytes))
+def _size_bytes(value: ProgramValue, named: InTermsOf) -> int:
+    size = upper_bound(named(value.type.num_bytes))
     if size is None:
         raise PlanError(
             value.name,
