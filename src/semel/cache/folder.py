@@ -98,7 +98,7 @@ class PrivateFolder:
         except IsADirectoryError:
             os.rmdir(name, dir_fd=held.handle)
 
-    def entries(self, suffix: str) -> list[tuple[str, os.stat_result]]:
+    def entries(self, suffix: str | tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
         """Names that end in `suffix`, with what `lstat` says; abandoned files go on the way."""
         held = self._open(create=False)
         # An open of its own: copies of a descriptor share one position in the listing.

@@ -1,7 +1,8 @@
-"""Compiled kernels by content: in memory, and on disk between processes.
+"""Compiled kernels by content: in memory, and on disk between processes; whole programs on disk.
 
     KernelCache.get(key)     -->  object code, or None
     KernelCache.put(key, object code)
+    KernelCache.get_program(key), put_program(key, bytes)
     load_cached(key, compile, load)  -->  object code, and that loaded
     find_cached, keep_cached         -->  its two halves, for those who compile many
 
@@ -45,7 +46,7 @@ MAX_ENTRY_BYTES = 64 << 20  # kernels take kilobytes
 # magic, format version, digest of the key, payload bytes, digest of the payload
 _HEADER = struct.Struct("<8sI32sQ32s")
 _MAGIC = b"SEMELKC\0"
-_SUFFIX = ".kernel"
+_KERNEL, _PROGRAM = ".kernel", ".program"
 _CACHE, _COMPILE = Topic("cache"), Topic("compile")
 
 # ------------------------------------------------------------------------------ cache
@@ -60,15 +61,17 @@ class CacheStatus:
     memory_hits: int
     disk_hits: int
     misses: int
+    program_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A kernel on disk: a hash of its key, its bytes, and when it was used last."""
+    """A kernel or a program on disk: a hash of its key, its bytes, and when it was used last."""
 
     name: str
     bytes: int
     used_at: float
+    kind: str = "kernel"
 
 
 class KernelCache:
@@ -79,7 +82,7 @@ class KernelCache:
         self._memory_bytes = 0
         self._disk = None if directory is None else _Disk(directory, max_bytes)
         self._lock = make_lock()
-        self._memory_hits = self._disk_hits = self._misses = 0
+        self._memory_hits = self._disk_hits = self._misses = self._program_hits = 0
 
     def get(self, key: str) -> bytes | None:
         """The object code stored under `key`, or None."""
@@ -91,7 +94,7 @@ class KernelCache:
         if data is not None:
             _CACHE("%s: found in memory", key)
             return data
-        data = self._disk.read(key) if self._disk else None
+        data = self._disk.read(key, _KERNEL) if self._disk else None
         with self._lock:
             if data is None:
                 self._misses += 1
@@ -106,7 +109,24 @@ class KernelCache:
         with self._lock:
             self._remember(key, data)
         if self._disk:
-            self._disk.write(key, data)
+            self._disk.write(key, _KERNEL, data)
+
+    def get_program(self, key: str) -> bytes | None:
+        """What `put_program` was given under `key`; from disk alone, read anew each time."""
+        data = self._disk.read(key, _PROGRAM) if self._disk else None
+        with self._lock:
+            self._program_hits += data is not None
+        return data
+
+    def put_program(self, key: str, data: bytes) -> None:
+        """Store a program where other processes find it."""
+        if self._disk:
+            self._disk.write(key, _PROGRAM, data)
+
+    def discard_program(self, key: str, reason: str) -> None:
+        """Forget a program that turned out to be unusable."""
+        if self._disk:
+            self._disk.remove(key, _PROGRAM, reason)
 
     def clear(self) -> None:
         """Forget every entry, in memory and on disk."""
@@ -121,12 +141,15 @@ class KernelCache:
         with self._lock:
             self._memory_bytes -= len(self._memory.pop(key, b""))
         if self._disk:
-            self._disk.remove(key, reason)
+            self._disk.remove(key, _KERNEL, reason)
 
     def entries(self) -> list[CacheEntry]:
         """What lies on disk now, used last first."""
         found = self._disk.entries() if self._disk else []
-        made = [CacheEntry(f.removesuffix(_SUFFIX), i.st_size, i.st_mtime) for f, i in found]
+        made = []
+        for file, info in found:
+            name, _, kind = file.rpartition(".")
+            made.append(CacheEntry(name, info.st_size, info.st_mtime, kind))
         return sorted(made, key=lambda entry: (-entry.used_at, entry.name))
 
     def prune(self, max_bytes: int | None = None, unused_s: float | None = None) -> None:
@@ -150,7 +173,8 @@ class KernelCache:
         directory = self._disk.directory if self._disk else None
         reason = self._disk.reason if self._disk else "the disk cache is turned off"
         with self._lock:
-            return CacheStatus(directory, reason, self._memory_hits, self._disk_hits, self._misses)
+            counts = self._memory_hits, self._disk_hits, self._misses, self._program_hits
+            return CacheStatus(directory, reason, *counts)
 
     def _remember(self, key: str, data: bytes) -> None:
         self._memory_bytes += len(data) - len(self._memory.pop(key, b""))
@@ -221,23 +245,24 @@ class _Disk:
     def directory(self) -> Path:
         return self._folder.path
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, kind: str) -> bytes | None:
         name = digest([key])
+        file = name.hex() + kind
         try:
-            payload = _unpack(name, self._folder.read(_file(name), MAX_ENTRY_BYTES))
+            payload = _unpack(name, self._folder.read(file, MAX_ENTRY_BYTES))
         except FileNotFoundError:
             return None
         except OSError as error:
             self._note(str(error))
             return None
         except CacheError as error:
-            self.remove(key, str(error))
+            self.remove(key, kind, str(error))
             return None
         with suppress(OSError, CacheError):  # a read-only directory keeps its order of age
-            self._folder.touch(_file(name))
+            self._folder.touch(file)
         return payload
 
-    def write(self, key: str, payload: bytes) -> None:
+    def write(self, key: str, kind: str, payload: bytes) -> None:
         name = digest([key])
         entry = _pack(name, payload)
         limit = min(self.max_bytes, MAX_ENTRY_BYTES)
@@ -245,16 +270,16 @@ class _Disk:
             self._note(f"an entry of {len(entry)} bytes exceeds the limit of {limit}")
             return
         try:
-            self._folder.replace(_file(name), entry)
+            self._folder.replace(name.hex() + kind, entry)
             self._make_room(len(entry))
             self.reason = ""
         except (OSError, CacheError) as error:
             self._note(str(error))
 
-    def remove(self, key: str, reason: str) -> None:
+    def remove(self, key: str, kind: str, reason: str) -> None:
         """Remove an entry that is in doubt."""
         self._note(reason)
-        self._remove(_file(digest([key])))
+        self._remove(digest([key]).hex() + kind)
 
     def clear(self) -> None:
         for file, _ in self.entries():
@@ -274,7 +299,7 @@ class _Disk:
     def entries(self) -> list[tuple[str, os.stat_result]]:
         """Name and state of each entry; none where the directory cannot be used."""
         try:
-            return self._folder.entries(_SUFFIX)
+            return self._folder.entries((_KERNEL, _PROGRAM))
         except FileNotFoundError:
             return []
         except (OSError, CacheError) as error:
@@ -322,10 +347,6 @@ class _Disk:
             if self._remove(file):
                 left -= info.st_size
         return left
-
-
-def _file(name: bytes) -> str:
-    return f"{name.hex()}{_SUFFIX}"
 
 
 def _age(entry: tuple[str, os.stat_result]) -> tuple[int, str]:

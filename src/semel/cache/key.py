@@ -17,11 +17,14 @@ compiled modules alone), the key is this process's own, and no other process eve
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
@@ -55,6 +58,11 @@ def cache_key(
     return digest(parts).hex()
 
 
+def sources_key(sources: tuple[str, ...]) -> str:
+    """The fingerprint of these sources and of `CODE_SOURCES`, as this process runs them."""
+    return running_fingerprint(_PACKAGE, sources)
+
+
 def digest(parts: Iterable[str]) -> bytes:
     """Length before each part, so that no two lists of parts run together the same."""
     sha = hashlib.sha256()
@@ -63,6 +71,35 @@ def digest(parts: Iterable[str]) -> bytes:
         sha.update(len(data).to_bytes(8, "little"))
         sha.update(data)
     return sha.digest()
+
+
+def value_key(value: Hashable) -> str | None:
+    """A hash of a value that is the same in every process; None if it holds what only this one has.
+
+    Values whose keys are equal are equal. That equal ones have equal keys is usual and not
+    promised: what is one object here may be two there.
+    """
+    data = io.BytesIO()
+    try:
+        _Writer(data, protocol=5).dump(value)
+    except pickle.PicklingError:
+        return None
+    return hashlib.sha256(data.getbuffer()).hexdigest()
+
+
+#: Packages whose types and functions mean the same wherever our sources and their versions do.
+_KNOWN_PACKAGES = frozenset({"builtins", "copyreg", "ml_dtypes", "numpy", "semel"})
+
+
+class _Writer(pickle.Pickler):
+    """Writes values, and of types and functions those names that a key covers."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """What pickle does, if that says all there is to say."""
+        module = value.__module__ if callable(value) else type(value).__module__
+        if str(module).partition(".")[0] not in _KNOWN_PACKAGES:
+            raise pickle.PicklingError(f"{value!r:.80} means nothing to other processes")
+        return NotImplemented
 
 
 @cache

@@ -48,6 +48,7 @@ from semel.compiler.spread import (
     open_spread,
     take_devices,
 )
+from semel.compiler.stored import find_stored, store_program, stored_key
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import check_runs_here, choose_target, find_backend, lacking
@@ -105,7 +106,8 @@ def prepare_graph(
     `device` is the plan's own, `devices` those that it may use: one that says nothing else is on
     the first of them, and of `"auto"`, each kernel where it is best computed.
 
-    A graph that was compiled before in this process, for the same options, is not compiled again.
+    A graph that was compiled before, for the same options, is not compiled again: one of this
+    process is found with its weights, a large one of another process on disk.
     With `keep_params` the data of params is held as it was given, too.
     """
     threads = take_threads("prepare", threads)
@@ -144,17 +146,23 @@ def prepare_graph(
     program = find_program(request)
     is_new = program is None
     if program is None:
-        program = compile_graph(
-            graph,
-            made_for,
-            fusion=fusion,
-            tuning=tuning,
-            keep=keep,
-            device=device,
-            keep_params=keep_params,
-            auto=choice.auto,
-        )
-        program = for_nodes(program, ids) if ids else program
+        check_may_compile("prepare", ", ".join(graph.names))
+        key = stored_key(graph, request, device, made_for)
+        program = None if key is None else find_stored(key, graph, request.form.ids)
+        if program is None:
+            program = compile_graph(
+                graph,
+                made_for,
+                fusion=fusion,
+                tuning=tuning,
+                keep=keep,
+                device=device,
+                keep_params=keep_params,
+                auto=choice.auto,
+            )
+            program = for_nodes(program, ids) if ids else program
+            if key is not None:
+                store_program(key, program, request.form.ids)
         remake = partial(_compile_for, fusion, choice, keep_params)
         program = replace(program, compile_for=GraphSource(graph, keep, remake), name=name)
         keep_program(request, program)

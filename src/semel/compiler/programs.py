@@ -35,10 +35,14 @@ SMALL_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be compiled, as a key; None if it must be compiled whatever is known."""
+    """What is to be compiled, as a key; None if it must be compiled whatever is known.
+
+    `how` is what the key says beside the graph and its data.
+    """
 
     key: Hashable | None
     form: GraphForm
+    how: tuple[Hashable, ...] = ()
 
 
 def make_request(
@@ -69,7 +73,7 @@ def make_request(
     data = tuple(storage.id for storage in form.storages)
     fuse = options.fusion if fusion is None else fusion
     how = (device, target, fuse, options.verify, keep_params, _choices(tuning), auto)
-    return Request((form.key, data, *how), form)
+    return Request((form.key, data, *how), form, how)
 
 
 def _choices(tuning: Tuning | None) -> Hashable:

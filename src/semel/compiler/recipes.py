@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
+from semel.cache.key import value_key
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Variable, product, substitute, upper_bound, variables
 from semel.ir.form import graph_form
@@ -98,6 +100,8 @@ def leaves_of(graph: Graph, op: str) -> Iterator[Node]:
 # ---------------------------------------------------------------- formulas
 
 _formulas: OrderedDict[Hashable, Formula] = OrderedDict()
+#: Those that have a name, as long as somebody holds them.
+_named: WeakValueDictionary[str, Formula] = WeakValueDictionary()
 _lock = make_lock()
 
 
@@ -106,13 +110,24 @@ def _find_formula(graph: Graph, compiler: FormulaCompiler) -> Formula:
     with _lock:
         formula = _formulas.get(full)
     if formula is None:
-        formula = _formula(compiler.compile(graph))
+        name = value_key(full) or ""
+        formula = _named.get(name)
+        if formula is None:
+            formula = shared_formula(replace(_formula(compiler.compile(graph)), name=name))
     with _lock:
         formula = _formulas.setdefault(full, formula)
         _formulas.move_to_end(full)
         while len(_formulas) > MAX_FORMULAS:
             _formulas.popitem(last=False)
     return formula
+
+
+def shared_formula(formula: Formula) -> Formula:
+    """The one of this name that somebody holds, so that what it makes is made once; or this one."""
+    if not formula.name:
+        return formula
+    with _lock:
+        return _named.setdefault(formula.name, formula)
 
 
 def _formula(program: Program) -> Formula:

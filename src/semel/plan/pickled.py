@@ -30,11 +30,17 @@ def restore_plan(data: bytes, threads: int | None, memory_limit: MemoryLimit) ->
     return plan
 
 
-def reduce_program(program: Program) -> tuple[Any, ...]:
-    """What pickle keeps of a program."""
+def pack_program(program: Program) -> bytes:
+    """The contents of the plan file of a program."""
     writer: Any = import_module(_WRITER)
     code = find_device(program.device).device_code(program.target)
-    return restore_program, (writer.pack_plan(program, code),)
+    packed: bytes = writer.pack_plan(program, code)
+    return packed
+
+
+def reduce_program(program: Program) -> tuple[Any, ...]:
+    """What pickle keeps of a program."""
+    return restore_program, (pack_program(program),)
 
 
 def save_program(program: Program, path: str | os.PathLike[str]) -> None:

@@ -108,16 +108,18 @@ HOST = "host"
 # ---------------------------------------------------------------- recipes
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Formula:
     """Kernel calls from sources to a result, for all sizes.
 
     `types` are those of all values: `num_sources` sources, the result, then what is in between.
+    `name`, if it has one, says what is computed and how, in words of no process.
     """
 
     rows: tuple[PreparedKernel, ...]
     types: tuple[TensorType, ...]
     num_sources: int
+    name: str = ""
 
     def types_at(self, sizes: Mapping[str, int]) -> tuple[TensorType, ...]:
         """The types of the values at these sizes."""

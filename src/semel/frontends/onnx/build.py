@@ -83,12 +83,18 @@ class Choices:
 
 def build(model: Model, choices: Choices) -> Built:
     """The graph of a model. Raises DecidedByContent where it must know what inputs hold."""
-    constants: frozenset[str] = frozenset()
+    constants = _scales(model)
     while True:
         try:
             return _build(model, choices, constants)
-        except DecidedByWeights as found:  # scales of a Resize, and the like
+        except DecidedByWeights as found:
             constants |= found.names
+
+
+def _scales(model: Model) -> frozenset[str]:
+    """What must be known of what resizes read beside the image."""
+    nodes = (node for node in model.proto.graph.node if node.op_type in ("Resize", "Upsample"))
+    return frozenset(name for node in nodes for name in node.input[1:])
 
 
 def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
