@@ -9,7 +9,7 @@ does so at the first `settings()`, not at import: a program may still set variab
 the kernel cache it steers are process-wide too.
 
     SEMEL_THREADS      participants of an execute, the caller included; default: all our cores
-    SEMEL_CACHE        0 turns the on-disk kernel cache off; default 1
+    SEMEL_CACHE        0 turns the on-disk cache of kernels and programs off; default 1
     SEMEL_CACHE_DIR    where it lies; default $XDG_CACHE_HOME/semel or ~/.cache/semel; nobody else
                        may be able to write to it, or to a folder above it
     SEMEL_CACHE_BYTES  how large it may grow (512M, 2G, plain bytes); default 512M

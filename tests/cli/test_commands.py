@@ -70,7 +70,7 @@ def test_cache_counts_kernels_and_clears_them(
         assert full["entries"] >= 1
         assert full["bytes"] > 0
         assert main(["cache", "clear"]) == 0
-        assert capsys.readouterr().out.startswith(f"Removed {full['entries']} kernels")
+        assert capsys.readouterr().out.startswith(f"Removed {full['entries']} entries")
         main(["cache"])
         assert str(tmp_path) in capsys.readouterr().out
     assert not list(tmp_path.rglob("*.kernel"))
@@ -85,7 +85,7 @@ def test_a_cache_that_others_may_change_says_so(
         assert main(["cache", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert main(["cache", "clear"]) == 0
-        assert "Removed 0 kernels" in capsys.readouterr().out
+        assert "Removed 0 entries" in capsys.readouterr().out
         info = inspect_cache(default_cache())
     assert "shared must not be writable by others, got mode 777" in found["reason"]
     assert ("state", info.reason) in describe(info)  # the rows of `semel doctor` too
@@ -115,7 +115,7 @@ def test_doctor_finds_that_plans_work_here(capsys: pytest.CaptureFixture[str]) -
     assert links["disk", "cpu:0"]["strategy"] == "peer to peer"
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for word in ("machine", "versions", "kernel cache", "measured limits", "works", "links"):
+    for word in ("machine", "versions", "cache", "measured limits", "works", "links"):
         assert word in text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from tests.codegen.lowering import run_by_interpreter, run_kernels
@@ -15,6 +16,8 @@ from tests.fuzz.programs import TOLERANCE, Program
 
 import semel
 from semel import Tensor, config
+from semel.compiler import programs_on_disk
+from semel.compiler.programs import forget_programs
 from semel.devices.cpu.toolchain import host_target
 from semel.ir.expr import evaluate as evaluate_dim
 from semel.ir.graph import Graph
@@ -49,6 +52,10 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
         with config.override(arena=False):
             apart = semel.prepare(program.build(), threads=1)
         single = semel.prepare(program.build(), threads=1, fusion=False)
+        with patch.object(programs_on_disk, "MIN_NODES", 1):
+            for _ in range(2):  # kept, and found
+                forget_programs()
+                found = semel.prepare(program.build(), threads=1)
         compiled = fused.compile_count  # 0 for a program that was drawn before
         bindings = program.bindings(rng)
         for values in [*bindings, bindings[0]]:
@@ -61,6 +68,7 @@ def _check(program: Program, rng: Random, interpreted: bool) -> None:
             _compare("not fused", unfused, want, noise, program.slack)
             _same_numbers("not fused", unfused, got)
             _same_bits("the second run", _run(fused, data, bound), got)
+            _same_bits("found on disk", _run(found, data, bound), got)
             _same_bits("two threads", _run(shared, data, bound), got)
             _same_bits("no shared bytes", _run(apart, data, bound), got)
             if program.variables:

@@ -237,7 +237,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ProgramValue: ("name type place weight first last node_ids device", ""),
     Param: ("name type version raw is_kept is_missing", "id"),
     Recipe: ("value sources formula sizes", "params"),  # which its sources say
-    Formula: ("rows types num_sources", ""),
+    Formula: ("rows types num_sources name", ""),
     CachedKernel: ("signature entry_point code text form target", "address owner"),
     KernelSignature: (
         "name buffers variables tiles scratch_bytes checks flops bytes host_parallel_safe",

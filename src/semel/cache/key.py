@@ -76,12 +76,13 @@ def digest(parts: Iterable[str]) -> bytes:
 def value_key(value: Hashable) -> str | None:
     """A hash of a value that is the same in every process; None if it holds what only this one has.
 
-    Values whose keys are equal are equal. That equal ones have equal keys is usual and not
-    promised: what is one object here may be two there.
+    Values whose keys are equal are equal.
     """
     data = io.BytesIO()
+    writer = _Writer(data, protocol=5)
+    writer.fast = True  # what is one object here may be two elsewhere: nothing refers back
     try:
-        _Writer(data, protocol=5).dump(value)
+        writer.dump(value)
     except pickle.PicklingError:
         return None
     return hashlib.sha256(data.getbuffer()).hexdigest()

@@ -1,4 +1,4 @@
-"""`semel cache`: what lies in the kernel cache on disk, what it is good for, and ways to shrink it.
+"""`semel cache`: what lies in the cache on disk, what it is good for, and ways to shrink it.
 
     info     -->  directory, entries, bytes, and why the disk is not used if it is not
     ls       -->  the entries, used last first
@@ -6,8 +6,8 @@
     prune    -->  without what nobody used for a while, or the oldest above a size
     clear    -->  empty
 
-Beside the kernels lie the choices that `prepare(tune=True)` measured on this machine; they
-are counted and cleared with them.
+Entries are kernels, and whole programs of large graphs. Beside them lie the choices that
+`prepare(tune=True)` measured on this machine; they are counted and cleared with them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _info(arguments: argparse.Namespace, kernels: KernelCache) -> None:
     if arguments.json:
         print(json.dumps({**asdict(now), "removed_bytes": 0}, indent=2))
     else:
-        show([Section("kernel cache", describe(now))])
+        show([Section("cache", describe(now))])
 
 
 def _list(arguments: argparse.Namespace, kernels: KernelCache) -> None:
@@ -72,18 +72,24 @@ def _list(arguments: argparse.Namespace, kernels: KernelCache) -> None:
         return
     shown = entries if arguments.all else entries[:_SHOWN]
     rows = tuple(
-        (entry.name[:_NAME_DIGITS], format_bytes(entry.bytes), format_age(entry.used_at))
+        (
+            entry.name[:_NAME_DIGITS],
+            entry.kind,
+            format_bytes(entry.bytes),
+            format_age(entry.used_at),
+        )
         for entry in shown
     )
     rest = len(entries) - len(shown)
     notes = (f"and {rest} others; --all shows them",) if rest else ()
-    show([Section(f"{len(entries)} kernels", rows, ("kernel", "size", "used"), notes)])
+    show([Section(f"{len(entries)} entries", rows, ("entry", "kind", "size", "used"), notes)])
 
 
 def _explain(arguments: argparse.Namespace, kernels: KernelCache) -> None:
     target = choose_target(HOST_DEVICE)
     covers = {
         "kernel": "its text, without its name: equal kernels of all models share an entry",
+        "program": "the graph without the data of params, constants, all sources and versions",
         "target": target.key,
         "abi": str(ABI_VERSION),
         "sources": f"{', '.join(CODE_SOURCES)} of semel {semel.__version__}, and LLVM's version",
@@ -105,6 +111,7 @@ def _use(arguments: argparse.Namespace, kernels: KernelCache) -> dict[str, float
     target = load_target(arguments)
     now = kernels.status
     return {
+        "programs_found": now.program_hits - before.program_hits,
         "found_on_disk": now.disk_hits - before.disk_hits,
         "found_in_memory": now.memory_hits - before.memory_hits,
         "not_found": now.misses - before.misses,
@@ -113,6 +120,8 @@ def _use(arguments: argparse.Namespace, kernels: KernelCache) -> dict[str, float
 
 
 def _verdict(used: dict[str, float]) -> str:
+    if used["programs_found"] and not used["not_found"]:
+        return "The program was found whole: nothing had to be compiled, and no kernel looked up."
     if not used["not_found"]:
         return "Nothing had to be compiled."
     if used["found_on_disk"]:
@@ -142,7 +151,7 @@ def _tell_removed(arguments: argparse.Namespace, before: CacheInfo, now: CacheIn
         print(json.dumps({**asdict(now), "removed_bytes": size}, indent=2))
         return
     tuned = f", and {before.tuned - now.tuned} tuned choices" if before.tuned > now.tuned else ""
-    print(f"Removed {before.entries - now.entries} kernels, {format_bytes(size)}{tuned}.")
+    print(f"Removed {before.entries - now.entries} entries, {format_bytes(size)}{tuned}.")
 
 
 def format_age(used_at: float) -> str:
@@ -156,7 +165,7 @@ def format_age(used_at: float) -> str:
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     """The grammar of the command."""
-    text = "the compiled kernels that are kept on disk"
+    text = "the compiled kernels and programs that are kept on disk"
     parser = add_command(commands, "cache", text, run)
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="info")
     add_target(parser, is_optional=True)
@@ -191,7 +200,7 @@ def describe(info: CacheInfo) -> tuple[tuple[str, ...], ...]:
     """The cache as rows for people."""
     return (
         ("directory", info.directory or "none"),
-        ("kernels", str(info.entries)),
+        ("entries", str(info.entries)),
         ("size", f"{format_bytes(info.bytes)} of {format_bytes(info.max_bytes)} at most"),
         ("tuned", f"{info.tuned} choices for this machine"),
         ("state", info.reason or "in use"),

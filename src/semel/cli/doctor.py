@@ -172,7 +172,7 @@ def sections(found: Diagnosis) -> list[Section]:
     return [
         Section("machine", machine),
         Section("versions", versions),
-        Section("kernel cache", describe(found.cache)),
+        Section("cache", describe(found.cache)),
         Section("measured limits", limits, ("threads", "GFLOP/s", "read GB/s", "copy GB/s")),
         Section("devices", devices, ("device", "threads", "memory", "free")),
         Section("links", links, ("from", "to", "how", "GB/s")),

@@ -39,6 +39,7 @@ from semel.compiler.link import (
 from semel.compiler.once import store_known
 from semel.compiler.placement import Place
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
+from semel.compiler.programs_on_disk import disk_key, find_on_disk, keep_on_disk
 from semel.compiler.recipes import FormulaCompiler, Made, make_weights
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.spread import (
@@ -48,7 +49,6 @@ from semel.compiler.spread import (
     open_spread,
     take_devices,
 )
-from semel.compiler.stored import find_stored, store_program, stored_key
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import check_runs_here, choose_target, find_backend, lacking
@@ -147,8 +147,8 @@ def prepare_graph(
     is_new = program is None
     if program is None:
         check_may_compile("prepare", ", ".join(graph.names))
-        key = stored_key(graph, request, device, made_for)
-        program = None if key is None else find_stored(key, graph, request.form.ids)
+        key = disk_key(graph, request, device, made_for)
+        program = None if key is None else find_on_disk(key, graph, request.form.ids)
         if program is None:
             program = compile_graph(
                 graph,
@@ -162,7 +162,7 @@ def prepare_graph(
             )
             program = for_nodes(program, ids) if ids else program
             if key is not None:
-                store_program(key, program, request.form.ids)
+                keep_on_disk(key, program, request.form.ids)
         remake = partial(_compile_for, fusion, choice, keep_params)
         program = replace(program, compile_for=GraphSource(graph, keep, remake), name=name)
         keep_program(request, program)

@@ -25,7 +25,7 @@ import numpy as np
 from semel.runtime.allocator import SLACK_BYTES, align
 from semel.runtime.buffer import Array
 
-FORMAT = 13
+FORMAT = 14
 MAGIC = b"\x89SEMEL\r\n"  # not text, and damaged by whatever takes it for text
 PAGE_BYTES = 4096
 CHUNK_BYTES = 16 << 20

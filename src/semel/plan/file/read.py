@@ -316,7 +316,8 @@ def _read_formula(record: Any, dim: DimReader, source: RowReader) -> Formula:
             raise GraphError("decode", f"recipes must consist of kernels, got {row.kind}.")
         rows.append(row)
     types = tuple(decode_type(kind, dim) for kind in as_list(record["types"]))
-    return Formula(tuple(rows), types, as_index(record["sources"], len(types), "source"))
+    count = as_index(record["sources"], len(types), "source")
+    return Formula(tuple(rows), types, count, as_text(record["name"]))
 
 
 def _read_recipe(

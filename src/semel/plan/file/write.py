@@ -398,6 +398,7 @@ def _encode_params(
                 "types": [encode_type(kind, dim) for kind in formula.types],
                 "sources": formula.num_sources,
                 "rows": [row.encode(to) for row in formula.rows],
+                "name": formula.name,
             }
             for formula in program.formulas
         ],

@@ -1,8 +1,8 @@
 """Programs that were compiled before, by any process of ours, found on disk.
 
-    graph, request  --stored_key-->      key, or None: this one is always compiled
-    key, graph      --find_stored-->     Program, or None
-    key, program    --store_program-->   the next process finds it
+    graph, request, device, target  --disk_key-->      key, or None: always compiled
+    key, graph                      --find_on_disk-->  Program, or None
+    key, program                    --keep_on_disk-->  the next process finds it
 
 An entry is the file of the program's plan as if no param had data yet, and says of each value which
 nodes it holds. So it is small, and what finds it takes the params from the graph at hand and
@@ -19,10 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -59,11 +57,11 @@ SOURCES = (
     "topics.py",
     "version.py",
 )
-_LENGTH = struct.Struct("<Q")
+_LENGTH_BYTES = 8
 _COMPILE = Topic("compile")
 
 
-def stored_key(graph: Graph, request: Request, device: str, target: Target) -> str | None:
+def disk_key(graph: Graph, request: Request, device: str, target: Target) -> str | None:
     """What a program is found by: the graph, the numbers of its constants, and all options."""
     if request.key is None or len(graph.nodes) < MIN_NODES:
         return None
@@ -81,7 +79,7 @@ def stored_key(graph: Graph, request: Request, device: str, target: Target) -> s
     return find_backend(device).compiler(target).key("program", parts)
 
 
-def find_stored(key: str, graph: Graph, ids: Sequence[int]) -> Program | None:
+def find_on_disk(key: str, graph: Graph, ids: Sequence[int]) -> Program | None:
     """The program, for the nodes that `ids` are those of; an entry that is no good is removed."""
     data = default_cache().get_program(key)
     if data is None:
@@ -98,12 +96,12 @@ def find_stored(key: str, graph: Graph, ids: Sequence[int]) -> Program | None:
     return replace(filled, params=tuple(replace(param, version=0) for param in filled.params))
 
 
-def store_program(key: str, program: Program, ids: Sequence[int]) -> None:
+def keep_on_disk(key: str, program: Program, ids: Sequence[int]) -> None:
     """Let other processes find the program; if it cannot be written down, nobody does."""
     try:
         data = _pack(program, ids)
     except SemelError as error:
-        _COMPILE("%s: not stored: %s", program, error)
+        _COMPILE("%s: not kept on disk: %s", program, error)
         return
     default_cache().put_program(key, data)
 
@@ -112,29 +110,22 @@ def store_program(key: str, program: Program, ids: Sequence[int]) -> None:
 
 
 def _pack(program: Program, ids: Sequence[int]) -> bytes:
-    """A length, what a plan file does not say as JSON, and the plan file."""
+    """A length, the nodes of each value as JSON, which a plan file does not know, and that file."""
     place = {id_: i for i, id_ in enumerate(ids)}
-    about = {
-        "nodes": [[place[i] for i in v.node_ids if i in place] for v in program.values],
-        "formulas": [formula.name for formula in program.formulas],
-    }
-    head = json.dumps(about, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(head)) + head + pack_program(_without_data(program))
+    nodes = [[place[i] for i in value.node_ids if i in place] for value in program.values]
+    head = json.dumps(nodes, separators=(",", ":")).encode()
+    return len(head).to_bytes(_LENGTH_BYTES, "little") + head + pack_program(_without_data(program))
 
 
 def _unpack(data: bytes, ids: Sequence[int]) -> Program:
-    (length,) = _LENGTH.unpack_from(data)
-    start = _LENGTH.size + length
-    about: Mapping[str, Any] = json.loads(data[_LENGTH.size : start])
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    nodes: list[list[int]] = json.loads(data[_LENGTH_BYTES:start])
     program = restore_program(data[start:])
     values = tuple(
         replace(value, node_ids=tuple(ids[i] for i in places))
-        for value, places in zip(program.values, about["nodes"], strict=True)
+        for value, places in zip(program.values, nodes, strict=True)
     )
-    named = {
-        formula: shared_formula(replace(formula, name=name))
-        for formula, name in zip(program.formulas, about["formulas"], strict=True)
-    }
+    named = {formula: shared_formula(formula) for formula in program.formulas}
     recipes = tuple(
         recipe if recipe.formula is None else replace(recipe, formula=named[recipe.formula])
         for recipe in program.recipes
