@@ -203,6 +203,37 @@ CASES: dict[str, tuple[str, list[Any], int, dict[str, Any], int]] = {
         {"K": 64, "N": 16, "bits": 8, "block_size": 32},
         2,
     ),
+    "matmul_4_bits_of_many": (
+        "MatMulNBits",
+        [f(5, 256), u8(160, 8, 16), f(1280, scale=0.1), u8(640), None, f(160)],
+        1,
+        {"K": 256, "N": 160, "bits": 4, "block_size": 32},
+        5,
+    ),
+    "matmul_float_zeros": (
+        "MatMulNBits",
+        [f(5, 256), u8(160, 8, 16), f(1280, scale=0.1), f(1280)],
+        1,
+        {"K": 256, "N": 160, "bits": 4, "block_size": 32},
+        3,
+    ),
+    "matmul_4_bits_past_the_last": (
+        "MatMulNBits",
+        [f(2, 5, 200), u8(160, 7, 16), f(1120, scale=0.1)],
+        1,
+        {"K": 200, "N": 160, "bits": 4, "block_size": 32},
+        2,
+    ),
+    "matmul_4_bits_in_an_order": (
+        "MatMulNBits",
+        [
+            *(f(5, 256), u8(160, 8, 16), f(1280, scale=0.1), u8(640)),
+            rng.permutation(np.arange(256, dtype=np.int32) // 32),
+        ],
+        1,
+        {"K": 256, "N": 160, "bits": 4, "block_size": 32},
+        4,
+    ),
     "gather_blocks": (
         "GatherBlockQuantized",
         [u8(10, 16), np.array([[1, 9], [0, 4]]), f(10, 2, scale=0.1)],
@@ -358,3 +389,33 @@ def test_it_is_what_onnx_runtime_computes(name: str) -> None:
             # An LSTM of quantised weights: it quantises what goes in, and we do not.
             atol = 2e-3 if "q" in name or name == "dynamic_lstm" else 1e-4
             np.testing.assert_allclose(ours, want, rtol=1e-3, atol=atol)
+
+
+def test_weights_of_few_bits_are_held_as_they_are() -> None:
+    inputs = [f(1, 512), u8(256, 4, 64), f(1024, scale=0.1)]
+    attrs = {"K": 512, "N": 256, "bits": 4, "block_size": 128}
+    compiled = semel.load(make("MatMulNBits", inputs, 1, attrs, 2))
+    compiled.run({"x0": inputs[0]})
+    assert compiled.plan.memory.weights_bytes < 512 * 256 * 4 / 7
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "inputs", "message"),
+    [
+        (
+            "MatMulNBits",
+            {"K": 64, "N": 16, "bits": 3, "block_size": 32},
+            [f(3, 64), u8(16, 2, 12), f(32)],
+            "bits must be 2, 4 or 8, got 3",
+        ),
+        (
+            "MatMulNBits",
+            {"K": 64, "N": 16, "bits": 4, "block_size": 32},
+            [f(3, 64), u8(16, 2, 16), f(32), None, np.zeros(64, np.int32)],
+            "g_idx must give every block block_size columns",
+        ),
+    ],
+)
+def test_what_few_bits_are_not(op: str, attrs: Any, inputs: list[Any], message: str) -> None:
+    with pytest.raises(semel.errors.UnsupportedError, match=message):
+        semel.load(make(op, inputs, 1, attrs, len(inputs) - 1))

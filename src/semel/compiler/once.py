@@ -10,6 +10,7 @@ What is cheap, and computed by a kernel on its way, costs less there than to rea
 from __future__ import annotations
 
 from semel.ir.graph import Graph, Node, rewrite
+from semel.ops.narrow import is_widened
 from semel.ops.stored import KNOWN, can_be_made, stored
 from semel.schedule.group import DEAR, Schedule
 
@@ -20,7 +21,8 @@ def store_known(schedule: Schedule) -> Graph:
     work = _known(graph)
     in_memory = {node for group in schedule.groups for node in group.outputs if node in work}
     asked = _asked(graph, work) if work else set()
-    wanted = {n for n in asked if n in in_memory or work[n] >= DEAR}
+    widened = _widened(graph, work)
+    wanted = {n for n in asked if n in in_memory or (work[n] >= DEAR and n not in widened)}
     if not wanted:
         return graph
     # Nothing below them is replaced, so that they are themselves when it is their turn.
@@ -37,6 +39,19 @@ def _known(graph: Graph) -> dict[Node, int]:
             own = node.op.cost if is_counted else DEAR
             work[node] = min(own + sum(work[n] for n in node.inputs), DEAR)
     return {node: amount for node, amount in work.items() if node not in leaves}
+
+
+def _widened(graph: Graph, work: dict[Node, int]) -> set[Node]:
+    """The known right operands that contractions widen as they read them, whatever work that is."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.contraction is not None and node.op.contraction.widens:
+            right = node.inputs[1]
+            while right.op.is_view:
+                right = right.inputs[0]
+            if right in work and is_widened(right):
+                found.add(right)
+    return found
 
 
 def _asked(graph: Graph, work: dict[Node, int]) -> set[Node]:

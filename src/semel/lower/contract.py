@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from semel.ir.expr import (
     Dim,
@@ -59,6 +60,7 @@ from semel.lower.stage import (
     widens,
 )
 from semel.ops.index_maps import Indices, contraction_index
+from semel.ops.narrow import block_sizes, is_word
 from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name
@@ -164,6 +166,8 @@ class _Lowering(Contraction):
         self.rows = product(i.extent for i in self.row_loops)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.parts: tuple[int, ...] = ()
+        #: How many of the first loop over k make a part; 0 if a part is one pass of outer loops.
+        self.part_steps = 0
         self.scratch: Buffer | None = None
         self.tile: _Tile | None = None
         self.beside = _ALONE
@@ -327,18 +331,15 @@ class _Lowering(Contraction):
     def _stage(self, number: Dim, blocks: RowBlocks, shape: RegisterTile) -> tuple[Statement, ...]:
         """What must be computed before the tile's rows can pass its panels (`lower.stage`)."""
         assert self.tile is not None
-        wide = not self.tile.is_skinny and not self.parts and widens(self.site, self.rows)
-        self.wide = wide_panel(self.site, shape.lanes) if wide else None
+        wide = not self.tile.is_skinny and widens(self.site, self.rows, self.part_steps > 0)
+        steps = self._part_depth() if self.parts else self.depth
+        self.wide = wide_panel(self.site, shape.lanes, steps) if wide else None
         if self.depth == 0 or reads_left(self.site):
             return ()
         last = minimum(blocks.first_row(number + 1), self.rows)
         first, most = self.tile.first_row, self.tile.rows
         self.staged, body = stage_left(self.site, self.row_loops, most, first, last)
         return body
-
-    def _widened(self, first: Dim, count: int) -> tuple[Statement, ...]:
-        """A panel's columns in scratch, if the weights are to be widened there."""
-        return () if self.wide is None else widen_panel(self.site, self.wide, first, count)
 
     def _shares_right(self, entries: Sequence[Index]) -> bool:
         """Whether all batch entries multiply by the same right operand."""
@@ -364,8 +365,7 @@ class _Lowering(Contraction):
         """
         lanes, extent = shape.lanes, column.extent
         if isinstance(extent, int) and extent <= lanes:
-            body = self._panel(column, 0, extent, shape, number, blocks)
-            return (*self._widened(0, extent), *body)
+            return tuple(self._whole_panel(column, 0, extent, shape, number, blocks))
         panel = Index(self.names("p"), ceildiv(extent, lanes))
         start = panel * lanes
         if not isinstance(extent, int):
@@ -375,11 +375,11 @@ class _Lowering(Contraction):
             return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
         loops: list[Statement] = []
         for count, begin, end in cut_panels(extent, lanes, first, last):
-            body = self._panel(column, start, count, shape, number, blocks)
-            loops.append(ir.Loop(panel, begin, end, (*self._widened(start, count), *body)))
+            body = tuple(self._whole_panel(column, start, count, shape, number, blocks))
+            loops.append(ir.Loop(panel, begin, end, body))
         return tuple(loops)
 
-    def _panel(
+    def _whole_panel(
         self,
         column: Index,
         start: Dim,
@@ -388,18 +388,55 @@ class _Lowering(Contraction):
         number: Dim,
         blocks: RowBlocks,
     ) -> Iterator[Statement]:
+        """All k of a panel's columns, which are widened in scratch first if that is to be.
+
+        Of a deep contraction they are widened part by part, and all rows pass a part.
+        """
+        cut = partial(self._panel, column, start, count, shape)
+        if self.wide is None:
+            yield from cut(lambda beside: self._rows(number, blocks, beside))
+            return
+        if not self.parts:
+            steps = self._steps()
+            yield from widen_panel(self.site, self.wide, start, count, steps.loops, steps.inner)
+            yield from cut(lambda beside: self._rows(number, blocks, beside))
+            return
+        part = self.names.index("q", self.parts[0])
+        assert isinstance(part, Index)
+        self.wide = replace(self.wide, first=part * self._part_depth())
+        steps = self._steps((part,))
+        widened = widen_panel(self.site, self.wide, start, count, steps.loops, steps.inner)
+
+        def adding(base: Dim, height: int) -> list[Statement]:
+            return self._part(base, height, self._steps((part,)))
+
+        yield from cut(lambda beside: self._each_block(number, blocks, self._clear, beside))
+        sums = cut(lambda beside: self._each_block(number, blocks, adding, beside))
+        yield ir.Loop(part, 0, part.extent, (*widened, *sums))
+        yield from cut(
+            lambda beside: self._each_block(number, blocks, self._restore_results, beside)
+        )
+
+    def _panel(
+        self,
+        column: Index,
+        start: Dim,
+        count: int,
+        shape: RegisterTile,
+        rows: Callable[[_Beside], tuple[Statement, ...]],
+    ) -> Iterator[Statement]:
         """`count` columns from `start` on, as many vectors at once as there are."""
         for span in cut_columns(self.target, self.accumulator.bits, shape.lanes, count):
             lane = Index(self.names("n"), span.start + span.count)
-            body = self._rows(number, blocks, _Beside(span.beside, span.lanes))
-            inner = substitute_indices(body, {column: start + lane})
+            inner = substitute_indices(
+                rows(_Beside(span.beside, span.lanes)), {column: start + lane}
+            )
             yield ir.Loop(lane, span.start, span.start + span.count, inner, span.lanes)
 
     def _rows(
         self, tile: Dim, blocks: RowBlocks, beside: _Beside = _ALONE
     ) -> tuple[Statement, ...]:
         """A loop over the blocks of each height; a deep contraction walks them once per part."""
-        self.beside = beside
         if not self.parts:
             return self._each_block(
                 tile,
@@ -408,20 +445,26 @@ class _Lowering(Contraction):
                     *self._sums(base, height, self._steps()),
                     *self._results(base, height),
                 ],
+                beside,
             )
         outer = tuple(self.names.index("q", extent) for extent in self.parts)
-        first = self._each_block(tile, blocks, self._clear)
+        first = self._each_block(tile, blocks, self._clear, beside)
         body = self._each_block(
-            tile, blocks, lambda base, height: self._part(base, height, self._steps(outer))
+            tile, blocks, lambda base, height: self._part(base, height, self._steps(outer)), beside
         )
         for part in reversed(outer):
             assert isinstance(part, Index)
             body = (ir.Loop(part, 0, part.extent, body),)
-        return (*first, *body, *self._each_block(tile, blocks, self._restore_results))
+        return (*first, *body, *self._each_block(tile, blocks, self._restore_results, beside))
 
     def _each_block(
-        self, tile: Dim, blocks: RowBlocks, make: Callable[[Dim, int], list[Statement]]
+        self,
+        tile: Dim,
+        blocks: RowBlocks,
+        make: Callable[[Dim, int], list[Statement]],
+        beside: _Beside,
     ) -> tuple[Statement, ...]:
+        self.beside = beside
         result: list[Statement] = []
         self.tallest = blocks.height
         for level in blocks.of_tile(tile):
@@ -438,8 +481,8 @@ class _Lowering(Contraction):
         A part's panel does, and accumulators wait in scratch between parts, so that every
         element still adds in the order of k.
         """
-        right = self.node.inputs[1].type
-        depth = right.shape[-2]
+        right_node = self.node.inputs[1]
+        right, depth = right_node.type, right_node.type.shape[-2]
         if not isinstance(depth, int) or not isinstance(self.rows, int):
             return ()
         if self.accumulator == BOOL:
@@ -453,9 +496,19 @@ class _Lowering(Contraction):
             return Index("k", extent)
 
         contraction_index(self.node, note)
-        if len(loops) > 1:
+        if len(loops) > 1 and block_sizes(right_node, depth) is None:
             return tuple(e for e in loops[:-1] if isinstance(e, int))
-        return (-(-depth // PART_STEPS),)
+        assert isinstance(loops[0], int)
+        self.part_steps = max(1, PART_STEPS * loops[0] // depth)
+        return (-(-loops[0] // self.part_steps),)
+
+    def _part_depth(self) -> int:
+        """How many k a part of a contraction of one walk over k has."""
+        assert isinstance(self.depth, int)
+        blocks = block_sizes(self.node.inputs[1], self.depth)
+        within = 1 if blocks is None else product(blocks[1:])
+        assert isinstance(within, int)
+        return self.part_steps * within
 
     def _steps(self, outer: tuple[Dim, ...] = ()) -> _Steps:
         """Fresh loops over k, or over the part of it that `outer` picks."""
@@ -463,10 +516,10 @@ class _Lowering(Contraction):
         waiting = list(outer)
 
         def fresh(extent: Dim) -> Dim:
-            if len(waiting) == 1 and len(self.parts) == 1 and extent == self.depth:
-                first = waiting.pop() * PART_STEPS
-                index = Index(self.names("k"), PART_STEPS)
-                loops.append((index, minimum(PART_STEPS, extent - first)))
+            if waiting and self.part_steps:
+                first = waiting.pop() * self.part_steps
+                index = Index(self.names("k"), self.part_steps)
+                loops.append((index, minimum(self.part_steps, extent - first)))
                 return first + index
             if waiting:
                 return waiting.pop(0)
@@ -497,7 +550,12 @@ class _Lowering(Contraction):
         body = self._unrolled(base, height, lambda at: self._step(self.total, at, steps, combine))
         hints = self._ahead(base, height, steps)
         is_hot = self.target.vector_bits == 512 and height >= max(HOT_HEIGHT, self.tallest - 1)
-        for index, stop in reversed(steps.loops):
+        loops = list(steps.loops)
+        if self.wide is None and len(loops) > 1 and is_word(loops[-1][1]):
+            # The numbers of a word: it is read once for all of them.
+            index, count = loops.pop()
+            body = (ir.Loop(index, 0, count, body, unroll=True),)
+        for index, stop in reversed(loops):
             body = (
                 self._stepped(index, stop, hints, body)
                 if is_hot

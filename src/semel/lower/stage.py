@@ -23,7 +23,7 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Names, split_rows
 from semel.ops.index_maps import Indices, contraction_index
-from semel.ops.narrow import is_widened
+from semel.ops.narrow import is_widened, is_word
 from semel.schedule.group import SKINNY_ROWS
 
 #: Elements of a cache line, for those of four bytes.
@@ -60,14 +60,16 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class WidePanel:
-    """The columns of one panel for all k, in scratch."""
+    """The columns of one panel for all k, or for those from `first` on, in scratch."""
 
     buffer: Buffer
     lanes: int
+    first: Dim = 0
 
     def load(self, inner: Dim, column: Dim) -> Value:
         """Row k = `inner` of a column, numbered as in the whole operand."""
-        return ir.load(self.buffer, inner * self.lanes + column % self.lanes)
+        at = (inner - self.first) * self.lanes + column % self.lanes
+        return ir.load(self.buffer, at)
 
 
 def reads_left(site: Site) -> bool:
@@ -101,35 +103,50 @@ def stage_left(
     return staged, (ir.Loop(here, first, last, inner),)
 
 
-def widens(site: Site, rows: Dim) -> bool:
-    """Whether many rows read weights that are narrow in memory: widened once a tile then."""
+def widens(site: Site, rows: Dim, in_parts: bool = False) -> bool:
+    """Whether many rows read weights that are narrow in memory: widened once a tile then.
+
+    All of k must fit the scratch, unless it is walked in parts.
+    """
     right = site.node.inputs[1]
     depth = right.type.shape[-2]
     is_skinny = isinstance(rows, int) and rows <= SKINNY_ROWS
-    is_short = isinstance(depth, int) and 0 < depth <= _WIDENED_DEPTH
+    is_short = isinstance(depth, int) and depth > 0 and (in_parts or depth <= _WIDENED_DEPTH)
     return is_short and isinstance(site.at[-1], Index) and not is_skinny and is_widened(right)
 
 
-def wide_panel(site: Site, lanes: int) -> WidePanel:
-    """Scratch for a panel of `lanes` columns."""
+def wide_panel(site: Site, lanes: int, steps: Dim) -> WidePanel:
+    """Scratch for so many k of a panel of `lanes` columns."""
     right = site.node.inputs[1].type
-    return WidePanel(Buffer("s2", right.dtype.compute, right.shape[-2] * lanes, "s"), lanes)
+    return WidePanel(Buffer("s2", right.dtype.compute, steps * lanes, "s"), lanes)
 
 
-def widen_panel(site: Site, panel: WidePanel, first: Dim, count: int) -> tuple[Statement, ...]:
-    """`count` columns from `first` on, for all k, as accumulators want them."""
-    loops: list[Dim] = []
+def widen_panel(
+    site: Site,
+    panel: WidePanel,
+    first: Dim,
+    count: int,
+    loops: Sequence[tuple[Index, Dim]],
+    inner: Dim,
+) -> tuple[Statement, ...]:
+    """`count` columns from `first` on, for k = `inner` of all `loops`, as accumulators want them.
 
-    def fresh(extent: Dim) -> Dim:
-        loops.append(site.names.index("k", extent))
-        return loops[-1]
-
-    inner = contraction_index(site.node, fresh)
+    The numbers of a word are taken apart side by side, so that it is read once.
+    """
     lane = Index(site.names("n"), panel.lanes)
     evaluate = Evaluator(site.buffers, {}, site.checks, site.names)
     value = evaluate(site.node.inputs[1], (*site.at[:-2], inner, first + lane))
-    at, wide = inner * panel.lanes + lane, ir.cast(value, panel.buffer.dtype)
-    return stage_rows(panel.buffer, at, wide, evaluate.prelude, (*loops, lane), site.lanes, count)
+    at = (inner - panel.first) * panel.lanes + lane
+    store = ir.Store(panel.buffer, at, ir.cast(value, panel.buffer.dtype))
+    body: tuple[Statement, ...] = (*evaluate.prelude, store)
+    outer = list(loops)
+    if len(outer) > 1 and is_word(outer[-1][1]):
+        index, stop = outer.pop()
+        body = (ir.Loop(index, 0, stop, body, unroll=True),)
+    body = (ir.Loop(lane, 0, count, body, site.lanes),)
+    for index, stop in reversed(outer):
+        body = (ir.Loop(index, 0, stop, body),)
+    return body
 
 
 def stage_rows(
@@ -139,9 +156,8 @@ def stage_rows(
     prelude: Sequence[Statement],
     loops: Sequence[Dim],
     lanes: int,
-    stop: Dim | None = None,
 ) -> tuple[Statement, ...]:
-    """buffer[at] = value for all of `loops`, the last one in vectors of `lanes`, up to `stop`.
+    """buffer[at] = value for all of `loops`, the last one in vectors of `lanes`.
 
     What the value relies on (an index and its check) stands in front of the loops if it
     does not change in them.
@@ -154,6 +170,5 @@ def stage_rows(
     body: tuple[Statement, ...] = (*prelude, store) if changes else (store,)
     for position, loop in enumerate(reversed(loops)):
         if isinstance(loop, Index):
-            end = loop.extent if position or stop is None else stop
-            body = (ir.Loop(loop, 0, end, body, 1 if position else lanes),)
+            body = (ir.Loop(loop, 0, loop.extent, body, 1 if position else lanes),)
     return body if changes else (*prelude, *body)

@@ -66,7 +66,7 @@ def contraction_index(node: Node, fresh: Fresh) -> Dim:
                 parts = source[-count:]
                 return flat_index(tuple(fresh(d) for d in parts), parts)
     blocks = block_sizes(node.inputs[1], depth)
-    if blocks is not None and 1 not in blocks:
+    if blocks is not None:
         return flat_index(tuple(fresh(d) for d in blocks), blocks)
     return fresh(depth)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.ir.expr import product
+from semel.ir.expr import Dim, Index, atoms, ceildiv, product
 from semel.ir.graph import Graph, Node, attr_dims, make_node, rewrite, users
 from semel.ops.attrs import (
     ConcatAttrs,
@@ -36,11 +36,15 @@ from semel.ops.attrs import (
 )
 from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
+from semel.ops.filled import filled
+from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.narrow import is_widened
-from semel.ops.stored import WEIGHTS, stored
-from semel.passes.patterns import expand_to, reshape_to
+from semel.ops.stored import KNOWN, WEIGHTS, can_be_made, stored
+from semel.passes.pack_bits import are_packed, packed_bits
+from semel.passes.patterns import expand_to, reshape_to, uniform
 
 _VIEWS = ("reshape", "permute", "slice")
+_BYTE = 8
 
 
 def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
@@ -130,11 +134,18 @@ def _repeated(matrix: Node, repeated: Node) -> Node:
 
 def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
     """Widened weights under `views` (innermost first), their constants packed one by one."""
-    if node.op.kind == "elementwise":
+    if node.op.kind == "elementwise" and not _is_narrow_part(node):
         parts = [_packed_parts(n, views, lanes) for n in node.inputs]
         return make_node(node.op.name, parts, node.attrs)
     if node.op.name in _VIEWS:
         return _packed_parts(node.inputs[0], (node, *views), lanes)
+    if node.op.name == "expand" and node.inputs[0].op.kind == "elementwise":
+        wide = [expand_to(n, node.type.shape) for n in node.inputs[0].inputs]
+        stretched = make_node(node.inputs[0].op.name, wide, node.inputs[0].attrs)
+        return _packed_parts(stretched, views, lanes)
+    number = uniform(node)
+    if number is not None:
+        return filled(number.value, number.dtype, (views[-1] if views else node).type.shape)
     moved = node
     for view in views:
         if moved.op.name == "expand" and view.op.name == "permute":
@@ -143,10 +154,68 @@ def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
             moved = expand_to(source, view.type.shape)
         else:
             moved = make_node(view.op.name, (moved,), view.attrs)
+    if moved.type.rank == 2 and are_packed(moved) and _is_known(moved):
+        return packed_bits(moved, lanes)
+    if node.op.kind == "elementwise":
+        moved = stored(moved)
+    elif node.op.name == "expand":
+        return _packed_blocks(moved, lanes) or moved
     chain = weight_chain(moved)
     if chain is None or moved.type.rank != 2 or not _is_wider(moved, lanes):
         return moved
     return _packed_view(moved, chain, lanes)
+
+
+def _packed_blocks(matrix: Node, lanes: int) -> Node | None:
+    """What is the same for all k of a block, one row for each, packed; None if nothing is."""
+    depth, columns = matrix.type.shape
+    size = _block_size(matrix)
+    if size is None or not isinstance(depth, int) or not _is_known(matrix):
+        return None
+    if not isinstance(columns, int) or not _is_wider(matrix, lanes):
+        return None
+    count = depth // size
+    rows = make_node("slice", (matrix,), SliceAttrs((0, 0), (count, columns), (size, 1)))
+    leaf = stored(rows)
+    packed = reshape_to(_packed_view(leaf, [leaf], lanes), (count, 1, columns))
+    return reshape_to(expand_to(packed, (count, size, columns)), (depth, columns))
+
+
+def _block_size(matrix: Node) -> int | None:
+    """How many k in a row read the same element through the views of a matrix."""
+    depth = matrix.type.shape[0]
+    below, sizes = matrix, list[Dim]()
+    while below.op.is_view:
+        if below.op.name == "expand":
+            pairs = zip(below.inputs[0].type.shape, below.type.shape, strict=True)
+            sizes += [after for before, after in pairs if before == 1]
+        below = below.inputs[0]
+    for size in sizes:
+        if isinstance(depth, int) and isinstance(size, int):
+            is_block = 1 < size < depth and depth % size == 0
+            if is_block and _is_repeated(matrix, size):
+                return size
+    return None
+
+
+def _is_repeated(matrix: Node, size: int) -> bool:
+    """Whether runs of `size` rows of a matrix are views of the same elements."""
+    depth, columns = matrix.type.shape
+    within = Index("j", size)
+    at: Indices = (Index("b", ceildiv(depth, size)) * size + within, Index("n", columns))
+    while matrix.op.is_view:
+        at, matrix = operand_index(matrix, 0, at, no_gather), matrix.inputs[0]
+    return all(within not in atoms(i) for i in at)
+
+
+def _is_narrow_part(node: Node) -> bool:
+    """Whether arithmetic on weights has made bytes: they were packed in others, and are stored."""
+    return node.type.dtype.bits <= _BYTE and _is_known(node)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether constants and params alone determine a node, by what recipes can do."""
+    return all(n.op.name in KNOWN or can_be_made(n) for n in Graph((node,)).nodes)
 
 
 def _is_wider(matrix: Node, lanes: int) -> bool:

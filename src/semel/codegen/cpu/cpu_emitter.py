@@ -10,6 +10,7 @@ from semel.codegen.cpu.cpu_dots import CpuDots
 from semel.codegen.cpu.prefetch import Prefetches
 from semel.codegen.cpu.scale import Scale
 from semel.codegen.cpu.shuffles import Shuffles
+from semel.codegen.cpu.tables import Tables
 from semel.codegen.cpu.turned_loads import TurnedLoads
 from semel.codegen.cpu.turned_stores import TurnedStores
 from semel.codegen.scalar.byte_dots import ByteDots
@@ -37,8 +38,8 @@ from semel.kernel.ir import Kernel
 def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
     """The LLVM module of one kernel, whose function is named `symbol`."""
     out, frame = Instructions(), Frame(kernel.name)
-    has_scale = target.arch == "x86_64" and target.vector_bits == 512
-    floats = Floats(out, has_fma=target.has_fma, scale=Scale(out).scale if has_scale else None)
+    is_wide = target.arch == "x86_64" and target.vector_bits == 512
+    floats = Floats(out, has_fma=target.has_fma, scale=Scale(out).scale if is_wide else None)
     integers = Integers(out)
     conversions = Conversions(out, has_f16_casts=target.has_f16_casts)
     scalars = Scalars(out, floats, integers, conversions)
@@ -49,7 +50,8 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
     plain = ScalarMemory(frame, out, conversions, indices)
     memory = LaneMemory(frame, out, conversions, indices, lanes, plain)
     changing = [b for b in (*kernel.buffers, *kernel.scratch) if b.access != "r"]
-    values = Values(frame, out, scalars, conversions, indices, lanes, memory, changing)
+    tables = Tables(out) if is_wide else None
+    values = Values(frame, out, scalars, conversions, indices, lanes, memory, changing, tables)
 
     rules, shuffles = Rules(), Shuffles(frame, out)
     blocks = (

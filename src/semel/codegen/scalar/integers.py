@@ -103,6 +103,9 @@ class Integers:
         self, lines: list[str], op: str, dtype: DType, args: list[str], lanes: int | None
     ) -> str:
         element = element_type(dtype)
+        if any(args[1] == self.out.raw(element, str(n), lanes) for n in range(dtype.bits)):
+            word = "shl" if op == "shl" else "ashr" if dtype.kind == "i" else "lshr"
+            return self.out.binary(lines, word, element, lanes, args[0], args[1])
         width, zero = (self.out.raw(element, str(x), lanes) for x in (dtype.bits, 0))
         legal = self.out.compare(lines, "ult", element, lanes, args[1], width)
         if op == "shr" and dtype.kind == "i":

@@ -8,8 +8,9 @@ they held; its key says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref, constants
@@ -19,7 +20,28 @@ from semel.codegen.scalar.lanes import Lanes
 from semel.codegen.scalar.llvm_types import element_type, literal
 from semel.codegen.scalar.scalar_memory import Memory
 from semel.codegen.scalar.scalars import Scalars
+from semel.ir.types import INT32, INT64
 from semel.kernel.ir import Buffer, Local, Value, walk_values
+
+
+#: What is folded, of numbers so small that nothing wraps.
+_FOLDED: dict[str, Callable[..., int]] = {
+    "cast": lambda a: a,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+}
+_SMALL = 1 << 15
+
+
+class Lookups(Protocol):
+    """Values that a machine looks up in a table of its registers."""
+
+    def find(self, value: Value, lanes: int | None) -> tuple[Value, tuple[float, ...]] | None:
+        """The words that decide about a value in so many lanes, and what it is for their codes."""
+
+    def lookup(self, lines: list[str], table: tuple[float, ...], words: str, lanes: int) -> str:
+        """The number of each lane's word."""
 
 
 class Values:
@@ -35,11 +57,13 @@ class Values:
         lanes: Lanes,
         memory: Memory,
         changing: Sequence[Buffer],
+        lookups: Lookups | None = None,
     ) -> None:
         self.frame, self.out, self.scalars, self.conversions = frame, out, scalars, conversions
         self.indices, self.lanes, self.memory = indices, lanes, memory
-        self._changing = changing
+        self._changing, self.lookups = changing, lookups
         self._reads: dict[Value, frozenset[Local | Buffer]] = {}
+        self._numbers: dict[Value, int | None] = {}
 
     def value(self, value: Value) -> Ref:
         """Emit what is missing of `value`, operands first; returns its SSA value."""
@@ -61,7 +85,7 @@ class Values:
             if value in seen:
                 continue
             seen.add(value)
-            known = self._find(value)
+            known = self._find(value) or self._looked_up(value)
             if known is not None:
                 fresh[value] = known
                 continue
@@ -69,12 +93,43 @@ class Values:
             stack.extend((a, False) for a in value.args)
         return order
 
+    def _looked_up(self, value: Value) -> Ref | None:
+        """What is a function of a few bits, where the machine has tables for that."""
+        lanes = self.lanes.count
+        if self.lookups is None or lanes is None:
+            return None
+        found = self.lookups.find(value, lanes)
+        words = None if found is None else self.value(found[0])
+        if found is None or words is None or not words.is_vector:
+            return None
+        lines = self.frame.scopes[words.level].lines
+        text = self.lookups.lookup(lines, found[1], words.text, lanes)
+        return self._remember(value, Ref(text, True, words.level))
+
     def _find(self, value: Value) -> Ref | None:
         if value.op == "const":
             return Ref(literal(value.dtype, value.data), False, 0)
+        number = self._number(value)
+        if number is not None:
+            return Ref(literal(value.dtype, number), False, 0)
         if value.op == "local":
             return self.frame.locals[value.data[0], constants(value.data[1])]
         return self.frame.find(self._key(value))
+
+    def _number(self, value: Value, depth: int = 4) -> int | None:
+        """What cheap arithmetic on unrolled indices is: a shift by a number costs less."""
+        if value.op == "index":
+            return value.data if isinstance(value.data, int) else None
+        if value.op == "const":
+            return value.data if type(value.data) is int else None
+        if value.op not in _FOLDED or value.dtype not in (INT32, INT64) or not depth:
+            return None
+        if value not in self._numbers:
+            parts = [self._number(a, depth - 1) for a in value.args]
+            known = [p for p in parts if p is not None and abs(p) < _SMALL]
+            is_known = len(known) == len(parts)
+            self._numbers[value] = _FOLDED[value.op](*known) if is_known else None
+        return self._numbers[value]
 
     def _key(self, value: Value) -> Any:
         """Identity of a value now: itself, its locals, and the state of memory it reads."""

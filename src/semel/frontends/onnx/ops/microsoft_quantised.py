@@ -13,7 +13,7 @@ import numpy as np
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.ops.microsoft import activation
 from semel.ir.expr import ceildiv
-from semel.ir.types import FLOAT32, INT32, UINT8
+from semel.ir.types import FLOAT32, INT32, UINT2, UINT4, UINT8
 from semel.tensor.tensor import Tensor
 
 DOMAIN = "com.microsoft"
@@ -136,48 +136,79 @@ def _dequantize(node: Node) -> Tensor:
 # ---------------------------------------------------------------- few bits
 
 
+#: The dtypes of numbers of so many bits, which are weights that stay as narrow as they are.
+_OF_BITS = {2: UINT2, 4: UINT4, 8: UINT8}
+
+
 def unpacked(packed: Tensor, bits: int, count: Any) -> Tensor:
-    """The numbers in the bytes of the last axis, the lowest bits first, as uint8."""
+    """The numbers in the bytes of the last axis, the lowest bits first, in the dtype of so many."""
     if bits == 8:
         return packed
     shifts = Tensor(np.arange(0, 8, bits, dtype=np.uint8))
-    numbers = (packed.unsqueeze(-1) >> shifts) & Tensor(np.uint8((1 << bits) - 1))
-    return numbers.flatten(-2, -1).narrow(-1, 0, count)
+    numbers = (packed.unsqueeze(-1) >> shifts).flatten(-2, -1).narrow(-1, 0, count)
+    return numbers.cast(_OF_BITS[bits])
+
+
+def _bits(node: Node, name: str) -> int:
+    """How many bits a number has."""
+    bits = int(node.attr(name, 4))
+    if bits not in _OF_BITS:
+        raise node.refuse(f"{name} must be 2, 4 or 8, got {bits}.")
+    return bits
 
 
 def _matmul_bits(node: Node) -> Tensor:
-    """x (.., K) times a matrix (N, K) in blocks of few bits."""
+    """x (.., K) times a matrix (N, K) in blocks of few bits, in float32."""
     x, packed, scales = (node.tensor(i) for i in range(3))
-    bits, size = node.attr("bits", 4), node.attr("block_size")
+    bits, size = _bits(node, "bits"), node.attr("block_size")
     depth, rows = node.attr("K"), node.attr("N")
     blocks = ceildiv(depth, size)
+    wide = x.cast(FLOAT32)
+    if node.has(4):
+        wide, packed = _in_order_of_blocks(node, wide, bits)
+    elif blocks * size != depth:  # the numbers of the last block are there, and count nothing
+        wide = wide.pad([(0, 0)] * (x.ndim - 1) + [(0, blocks * size - depth)])
     numbers = unpacked(packed.reshape(rows, blocks, -1), bits, size)
-    factors = scales.reshape(rows, blocks, 1)
-    zero = _zero_points(node, 3, rows, blocks, bits)
-    weight = (numbers.cast(x.dtype) - zero.cast(x.dtype)) * factors.cast(x.dtype)
-    weight = weight.reshape(rows, blocks * size)
-    weight = weight.narrow(1, 0, depth)
-    if node.has(4):  # the block of each column
-        raise node.refuse("g_idx, an order of columns, is not supported.")
-    y = x @ weight.T
+    factors = scales.reshape(rows, blocks, 1).cast(FLOAT32)
+    weight = (numbers.cast(FLOAT32) - _zero_points(node, 3, rows, blocks, bits)) * factors
+    y = (wide @ weight.reshape(rows, blocks * size).T).cast(x.dtype)
     return y + node.tensor(5) if node.has(5) else y
 
 
+def _in_order_of_blocks(node: Node, x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """x and the packed matrix with the columns of each block side by side (`g_idx` names it)."""
+    depth, size = node.attr("K"), node.attr("block_size")
+    blocks = np.asarray(node.numbers(4), np.int64).reshape(-1)[:depth]
+    counts = np.bincount(blocks, minlength=depth // size) if blocks.min() >= 0 else blocks
+    if len(counts) != depth // size or (counts != size).any():
+        raise node.refuse("g_idx must give every block block_size columns.")
+    order = np.argsort(blocks, kind="stable")
+    if (order == np.arange(depth)).all():
+        return x, node.tensor(1)
+    packed = node.numbers(1).reshape(node.attr("N"), -1)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    mask = np.uint8((1 << bits) - 1)
+    numbers = ((packed[:, :, None] >> shifts) & mask).reshape(len(packed), -1)[:, order]
+    parts = numbers.reshape(len(packed), -1, len(shifts)) << shifts
+    return x.take(Tensor(order), -1), Tensor(np.bitwise_or.reduce(parts, -1).astype(np.uint8))
+
+
 def _zero_points(node: Node, at: int, rows: Any, blocks: Any, bits: int) -> Tensor:
-    """What stands for zero in each block: numbers, or packed like the weights."""
+    """What stands for zero in each block, in float32: numbers, or packed like the weights."""
     if not node.has(at):
         return Tensor(np.float32(1 << (bits - 1)))
     zeros = node.tensor(at)
     if zeros.dtype != UINT8:
-        return zeros.reshape(rows, blocks, 1)
-    return unpacked(zeros.reshape(rows, -1), bits, blocks).unsqueeze(-1).cast(FLOAT32)
+        return zeros.reshape(rows, blocks, 1).cast(FLOAT32)
+    numbers = unpacked(zeros.reshape(rows, -1), bits, blocks).cast(UINT8)
+    return numbers.unsqueeze(-1).cast(FLOAT32)
 
 
 def _gather_blocks(node: Node) -> Tensor:
     """Rows of a table that is quantised in blocks along one axis."""
     data, indices, scales = (node.tensor(i) for i in range(3))
     axis, along = node.attr("gather_axis", 0), node.attr("quantize_axis", 1)
-    size, bits = node.attr("block_size", 128), node.attr("bits", 4)
+    size, bits = node.attr("block_size", 128), _bits(node, "bits")
     axis, along = axis % data.ndim, along % data.ndim
     rows, factors = data.take(indices, axis), scales.take(indices, axis)
     zeros = node.tensor(3).take(indices, axis) if node.has(3) else None
@@ -207,7 +238,7 @@ def _moe(node: Node) -> Tensor:
 
 
 def _quantised_moe(node: Node) -> Tensor:
-    bits = node.attr("expert_weight_bits", 4)
+    bits = _bits(node, "expert_weight_bits")
     weights = [_expert_weight(node, at, bits) if node.has(at) else None for at in (2, 5, 8)]
     return _experts(node, weights, [node.optional(at) for at in (4, 7, 10)])
 
