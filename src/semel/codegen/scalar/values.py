@@ -23,7 +23,6 @@ from semel.codegen.scalar.scalars import Scalars
 from semel.ir.types import INT32, INT64
 from semel.kernel.ir import Buffer, Local, Value, walk_values
 
-
 #: What is folded, of numbers so small that nothing wraps.
 _FOLDED: dict[str, Callable[..., int]] = {
     "cast": lambda a: a,
