@@ -118,20 +118,29 @@ def _fits(value: Dim, dtype: DType) -> bool:
 # ---------------------------------------------------------------- what is known
 
 
-def assume(body: Sequence[Statement], holds: Callable[[Value], bool]) -> tuple[Statement, ...]:
-    """The statements where some comparisons are known to hold: they are not asked any more."""
-    yes = ir.const(BOOL, True)
+def assume(
+    body: Sequence[Statement],
+    holds: Callable[[Value], bool],
+    fails: Callable[[Value], bool] = lambda value: False,
+) -> tuple[Statement, ...]:
+    """The statements where some comparisons are known to hold, or not to: they are not asked any
+    more, and what is loaded only where one holds is not loaded where it does not."""
+    yes, no = ir.const(BOOL, True), ir.const(BOOL, False)
 
     def leaf(value: Value) -> Value:
         match value.op:
+            case "and" if no in value.args:
+                return no
             case "and" if yes in value.args:
                 return next((a for a in value.args if a is not yes), yes)
             case "select":
                 return ir.select(*value.args)
             case "load" if value.args[:1] == (yes,):
                 return ir.load(*value.data)
+            case "load" if value.args[:1] == (no,) and len(value.args) > 1:
+                return value.args[1]
             case op if op in ir.COMPARISONS:
-                return yes if holds(value) else value
+                return yes if holds(value) else no if fails(value) else value
         return value
 
     return map_statements(body, ValueMap(leaf))

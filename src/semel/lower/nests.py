@@ -481,19 +481,29 @@ class _Lowering:
         """The phase's loops around its body, innermost last."""
         if not loops:
             return body
-        trips = product(loop.extent for loop in loops)
-        is_short = isinstance(trips, int) and trips <= MAX_UNROLLED and len(loops) > 1
-        unroll = is_short and self._is_column_mode and phase.stop is None
+        unrolled = self._unrolled(loops, phase)
         *outer, last = loops
         if phase.stop is not None:
-            body = self._run(last, body, phase, phase.start, phase.stop, unroll)
+            body = self._run(last, body, phase, phase.start, phase.stop)
         elif self._has_runs(last, body, phase, is_alone=not outer):
             body = self._in_runs(last, body, phase)
         else:
-            body = self._run(last, body, phase, 0, last.extent, unroll)
+            body = self._run(last, body, phase, 0, last.extent, last in unrolled)
         for loop in reversed(outer):
-            body = (ir.Loop(loop, 0, loop.extent, body, unroll=unroll),)
+            body = (ir.Loop(loop, 0, loop.extent, body, unroll=loop in unrolled),)
         return body
+
+    def _unrolled(self, loops: Sequence[Index], phase: _Phase) -> set[Index]:
+        """The innermost loops of a window, as many as are worth repeating."""
+        found: set[Index] = set()
+        trips: Dim = 1
+        for loop in reversed(loops if len(loops) > 1 and self._is_column_mode else ()):
+            trips = trips * loop.extent
+            if phase.stop is not None or not isinstance(trips, int) or trips > MAX_UNROLLED:
+                break
+            found.add(loop)
+        is_all = len(found) == len(loops)
+        return found if is_all or self._has_windows else set()
 
     def _run(
         self,

@@ -2,13 +2,15 @@
 
     loops (rows..., place, channel) around { acc = 0; for tap: acc += f(place, tap); store }
     -->
-    for row: { places at the edge; blocks of 4 places, an accumulator each; places at the edge }
+    for row: { blocks of 4 places, an accumulator each; places at the ends, one by one }
 
 A depthwise convolution or a pool does little with what it loads. Neighbouring places read
 the same filters and mostly the same elements: four of them, tap by tap, load half as often,
-and four sums are under way where one would wait for itself. Padding is a test at every tap;
-inside, where every tap of a window lies in the data, the tests are left out. Where that is
-follows from the tests themselves (`_inside`), for symbolic sizes too.
+and four sums are under way where one would wait for itself. Padding is a test at every tap. Where
+it asks for the row, the taps it holds for are a run: they are a loop of their own, between those
+above and below the data, which load nothing (`_Run`). Where it asks for the place, all places but
+some at the ends of a row lie inside, and are not asked. Where that is follows from the tests
+themselves (`_inside`), for symbolic sizes too.
 
 Every place adds its taps in the order it had, so that nothing changes by a bit.
 """
@@ -69,13 +71,14 @@ def block_places(
 ) -> tuple[Index, tuple[Statement, ...]]:
     """The tile and its statements: some rows of places, or a part of a long row."""
     *rest, place, channel = loops
-    inside = _inside(body, loops[:-1])
+    runs = _runs(body, rest)
+    inside = _inside(body, loops[:-1] if runs is None else [place])
     rows = product(i.extent for i in rest)
     width, depth = (upper_bound(i.extent) or tile_elements for i in (place, channel))
     count = max(tile_elements // max(depth, 1), 4 * PLACES)
 
     def row(start: Dim, stop: Dim) -> tuple[Statement, ...]:
-        return _row(rest, place, channel, body, inside, names, lanes, start, stop)
+        return _row(rest, place, channel, body, inside, runs, names, lanes, start, stop)
 
     if width > 2 * count:
         parts = ceildiv(place.extent, count)
@@ -137,12 +140,13 @@ def _row(
     channel: Index,
     body: tuple[Statement, ...],
     inside: _Inside,
+    runs: dict[Index, _Run] | None,
     names: Names,
     lanes: int,
     start: Dim,
     stop: Dim,
 ) -> tuple[Statement, ...]:
-    """The places [start, stop) of one row: edge, blocks, what is left of them, edge."""
+    """The places [start, stop) of one row: blocks inside, then what is left at both ends."""
 
     def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         found: list[Statement] = []
@@ -150,36 +154,56 @@ def _row(
             found += _ending_whole(loop, lanes)
         return tuple(found)
 
-    def singly(statements: tuple[Statement, ...], low: Dim, high: Dim) -> ir.Loop:
-        own = Index(names("w"), place.extent)
-        return ir.Loop(own, low, high, vector(substitute_indices(statements, {place: own})))
-
+    binds: list[Statement] = []
+    if runs:
+        body = _in_runs(body, _bound(runs, names, binds))
     bare = assume(body, inside.tests.__contains__) if inside.tests else body
-    first, last, binds = start, stop, []
-    if inside.tests:
-        ends = [Index(names(n), place.extent + 1) for n in ("f", "l")]
-        low = maximum(inside.low.get(place, 0), start)
-        high = minimum(inside.high.get(place, place.extent), stop)
-        holds = _holds(rest, inside)
-        begin = ir.index(minimum(low, stop))
-        end = ir.index(maximum(high, minimum(low, stop)))
-        outside = ir.index(stop)
-        binds = [
-            ir.Bind(ends[0], ir.select(holds, begin, outside)),
-            ir.Bind(ends[1], ir.select(holds, end, outside)),
-        ]
-        first, last = ends
+    first, last = _ends(rest, place, inside, runs, names, start, stop, binds)
     block = Index(names("b"), floordiv(place.extent, PLACES) + 1)
     blocks = floordiv(last - first, PLACES)
     several = _several(bare, place, first + block * PLACES, names)
-    statements: list[Statement] = [*binds]
-    if inside.tests:
-        statements.append(singly(body, start, first))
-    statements.append(ir.Loop(block, 0, blocks, vector(several)))
-    statements.append(singly(bare, first + blocks * PLACES, last))
-    if inside.tests:
-        statements.append(singly(body, last, stop))
-    return tuple(statements)
+    end = Index(names("w"), place.extent)
+    moved: list[Statement] = []
+    skipped: Dim = blocks * PLACES
+    if first != start:
+        skips = ir.select(ir.index(end) < ir.index(first - start), ir.index(0), ir.index(skipped))
+        skipped = _bind(names("s"), place.extent + 1, skips, moved)
+    singly = vector(substitute_indices(body, {place: start + end + skipped}))
+    return (
+        *binds,
+        ir.Loop(block, 0, blocks, vector(several)),
+        ir.Loop(end, 0, stop - start - blocks * PLACES, (*moved, *singly)),
+    )
+
+
+def _ends(
+    rest: Sequence[Index],
+    place: Index,
+    inside: _Inside,
+    runs: dict[Index, _Run] | None,
+    names: Names,
+    start: Dim,
+    stop: Dim,
+    binds: list[Statement],
+) -> tuple[Dim, Dim]:
+    """Where the places inside begin and end, of those in [start, stop)."""
+    if not inside.tests:
+        return start, stop
+    low = minimum(maximum(inside.low.get(place, 0), start), stop)
+    high = maximum(minimum(inside.high.get(place, place.extent), stop), low)
+    ends = [ir.index(low), ir.index(high)]
+    if runs is None:  # a row at the edge is asked at every tap
+        holds, outside = _holds(rest, inside), ir.index(stop)
+        ends = [ir.select(holds, end, outside) for end in ends]
+    first, last = (_bind(names("e"), place.extent + 1, end, binds) for end in ends)
+    return first, last
+
+
+def _bind(name: str, extent: Dim, value: Value, into: list[Statement]) -> Index:
+    """An index of that value, below its extent."""
+    index = Index(name, extent)
+    into.append(ir.Bind(index, value))
+    return index
 
 
 def _holds(rest: Sequence[Index], inside: _Inside) -> Value:
@@ -198,6 +222,89 @@ def _and(a: Value, b: Value) -> Value:
     if a is _TRUE:
         return b
     return a if b is _TRUE else a & b
+
+
+# ---------------------------------------------------------------- taps above and below the data
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The taps of one loop that lie in the data, [start, stop), and the tests that say so."""
+
+    start: Dim = 0
+    stop: Dim | None = None
+    low: Value | None = None
+    high: Value | None = None
+
+
+def _runs(body: Sequence[Statement], rest: Sequence[Index]) -> dict[Index, _Run] | None:
+    """The run of each loop over taps for which the row is tested; None: tests that say no run."""
+    found: dict[Index, _Run] = {}
+    loops = {s.index: s for s in walk_statements(body) if isinstance(s, ir.Loop)}
+    roots = [v for s in walk_statements(body) for v in statement_values(s)]
+    for value in walk_values(roots):
+        least = _least(value)
+        if least is None or atoms(least).isdisjoint(rest):
+            continue
+        taps = [a for a in atoms(least) if a in loops]
+        if not taps:
+            continue
+        step = linear_coefficient(least, taps[0]) if len(taps) == 1 else None
+        if not isinstance(step, int) or step == 0:
+            return None
+        (tap,) = taps
+        loop, run = loops[tap], found.get(tap, _Run())
+        at_zero = substitute(least, {tap: 0})
+        if step > 0:  # step * tap + at_zero >= 0
+            if run.low is not None:
+                return None
+            bound = minimum(maximum(ceildiv(-1 * at_zero, step), 0), loop.stop)
+            found[tap] = replace(run, start=bound, low=value)
+        else:
+            if run.high is not None:
+                return None
+            bound = minimum(maximum(floordiv(at_zero, -step) + 1, 0), loop.stop)
+            found[tap] = replace(run, stop=bound, high=value)
+        if loop.start != 0 or loop.lanes > 1:
+            return None
+    return found
+
+
+def _bound(runs: dict[Index, _Run], names: Names, into: list[Statement]) -> dict[Index, _Run]:
+    """The same with ends that are computed once for a row."""
+    result: dict[Index, _Run] = {}
+    for tap, run in runs.items():
+        start = _bind(names("f"), tap.extent + 1, ir.index(run.start), into)
+        stop = run.stop
+        if stop is not None:
+            stop = _bind(names("l"), tap.extent + 1, ir.index(maximum(stop, start)), into)
+        result[tap] = replace(run, start=start, stop=stop)
+    return result
+
+
+def _in_runs(body: Sequence[Statement], runs: dict[Index, _Run]) -> tuple[Statement, ...]:
+    """The statements with each loop of a run in three: taps before, inside and behind."""
+    result: list[Statement] = []
+    for statement in body:
+        if not isinstance(statement, ir.Loop):
+            result.append(statement)
+            continue
+        inner = _in_runs(statement.body, runs)
+        run = runs.get(statement.index)
+        if run is None:
+            result.append(replace(statement, body=inner))
+            continue
+        tests = [test for test in (run.low, run.high) if test is not None]
+        stop = statement.stop if run.stop is None else run.stop
+        for begin, end, holds, fails in (
+            (0, run.start, [], [run.low]),
+            (run.start, stop, tests, []),
+            (stop, statement.stop, [], [run.high]),
+        ):
+            if begin != end and None not in fails:
+                part = assume(inner, holds.__contains__, fails.__contains__)
+                result.append(replace(statement, start=begin, stop=end, body=part, unroll=False))
+    return tuple(result)
 
 
 # ---------------------------------------------------------------- tests that cannot fail
