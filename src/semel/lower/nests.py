@@ -27,6 +27,7 @@ from semel.ir.expr import (
     Index,
     ceildiv,
     linear_coefficient,
+    maximum,
     minimum,
     product,
     substitute,
@@ -663,11 +664,30 @@ class _Lowering:
         tile = Index("tile", ceildiv(rows, block))
         if block == 1:
             return tile, substitute_indices(body, split_rows(tile, loops))
-        row = Index("row", rows)
-        inner = substitute_indices(body, split_rows(row, loops))
         start = tile * block
         stop = minimum(start + block, rows)
-        return tile, (ir.Loop(row, start, stop, inner),)
+        return tile, self._rows_between(loops, rows, start, stop, body)
+
+    def _rows_between(
+        self,
+        loops: list[Index],
+        rows: Dim,
+        start: Dim,
+        stop: Dim,
+        body: tuple[Statement, ...],
+    ) -> tuple[Statement, ...]:
+        """Rows [start, stop), counted by the last of their loops: a short one is not worth the
+        divisions that its place in all loops would be found by."""
+        *outer, last = loops
+        if not outer:
+            row = Index("row", rows)
+            return (ir.Loop(row, start, stop, substitute_indices(body, {last: row})),)
+        line, width = Index("row", product(i.extent for i in outer)), last.extent
+        lines = substitute_indices(body, split_rows(line, outer))
+        first = maximum(start - line * width, 0)
+        end = minimum(stop - line * width, width)
+        inner = split_at_tests(last, first, end, lines, self.names, 1)
+        return (ir.Loop(line, start // width, ceildiv(stop, width), inner),)
 
     def _tile_columns(
         self, loops: list[Index], body: tuple[Statement, ...]
