@@ -32,6 +32,13 @@ from semel.kernel.lanes import joining, registers_at_once, rest_lanes, widest_to
 LEAST_LANES = 8
 
 
+def _goes_in_halves(loop: ir.Loop, rest: int) -> bool:
+    """Whether the last lanes are taken by halves of a register: not if loops run for each half."""
+    return rest <= LEAST_LANES or not any(
+        isinstance(s, ir.Loop) and not s.unroll for s in walk_statements(loop.body)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Reduction:
     """How a vector accumulator is folded; the second local of argmax is its position."""
@@ -120,7 +127,8 @@ class VectorLoops:
         found: list[_Span] = []
         done = 0
         steps = [wide, replace(masked, is_masked=False)]
-        if widest_total(loop) is None and masked.lanes >= 2 * LEAST_LANES:
+        is_wide = widest_total(loop) is None and masked.lanes >= 2 * LEAST_LANES
+        if is_wide and _goes_in_halves(loop, count % masked.lanes):
             masked = _Step(masked.lanes // 2, masked.at_once // 2, is_masked=True)
             steps.append(replace(masked, is_masked=False))
         for step in (*steps, masked):
