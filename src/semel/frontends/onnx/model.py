@@ -39,6 +39,9 @@ from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
 from semel.session.session import Session
 
+#: How many combinations of shapes and contents are known again without looking closer.
+_MET = 256
+
 
 def load_onnx(
     source: Any,
@@ -107,6 +110,7 @@ class SpecialisedGraph(ByForm):
     ) -> None:
         self._model, self._choices, self._session = model, choices, session
         self._bounds, self._options = bounds, options
+        self._names = [n for n in input_names(model) if n not in choices.values]
         #: Inputs whose content decides: whether it must be known exactly.
         self._deciding: dict[str, bool] = {}
         #: Dims whose number does.
@@ -114,12 +118,14 @@ class SpecialisedGraph(ByForm):
         self._open = [
             given.name
             for given in model.proto.graph.input
-            if given.name in self.input_names and is_open(given.type)
+            if given.name in self._names and is_open(given.type)
         ]
         #: Conditions of sizes that decide what is computed.
         self._conditions: list[Dim] = []
         self._params: dict[str, Array] = {}
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
+        #: The forms of shapes and deciding contents that were met lately.
+        self._met: dict[Any, tuple[CompiledGraph, Built]] = {}
         self.compile_count = 0
 
     @property
@@ -130,7 +136,7 @@ class SpecialisedGraph(ByForm):
     @property
     def input_names(self) -> list[str]:
         """What runs are given, in order."""
-        return [n for n in input_names(self._model) if n not in self._choices.values]
+        return list(self._names)
 
     @property
     def forms(self) -> tuple[CompiledGraph, ...]:
@@ -149,7 +155,7 @@ class SpecialisedGraph(ByForm):
         self, args: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[CompiledGraph, Built, dict[str, Any], dict[str, int]]:
         """The form for these inputs; what it is given, and its variables that no shape gives."""
-        inputs = given_inputs(self.input_names, args, named)
+        inputs = given_inputs(self._names, args, named)
         compiled, built = self.form_of(inputs)
         variables = {
             name: int(np.asarray(inputs[source]).reshape(-1)[position])
@@ -186,6 +192,35 @@ class SpecialisedGraph(ByForm):
 
     def form_of(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
         """The graph for what these inputs decide; compiled if it is new."""
+        met = None if self._open else self._looks(inputs)
+        if met is not None and met in self._met:
+            return self._met[met]
+        asked = self._asked()
+        found = self._found_form(inputs)
+        if asked != self._asked() or len(self._met) == _MET:
+            self._met.clear()
+        elif met is not None:
+            self._met[met] = found
+        return found
+
+    def _asked(self) -> tuple[int, ...]:
+        """Grows with what is asked of inputs before a form is chosen."""
+        exact = sum(self._deciding.values())
+        return len(self._conditions), len(self._sizes), len(self._deciding), exact, len(self._open)
+
+    def _looks(self, inputs: Mapping[str, Any]) -> Any:
+        """The shapes of all inputs and what the deciding ones hold, to know them again by."""
+        found: list[Any] = []
+        for name, value in inputs.items():
+            if not isinstance(value, np.ndarray | np.generic):
+                return None
+            found += (name, value.shape)
+        for name, is_exact in self._deciding.items():
+            held = inputs[name].reshape(-1).tolist()
+            found.append(tuple(held if is_exact else (_unless_size(n) for n in held)))
+        return tuple(found)
+
+    def _found_form(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
         while True:
             content = self._content(inputs)
             kinds = {name: kind_of(inputs[name]) for name in self._open}
@@ -235,10 +270,14 @@ class SpecialisedGraph(ByForm):
             array = np.asarray(inputs[name])
             held = np.empty(array.shape, object)
             for i, number in enumerate(array.reshape(-1).tolist()):
-                is_size = not is_exact and not isinstance(number, (bool, float)) and number > 0
-                held.reshape(-1)[i] = None if is_size else number
+                held.reshape(-1)[i] = number if is_exact else _unless_size(number)
             content[name] = held
         return content
+
+
+def _unless_size(number: Any) -> Any:
+    """A number; None for one that is a size, and may be another."""
+    return None if not isinstance(number, (bool, float)) and number > 0 else number
 
 
 def given_inputs(
