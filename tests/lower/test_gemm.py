@@ -257,6 +257,18 @@ def test_deep_sums_keep_to_the_bound(dtype: str, depth: int) -> None:
         check(run(plans, inputs), a, b, dtype)
 
 
+def test_heads_that_lie_apart_are_short_loops_over_k() -> None:
+    """A loop of few k is no word of narrow weights; hints for what comes next stand around it."""
+    n = Variable("n", 1, 4096)
+    x = Tensor.input("x", (2, 8, n, 15))
+    w = np.random.default_rng(2).standard_normal((120, 360)).astype(np.float32)
+    plan = (x.softmax(-1).permute(0, 2, 1, 3).reshape(2, n, 120) @ w).prepare(threads=1)
+    data = np.random.default_rng(3).standard_normal((2, 8, 40, 15)).astype(np.float32)
+    shares = np.exp(data) / np.exp(data).sum(-1, keepdims=True)
+    want = shares.transpose(0, 2, 1, 3).reshape(2, 40, 120) @ w
+    np.testing.assert_allclose(plan(x=data), want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
 def test_integers_are_exact(dtype: str) -> None:
     m, n = Variable("m", 0, 40), Variable("n", 0, 40)

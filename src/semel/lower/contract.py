@@ -551,9 +551,11 @@ class _Lowering(Contraction):
         hints = self._ahead(base, height, steps)
         is_hot = self.target.vector_bits == 512 and height >= max(HOT_HEIGHT, self.tallest - 1)
         loops = list(steps.loops)
-        if self.wide is None and len(loops) > 1 and is_word(loops[-1][1]):
+        has_words = block_sizes(self.node.inputs[1], self.depth) is not None
+        if has_words and self.wide is None and len(loops) > 1 and is_word(loops[-1][1]):
             # The numbers of a word: it is read once for all of them.
             index, count = loops.pop()
+            hints = list(substitute_indices(hints, {index: 0}))
             body = (ir.Loop(index, 0, count, body, unroll=True),)
         for index, stop in reversed(loops):
             body = (
