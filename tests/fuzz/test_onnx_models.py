@@ -162,6 +162,7 @@ def _is_disputed(before: Any, model: Any) -> bool:
     for node in model.graph.node:
         number = {a.name: a.f for a in node.attribute if a.HasField("f")}
         whole = {a.name: a.i for a in node.attribute if a.HasField("i")}
+        roots = {a.name: a.ints for a in node.attribute if a.ints}
         match node.op_type:
             # Pads count as elements there; the axes behind `axis` are no part of the sum there.
             case "AveragePool" if version < 7:
@@ -175,6 +176,9 @@ def _is_disputed(before: Any, model: Any) -> bool:
             case "TreeEnsemble" if whole.get("aggregate_function", 1) > 1:
                 return True
             case "TreeEnsemble" if whole.get("post_transform", 0):
+                return True
+            # Sets of members are handed out as nodes are met there, not as they are written.
+            case "TreeEnsemble" if [*roots.get("tree_roots", ())] != [0]:
                 return True
             # What does not fit into a whole number has no defined value.
             case "Cast" | "CastLike" if node.SerializeToString() not in known:

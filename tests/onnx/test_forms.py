@@ -88,6 +88,16 @@ def test_an_input_of_any_rank_may_decide() -> None:
         assert compiled.run(np.ones(6, np.float32), np.array(to))["y"].shape == tuple(to)
 
 
+def test_sizes_of_an_input_of_any_rank_may_decide() -> None:
+    """How many numbers there are is how many axes the result has."""
+    model = parsed("(float[n] x, int64[2] to) => (float[a, b] y) { y = Reshape (x, to) }")
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    compiled: Any = semel.load(model)
+    for to in ([[2, 3]], [[[3, 2]]]):
+        found = compiled.run(np.ones(6, np.float32), np.array(to))["y"]
+        assert found.shape == tuple(np.ravel(to))
+
+
 def test_values_freeze_inputs() -> None:
     compiled: Any = semel.load(reduced(), values={"axes": [1]})
     assert list(compiled.inputs) == ["x"]

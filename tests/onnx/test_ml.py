@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import semel
+from semel.errors import InputError, ModelError
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -150,3 +151,56 @@ def test_random_numbers_differ_between_runs_unless_they_have_a_seed() -> None:
     assert one["b"].min() >= -1 and one["b"].max() < 3 and abs(one["b"].mean() - 1) < 0.2
     shares = np.bincount(one["c"].reshape(-1), minlength=3) / 500
     assert one["c"].shape == (1, 500) and np.abs(shares - [0.1, 0.6, 0.3]).max() < 0.1
+
+
+def forest(**changed: Any) -> Any:
+    """One tree: x[0] <= 0.5 gives 1, else 10."""
+    helper, tensor = onnx.helper, onnx.numpy_helper.from_array
+    attrs = {
+        "nodes_splits": tensor(np.array([0.5], np.float32)),
+        "nodes_modes": tensor(np.array([0], np.uint8)),
+        "nodes_featureids": [0],
+        "nodes_truenodeids": [0],
+        "nodes_trueleafs": [1],
+        "nodes_falsenodeids": [1],
+        "nodes_falseleafs": [1],
+        "leaf_targetids": [0, 0],
+        "leaf_weights": tensor(np.array([1, 10], np.float32)),
+        "tree_roots": [0],
+        **changed,
+    }
+    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+    given = helper.make_tensor_value_info("x", 1, ["n", 1])
+    graph = helper.make_graph([node], "g", [given], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 5)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tree_roots": [-1]}, r"tree_roots must be in \[0, 1\), got -1"),
+        ({"nodes_falsenodeids": [-1]}, r"ids of leaves must be in \[0, 2\), got -1"),
+        ({"nodes_trueleafs": [0], "nodes_truenodeids": [3]}, r"nodes below must be in \[0, 1\)"),
+        ({"leaf_targetids": [0, -1]}, r"leaf_targetids must be in \[0, 1\), got -1"),
+        ({"nodes_featureids": [-1]}, "nodes_featureids must be at least 0, got -1"),
+    ],
+)
+def test_a_tree_names_what_is_there(changed: dict[str, Any], message: str) -> None:
+    x = np.array([[0.0], [1.0]], np.float32)
+    assert semel.load(forest(), threads=1).run(x)["y"].tolist() == [[1], [10]]
+    with pytest.raises(ModelError, match=message):
+        semel.load(forest(**changed), threads=1).run(x)
+
+
+def test_a_node_on_the_host_that_means_nothing_is_refused() -> None:
+    attrs = {"keys_strings": ["a", "b"], "values_int64s": [0, 1]}
+    helper = onnx.helper
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+    node.attribute.append(onnx.AttributeProto(name="default_int64"))  # of no type
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.STRING, ["n"])
+    graph = helper.make_graph([node], "g", [given], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 4)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    with pytest.raises(InputError, match="a node on the host cannot compute its input: KeyError"):
+        semel.load(model, threads=1).run(np.array(["a", "b"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import semel
-from semel import DeviceSpec, Tensor, Variable
+from semel import DeviceSpec, Tensor, Variable, config
 from semel.compiler.placement import Place, choose_places
 from semel.devices import choose_target
 from semel.errors import GraphError, OutOfMemoryError, PlanError, UnsupportedError
@@ -24,6 +24,13 @@ RNG = np.random.default_rng(0)
 ROWS, SIZE = 128, 128
 W = [RNG.standard_normal((SIZE, SIZE), dtype=np.float32) / 8 for _ in range(4)]
 X = RNG.standard_normal((ROWS, SIZE), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _one_core_each() -> Iterator[None]:
+    """What a kernel costs beside a copy depends on how many cores a part of the machine has."""
+    with config.override(threads=1):
+        yield
 
 
 def chain(rows: int = ROWS) -> Tensor:

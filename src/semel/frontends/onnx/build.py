@@ -170,7 +170,7 @@ def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) 
         if isinstance(found, tuple) and content is not None:
             tensor = built.graph.input(given.name, content.shape, found[0])
             return _decided(given.name, tensor, content, built)
-        value, names = _open_input(built.graph, given.name, found)
+        value, names = _open_input(built.graph, given.name, found, choices.sizes)
         built.inputs[given.name] = names
         return value
     dtype = dtype_of(kind.tensor_type.elem_type, f"input '{given.name}'")
@@ -185,7 +185,10 @@ def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[
     """The values of variables that the shapes of these inputs give."""
     found: dict[str, int] = {}
     for given in model.proto.graph.input:
-        if given.name not in inputs or is_open(given.type):
+        if given.name not in inputs:
+            continue
+        if is_open(given.type):
+            found |= _open_sizes(given.name, inputs[given.name])
             continue
         shape = _shape(given.name, given.type, choices)
         sizes = list(zip(shape, np.shape(inputs[given.name]), strict=False))
@@ -209,16 +212,31 @@ def kind_of(given: Any) -> Kind:
     return array.dtype.name, array.ndim
 
 
-def _open_input(graph: Graph, name: str, kind: Kind) -> tuple[AnyValue, Any]:
+def _open_sizes(name: str, given: Any) -> dict[str, int]:
+    """The values of the variables that `_open_input` makes for this."""
+    if isinstance(given, (list, tuple)):
+        items = [_open_sizes(f"{name}.{i}", item) for i, item in enumerate(given)]
+        return {name: size for item in items for name, size in item.items()}
+    return {_open_dim(name, axis): size for axis, size in enumerate(np.shape(given))}
+
+
+def _open_dim(name: str, axis: int) -> str:
+    stem = re.sub(r"\W", "_", name)
+    return f"{stem}_{axis}"
+
+
+def _open_input(
+    graph: Graph, name: str, kind: Kind, sizes: Mapping[str, int]
+) -> tuple[AnyValue, Any]:
     """An input of this kind, and the names of what it is made of, as they nest."""
     if kind is None:
         return Nothing(), None
     if isinstance(kind, list):
-        made = [_open_input(graph, f"{name}.{i}", each) for i, each in enumerate(kind)]
+        made = [_open_input(graph, f"{name}.{i}", each, sizes) for i, each in enumerate(kind)]
         return Items([value for value, _ in made]), [names for _, names in made]
     dtype, rank = kind
-    stem = re.sub(r"\W", "_", name)
-    shape = tuple(Variable(f"{stem}_{axis}", 0) for axis in range(rank))
+    dims = [_open_dim(name, axis) for axis in range(rank)]
+    shape = tuple(sizes.get(dim, Variable(dim, 0)) for dim in dims)
     return Value.of(graph.input(name, shape, dtype)), name
 
 

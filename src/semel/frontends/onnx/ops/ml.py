@@ -6,7 +6,7 @@ by gathers from the table of nodes. That takes as many steps as the deepest tree
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,13 +291,21 @@ class _Table:
 
     def forest(self, weights: Array, targets: Array, num_targets: int) -> _Forest:
         count, leaves = len(self.mode), len(weights)
+        roots = np.asarray(self.node.attr("tree_roots"), np.int64)
+        children = [*self.yes, *self.no]
+        _check_within("tree_roots", roots, self.count)
+        _check_within("nodes_featureids", self.feature)
+        _check_within(
+            "the ids of nodes below", [i for is_leaf, i in children if not is_leaf], count
+        )
+        _check_within("the ids of leaves", [i for is_leaf, i in children if is_leaf], leaves)
+        _check_within("leaf_targetids", targets, num_targets)
         place = lambda child: child[1] + count if child[0] else child[1]  # noqa: E731
         own = list(range(count, count + leaves))
         yes = np.asarray([*map(place, self.yes), *own], np.int64)
         no = np.asarray([*map(place, self.no), *own], np.int64)
         rows = np.zeros((count + leaves, num_targets), weights.dtype)
         rows[np.arange(count, count + leaves), targets] = weights
-        roots = np.asarray(self.node.attr("tree_roots"), np.int64)
         pad = [0] * leaves
         return _Forest(
             roots,
@@ -310,6 +318,14 @@ class _Table:
             rows,
             _depth(roots, yes, no),
         )
+
+
+def _check_within(what: str, ids: Iterable[int], count: int | None = None) -> None:
+    """A negative position is none: it would be taken for one from the end."""
+    stray = [int(i) for i in ids if i < 0 or (count is not None and i >= count)]
+    if stray:
+        room = "at least 0" if count is None else f"in [0, {count})"
+        raise ValueError(f"{what} must be {room}, got {stray[0]}")
 
 
 def _split_sets(members: Array) -> list[list[Any]]:
