@@ -99,6 +99,8 @@ class HostMemory(HeldMemory):
         "size_bytes",
     )
 
+    # Bound here: a destructor may run after the globals of this module are gone.
+    _drop = staticmethod(_ledger.drop)
     _map: mmap.mmap | None  #: if it is a mapping of its own
     _pages: Pages | None  #: once it was forked
 
@@ -248,7 +250,7 @@ class HostMemory(HeldMemory):
     def _uncount(self) -> None:
         counted, self._counted_bytes = self._counted_bytes, 0
         if counted:
-            _ledger.drop(counted)
+            self._drop(counted)
 
     def __del__(self) -> None:
         if getattr(self, "_counted_bytes", 0):

@@ -133,6 +133,9 @@ def _open_memory() -> int:
 class Pages:
     """The pages of one anonymous mapping, some of which are those of layers."""
 
+    # Bound here: a destructor may run after the globals of this module are gone.
+    _change = staticmethod(_mappings.change)
+
     def __init__(self, mapping: mmap.mmap, whole: Bytes) -> None:
         self._map, self._bytes = mapping, whole
         self._address = address_of(whole)
@@ -204,7 +207,7 @@ class Pages:
         _mappings.change(self._counted - before)
 
     def __del__(self) -> None:
-        _mappings.change(-getattr(self, "_counted", 0))
+        self._change(-getattr(self, "_counted", 0))
 
     # ------------------------------------------------------------ zeros
 

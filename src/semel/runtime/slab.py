@@ -42,6 +42,8 @@ class _Mapping:
 
     __slots__ = ("_first", "_map", "address")
 
+    _dont_need = mmap.MADV_DONTNEED  # of the class: parts may outlive the globals of this module
+
     def __init__(self, size_bytes: int) -> None:
         check_free(size_bytes)
         try:
@@ -57,7 +59,7 @@ class _Mapping:
 
     def discard(self, start: int, size_bytes: int) -> None:
         """Give whole pages back."""
-        self._map.madvise(mmap.MADV_DONTNEED, self._first + start, size_bytes)
+        self._map.madvise(self._dont_need, self._first + start, size_bytes)
 
 
 class _Part:

@@ -169,6 +169,9 @@ class LayerStore:
 class ExpertStore:
     """The layers of a compiled graph and its clones."""
 
+    # Bound here: a destructor may run after the globals of this module are gone.
+    _is_ending = staticmethod(sys.is_finalizing)
+
     def __init__(self, layers: Mapping[int, LayerStore]) -> None:
         self.layers = dict(layers)
         self._users: WeakSet[Any] = WeakSet()
@@ -189,7 +192,7 @@ class ExpertStore:
         return ExpertStore({n: layer.again(stacks[n]) for n, layer in self.layers.items()})
 
     def __del__(self) -> None:
-        if sys.is_finalizing():
+        if self._is_ending():
             return
         for layer in getattr(self, "layers", {}).values():
             layer.close()

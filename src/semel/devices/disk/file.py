@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from bisect import insort
 from collections.abc import Iterator
 from contextlib import suppress
@@ -273,6 +274,8 @@ class Region:
 
     __slots__ = ("__weakref__", "_is_owned", "file", "size_bytes", "start")
 
+    _is_ending = staticmethod(sys.is_finalizing)
+
     def __init__(
         self, file: StoreFile, start: int, size_bytes: int, *, is_owned: bool = False
     ) -> None:
@@ -281,7 +284,11 @@ class Region:
 
     def __del__(self) -> None:
         if getattr(self, "_is_owned", False):
-            self.file.give_back(self.start, self.size_bytes)
+            try:
+                self.file.give_back(self.start, self.size_bytes)
+            except (AttributeError, TypeError):
+                if not self._is_ending():  # else the globals of this module may be gone
+                    raise
 
     def read(self, offset: int, to: memoryview) -> None:
         """Fill `to` from `offset` on."""
