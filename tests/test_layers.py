@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "graph": "errors locks ir ops runtime plan compiler tensor",
         "executor": "errors locks ir runtime plan",
         "session": "errors locks ir runtime plan graph loading",
-        "loading": "errors topics ir kernel runtime plan devices compiler",
+        "loading": "errors locks topics ir kernel runtime plan devices compiler",
         "models": "graph ir tensor",
         "frontends": "errors graph ir locks runtime session tensor",
         "onnx_backend": "frontends",

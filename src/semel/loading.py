@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -35,11 +35,7 @@ from semel.ir.encode import as_int, as_list, as_text, decode_signature
 from semel.ir.fields import MemoryLimit, take_memory_limits, take_path, take_threads
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
-from semel.kernel.bounds import confine_kernel
-from semel.kernel.encode import decode_kernel
-from semel.kernel.ir import Kernel
-from semel.kernel.limits import MAX_UNBOUNDED
-from semel.kernel.verify import verify_kernel
+from semel.locks import importing
 from semel.plan.check import check_plan
 from semel.plan.distrust import check_calls, check_lives, check_names
 from semel.plan.file.read import (
@@ -63,6 +59,9 @@ from semel.runtime.allocator import allocate
 from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.kernel import CachedKernel
 from semel.topics import Topic
+
+if TYPE_CHECKING:
+    from semel.kernel.ir import Kernel
 
 #: What looks at kernels before they are compiled here; None: the code in the file is used.
 _Rebuild: TypeAlias = "Callable[[Kernel], Kernel] | None"
@@ -202,6 +201,8 @@ def _checked_program(program: Program, is_image: bool) -> Program:
     if is_image:
         return program
     check_lives(program)
+    with importing:
+        from semel.kernel.limits import MAX_UNBOUNDED
     return replace(program, max_capacity=MAX_UNBOUNDED)
 
 
@@ -337,7 +338,9 @@ def _rebuild_kernels(
 ) -> tuple[CachedKernel, ...]:
     """The kernels compiled again for this machine; signatures follow from them too."""
     # Files with code for this machine, which is most of them, need no compiler.
-    from semel.compiler.artefacts import compile_kernel
+    with importing:
+        from semel.compiler.artefacts import compile_kernel
+        from semel.kernel.encode import decode_kernel
 
     check_may_compile("load_plan", file.name)
     found, is_ours, compiler = [], rebuild is not _confined, _rebuilder(_device(file))
@@ -353,6 +356,8 @@ def _rebuild_kernels(
 
 def _trusted(kernel: Kernel) -> Kernel:
     """A kernel of ours, unless it is certainly broken."""
+    with importing:
+        from semel.kernel.verify import verify_kernel
     found = verify_kernel(kernel)
     if found:
         raise GraphError("kernel", f"it must be well formed: {found[0]}.")
@@ -361,6 +366,8 @@ def _trusted(kernel: Kernel) -> Kernel:
 
 def _confined(kernel: Kernel) -> Kernel:
     """A kernel of a stranger that touches nothing but its buffers."""
+    with importing:
+        from semel.kernel.bounds import confine_kernel
     confined = confine_kernel(_trusted(kernel))
     if confined.found:
         raise GraphError("kernel", f"it must stay inside its buffers: {confined.found[0]}.")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from semel.cache.key import cache_key
-from semel.codegen.emit import emit_kernel, scratch_bytes
 from semel.devices import LoadedKernel
 from semel.devices.cpu.apart import run_side_by_side
 from semel.devices.cpu.elf import LoadedCode, load_object
@@ -26,8 +26,10 @@ from semel.devices.cpu.toolchain import (
 )
 from semel.ir.expr import Dim
 from semel.ir.target import Target
-from semel.kernel.ir import Kernel
-from semel.locks import make_lock
+from semel.locks import importing, make_lock
+
+if TYPE_CHECKING:
+    from semel.kernel.ir import Kernel
 
 #: Sources that the code depends on, besides those of every device.
 SOURCES = ("devices/cpu", "runtime/cgroup.py", "runtime/freed.py", "runtime/libc.py")
@@ -46,12 +48,12 @@ class CpuCompiler:
         return cache_key(text, self.target, toolchain_version(), SOURCES, extra)
 
     def compile(self, kernel: Kernel, entry: str) -> bytes:
-        return self.compile_text(emit_kernel(kernel, self.target, entry))
+        return self.compile_text(_emitted(kernel, self.target, entry))
 
     def compile_all(self, kernels: Iterable[tuple[Kernel, str]]) -> Iterator[bytes]:
         """LLVM works on some of them while the text of the next one is written."""
         works = (
-            partial(compile_ir, emit_kernel(kernel, self.target, entry), self.target)
+            partial(compile_ir, _emitted(kernel, self.target, entry), self.target)
             for kernel, entry in kernels
         )
         return run_side_by_side(works, min(available_cores(), MOST_BENCHES))
@@ -61,6 +63,8 @@ class CpuCompiler:
         return compile_ir(text, self.target)
 
     def scratch_bytes(self, kernel: Kernel) -> Dim:
+        with importing:
+            from semel.codegen.emit import scratch_bytes
         return scratch_bytes(kernel)
 
     def missing(self, made_for: Target) -> tuple[str, ...]:
@@ -71,6 +75,13 @@ class CpuCompiler:
     def load(self, code: bytes, entry: str) -> LoadedKernel:
         loaded = _load_once(code)
         return LoadedKernel(loaded.address(entry), loaded)
+
+
+def _emitted(kernel: Kernel, target: Target, entry: str) -> str:
+    """The text of a kernel. Who only loads code needs no emitter."""
+    with importing:
+        from semel.codegen.emit import emit_kernel
+    return emit_kernel(kernel, target, entry)
 
 
 def _load_once(code: bytes) -> LoadedCode:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from semel.plan.row import COMPUTE
@@ -224,6 +223,12 @@ def makespans(runs: Sequence[Sequence[Event]]) -> list[float]:
     ]
 
 
+def _median(times: Sequence[float]) -> float:
+    """Half of them are at most that; of an even number, halfway between the two in the middle."""
+    ordered, half = sorted(times), len(times) // 2
+    return ordered[half] if len(times) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 def middle(numbers: Sequence[float]) -> int:
     """The place of the median; of two, that of the smaller one."""
     order = sorted(range(len(numbers)), key=lambda i: numbers[i])
@@ -238,7 +243,7 @@ def _of_all(
 ) -> KernelProfile:
     preempted = find_preempted(samples, switches)
     kept = [sample for i, sample in enumerate(samples) if i not in preempted]
-    made = _with_elapsed(profile, median(kept), limits)
+    made = _with_elapsed(profile, _median(kept), limits)
     return replace(made, samples=tuple(samples), preempted=preempted)
 
 
@@ -250,7 +255,7 @@ def find_preempted(samples: Sequence[float], switches: Sequence[int] = ()) -> tu
     """
     if len(samples) < _FEWEST_RUNS:
         return ()
-    usual = median(samples)
+    usual = _median(samples)
     found = []
     for i, sample in enumerate(samples):
         factor = _SWITCHED if i < len(switches) and switches[i] else _FAR
