@@ -187,7 +187,7 @@ class RowBlocks:
         if missing == 0:
             return 0
         short = self.height * self.count - self.rows - (missing - 1) * self.count
-        return self.count - minimum(maximum(short, 0), self.count)
+        return maximum(self.count - maximum(short, 0), 0)  # no row number looks negative
 
 
 def cut_rows(shape: RegisterTile, rows: Dim, least: int = 1) -> RowBlocks:

@@ -17,18 +17,13 @@ from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.lanes import Lanes
 from semel.errors import InternalError
-from semel.ir.expr import Dim, Index, Variable
+from semel.ir.expr import Dim, Index
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
 from semel.kernel.rewrite import substitute_indices
 
 #: Emits an unrolled loop in a better way and says True, or does nothing and says False.
 LoopRule: TypeAlias = Callable[[ir.Loop], bool]
-
-
-#: A loop that computes so many integers is one whose rows lie nowhere in order: LLVM's search for
-#: pointers to step takes a second there, and makes the code longer.
-_MANY_SUMS = 64
 
 
 class Body(Protocol):
@@ -113,18 +108,13 @@ class CountedLoops:
         outer = set(frame.locals)
         child = Scope(head)
         frame.scopes.append(child)
-        is_plain = self._is_plain(body, changed)
-        seen = counter if is_plain else self._hidden(counter)
+        seen = self._hidden(counter)
         frame.env[index] = Ref(seen, False, frame.level)
         phis: dict[LocalKey, str] = {}
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
         emit(seen)
-        if is_plain and _num_sums(child.lines) > _MANY_SUMS:
-            plain, child.lines = child.lines, []
-            counter = f"%{out.name('counter')}"
-            child.lines = [*self._hiding(counter, seen), *plain]
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()
@@ -155,28 +145,16 @@ class CountedLoops:
             frame.locals[key] = Ref(text, before[key].is_vector, frame.level)
         frame.forget_locals(outer)
 
-    def _is_plain(self, body: Sequence[Statement], changed: Sequence[LocalKey]) -> bool:
-        """Whether LLVM is to know the counter of a loop as what it is; else it is hidden.
+    def _hidden(self, counter: str) -> str:
+        """The counter as a body knows it: frozen, LLVM takes it for any number.
 
         LLVM would look for pointers to step in the place of addresses to compute, for half of the
-        time of a compile. Addresses are hoisted here already, and it finds nothing better, but in
-        the loops of contractions whose rows lie at distances that only a run knows.
+        time of a compile. Addresses are hoisted here already, and it finds nothing better.
         docs/decisions/0117-what-a-compile-spends-its-time-on.md
         """
-        is_inner = not any(isinstance(s, ir.Loop) and not s.unroll for s in walk_statements(body))
-        has_variables = any(isinstance(atom, Variable) for atom in self.frame.env)
-        return is_inner and bool(changed) and has_variables
-
-    def _hidden(self, counter: str) -> str:
-        """The counter as a body knows it: frozen, LLVM takes it for any number."""
-        seen = f"%{self.out.name('v')}"
-        self.frame.lines.extend(self._hiding(counter, seen))
-        return seen
-
-    def _hiding(self, counter: str, seen: str) -> list[str]:
+        lines = self.frame.lines
         # A frozen counter would be taken apart again: that of a sum stays.
-        total = f"%{self.out.name('v')}"
-        return [f"  {total} = add i64 {counter}, 0", f"  {seen} = freeze i64 {total}"]
+        return self.out.emit(lines, f"freeze i64 {self.out.emit(lines, f'add i64 {counter}, 0')}")
 
     def _touch_stored(self, body: Sequence[Statement]) -> None:
         """What the body reads may have been written by an earlier iteration."""
@@ -201,11 +179,6 @@ class CountedLoops:
         frame.forget_locals(outer)
         for key, ref in frame.locals.items():
             frame.locals[key] = Ref(ref.text, ref.is_vector, min(ref.level, frame.level))
-
-
-def _num_sums(lines: Sequence[str]) -> int:
-    """How many integers are computed in straight-line code, addresses left out."""
-    return sum(" i64 " in line and "getelementptr" not in line for line in lines)
 
 
 def copy_of(

@@ -18,7 +18,18 @@ from semel.codegen.scalar.frame import Frame, Ref, Scope
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.integers import Integers
 from semel.codegen.scalar.llvm_types import memory_type
-from semel.ir.expr import Dim, Fn, Index, Variable, atoms, is_nonnegative, terms
+from semel.ir.expr import (
+    Atom,
+    Dim,
+    Expr,
+    Fn,
+    Index,
+    Monomial,
+    Variable,
+    atoms,
+    is_nonnegative,
+    terms,
+)
 from semel.ir.types import INT64
 from semel.kernel.ir import Buffer
 
@@ -49,6 +60,11 @@ class Indices:
         made = self._sum(sorted(terms(dim), key=lambda t: self._term_level(t[0])))
         return self._remember(dim, made, atoms(dim))
 
+    def level(self, dim: Dim) -> int:
+        """The scope that an expression is known in."""
+        env = self.frame.env
+        return max([env[atom].level for atom in atoms(dim)], default=0)
+
     def _again(self, value: Dim | Fn) -> Ref | None:
         """What an expression was computed as, if that is there and means the same."""
         known = self._known.get(value)
@@ -67,21 +83,50 @@ class Indices:
         return ref
 
     def _term_level(self, monomial: tuple[Any, ...]) -> int:
+        return max([self._atom_level(atom) for atom in monomial], default=-1)
+
+    def _atom_level(self, atom: Atom) -> int:
         env = self.frame.env
-        return max((env[a].level for atom in monomial for a in atoms(atom)), default=-1)
+        if not isinstance(atom, Fn):
+            return env[atom].level
+        return max([env[a].level for a in atoms(atom)], default=-1)
 
     def _sum(self, parts: list[tuple[tuple[Any, ...], int]]) -> Ref:
         """Add terms from the outermost scope inwards; constants last, for address modes."""
         constant = 0
         total: Ref | None = None
+        groups: dict[Monomial, list[tuple[Monomial, int]]] = {}
         for monomial, coefficient in parts:
             if not monomial:
                 constant = coefficient
                 continue
-            total = self._plus(total, self._product(monomial, coefficient))
+            inner, outer = self._taken_apart(monomial)
+            groups.setdefault(inner, []).append((outer, coefficient))
+        for inner, factors in groups.items():
+            total = self._plus(total, self._scaled(inner, factors))
         if total is None:
             return Ref(str(constant), False, 0)
         return self._plus(total, Ref(str(constant), False, 0)) if constant else total
+
+    def _taken_apart(self, monomial: Monomial) -> tuple[Monomial, Monomial]:
+        """The factors of the innermost scope that any of them is known in, and the others."""
+        if len(monomial) == 1:
+            return monomial, ()
+        levels = [self._atom_level(atom) for atom in monomial]
+        most = max(levels)
+        if most == 0:
+            return monomial, ()
+        inner = tuple([a for a, level in zip(monomial, levels, strict=True) if level == most])
+        outer = tuple([a for a, level in zip(monomial, levels, strict=True) if level != most])
+        return inner, outer
+
+    def _scaled(self, inner: Monomial, factors: list[tuple[Monomial, int]]) -> Ref:
+        """A product of atoms, times the sum of what it is multiplied by, which is hoisted."""
+        if len(factors) == 1:
+            ((outer, coefficient),) = factors
+            return self._product(outer + inner, coefficient)
+        scale = self.dim(Expr(tuple(factors)))
+        return self._binary("mul nsw", scale, self._product(inner, 1))
 
     def _plus(self, a: Ref | None, b: Ref) -> Ref:
         return b if a is None else self._binary("add nsw", a, b)

@@ -42,14 +42,15 @@ class ScalarMemory:
     def load(self, value: Value, guard: Ref | None, other: Ref | None) -> Ref:
         buffer, at = value.data
         kind = memory_type(buffer.dtype)
-        offset = self.indices.dim(at)
-        level = max(offset.level, guard.level if guard else 0, other.level if other else 0)
+        level = self.indices.level(at)
+        level = max(level, guard.level if guard else 0, other.level if other else 0)
         home = self._home(buffer, level)
         lines = self.frame.scopes[home].lines
         if guard is None:
             pointer = self.indices.pointer(buffer, at)
         else:
             # A false guard must not touch memory outside: read element 0 instead.
+            offset = self.indices.dim(at)
             safe = self.out.emit(lines, f"select i1 {guard.text}, i64 {offset.text}, i64 0")
             base = self.frame.pointers[buffer]
             pointer = self.out.emit(lines, f"getelementptr {kind}, ptr {base}, i64 {safe}")
@@ -62,7 +63,7 @@ class ScalarMemory:
 
     def word(self, value: Value) -> Ref:
         buffer, at = value.data
-        home = self._home(buffer, self.indices.dim(at).level)
+        home = self._home(buffer, self.indices.level(at))
         pointer = self.indices.pointer(buffer, at)
         text = self.out.emit(self.frame.scopes[home].lines, f"load i32, ptr {pointer}, align 1")
         return Ref(text, False, home)
