@@ -37,6 +37,31 @@ def leaves(prefix: str, ids: list[int]) -> dict[str, Any]:
     }
 
 
+#: Three classes with 2, 3 and 1 vectors.
+VECTORS: dict[str, Any] = {
+    "classlabels_ints": [4, 5, 7],
+    "vectors_per_class": [2, 3, 1],
+    "support_vectors": rng.standard_normal(18).round(2).tolist(),
+    "coefficients": rng.standard_normal(12).round(2).tolist(),
+    "rho": [0.1, -0.2, 0.05],
+    "kernel_params": [0.4, 0.5, 3.0],
+}
+CHANCES: dict[str, Any] = {"prob_a": [-1.2, -2.0, -0.7], "prob_b": [0.1, 0.3, -0.2]}
+TWO: dict[str, Any] = {
+    **{k: v for k, v in VECTORS.items() if k == "kernel_params"},
+    "classlabels_ints": [0, 1],
+    "vectors_per_class": [2, 2],
+    "support_vectors": rng.standard_normal(12).round(2).tolist(),
+    "coefficients": [1.0, -0.5, 0.25, -2.0],
+    "rho": [0.1],
+}
+LINE: dict[str, Any] = {
+    "coefficients": [1.0, -2.0, 0.5],
+    "rho": [0.2],
+    "kernel_params": [0.0, 0.0, 0.0],
+    "kernel_type": "LINEAR",
+}
+
 X = np.concatenate([rng.standard_normal((9, 3)), [[0.0, np.nan, 1.0]]]).astype(np.float32)
 CASES: dict[str, tuple[str, np.ndarray, int, dict[str, Any]]] = {
     "scaler": ("Scaler", X[:9], 1, {"offset": [0.5, 1.0, 2.0], "scale": [2.0, 0.5, 1.0]}),
@@ -75,6 +100,29 @@ CASES: dict[str, tuple[str, np.ndarray, int, dict[str, Any]]] = {
             "intercepts": [0.1, 0.2],
         },
     ),
+    "svm_of_three": ("SVMClassifier", X[:9], 2, {**VECTORS, "kernel_type": "RBF"}),
+    "svm_chances": ("SVMClassifier", X[:9], 2, {**VECTORS, **CHANCES, "kernel_type": "POLY"}),
+    "svm_of_two": ("SVMClassifier", X[:9], 2, {**TWO, "kernel_type": "SIGMOID"}),
+    "svm_linear": (
+        "SVMClassifier",
+        X[:9],
+        2,
+        {**LINE, "classlabels_ints": [2, 3, 4], "coefficients": LINE["coefficients"] * 3},
+    ),
+    "svm_regressor": (
+        "SVMRegressor",
+        X[:9],
+        1,
+        {
+            "kernel_type": "RBF",
+            "kernel_params": [0.4, 0.0, 3.0],
+            "n_supports": 2,
+            "support_vectors": [1.0, 2.0, 0.5, -1.0, 0.0, 0.3],
+            "coefficients": [1.5, -2.0],
+            "rho": [0.3],
+        },
+    ),
+    "svm_one_class": ("SVMRegressor", X[:9], 1, {**LINE, "one_class": 1}),
     "one_hot": ("OneHotEncoder", np.array([[3, 1], [2, 9]]), 1, {"cats_int64s": [1, 2, 3]}),
     "labels": (
         "LabelEncoder",

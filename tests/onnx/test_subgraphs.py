@@ -259,3 +259,33 @@ def test_all_that_is_not_supported_is_said_at_once() -> None:
     )
     with pytest.raises(UnsupportedError, match=r"Thing 'one'(?s:.*)Else(?s:.*)Third 'three'"):
         semel.load(model)
+
+
+def test_functions_of_another_version_than_the_model() -> None:
+    """They are walked in their own version; sub-graphs in them see the attributes of a call."""
+    check(
+        """
+        <ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+        g (float[n, 4] x) => (float[n, k] y) {
+            s = own.scaled <by: float = 3.0> (x)
+            t = own.scaled (s)
+            y = ReduceSum <keepdims = 1> (t)
+        }
+        <domain: "own", opset_import: ["" : 16]>
+        scaled <by: float = 0.5> (x) => (y) {
+            sum = Abs (x)
+            all = ReduceSum <keepdims = 0> (x)
+            zero = Constant <value_float = 0.0> ()
+            p = Greater (all, zero)
+            y = If (p) <
+                then_branch = a () => (r) {
+                    k = Constant <value_float: float = @by> ()
+                    r = Mul (sum, k)
+                },
+                else_branch = b () => (v) { v = Neg (sum) }
+            >
+        }
+        """,
+        {"x": np.abs(floats(3, 4))},
+        {"x": -np.abs(floats(2, 4))},
+    )

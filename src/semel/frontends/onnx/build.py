@@ -100,7 +100,9 @@ def _scales(model: Model) -> frozenset[str]:
 def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
     proto = model.proto.graph
     built = Built(Graph(_graph_name(model)))
-    around = Around(built.content, built.graph.inputs, _Keys(built.graph).draw, choices.truths)
+    functions = {(f.domain, f.name): f for f in model.proto.functions}
+    next_key = _Keys(built.graph).draw
+    around = Around(built.content, built.graph.inputs, next_key, choices.truths, functions)
     walk = Walk(model.versions, around=around)
     _check_names(model, choices)
     _add_inputs(model, choices, built, walk)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,17 @@ from onnx.reference import ReferenceEvaluator
 
 from semel.errors import InputError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import Model
+from semel.frontends.onnx.host_ops import HOST_OPS
+from semel.frontends.onnx.labels import number_labels
 
-#: What makes text or images of something, or something of them.
+#: What makes text, images or dictionaries of something, or something of them.
 _TEXT_OPS = {
     "ImageDecoder",
     "RegexFullMatch",
     "StringConcat",
     "StringNormalizer",
     "StringSplit",
+    "ZipMap",
 }
 _LABELS = "LabelEncoder"
 
@@ -39,13 +43,17 @@ class HostPart:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @cached_property
+    def _evaluator(self) -> ReferenceEvaluator:
+        return ReferenceEvaluator(self.model, new_ops=HOST_OPS)
+
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for these values, which may hold more than it needs."""
         if not self.outputs:
             return {}
         given = {name: _as_host(values[name]) for name in self.inputs}
         try:
-            found = ReferenceEvaluator(self.model).run(list(self.outputs), given)
+            found = self._evaluator.run(list(self.outputs), given)
         except ImportError as error:
             raise UnsupportedError(
                 "run", f"images need another package: {error}.", hint="pip install pillow"
@@ -73,14 +81,27 @@ class Split:
 
 def split_host(model: Model) -> Split | None:
     """The parts of a model; None if all of it can be compiled."""
+    number_labels(model.proto.graph)
     text = _text_names(model)
     host = [node for node in model.proto.graph.node if _is_host(node, text)]
     if not host and not text & {v.name for v in model.proto.graph.output}:
         return None
     _check_order(model)
     before = _before(model, host, text)
-    behind = [node for node in model.proto.graph.node if node in host and node not in before]
-    return _parts(model, before, behind)
+    return _parts(model, before, _behind(model, host, before))
+
+
+def _behind(
+    model: Model, host: Sequence[NodeProto], before: Sequence[NodeProto]
+) -> list[NodeProto]:
+    """The host's other nodes, and all that depends on them."""
+    late: set[str] = set()
+    found = []
+    for node in model.proto.graph.node:
+        if node not in before and (node in host or late.intersection(node.input)):
+            found.append(node)
+            late.update(node.output)
+    return found
 
 
 def _check_order(model: Model) -> None:
@@ -115,13 +136,15 @@ def _gives_text(node: NodeProto, text: set[str]) -> bool:
         return _makes_text(node)
     if node.op_type == "Constant":
         return _is_text_constant(node)
+    if node.op_type == "Cast":
+        return any(a.name == "to" and a.i == TensorProto.STRING for a in node.attribute)
     return node.op_type in _KEEPS_TEXT and bool(text.intersection(node.input))
 
 
 #: Operators that move elements about, whatever these are.
 _KEEPS_TEXT = {
-    "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
-    "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
+    "ArrayFeatureExtractor", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ _FILES = (
     "sequences",
     "shape",
     "signal",
+    "svm",
     "window",
 )
 

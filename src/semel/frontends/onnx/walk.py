@@ -86,13 +86,15 @@ class Around:
 
     `content` has the variables that are what an input holds: its name, and the position there.
     `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for
-    random numbers at each call. `truths` are conditions of sizes that are decided.
+    random numbers at each call. `truths` are conditions of sizes that are decided. `functions`,
+    by domain and name, are the model's own that could not be inlined.
     """
 
     content: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     next_key: Callable[[], Tensor] | None = None
     truths: Mapping[Dim, bool] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str], FunctionProto] = field(default_factory=dict)
 
 
 class Walk:
@@ -191,7 +193,7 @@ class Walk:
 
     def _body(self, node: Node) -> list[AnyValue]:
         """The outputs of an operator that is defined by a function."""
-        body = _function_body(node)
+        body = self.around.functions.get((node.domain, node.op)) or _function_body(node)
         if body is None:
             where = f" of domain '{node.domain}'" if node.domain else ""
             raise node.refuse(
@@ -203,7 +205,8 @@ class Walk:
             value = node.inputs[i] if i < len(node.inputs) else None
             if value is not None:
                 inner.values[name] = value
-        inner.run([_filled(each, node, set(inner.values)) for each in body.node])
+        given = _given(body, node)
+        inner.run([_filled(each, node.name, given) for each in body.node])
         inner.check(repr(node))
         return [inner.value(name) for name in body.output[: node.num_outputs]]
 
@@ -380,29 +383,38 @@ def _type_of(value: AnyValue | None) -> bytes:
     return kind.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _filled(proto: NodeProto, caller: Node, known: set[str]) -> NodeProto:
-    """A node of a body, with the attributes that it takes from the caller."""
-    made = NodeProto()
-    made.CopyFrom(proto)
-    given = {a.name: a for a in caller.proto.attribute}
+def _given(body: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
+    """The attributes of a body: the caller's, else what the body or the standard says."""
     try:
         schema = onnx.defs.get_schema(caller.op, caller.version, caller.domain)
-        defaults = {name: a.default_value for name, a in schema.attributes.items()}
+        found = {name: a.default_value for name, a in schema.attributes.items()}
     except onnx.defs.SchemaError:
-        defaults = {}
+        found = {}
+    found |= {a.name: a for a in body.attribute_proto}
+    found |= {a.name: a for a in caller.proto.attribute}
+    return {name: a for name, a in found.items() if a.type != AttributeProto.UNDEFINED}
+
+
+def _filled(proto: NodeProto, name: str, given: Mapping[str, AttributeProto]) -> NodeProto:
+    """A node of a body under this name, with attributes that are given, in sub-graphs too."""
+    made = NodeProto()
+    made.CopyFrom(proto)
     kept = []
     for attribute in made.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            inner = [_filled(each, each.name, given) for each in attribute.g.node]
+            del attribute.g.node[:]
+            attribute.g.node.extend(inner)
         if not attribute.ref_attr_name:
             kept.append(attribute)
             continue
-        source = given.get(attribute.ref_attr_name) or defaults.get(attribute.ref_attr_name)
-        if source is None or source.type == AttributeProto.UNDEFINED:
-            continue
-        copy = AttributeProto()
-        copy.CopyFrom(source)
-        copy.name = attribute.name
-        kept.append(copy)
+        source = given.get(attribute.ref_attr_name)
+        if source is not None:
+            copy = AttributeProto()
+            copy.CopyFrom(source)
+            copy.name = attribute.name
+            kept.append(copy)
     del made.attribute[:]
     made.attribute.extend(kept)
-    made.name = caller.name
+    made.name = name
     return made

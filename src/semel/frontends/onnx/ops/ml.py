@@ -112,7 +112,7 @@ def _linear_regressor(node: Node) -> Tensor:
     y = node.tensor().cast(FLOAT32) @ Tensor(np.ascontiguousarray(weights.T))
     bias = node.attr("intercepts")
     y = y if bias is None else y + Tensor(np.asarray(bias, np.float32))
-    return _transformed(node, y)
+    return transformed(node, y)
 
 
 def _linear_classifier(node: Node) -> list[Tensor]:
@@ -129,11 +129,16 @@ def _linear_classifier(node: Node) -> list[Tensor]:
     scores = scores if bias is None else scores + Tensor(np.asarray(bias, np.float32))
     if scores.shape[-1] == 1 and len(labels) == 2:
         scores = Tensor.concat([-scores, scores], -1)
-    best = Tensor(np.asarray(labels, np.int64)).take(scores.argmax(-1), 0)
-    return [best, _transformed(node, scores)]
+    return [label_of(labels, scores), transformed(node, scores)]
 
 
-def _transformed(node: Node, x: Tensor) -> Tensor:
+def label_of(labels: list[int], scores: Tensor) -> Tensor:
+    """The label of the highest score."""
+    return Tensor(np.asarray(labels, np.int64)).take(scores.argmax(-1), 0)
+
+
+def transformed(node: Node, x: Tensor) -> Tensor:
+    """Scores as a node's post_transform has them."""
     kind = node.attr("post_transform", "NONE")
     if isinstance(kind, int):  # of TreeEnsemble, which numbers them
         kind = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[kind]
@@ -237,7 +242,7 @@ def _tree_ensemble(node: Node) -> Tensor:
     forest = table.forest(leaf_values, targets, node.attr("n_targets", 1))
     how = ("AVERAGE", "SUM", "MIN", "MAX")[node.attr("aggregate_function", 1)]
     x = node.tensor()
-    return _transformed(node, _summed(node, forest, x, how).cast(x.dtype))
+    return transformed(node, _summed(node, forest, x, how).cast(x.dtype))
 
 
 class _Table:
@@ -383,7 +388,7 @@ def _tree_regressor(node: Node) -> Tensor:
     how = node.attr("aggregate_function", "SUM")
     y = _summed(node, forest, node.tensor().cast(FLOAT32), how)
     base = node.attr("base_values")
-    return _transformed(node, y if base is None else y + Tensor(np.asarray(base, np.float32)))
+    return transformed(node, y if base is None else y + Tensor(np.asarray(base, np.float32)))
 
 
 def _tree_classifier(node: Node) -> list[Tensor]:
@@ -400,8 +405,8 @@ def _tree_classifier(node: Node) -> list[Tensor]:
         score = score if base is None else score + float(base[0])
         return _binary(node, score, labels)
     scores = scores if base is None else scores + Tensor(np.asarray(base, np.float32))
-    best = Tensor(np.asarray(labels, np.int64)).take(scores.argmax(-1), 0)
-    return [best, _transformed(node, scores)]
+    best = label_of(labels, scores)
+    return [best, transformed(node, scores)]
 
 
 def _binary(node: Node, score: Tensor, labels: list[int]) -> list[Tensor]:
@@ -415,7 +420,7 @@ def _binary(node: Node, score: Tensor, labels: list[int]) -> list[Tensor]:
     if kind == "LOGISTIC":
         chance = score.sigmoid()
         return [best, Tensor.concat([1 - chance, chance], -1)]
-    return [best, _transformed(node, Tensor.concat([-score, score], -1))]
+    return [best, transformed(node, Tensor.concat([-score, score], -1))]
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -15,8 +15,6 @@ from semel.tensor.tensor import Tensor
 
 def _tf_idf(node: Node) -> Tensor:
     x = node.tensor().cast(INT64)
-    if node.attr("pool_int64s") is None:
-        raise node.refuse("n-grams of strings are not supported.")
     rows = x if x.ndim == 2 else x.reshape(1, -1)
     indexes = list(node.attr("ngram_indexes"))
     counts = {k: Tensor.zeros(rows.shape[0]) for k in range(max(indexes) + 1)}
@@ -54,9 +52,9 @@ def _occurrences(node: Node, rows: Tensor, gram: list[int]) -> Tensor:
 
 
 def _weighted(node: Node, counts: Tensor, indexes: list[int]) -> Tensor:
-    given = node.attr("weights")
-    ones = np.ones(max(indexes) + 1, np.float32)
-    weights = ones if given is None else np.asarray(given, np.float32)  # by result, not by gram
+    weights = np.ones(max(indexes) + 1, np.float32)
+    if node.attr("weights") is not None:  # in the order of the pool, as in ONNX Runtime
+        weights[indexes] = node.attr("weights")
     match node.attr("mode"):
         case "TF":
             return counts
