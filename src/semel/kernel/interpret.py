@@ -627,11 +627,8 @@ def _dot_pairs(words: Sequence[Any]) -> int:
 
 
 def _is_better(combine: str, new: Sequence[Any], old: Sequence[Any]) -> bool:
-    """A NaN beats every number, as in NumPy; of equals, the smaller index stays."""
-    (a, i), (b, j) = new, old
-    a_is_nan, b_is_nan = bool(a != a), bool(b != b)
-    if a_is_nan or b_is_nan:
-        return a_is_nan and (not b_is_nan or bool(i < j))
-    if a == b:
-        return bool(i < j)
+    """A NaN beats every number, as in NumPy; of equals, the one that was there stays."""
+    a, b = new[0], old[0]
+    if a != a or b != b:
+        return bool(a != a and b == b)
     return bool(a > b) if combine == "argmax" else bool(a < b)

@@ -80,8 +80,6 @@ def registers_at_once(loop: ir.Loop) -> int:
     inner = list(walk_statements(loop.body))
     if any(_holds_copies(s) or _stores_copies(s) for s in inner):
         return 1  # the lowering rule has filled the registers itself
-    if any(isinstance(s, ir.Reduce) and s.combine in _PLACES for s in inner):
-        return 2
     roots = [v for s in inner for v in ir.statement_values(s)]
     operations = sum(1 for v in walk_values(roots) if v.op not in ("const", "index", "local"))
     if operations <= LIGHT_BODY:

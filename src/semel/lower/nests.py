@@ -37,7 +37,7 @@ from semel.ir.expr import (
 from semel.ir.graph import Node
 from semel.ir.signature import CheckInfo
 from semel.ir.target import Target
-from semel.ir.types import INT64
+from semel.ir.types import INT32, INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.lanes import RUN, widest_total
@@ -363,7 +363,7 @@ class _Lowering:
             locals_, declare, update = self._accumulate(node, phase, evaluate)
             declarations += declare
             statements += update
-            results.append((node, ir.cast(ir.local(locals_[-1]), node.type.dtype)))
+            results.append((node, _found(locals_, node.type.dtype)))
         for node in sorted(updates_last(phase.stores), key=self._lends_room):
             if node in self.stored:
                 continue
@@ -445,11 +445,11 @@ class _Lowering:
         declare: list[Statement] = [ir.Declare(best, ir.start_value(kind, dtype))]
         if kind in ("argmax", "argmin"):
             axis = node.attrs.axes[0]
-            position = Local(self.names("a"), INT64)
-            # A one-element axis has index 0 and no loop; the best is then element 0.
-            start = ir.const(INT64, (1 << 63) - 1)
-            declare.append(ir.Declare(position, start))
-            step = ir.Reduce((best, position), kind, (value, ir.index(at[axis])))
+            places = _places(dtype, operand.type.shape[axis])
+            position = Local(self.names("a"), places)
+            declare.append(ir.Declare(position, ir.const(places, places.highest)))
+            place = ir.cast(ir.index(at[axis]), places)
+            step = ir.Reduce((best, position), kind, (value, place))
             return [best, position], declare, [step]
         if product is not None:
             factors = value.args
@@ -714,6 +714,26 @@ class _Lowering:
 def updates_last(outputs: Sequence[Node]) -> list[Node]:
     """A kernel that updates a state in place stores to it when nothing else wants to read it."""
     return sorted(outputs, key=lambda node: node.op.kind == "update")
+
+
+def _places(dtype: DType, extent: Dim) -> DType:
+    """What holds the place of an extreme: as wide as the values, if all places fit."""
+    most = upper_bound(extent)
+    is_small = dtype.bits <= 32 and most is not None and most < INT32.highest
+    return INT32 if is_small else INT64
+
+
+def _found(locals_: Sequence[Local], dtype: DType) -> Value:
+    """What a reduction leaves: the total, or the place of the best.
+
+    Where nothing beats what all begin with, all elements equal it, and the first is the best.
+    """
+    *values, last = locals_
+    found = ir.local(last)
+    if values:
+        is_first = found.eq(ir.const(last.dtype, last.dtype.highest))
+        found = ir.select(is_first, ir.const(last.dtype, 0), found)
+    return ir.cast(found, dtype)
 
 
 def _order_counts(node: Node) -> bool:

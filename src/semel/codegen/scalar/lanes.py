@@ -30,6 +30,9 @@ class Lanes(Protocol):
     def index(self, dim: Dim) -> str:
         """An index that varies, as a vector of int64."""
 
+    def small_index(self, dim: Dim) -> str:
+        """The same as a vector of int32."""
+
     def spread(self, ref: Ref, dtype: DType) -> str:
         """The value in every lane."""
 
@@ -59,6 +62,9 @@ class OneLane:
 
     def index(self, dim: Dim) -> str:
         raise InternalError("emit", f"index {dim} has lanes in scalar code.")
+
+    def small_index(self, dim: Dim) -> str:
+        return self.index(dim)
 
     def spread(self, ref: Ref, dtype: DType) -> str:
         raise InternalError("emit", f"value {ref.text} has lanes in scalar code.")

@@ -28,17 +28,46 @@ class Reductions:
         news: Sequence[str],
         lanes: int | None,
     ) -> list[str]:
-        """The accumulators with one more value; `news` of a product are its factors."""
+        """The accumulators with one more value; `news` of a product are its factors.
+
+        Values come in the order of their places: of equal ones the first stays.
+        """
         dtype = dtypes[0]
         if kind in ("argmax", "argmin"):
-            better = self._better(lines, kind, dtype, lanes, (news[0], news[1]), (olds[0], olds[1]))
-            return [
-                self.out.select(lines, element_type(d), lanes, better, new, old)
-                for d, new, old in zip(dtypes, news, olds, strict=True)
-            ]
+            beats = self._beats(lines, kind, dtype, lanes, news[0], olds[0])
+            return self._chosen(lines, dtypes, lanes, beats, news, olds)
         if kind == "fma":
             return [self.scalars.apply(lines, "fma", dtype, [*news, olds[0]], lanes)]
         return [self._step(lines, kind, dtype, olds[0], news[0], lanes)]
+
+    def join(
+        self,
+        lines: list[str],
+        kind: str,
+        dtypes: Sequence[DType],
+        olds: Sequence[str],
+        news: Sequence[str],
+        lanes: int | None,
+    ) -> list[str]:
+        """Two partial results as one; what lanes found lies anywhere, so that places count."""
+        if kind not in ("argmax", "argmin"):
+            return self.combine(lines, kind, dtypes, olds, news, lanes)
+        better = self._better(lines, kind, dtypes, lanes, news, olds)
+        return self._chosen(lines, dtypes, lanes, better, news, olds)
+
+    def _chosen(
+        self,
+        lines: list[str],
+        dtypes: Sequence[DType],
+        lanes: int | None,
+        better: str,
+        news: Sequence[str],
+        olds: Sequence[str],
+    ) -> list[str]:
+        return [
+            self.out.select(lines, element_type(d), lanes, better, new, old)
+            for d, new, old in zip(dtypes, news, olds, strict=True)
+        ]
 
     def _step(
         self,
@@ -58,21 +87,33 @@ class Reductions:
             return self.out.select(lines, element, lanes, better, b, a)
         return self.scalars.apply(lines, kind, dtype, [a, b], lanes)
 
+    def _beats(
+        self, lines: list[str], kind: str, dtype: DType, lanes: int | None, value: str, top: str
+    ) -> str:
+        """Whether a value is more extreme than the best so far: a NaN is, of all numbers."""
+        element, wanted = element_type(dtype), "gt" if kind == "argmax" else "lt"
+        if not dtype.is_float:
+            sign = "s" if dtype.kind == "i" else "u"
+            return self.out.compare(lines, sign + wanted, element, lanes, value, top)
+        beyond = self.out.compare(lines, "u" + wanted, element, lanes, value, top)
+        is_number = self.out.compare(lines, "ord", element, lanes, top, top)
+        return self.out.binary(lines, "and", "i1", lanes, beyond, is_number)
+
     def _better(
         self,
         lines: list[str],
         kind: str,
-        dtype: DType,
+        dtypes: Sequence[DType],
         lanes: int | None,
-        candidate: tuple[str, str],
-        best: tuple[str, str],
+        candidate: Sequence[str],
+        best: Sequence[str],
     ) -> str:
         """Whether (value, index) beats the best so far: NaN first, then order, then index."""
-        element = element_type(dtype)
+        dtype, places = dtypes
         value, position = candidate
         top, top_position = best
-        wanted = "gt" if kind == "argmax" else "lt"
-        earlier = self.out.compare(lines, "slt", "i64", lanes, position, top_position)
+        beats = self._beats(lines, kind, dtype, lanes, value, top)
+        element = element_type(dtype)
 
         def both(x: str, y: str) -> str:
             return self.out.binary(lines, "and", "i1", lanes, x, y)
@@ -80,15 +121,14 @@ class Reductions:
         def either(x: str, y: str) -> str:
             return self.out.binary(lines, "or", "i1", lanes, x, y)
 
-        if not dtype.is_float:
-            sign = "s" if dtype.kind == "i" else "u"
-            beats = self.out.compare(lines, sign + wanted, element, lanes, value, top)
-            equal = self.out.compare(lines, "eq", element, lanes, value, top)
-            return either(beats, both(equal, earlier))
-        beats = self.out.compare(lines, "o" + wanted, element, lanes, value, top)
-        nan = self.out.compare(lines, "uno", element, lanes, value, value)
-        top_nan = self.out.compare(lines, "uno", element, lanes, top, top)
-        top_number = self.out.compare(lines, "ord", element, lanes, top, top)
-        equal = self.out.compare(lines, "oeq", element, lanes, value, top)
-        tie = either(equal, both(nan, top_nan))
-        return either(either(beats, both(nan, top_number)), both(tie, earlier))
+        earlier = self.out.compare(
+            lines, "slt", element_type(places), lanes, position, top_position
+        )
+        tie = self.out.compare(
+            lines, "oeq" if dtype.is_float else "eq", element, lanes, value, top
+        )
+        if dtype.is_float:
+            nan = self.out.compare(lines, "uno", element, lanes, value, value)
+            top_nan = self.out.compare(lines, "uno", element, lanes, top, top)
+            tie = either(tie, both(nan, top_nan))
+        return either(beats, both(tie, earlier))

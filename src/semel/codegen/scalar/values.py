@@ -160,6 +160,9 @@ class Values:
             return self._loaded(value, self.memory.word(value))
         if value.op == "index":
             return self._remember(value, self._index(value))
+        if value.op == "cast" and value.dtype == INT32 and self._varies(value.args[0]):
+            small = self.lanes.small_index(value.args[0].data)
+            return self._remember(value, Ref(small, True, self.frame.level))
         args = [fresh[a] for a in value.args]
         level = max((a.level for a in args), default=0)
         is_vector = any(a.is_vector for a in args)
@@ -192,6 +195,10 @@ class Values:
 
     def _remember(self, value: Value, ref: Ref) -> Ref:
         return self.frame.keep(self._key(value), ref)
+
+    def _varies(self, value: Value) -> bool:
+        """Whether it is an index that differs from lane to lane."""
+        return value.op == "index" and self.lanes.is_varying(value.data)
 
     def _index(self, value: Value) -> Ref:
         dim = value.data

@@ -187,6 +187,15 @@ class VectorLanes:
         is_switch = coefficient is not None and bounds(coefficient) == (0, 1)
         return coefficient if is_switch else None
 
+    def small_index(self, dim: Dim) -> str:
+        """An index as a vector of int32."""
+        lanes, lines = self.opened.lanes, self.frame.lines
+        if self.has_own_index(dim) or linear_coefficient(dim, self.opened.index) != 1:
+            return self.out.convert(lines, "trunc", "i64", "i32", lanes, self.index(dim))
+        first = self.out.emit(lines, f"trunc i64 {self.indices.dim(dim).text} to i32")
+        every = self.out.splat(lines, "i32", first, lanes)
+        return self.out.binary(lines, "add", "i32", lanes, every, iota("i32", lanes))
+
     def index(self, dim: Dim) -> str:
         """An index as a vector of int64."""
         lanes, lines, memo = self.opened.lanes, self.frame.lines, self.frame.scope.memo

@@ -221,7 +221,7 @@ class VectorLoops:
         for key, kind in totals.items():
             local = key[0]
             neutral = ir.COMBINES[kind.combine].neutral(local.dtype)
-            value = (1 << 63) - 1 if kind.is_position else neutral
+            value = local.dtype.highest if kind.is_position else neutral
             text = self.out.constant(local.dtype, value, step.at_once)
             self._set_parts(key, [text] * (step.lanes // step.at_once))
 
@@ -268,7 +268,7 @@ class VectorLoops:
                 parts = self._cut(kind, parts[0], 2 * width, width)
             half = len(parts) // 2
             parts = [
-                self.reductions.combine(self.frame.lines, combine, dtypes, low, high, width)
+                self.reductions.join(self.frame.lines, combine, dtypes, low, high, width)
                 for low, high in zip(parts[:half], parts[half:], strict=True)
             ]
         return width, parts
@@ -301,6 +301,6 @@ class VectorLoops:
             olds = [scalars[k].text for k in group]
             news = [self.frame.locals[k].text for k in group]
             lines = self.frame.lines
-            texts = self.reductions.combine(lines, joining(kind.combine), dtypes, olds, news, None)
+            texts = self.reductions.join(lines, joining(kind.combine), dtypes, olds, news, None)
             for k, text in zip(group, texts, strict=True):
                 self.frame.locals[k] = Ref(text, False, self.frame.level)
