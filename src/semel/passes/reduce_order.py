@@ -10,29 +10,50 @@ cache line. Here the permute passes the reduction, and what is computed element 
 between, and is left with the results, which are few. The permuted tensor stays for whoever
 else wants it.
 
+A reshape between them that only splits axes (the channels of a group norm, into groups) passes the
+permute first. Then a few neighbours (the channels of one group) may be reduced together with what
+lies far outside: columns are reduced first, and a second reduction joins the few.
+
 The axes of a float sum say its order, those of the tensor *below* the permute. So this comes
 first of all passes, where a tensor that is known and one that is not look the same.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
+
+from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
-from semel.ops.attrs import PermuteAttrs, ReduceAttrs
+from semel.ir.types import Shape
+from semel.ops.attrs import PermuteAttrs, ReduceAttrs, ReshapeAttrs
 from semel.ops.filled import filled
 from semel.passes.patterns import expand_to
 
 #: Nodes between a permute and a reduction, up to which they are made a second time.
 MAX_BETWEEN = 32
+#: Neighbours that are fewer than this are joined when columns have been.
+FEW = 64
 
 
 def reduce_as_it_lies(graph: Graph) -> Graph:
     """Let permutes that would be read with a stride pass reductions."""
-    return rewrite(graph, straightened) if "permute" in graph.ops else graph
+    if "permute" not in graph.ops:
+        return graph
+    split = {
+        n
+        for node in graph.nodes
+        if _is_reduction(node)
+        for n in _between(node.inputs[0])
+        if n.op.name == "reshape" and _below_split(n) is not None
+    }
+    if split:
+        graph = rewrite(graph, lambda node: _below_split(node) if node in split else None)
+    return rewrite(graph, straightened)
 
 
 def straightened(node: Node) -> Node | None:
     """The reduction with a permute behind it instead of below; None if that gains nothing."""
-    if node.op.kind != "reduce" or not isinstance(node.attrs, ReduceAttrs):
+    if not _is_reduction(node):
         return None
     between = _between(node.inputs[0])
     view = next((n for n in between if n.op.name == "permute"), None)
@@ -43,9 +64,64 @@ def straightened(node: Node) -> Node | None:
         return None
     axes: tuple[int, ...] = view.attrs.axes
     reduced = tuple(sorted(axes[a] for a in node.attrs.axes))
-    attrs = ReduceAttrs(reduced, node.attrs.propagate_nan)
-    result = make_node(node.op.name, (below,), attrs)
+    result = _reduced(node, below, reduced)
     return make_node("permute", (straightened(result) or result,), view.attrs)
+
+
+def _is_reduction(node: Node) -> bool:
+    return node.op.kind == "reduce" and isinstance(node.attrs, ReduceAttrs)
+
+
+def _reduced(node: Node, below: Node, axes: tuple[int, ...]) -> Node:
+    """The reduction of `node` over other axes of another tensor, in two steps if few lie innermost.
+
+    Vectors then run along the columns of the first step instead of along a few elements.
+    """
+    rule, shape = node.op.combiner, below.type.shape
+    named = [a for a, dim in enumerate(shape) if dim != 1]
+    inner = next((k for k, a in enumerate(reversed(named)) if a not in axes), 0)
+    few, outside = axes[len(axes) - inner :], axes[: len(axes) - inner]
+    most = upper_bound(product(shape[a] for a in few))
+    parts = rule is not None and rule(node.attrs).splits and not node.type.dtype.is_half
+    nan = node.attrs.propagate_nan
+    if not (parts and few and outside) or most is None or most >= FEW:
+        return make_node(node.op.name, (below,), ReduceAttrs(axes, nan))
+    columns = make_node(node.op.name, (below,), ReduceAttrs(outside, nan))
+    return make_node(node.op.name, (columns,), ReduceAttrs(few, nan))
+
+
+def _below_split(node: Node) -> Node | None:
+    """A reshape that only splits axes of a permuted tensor, with the permute behind it."""
+    view = node.inputs[0] if node.inputs else node
+    if node.op.name != "reshape" or view.op.name != "permute" or not _moves_last(view):
+        return None
+    groups = _split_axes(view.type.shape, node.type.shape)
+    if groups is None:
+        return None
+    axes: tuple[int, ...] = view.attrs.axes
+    at = [axes.index(a) for a in range(len(axes))]  # where each axis of the source went
+    shape = tuple(node.type.shape[d] for a in at for d in groups[a])
+    starts = dict(zip(at, accumulate((len(groups[a]) for a in at), initial=0), strict=False))
+    order = tuple(starts[k] + i for k, group in enumerate(groups) for i in range(len(group)))
+    below = make_node("reshape", (view.inputs[0],), ReshapeAttrs(shape))
+    return make_node("permute", (below,), PermuteAttrs(order))
+
+
+def _split_axes(shape: Shape, into: Shape) -> list[range] | None:
+    """For each axis the axes that it is split into; None if some are merged."""
+    found: list[range] = []
+    start = 0
+    for dim in shape:
+        stop = start
+        size: Dim | None = None
+        while stop < len(into) and size != dim:
+            size = into[stop] if size is None else size * into[stop]
+            stop += 1
+        if size != dim:
+            return None
+        found.append(range(start, stop))
+        start = stop
+    return found if start == len(into) else None
 
 
 def _between(node: Node) -> list[Node]:
