@@ -124,7 +124,8 @@ class _Lowering:
         return outer, inner
 
     def run(self) -> Lowered:
-        parts = None if self.group.reduces else find_parts(self.group, self.root_loops)
+        is_whole = self.group.reduces or self.group.walk is not None
+        parts = None if is_whole else find_parts(self.group, self.root_loops)
         if parts is not None:
             return Lowered(self._in_parts(*parts), tuple(self.buffers), self.group)
         phases = self._phases()
@@ -186,7 +187,8 @@ class _Lowering:
             self.known[node] = ir.cast(ir.local(locals_[-1]), node.type.dtype)
         finish = Evaluator(self._loadable, self.known, self.checks, self.names)
         for node in updates_last(self.group.outputs):
-            at = self._kept_index(node) if node in phase.reduces else self.root_loops
+            is_reduced = node in phase.reduces
+            at = self._kept_index(node) if is_reduced else self.group.place(node, self.root_loops)
             where = stored_at(node, at)
             finals.append(ir.Store(self.buffers[node], where, finish(node, at)))
         before = len(evaluate.prelude)
@@ -367,9 +369,10 @@ class _Lowering:
         for node in sorted(updates_last(phase.stores), key=self._lends_room):
             if node in self.stored:
                 continue
-            value = evaluate(node, phase.at)
+            at = self.group.place(node, phase.at)
+            value = evaluate(node, at)
             if node not in self.stored:
-                where = stored_at(node, phase.at)
+                where = stored_at(node, at)
                 statements.append(ir.Store(self.buffers[node], where, value))
                 self.stored.add(node)
         self.stored |= self._newly

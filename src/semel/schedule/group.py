@@ -13,7 +13,7 @@ from semel.ir.expr import Dim, Index, Variable
 from semel.ir.graph import Graph, Node
 from semel.ir.opdef import Contraction
 from semel.ir.types import Shape
-from semel.ops.index_maps import Indices
+from semel.ops.index_maps import Indices, reshape_index
 from semel.ops.state import stored_shape
 from semel.schedule.reasons import Reason, Why
 
@@ -38,7 +38,8 @@ class Group:
     `reason` says why the root is not computed inside a kernel that wants it.
     `outputs` are stored to memory (the root first); `inside` is everything computed
     here; `reads` are the materialised nodes and leaves it loads. `loops` are the
-    root's loop indices by axis (0 where the axis has size 1); `outer` are those
+    root's loop indices by axis (0 where the axis has size 1), or those of `walk`: the same elements
+    in a shape with axes split; `outer` are those
     that fused reductions keep: the others run inside, once per phase. `rows` says at
     which index, in terms of the loops, each reduction is wanted. `device` is where all of it is
     computed, "" if that is the plan's own.
@@ -63,11 +64,18 @@ class Group:
     work: int = 0
     body: LoopBody | BranchBody | None = None  # what a loop repeats, a branch chooses from
     device: str = ""
+    walk: Shape | None = None
 
     @property
     def shape(self) -> Shape:
         """The shape of what is computed: of the update of a state, its new elements."""
-        return stored_shape(self.root)
+        return stored_shape(self.root) if self.walk is None else self.walk
+
+    def place(self, node: Node, at: Indices) -> Indices:
+        """The index into an output of the element that the loops are at."""
+        if self.walk is None or node.type.shape == self.walk:
+            return at
+        return reshape_index(at, self.walk, node.type.shape)
 
     @property
     def bodies(self) -> tuple[tuple[str, Schedule], ...]:

@@ -38,12 +38,12 @@ from semel.ir.expr import (
     variables,
 )
 from semel.ir.graph import Graph, Node, attr_dims, make_node, users
-from semel.ir.types import INT64
+from semel.ir.types import INT64, Shape
 from semel.ops.attrs import IotaAttrs, LoopAttrs, ReshapeAttrs, step_name
 from semel.ops.bodies import replace_steps, result_key, some_outputs
 from semel.ops.contract import PanelWidth, one_width
 from semel.ops.filled import spread_numbers
-from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index
+from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index, reshape_runs
 from semel.ops.loop import live_loop
 from semel.ops.narrow import is_widened
 from semel.ops.outputs import copy_leaf_outputs
@@ -75,6 +75,9 @@ SERIAL_ELEMENTS = 1 << 18
 #: From how many uses of an element on it is worth a thought to store it, and how much work, beside
 #: what windows do anyway, is worth a kernel of its own.
 OFTEN, DEAR_WINDOW = 1.5, 24
+
+#: Nodes above a reduction, up to which it is looked for.
+MAX_ABOVE = 32
 
 #: Elements that neighbouring lanes may lie apart and still share cache lines.
 NEAR = 4
@@ -348,6 +351,8 @@ class _Scheduler:
     def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         if group.contract is not None:
             return self._why_not_scores(node, group, indices)
+        if group.walk is not None:
+            return why.NOT_ONE_BY_ONE
         if group.reduces or group.outer is not None:
             return why.BESIDE_REDUCTION
         if len(indices) != 1 or not _is_identity(indices[0], group):
@@ -602,7 +607,8 @@ class _Scheduler:
 
     def _new_group(self, root: Node) -> Group:
         loops: list[Dim] = []
-        for dim in stored_shape(root):
+        walk = self._finer_shape(root) if self.fusion else None
+        for dim in stored_shape(root) if walk is None else walk:
             self._counter += 1
             loops.append(0 if dim == 1 else Index(f"i{self._counter}", dim))
         kind = root.op.kind if root.op.kind in ("opaque", "contract") else "loops"
@@ -610,13 +616,34 @@ class _Scheduler:
         cause = self.wanted[root].why
         assert cause is not None, f"{root!r} starts a kernel for no reason"
         where = self.devices.get(root, "")
-        group = Group(root, kind, tuple(loops), Reason(root, cause), device=where)
+        group = Group(root, kind, tuple(loops), Reason(root, cause), device=where, walk=walk)
         self.groups.append(group)
         self.reasons.append(group.reason)
         self.depends[group] = set()
-        self.wanted[root].by.setdefault(group, {})[group.loops] = None
+        self.wanted[root].by.setdefault(group, {})[group.place(root, group.loops)] = None
         self._place(root, group)
         return group
+
+    def _finer_shape(self, root: Node) -> Shape | None:
+        """The root's shape with axes split, if rows of that are what reductions below it keep.
+
+        The channels of a group norm are split into groups; each group's mean is wanted for all that
+        it has. Over loops of the root's own shape its place would be a division.
+        """
+        if root.op.kind != "elementwise" and not root.op.keeps_order:
+            return None
+        shape, seen, stack = root.type.shape, {root}, [root]
+        while stack and len(seen) < MAX_ABOVE:
+            node = stack.pop()
+            if node.op.keeps_order:
+                below = node.inputs[0]
+                if _splits(shape, below.type.shape) and _has_row_values(below):
+                    return below.type.shape
+            elif node.op.kind == "elementwise":
+                same = [n for n in node.inputs if n.type.shape == shape and n not in seen]
+                seen.update(same)
+                stack += same
+        return None
 
     def _materialise(self, node: Node, group: Group) -> None:
         """`node` is stored by `group`; whoever else wants it reads it from memory."""
@@ -735,6 +762,45 @@ class _Scheduler:
         place = {n: i for i, n in enumerate(self.graph.nodes)}
         rank = {g: place[g.root] for g in self.groups}
         return tuple(order_groups(self.depends, rank))
+
+
+def _splits(shape: Shape, into: Shape) -> bool:
+    """Whether `into` has the axes of `shape`, some of them split, and all have elements."""
+    runs = reshape_runs(shape, into)
+    is_split = all(stop - start <= 1 for start, stop, _, _ in runs)
+    return is_split and len(into) > len(shape) and 0 not in into
+
+
+def _has_row_values(node: Node) -> bool:
+    """Whether what a reduction found for each row is repeated along the row, and computed with."""
+    shape, seen, stack = node.type.shape, {node}, [node]
+    while stack and len(seen) < MAX_ABOVE:
+        current = stack.pop()
+        if current.op.name == "expand" and current.type.shape == shape:
+            inner = current.inputs[0]
+            kept = [d for d, n in enumerate(inner.type.shape) if n != 1]
+            outer = [d for d, n in enumerate(shape) if n != 1][: len(kept)]
+            if kept and kept == outer and _is_reduced(inner, node.type.num_elements):
+                return True
+        elif current.op.kind == "elementwise":
+            same = [n for n in current.inputs if n not in seen]
+            seen.update(same)
+            stack += same
+    return False
+
+
+def _is_reduced(node: Node, count: Dim) -> bool:
+    """Whether the node is computed, element by element, from a reduction of so many elements."""
+    seen, stack = {node}, [node]
+    while stack and len(seen) < MAX_ABOVE:
+        current = stack.pop()
+        if current.op.kind == "reduce":
+            return current.inputs[0].type.num_elements == count
+        if current.op.kind == "elementwise" or current.op.keeps_order:
+            fresh = [n for n in current.inputs if n not in seen]
+            seen.update(fresh)
+            stack += fresh
+    return False
 
 
 def _late_variables(node: Node) -> set[LateVariable]:

@@ -124,9 +124,7 @@ class Reductions:
         earlier = self.out.compare(
             lines, "slt", element_type(places), lanes, position, top_position
         )
-        tie = self.out.compare(
-            lines, "oeq" if dtype.is_float else "eq", element, lanes, value, top
-        )
+        tie = self.out.compare(lines, "oeq" if dtype.is_float else "eq", element, lanes, value, top)
         if dtype.is_float:
             nan = self.out.compare(lines, "uno", element, lanes, value, value)
             top_nan = self.out.compare(lines, "uno", element, lanes, top, top)

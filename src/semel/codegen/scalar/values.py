@@ -89,7 +89,8 @@ class Values:
                 fresh[value] = known
                 continue
             stack.append((value, True))
-            stack.extend((a, False) for a in value.args)
+            if not self._is_small_index(value):
+                stack.extend((a, False) for a in value.args)
         return order
 
     def _looked_up(self, value: Value) -> Ref | None:
@@ -160,7 +161,7 @@ class Values:
             return self._loaded(value, self.memory.word(value))
         if value.op == "index":
             return self._remember(value, self._index(value))
-        if value.op == "cast" and value.dtype == INT32 and self._varies(value.args[0]):
+        if self._is_small_index(value):
             small = self.lanes.small_index(value.args[0].data)
             return self._remember(value, Ref(small, True, self.frame.level))
         args = [fresh[a] for a in value.args]
@@ -196,9 +197,11 @@ class Values:
     def _remember(self, value: Value, ref: Ref) -> Ref:
         return self.frame.keep(self._key(value), ref)
 
-    def _varies(self, value: Value) -> bool:
-        """Whether it is an index that differs from lane to lane."""
-        return value.op == "index" and self.lanes.is_varying(value.data)
+    def _is_small_index(self, value: Value) -> bool:
+        """Whether it is an index as an int32 that differs from lane to lane."""
+        if value.op != "cast" or value.dtype != INT32 or value.args[0].op != "index":
+            return False
+        return self.lanes.is_varying(value.args[0].data)
 
     def _index(self, value: Value) -> Ref:
         dim = value.data
