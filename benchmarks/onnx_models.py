@@ -71,7 +71,8 @@ CASES = (
 )
 
 
-def _path(case: Case) -> Path | None:
+def model_path(case: Case) -> Path | None:
+    """Where the model of a case lies, None if its package is not installed."""
     spec = find_spec(case.package)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / case.file
 
@@ -140,7 +141,7 @@ def first_run(number: int) -> float:
     case = CASES[number]
     feed = case.feed(np.random.default_rng(5))
     begin = time.perf_counter()
-    semel.load(_path(case)).run(feed)
+    semel.load(model_path(case)).run(feed)
     return time.perf_counter() - begin
 
 
@@ -183,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[list[str]] = []
     results: list[dict[str, Any]] = []
     for number, case in enumerate(CASES):
-        path = _path(case)
+        path = model_path(case)
         if path is None or given.only not in case.name:
             continue
         prepares = (float("nan"),) * 2 if given.no_prepare else _prepare_seconds(number)

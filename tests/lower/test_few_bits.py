@@ -78,6 +78,25 @@ def test_they_give_the_bits_of_wide_ones(name: str) -> None:
         np.testing.assert_array_equal(few(x=data), wide(x=data))
 
 
+@pytest.mark.parametrize("block", [0, 32])
+def test_experts_of_few_bits_are_read_so(block: int) -> None:
+    experts, depth, columns = 3, 128, 96
+    q = np.stack([numbers("uint4", columns, depth) for _ in range(experts)])
+    size = block or depth
+    numbers_of = (Tensor(q).cast("float32") - 8).reshape(experts, columns, -1, size)
+    scale = np.asarray(RNG.random((experts, columns, depth // size, 1)), np.float32)
+    weights = (numbers_of * Tensor(scale)).reshape(experts, columns, depth).mT
+    m = Variable("m", 1, 64)
+    x, ids = Tensor.input("x", (m, depth)), Tensor.input("ids", (m,), "int64")
+    few = x.grouped_matmul(weights, ids).relu().prepare()
+    wide = x.grouped_matmul(Tensor(weights.numpy()), ids).relu().prepare()
+    assert few.memory.weights_bytes < wide.memory.weights_bytes / 5
+    for rows in (1, 7, 64):
+        data = RNG.standard_normal((rows, depth)).astype(np.float32)
+        chosen = RNG.integers(0, experts, rows)
+        np.testing.assert_array_equal(few(x=data, ids=chosen), wide(x=data, ids=chosen))
+
+
 def test_memory_is_a_seventh() -> None:
     q, scales = numbers("uint4", 1024, 256), np.ones((8, 256), np.float32)
     weights = Tensor(q).dequantize_linear(scales, axis=0, block_size=128)

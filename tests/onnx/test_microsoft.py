@@ -402,6 +402,28 @@ def test_weights_of_few_bits_are_held_as_they_are() -> None:
     assert compiled.plan.memory.weights_bytes < 512 * 256 * 4 / 7
 
 
+def test_tables_and_experts_of_few_bits_are_held_as_they_are() -> None:
+    table = [u8(1000, 128), np.array([[1, 999], [0, 4]]), f(1000, 2, scale=0.1)]
+    attrs: dict[str, Any] = {"block_size": 128, "bits": 4, "quantize_axis": 1}
+    model = make("GatherBlockQuantized", [table[1], table[0], table[2]], 1, attrs, 0)
+    node, (data, indices, scales) = model.graph.node[0], ("x1", "x0", "x2")
+    node.input[:] = [data, indices, scales]
+    for name, array in ((data, table[0]), (scales, table[2])):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    del model.graph.input[1:]
+    compiled = semel.load(model)
+    compiled.run({"x0": table[1]})
+    assert compiled.plan.memory.weights_bytes < 1000 * 256
+    experts = [
+        *(f(6, 128), f(6, 4), u8(4, 256, 64), np.abs(f(4, 256, scale=0.1)), None),
+        *(u8(4, 128, 128), np.abs(f(4, 128, scale=0.1)), None),
+    ]
+    attrs = {"k": 2, "activation_type": "silu", "expert_weight_bits": 4}
+    compiled = semel.load(make("QMoE", experts, 1, attrs, 6))
+    compiled.run({"x0": experts[0], "x1": experts[1]})
+    assert compiled.plan.memory.weights_bytes < 2 * 4 * 128 * 256
+
+
 @pytest.mark.parametrize(
     ("op", "attrs", "inputs", "message"),
     [

@@ -36,6 +36,7 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
+from semel.lower.register_tiles import cut_panels
 from semel.lower.stage import stage_rows
 from semel.ops.index_maps import contraction_index
 from semel.ops.state import stored_at
@@ -97,6 +98,8 @@ class _Lowering(Contraction):
         #: Without an instruction for bytes, rows are widened to 16 bits once for all columns.
         self.is_small = self.node.op.name == "matmul_small_words"
         self.is_wide = target.byte_dot == "pairs" and not self.is_small
+        #: Rows that lie in memory as the instruction takes them are read there.
+        self.reads_rows = self.tiled is None and not self.is_wide and self._lies_in_words()
         self.staged = Buffer("s0", INT16 if self.is_wide else left, rows * self.pitch, "s")
         self.sums = Buffer("s1", INT32, BLOCK * BLOCK, "s")
 
@@ -113,7 +116,7 @@ class _Lowering(Contraction):
         kernel = finish_kernel(
             kernel_name(self.group),
             list(self.buffers.values()),
-            [self.staged, self.sums] if self.tiled else [self.staged],
+            self._scratch(),
             tile,
             body,
             self.checks,
@@ -121,6 +124,29 @@ class _Lowering(Contraction):
             notes=[repr(n) for n in self.group.inside],
         )
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _scratch(self) -> list[Buffer]:
+        if self.tiled is not None:
+            return [self.staged, self.sums]
+        return [] if self.reads_rows else [self.staged]
+
+    def _lies_in_words(self) -> bool:
+        """Whether the left operand is in memory, and whole words of it side by side."""
+        if not isinstance(self.depth, int) or self.depth % 4 or self.words * 4 != self.depth:
+            return False
+        loops: list[Dim] = []
+
+        def fresh(extent: Dim) -> Dim:
+            loops.append(Index("k", extent))
+            return loops[-1]
+
+        inner = contraction_index(self.node, fresh)
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        value = evaluate(self.node.inputs[0], (*self.at[:-1], inner))
+        if evaluate.prelude or value.op != "load" or value.args or len(loops) != 1:
+            return False
+        (k,) = loops
+        return isinstance(k, Index) and linear_coefficient(value.data[1], k) == 1
 
     def _by_rows(self, rows: Dim, tall: WordTile) -> tuple[Index, tuple[Statement, ...]]:
         """Two variants in one kernel: a few rows are bound by reading the right operand."""
@@ -186,16 +212,20 @@ class _Lowering(Contraction):
             return (ir.Loop(lane, 0, extent, inner, lanes),)
         panel = Index(self.names("p"), ceildiv(extent, lanes))
         inner = substitute_indices(body, {column: panel * lanes + lane})
-        whole = isinstance(extent, int) and extent % lanes == 0
-        stop = lanes if whole else minimum(lanes, extent - panel * lanes)
-        return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+        if not isinstance(extent, int):
+            stop = minimum(lanes, extent - panel * lanes)
+            return (ir.Loop(panel, first, last, (ir.Loop(lane, 0, stop, inner, lanes),)),)
+        return tuple(
+            ir.Loop(panel, begin, end, (ir.Loop(lane, 0, count, inner, lanes),))
+            for count, begin, end in cut_panels(extent, lanes, first, last)
+        )
 
     # ------------------------------------------------------------ the left operand
 
     def _stage(self, first_row: Dim, last_row: Dim) -> tuple[Statement, ...]:
         """The tile's rows of the left operand in scratch, with zeros up to a whole word."""
         *batch, row, _ = self.at
-        if self.depth == 0:
+        if self.depth == 0 or self.reads_rows:
             return ()
         loops: list[Dim] = []
 
@@ -358,8 +388,15 @@ class _Lowering(Contraction):
             add = ir.Reduce((total,), "pairs", (*left, right), (lane, chain))
         else:
             combine = "small_dot" if self.is_small else "dot"
-            add = ir.Reduce((total,), combine, (ir.word(self.staged, at), right), (lane, chain))
+            word_of_row = self._word(word) if self.reads_rows else ir.word(self.staged, at)
+            add = ir.Reduce((total,), combine, (word_of_row, right), (lane, chain))
         return [*evaluate.prelude, add]
+
+    def _word(self, word: Dim) -> Value:
+        """Four k of the left operand, where they lie."""
+        evaluate = Evaluator(self.loadable, {}, [], Names())
+        buffer, at = evaluate(self.node.inputs[0], (*self.at[:-1], 4 * word)).data
+        return ir.word(buffer, at)
 
     def _stores(self, total: Local, lane: Index, chains: int) -> list[Statement]:
         value: Value = ir.local(total, (lane, 0))

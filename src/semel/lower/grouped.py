@@ -30,7 +30,8 @@ from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Lowered, Names, finish_kernel
 from semel.lower.register_tiles import cut_columns, cut_panels, register_tile
-from semel.ops.grouped import HEADER
+from semel.ops.grouped import HEADER, depth_index
+from semel.ops.narrow import is_word
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name
@@ -179,7 +180,13 @@ class _Lowering(Contraction):
         """`height` rows: their accumulators, the loop over k, and their stores."""
         total = Local(self.names("c"), self.dtype, (height, self.beside))
         each = Index(self.names("u"), height), Index(self.names("u"), self.beside)
-        k = self.names.index("k", self.depth)
+        loops: list[Dim] = []
+
+        def fresh(extent: Dim) -> Dim:
+            loops.append(self.names.index("k", extent))
+            return loops[-1]
+
+        k = depth_index(self.node, fresh)
         combine = "or" if self.dtype == BOOL else "fma"
         evaluate = Evaluator(self.loadable, {}, self.checks, self.names)
         a = ir.load(self.rows, (base + each[0]) * self.pitch + k)
@@ -189,11 +196,13 @@ class _Lowering(Contraction):
         add = ir.Reduce((total,), combine, values, each)
         step = self._repeat(each, [*evaluate.prelude, add])
         result: list[Statement] = [ir.Declare(total, ir.start_value(combine, total.dtype))]
-        if isinstance(k, Index):
-            ahead = self._ahead(part, right, k, base, height)
-            result.append(ir.Loop(k, 0, self.depth, (*ahead, *step)))
-        else:
-            result += step
+        ahead = self._ahead(part, right, k, base, height) if isinstance(k, Index) else []
+        body = (*ahead, *step)
+        for place, loop in enumerate(reversed(loops)):
+            if isinstance(loop, Index):
+                is_taken_apart = not place and len(loops) > 1 and is_word(loop.extent)
+                body = (ir.Loop(loop, 0, loop.extent, body, unroll=is_taken_apart),)
+        result += body
         return [*result, *self._repeat(each, self._stores(total, each, part.line, base))]
 
     def _ahead(

@@ -23,7 +23,8 @@ from semel.ir.graph import Node
 from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
-from semel.ops.index_maps import Fresh
+from semel.ops.index_maps import Fresh, flat_index
+from semel.ops.narrow import block_sizes
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,
@@ -111,12 +112,22 @@ def _infer_product(attrs: GroupedMatmulAttrs, *types: TensorType) -> TensorType:
     return TensorType((x.shape[0] * attrs.repeat, w.shape[2]), x.dtype)
 
 
+def depth_index(node: Node, fresh: Fresh) -> Dim:
+    """The index along which a grouped matmul contracts: a loop per block of k that shares a scale.
+
+    Of the loops of `fresh` the last one is the innermost.
+    """
+    depth = node.inputs[0].type.shape[1]
+    blocks = block_sizes(node.inputs[1], depth)
+    return fresh(depth) if blocks is None else flat_index(tuple(map(fresh, blocks)), blocks)
+
+
 def _wanted_product(
     node: Node, at: Indices, fresh: Fresh
 ) -> tuple[Dim, tuple[Indices | None, ...]]:
     """Rows and matrices are chosen by what the lines of the last operand say."""
     x, w, _ = node.inputs
-    inner = fresh(x.type.shape[1])
+    inner = depth_index(node, fresh)
     row, matrix = fresh(x.type.shape[0]), fresh(w.type.shape[0])
     return inner, ((row, inner), (matrix, inner, at[-1]), None)
 
@@ -145,6 +156,6 @@ register(
         _reference_product,
         cost=2,
         require=_require_product,
-        contraction=Contraction(_wanted_product),
+        contraction=Contraction(_wanted_product, widens=True),
     )
 )

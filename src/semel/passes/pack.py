@@ -121,6 +121,8 @@ def _with_packed_experts(node: Node, panel: PanelWidth) -> Node | None:
     left, right, rows = node.inputs
     chain = weight_chain(right)
     lanes = panel(right.type.shape[-1], node.type.dtype.compute.bits)
+    if right.op.name not in WEIGHTS and chain is None and is_widened(right):
+        return make_node(node.op.name, (left, _packed_parts(right, (), lanes), rows), node.attrs)
     if chain is None or not _is_wider(right, lanes):
         return _with_ordered_weights(node)
     return make_node(node.op.name, (left, _packed_view(right, chain, lanes), rows), node.attrs)
@@ -154,36 +156,36 @@ def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
             moved = expand_to(source, view.type.shape)
         else:
             moved = make_node(view.op.name, (moved,), view.attrs)
-    if moved.type.rank == 2 and are_packed(moved) and _is_known(moved):
+    if moved.type.rank >= 2 and are_packed(moved) and _is_known(moved):
         return packed_bits(moved, lanes)
     if node.op.kind == "elementwise":
         moved = stored(moved)
     elif node.op.name == "expand":
         return _packed_blocks(moved, lanes) or moved
     chain = weight_chain(moved)
-    if chain is None or moved.type.rank != 2 or not _is_wider(moved, lanes):
+    if chain is None or moved.type.rank < 2 or not _is_wider(moved, lanes):
         return moved
     return _packed_view(moved, chain, lanes)
 
 
 def _packed_blocks(matrix: Node, lanes: int) -> Node | None:
     """What is the same for all k of a block, one row for each, packed; None if nothing is."""
-    depth, columns = matrix.type.shape
+    *lead, depth, columns = shape = matrix.type.shape
     size = _block_size(matrix)
     if size is None or not isinstance(depth, int) or not _is_known(matrix):
         return None
     if not isinstance(columns, int) or not _is_wider(matrix, lanes):
         return None
-    count = depth // size
-    rows = make_node("slice", (matrix,), SliceAttrs((0, 0), (count, columns), (size, 1)))
-    leaf = stored(rows)
-    packed = reshape_to(_packed_view(leaf, [leaf], lanes), (count, 1, columns))
-    return reshape_to(expand_to(packed, (count, size, columns)), (depth, columns))
+    count, none, ones = depth // size, (0,) * (len(lead) + 2), (1,) * len(lead)
+    attrs = SliceAttrs(none, (*lead, count, columns), (*ones, size, 1))
+    leaf = stored(make_node("slice", (matrix,), attrs))
+    packed = reshape_to(_packed_view(leaf, [leaf], lanes), (*lead, count, 1, columns))
+    return reshape_to(expand_to(packed, (*lead, count, size, columns)), shape)
 
 
 def _block_size(matrix: Node) -> int | None:
     """How many k in a row read the same element through the views of a matrix."""
-    depth = matrix.type.shape[0]
+    depth = matrix.type.shape[-2]
     below, sizes = matrix, list[Dim]()
     while below.op.is_view:
         if below.op.name == "expand":
@@ -200,9 +202,10 @@ def _block_size(matrix: Node) -> int | None:
 
 def _is_repeated(matrix: Node, size: int) -> bool:
     """Whether runs of `size` rows of a matrix are views of the same elements."""
-    depth, columns = matrix.type.shape
+    *lead, depth, columns = matrix.type.shape
     within = Index("j", size)
-    at: Indices = (Index("b", ceildiv(depth, size)) * size + within, Index("n", columns))
+    row = Index("b", ceildiv(depth, size)) * size + within
+    at: Indices = (*(Index(f"e{i}", d) for i, d in enumerate(lead)), row, Index("n", columns))
     while matrix.op.is_view:
         at, matrix = operand_index(matrix, 0, at, no_gather), matrix.inputs[0]
     return all(within not in atoms(i) for i in at)

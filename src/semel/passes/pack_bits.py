@@ -39,20 +39,23 @@ def are_packed(matrix: Node) -> bool:
 
 
 def packed_bits(matrix: Node, lanes: int) -> Node:
-    """The numbers of a matrix (K, N) of weights as int32, out of words in panels of `lanes`."""
+    """The numbers of matrices (*lead, K, N) of weights as int32, out of words in panels."""
     dtype = matrix.type.dtype
     count = WORD_BITS // dtype.bits
-    depth, columns = (int(d) for d in matrix.type.shape)  # type: ignore[arg-type]
-    words, panels = depth // count, -(-columns // lanes)
+    *lead, depth, columns = shape = tuple(int(d) for d in matrix.type.shape)  # type: ignore[arg-type]
+    lanes = min(lanes, columns)
+    words, panels, rank = depth // count, -(-columns // lanes), len(lead)
     node = stored(_word_panels(matrix, words, panels, lanes))
-    node = make_node("permute", (node,), PermuteAttrs((1, 0, 2)))
-    node = make_node("reshape", (node,), ReshapeAttrs((words, panels * lanes)))
+    node = make_node("permute", (node,), PermuteAttrs(_panels_last(rank)))
+    node = make_node("reshape", (node,), ReshapeAttrs((*lead, words, panels * lanes)))
     if panels * lanes != columns:
-        node = make_node("slice", (node,), SliceAttrs((0, 0), (words, columns), (1, 1)))
-    shape = (depth, columns)
-    node = _repeated(reshape_to(node, (words, 1, columns)), count, shape)
-    places = make_node("iota", (), IotaAttrs((1, count, 1), 1, INT32))
-    shifts = _repeated(places, count, shape)
+        none, ones = (0,) * len(shape), (1,) * len(shape)
+        node = make_node("slice", (node,), SliceAttrs(none, (*lead, words, columns), ones))
+    split = (*lead, words, count, columns)
+    node = reshape_to(expand_to(reshape_to(node, (*lead, words, 1, columns)), split), shape)
+    one_word = (*(1,) * (rank + 1), count, 1)
+    places = make_node("iota", (), IotaAttrs(one_word, rank + 1, INT32))
+    shifts = reshape_to(expand_to(places, split), shape)
     shifts = make_node("mul", (shifts, filled(dtype.bits, INT32, shape)))
     node = make_node("shr", (node, shifts))
     node = make_node("and", (node, filled((1 << dtype.bits) - 1, INT32, shape)))
@@ -61,27 +64,28 @@ def packed_bits(matrix: Node, lanes: int) -> Node:
     return make_node("sub", (node, filled(1 << dtype.bits - 1, INT32, shape)))
 
 
-def _repeated(node: Node, count: int, shape: tuple[int, int]) -> Node:
-    """(words or 1, `count` or 1, columns or 1) for every number of a matrix."""
-    depth, columns = shape
-    return reshape_to(expand_to(node, (depth // count, count, columns)), shape)
+def _panels_last(rank: int) -> tuple[int, ...]:
+    """(.., panels, words, lanes) as (.., words, panels, lanes), and back."""
+    return (*range(rank), rank + 1, rank, rank + 2)
 
 
 def _word_panels(matrix: Node, words: int, panels: int, lanes: int) -> Node:
-    """The words of a matrix as (panels, words, lanes), padded with zeros."""
+    """The words of matrices as (*lead, panels, words, lanes), padded with zeros."""
     dtype = matrix.type.dtype
     bits, count = dtype.bits, WORD_BITS // dtype.bits
-    columns = matrix.type.shape[-1]
+    *lead, _, columns = matrix.type.shape
     assert isinstance(columns, int)
+    none = (0,) * len(lead)
     # As bytes before anything else: a number's other bits are 0 from here on.
     wide = make_node("cast", (matrix,), CastAttrs(INT8))
     if panels * lanes != columns:
         zero = make_node("scalar", (), ScalarAttrs(0, INT8))
-        wide = make_node("pad", (wide, zero), PadAttrs((0, 0), (0, panels * lanes - columns)))
-    shape = (words, panels * lanes)
+        after = (*none, 0, panels * lanes - columns)
+        wide = make_node("pad", (wide, zero), PadAttrs((*none, 0, 0), after))
+    shape, steps = (*lead, words, panels * lanes), (*(1,) * len(lead), count, 1)
     result: Node | None = None
     for place in range(count):
-        part = make_node("slice", (wide,), SliceAttrs((place, 0), shape, (count, 1)))
+        part = make_node("slice", (wide,), SliceAttrs((*none, place, 0), shape, steps))
         part = make_node("cast", (part,), CastAttrs(INT32))
         if dtype.kind == "i":
             part = make_node("add", (part, filled(1 << bits - 1, INT32, shape)))
@@ -90,5 +94,5 @@ def _word_panels(matrix: Node, words: int, panels: int, lanes: int) -> Node:
             part = make_node("shl", (part, filled(bits * place, INT32, shape)))
         result = part if result is None else make_node("or", (result, part))
     assert result is not None
-    split = make_node("reshape", (result,), ReshapeAttrs((words, panels, lanes)))
-    return make_node("permute", (split,), PermuteAttrs((1, 0, 2)))
+    split = make_node("reshape", (result,), ReshapeAttrs((*lead, words, panels, lanes)))
+    return make_node("permute", (split,), PermuteAttrs(_panels_last(len(lead))))

@@ -21,16 +21,27 @@ from semel.ir.target import Target
 
 _PMADDWD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
 _PMADDUBSW = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}
+#: Lanes of the narrowest registers.
+_LEAST = 4
 #: The left and the right bytes that an instruction takes: u(nsigned) or i (signed).
 _SIGNS = {"vpdpbusd": "ui", "usdot": "ui", "sdot": "ii"}
 
 
 class CpuDots:
-    """The instructions of a `dot` reduction; `plain` is for what the machine has none for."""
+    """The instructions of a `dot` reduction; `plain` is for what the machine has none for.
 
-    def __init__(self, out: Instructions, plain: ByteDots, target: Target) -> None:
-        self.out, self.plain = out, plain
-        self.name, self.width = target.byte_dot, target.vector_bits // 32
+    x86 has them for registers of every width: lanes that fill no wide one take narrower ones.
+    """
+
+    def __init__(
+        self, out: Instructions, plain: ByteDots, target: Target, width: int | None = None
+    ) -> None:
+        self.out = out
+        self.name, self.width = target.byte_dot, width or target.vector_bits // 32
+        is_least = self.width <= _LEAST or target.arch != "x86_64"
+        self.plain: ByteDots | CpuDots = (
+            plain if is_least else CpuDots(out, plain, target, self.width // 2)
+        )
 
     def add(
         self,
@@ -44,7 +55,7 @@ class CpuDots:
         """The accumulator after the products of two words, lane by lane."""
         rule = self._rule(signs, is_small)
         if rule is None or lanes is None or lanes % self.width:
-            return self.plain.add(lines, total, words, signs, lanes)
+            return self.plain.add(lines, total, words, signs, lanes, is_small)
         pieces: list[str] = []
         for start in range(0, lanes, self.width):
             parts = [
