@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.onnx_models import CASES, model_path, rotation
@@ -30,6 +31,7 @@ from benchmarks.report import align
 from semel.models.minilm import MINILM
 
 Feed = dict[str, Any]
+_OPSET = 17
 _OCR = ("OCR cls 48x192", "OCR v4 rec 48x320")
 #: Channels, how often they are widened, and the stride of each inverted residual.
 _RESIDUALS = ((16, 1, 1), (24, 6, 2), (24, 6, 1), (40, 6, 2), (40, 6, 1), (80, 6, 2), (80, 6, 1))
@@ -116,12 +118,26 @@ class _Samples:
         return next(self._left, None)
 
 
+def as_quantisers_want(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with weights that are no nodes, and of an opset that has scales per channel."""
+    if model.opset_import[0].version < _OPSET:
+        model = onnx.version_converter.convert_version(model, _OPSET)
+    graph = model.graph
+    for node in [n for n in graph.node if n.op_type == "Constant"]:
+        tensor = next((a.t for a in node.attribute if a.name == "value"), None)
+        if tensor is not None:
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+            graph.node.remove(node)
+    return model
+
+
 def quantised(model: onnx.ModelProto, feed: Feed, kind: str, folder: Path) -> Path:
     """The file, quantised: `static` or `dynamic`."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
     source, made = folder / "float.onnx", folder / f"{kind}.onnx"
-    onnx.save(model, source)
+    onnx.save(as_quantisers_want(model), source)
     if kind == "dynamic":
         quantize_dynamic(source, made, weight_type=QuantType.QInt8)
     else:
