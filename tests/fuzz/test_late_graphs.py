@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.fuzz.long import long, search
 
 import semel
-from semel import Tensor, Variable, VariableError
+from semel import OutOfMemoryError, Tensor, Variable, VariableError
 from semel.ir.graph import Graph
 from semel.ops import late
 from semel.ops.evaluate import evaluate
@@ -62,7 +63,11 @@ def test_plans_agree_with_the_references(monkeypatch: pytest.MonkeyPatch, seed: 
 
 @long
 def test_plans_agree_with_the_references_for_a_while() -> None:
-    search(check)
+    def check_what_fits(seed: int) -> None:
+        with suppress(OutOfMemoryError):  # pairs of pairs may be more than any machine has
+            check(seed)
+
+    search(check_what_fits)
 
 
 def check(seed: int) -> None:

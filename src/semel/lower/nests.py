@@ -167,7 +167,9 @@ class _Lowering:
 
     def _can_stream(self, phases: list[_Phase]) -> bool:
         """Whether the group is one long reduction along an outer axis and what follows it."""
-        if not self._is_column_mode or not self.group.reduces or self.inner or self.is_partial:
+        if not self._is_column_mode or not self.outer or not self.group.reduces:
+            return False
+        if self.inner or self.is_partial:
             return False
         if len(phases[0].reduces) != len(self.group.reduces) or len(phases[0].loops) != 1:
             return False
@@ -592,7 +594,7 @@ class _Lowering:
         shape = node.inputs[0].type.shape
         axes = node.attrs.axes
         last = max((d for d, n in enumerate(shape) if n != 1), default=-1)
-        return last >= 0 and last not in axes and bool(self.outer)
+        return last >= 0 and last not in axes
 
     def _tiled(
         self, loops: list[Index], body: tuple[Statement, ...]
