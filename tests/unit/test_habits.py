@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import semel
-from semel import GraphError, Tensor, Variable
+from semel import GraphError, Tensor, UnsupportedError, Variable
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 N = Variable("n", 1, 8)
@@ -187,3 +187,31 @@ def test_notebooks_show_a_small_table() -> None:
     assert "<pre>" in Tensor(np.zeros((2, 2, 2)))._repr_html_()
     assert "<code>3</code>" in Tensor(3)._repr_html_()
     assert Tensor([1, 2, 3])._repr_html_().count("<td") == 3
+
+
+def test_sizes_that_are_symbolic_answer_like_numbers() -> None:
+    n = Variable("n", 1, 8)
+    x, v = Tensor.input("x", (n, 4)), Tensor.input("v", (n,))
+    assert (x.size(0), x.size(-1), x.size(), v.size(0)) == (n, 4, (n, 4), n)
+    assert (x.size, v.size, x.size // 4, hash(v.size)) == (4 * n, n, n, hash(n))
+    assert pickle.loads(pickle.dumps(x.size)) == 4 * n
+    assert x.reshape(x.size).shape == (4 * n,)
+    np.testing.assert_array_equal(
+        (v + 1).reshape(v.size, 1).prepare()(v=np.ones(2, np.float32)), [[2], [2]]
+    )
+    with pytest.raises(GraphError, match=r"\[size\] axis must lie in \[-2, 2\), got axis=2"):
+        x.size(2)
+    for size in (n, x.shape[0], v[v > 0].size):
+        with pytest.raises(TypeError, match=r"is a size and cannot be called: x.shape\[0\] is"):
+            size(0)  # type: ignore[operator]
+
+
+def test_what_is_listed_is_for_users() -> None:
+    for names in (dir(Tensor), dir(Tensor([1.0]))):
+        assert {"softmax", "size", "__add__"} <= set(names)
+        assert not [n for n in names if n.startswith("_") and not n.endswith("__")]
+
+
+def test_the_package_of_tensors_is_no_function() -> None:
+    with pytest.raises(UnsupportedError, match=r"\[tensor\] semel.tensor is a package.*asarray"):
+        semel.tensor([1])  # type: ignore[operator]

@@ -134,6 +134,15 @@ class _Arithmetic:
     def _make_key(self) -> tuple[Any, ...]:
         raise NotImplementedError
 
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """What `answering` was given; other sizes cannot be called."""
+        answer = self.__dict__.get("_answer")
+        if answer is None:
+            raise TypeError(
+                f"'{self}' is a size and cannot be called: x.shape[0] is the size of an axis."
+            )
+        return answer(*args, **named)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Not the hash: strings hash differently in another process.
         return type(self), self._parts()
@@ -239,6 +248,15 @@ class _Arithmetic:
             found = np.empty((), object)
             found[()] = self
             return found
+
+
+def answering(dim: Symbolic, answer: Callable[..., Any]) -> Symbolic:
+    """The same expression, equal to it everywhere, that can be called, too: `x.size(0)`."""
+    if isinstance(dim, LateVariable):
+        return dim
+    made: Symbolic = object.__new__(type(dim))
+    made.__dict__.update(dim.__dict__, _answer=answer)
+    return made
 
 
 def as_number(dim: Dim) -> int:
@@ -423,7 +441,8 @@ class Expr(_Arithmetic):
     __repr__ = _Arithmetic.__str__
 
 
-Dim: TypeAlias = "int | Variable | Index | Fn | Expr"
+Symbolic: TypeAlias = "Variable | Index | Fn | Expr"
+Dim: TypeAlias = "int | Symbolic"
 
 
 def _terms(value: Dim) -> dict[Monomial, int]:

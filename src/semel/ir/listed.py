@@ -14,8 +14,15 @@ from collections.abc import Container
 
 def public_names(value: object, hidden: Container[str] = ()) -> list[str]:
     """What `object` would list, without internals; methods of Python's own protocols stay."""
-    return [
-        name
-        for name in object.__dir__(value)
-        if name not in hidden and (not name.startswith("_") or name.endswith("__"))
-    ]
+    return [name for name in object.__dir__(value) if name not in hidden and _is_public(name)]
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or name.endswith("__")
+
+
+class Listed(type):
+    """Classes of which `dir` lists the same as of what they make."""
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in type.__dir__(cls) if _is_public(name)]

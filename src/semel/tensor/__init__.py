@@ -11,3 +11,25 @@ share (how values become tensors and ops become nodes) is in handle.py.
 Nothing here computes but realize.py: every function adds nodes, and a composition such as
 softmax is nodes of primitive ops, which the compiler fuses.
 """
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import NoReturn
+
+from semel.errors import UnsupportedError
+
+
+class _Package(ModuleType):
+    """Says what to write to those who call it, as PyTorch's function of this name."""
+
+    def __call__(self, *args: object, **named: object) -> NoReturn:
+        raise UnsupportedError(
+            "tensor",
+            "semel.tensor is a package, not a function.",
+            hint="Use Tensor(data) or semel.asarray(data).",
+        )
+
+
+sys.modules[__name__].__class__ = _Package

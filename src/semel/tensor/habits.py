@@ -6,17 +6,18 @@ Each says something in the terms of this package. Tensors here have no gradient,
 memory that another tensor could write to, so that some have nothing to do, and say so.
 
 `x.size` is how many elements there are, as in NumPy, and `x.size()`, `x.size(0)` the shape or one
-of its dims, as in PyTorch: it is an int that can be called. A size that is symbolic is a dim of the
-algebra, one like any other, which knows of no tensor; there, `x.shape[0]` is what to write.
+of its dims, as in PyTorch: it is an int that can be called, or an expression that can. Of a size
+that only a run finds out, `x.shape[0]` is what to write.
 """
 
 from __future__ import annotations
 
 import builtins
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, Symbolic, answering
 from semel.ir.types import (
     BFLOAT16,
     BOOL,
@@ -44,8 +45,10 @@ class Size(builtins.int):
     _shape: Shape
 
     @classmethod
-    def of(cls, count: builtins.int, shape: Shape) -> Size:
-        """The number of elements of a shape of numbers."""
+    def of(cls, count: Dim, shape: Shape) -> Size | Symbolic:
+        """The number of elements of a shape."""
+        if not isinstance(count, builtins.int):
+            return answering(count, partial(_asked, shape))
         made = cls(count)
         made._shape = shape
         return made
@@ -58,12 +61,15 @@ class Size(builtins.int):
 
     def __call__(self, dim: builtins.int | None = None) -> Shape | Dim:
         """The shape, or the size of axis `dim`."""
-        if dim is None:
-            return self._shape
-        return self._shape[normalize_axis(dim, len(self._shape), "size")]
+        return _asked(self._shape, dim)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return builtins.int, (builtins.int(self),)
+
+
+def _asked(shape: Shape, dim: builtins.int | None = None) -> Shape | Dim:
+    """The shape, or the size of axis `dim`."""
+    return shape if dim is None else shape[normalize_axis(dim, len(shape), "size")]
 
 
 # ------------------------------------------------------------ casts

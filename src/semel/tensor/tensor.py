@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from semel.errors import GraphError
-from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable, variables
+from semel.ir.expr import LateVariable, Symbolic, variables
 from semel.ir.graph import Node, Storage
+from semel.ir.listed import Listed, public_names
 from semel.ir.types import DType, Shape, TensorType, as_dtype, as_shape
 from semel.ops.attrs import InputAttrs, ParamAttrs
 from semel.runtime.interop import CPU
@@ -75,7 +76,7 @@ from semel.tensor.handle import Dims, DTypeLike, TensorLike, apply, as_array, co
 from semel.tensor.realize import value_of
 
 
-class Tensor:
+class Tensor(metaclass=Listed):
     """A tensor that is computed when it is asked for.
 
     >>> a = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -174,16 +175,18 @@ class Tensor:
         return len(self._node.type.shape)
 
     @property
-    def size(self) -> habits.Size | Variable | Index | Expr | Fn:
+    def size(self) -> habits.Size | Symbolic:
         """The number of elements, symbolic if the shape is; `x.size(0)` is the size of an axis."""
         kind = self._node.type
-        count = kind.num_elements
-        return habits.Size.of(count, kind.shape) if isinstance(count, int) else count
+        return habits.Size.of(kind.num_elements, kind.shape)
 
     __repr__ = show.short
     __str__ = show.text
     __format__ = show.formatted
     _repr_html_ = show.html
+
+    def __dir__(self) -> list[str]:
+        return public_names(self)
 
     if not TYPE_CHECKING:  # a checker must not believe that every name exists
 
