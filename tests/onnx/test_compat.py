@@ -129,3 +129,20 @@ def test_dims_can_be_fixed(ort: Any, model: bytes) -> None:
     options.add_free_dimension_override_by_name("batch", 2)
     session = ort.InferenceSession(model, options)
     assert session.run(["y"], {"x": X, "k": np.array(1)})[0].shape == (2, 2)
+
+
+@BOTH
+def test_classifiers_give_text_and_dictionaries(ort: Any) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+        g (float[n, 2] x) => (string[n] label, seq(map(string, float)) chances) {
+            label, p = ai.onnx.ml.LinearClassifier <classlabels_strings = ["no", "yes"],
+                coefficients = [1.0, -1.0, -1.0, 1.0], intercepts = [0.0, 0.0]> (x)
+            chances = ai.onnx.ml.ZipMap <classlabels_strings = ["no", "yes"]> (p)
+        }"""
+    session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    kinds = [output.type for output in session.get_outputs()]
+    assert kinds == ["tensor(string)", "seq(map(string,tensor(float)))"]
+    label, chances = session.run(None, {"x": np.array([[1, 2], [3, 1]], np.float32)})
+    assert label.dtype == object and label.tolist() == ["yes", "no"]
+    assert chances == [{"no": -1.0, "yes": 1.0}, {"no": 2.0, "yes": -2.0}]

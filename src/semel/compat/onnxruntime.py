@@ -381,7 +381,7 @@ class InferenceSession:
         except InputError as error:
             raise InvalidArgument("run", str(error)) from error
         self._profile.append((begin, time.perf_counter()))
-        return [found[name] for name in names]
+        return [_as_objects(found[name]) for name in names]
 
     def run_with_ort_values(
         self,
@@ -480,8 +480,19 @@ def _overridable(source: Any, initialised: set[str]) -> set[str]:
     return {v.name for v in proto.graph.input if v.name in initialised}
 
 
+def _as_objects(value: Any) -> Any:
+    """Text as ONNX Runtime gives it."""
+    is_text = isinstance(value, np.ndarray) and value.dtype.kind == "U"
+    return value.astype(object) if is_text else value
+
+
 def _node_arg(value: Any) -> NodeArg:
     kind = value.type
+    if kind.HasField("sequence_type") and kind.sequence_type.elem_type.HasField("map_type"):
+        rows = kind.sequence_type.elem_type.map_type
+        key = _type_name(rows.key_type)[len("tensor(") : -1]
+        item = _type_name(rows.value_type.tensor_type.elem_type)
+        return NodeArg(value.name, f"seq(map({key},{item}))", [])
     if kind.HasField("sequence_type"):
         inner = _type_name(kind.sequence_type.elem_type.tensor_type.elem_type)
         return NodeArg(value.name, f"seq({inner})", [])
