@@ -9,8 +9,7 @@ operators; what it gives of numbers, the compiled part takes like inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,16 +41,15 @@ class HostPart:
     model: ModelProto
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    @cached_property
-    def _evaluator(self) -> ReferenceEvaluator:
-        return ReferenceEvaluator(self.model, new_ops=HOST_OPS)
+    _evaluator: ReferenceEvaluator | None = field(init=False, default=None)
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for these values, which may hold more than it needs."""
         if not self.outputs:
             return {}
         given = {name: _as_host(values[name]) for name in self.inputs}
+        if self._evaluator is None:  # two threads may make one each, which does the same
+            self._evaluator = ReferenceEvaluator(self.model, new_ops=HOST_OPS)
         try:
             found = self._evaluator.run(list(self.outputs), given)
         except ImportError as error:
