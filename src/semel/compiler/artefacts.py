@@ -1,6 +1,6 @@
 """Kernels to loaded machine code, each distinct one compiled once.
 
-    tuple[Lowered] x KernelCompiler --compile_kernels--> tuple[CachedKernel]
+    Lowered, one after the other x KernelCompiler --compile_kernels--> [(Lowered, CachedKernel)]
 
 The text of a kernel, without its name, is its identity: six identical layers
 share one compilation, and the cache on disk knows it in the next process. A
@@ -12,8 +12,8 @@ while, so that a plan made, run once and dropped, again and again, loads its cod
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
@@ -124,23 +124,41 @@ class _Wanted:
 
 
 def compile_kernels(
-    kernels: Sequence[Lowered], compiler: KernelCompiler, *, is_here: bool = True
-) -> tuple[CachedKernel | None, ...]:
-    """The native kernel of each lowered group, parallel to `kernels`; None for copies."""
-    key_of: dict[int, str] = {}
+    kernels: Iterable[Lowered], compiler: KernelCompiler, *, is_here: bool = True
+) -> list[tuple[Lowered, CachedKernel | None]]:
+    """Each lowered group with its native kernel; copies have none.
+
+    Who gives them one at a time has the compiler work on the first while the next is lowered.
+    """
     wanted: dict[str, _Wanted] = {}
-    for lowered in kernels:
-        if not lowered.is_copy and id(lowered.kernel) not in key_of:
-            text = lowered.text or kernel_text(lowered.kernel)
-            key = key_of[id(lowered.kernel)] = compiler.key(text)
-            wanted.setdefault(key, _Wanted(lowered.kernel, text, key, compiler, is_here=is_here))
-    native = {key: found for key, each in wanted.items() if (found := each.find()) is not None}
-    missing = [each for key, each in wanted.items() if key not in native]
-    codes = compiler.compile_all((each.kernel, each.symbol) for each in missing)
-    native.update((each.key, each.made(code)) for each, code in zip(missing, codes, strict=True))
-    return tuple(
-        None if lowered.is_copy else native[key_of[id(lowered.kernel)]] for lowered in kernels
-    )
+    native: dict[str, CachedKernel] = {}
+    missing: deque[_Wanted] = deque()
+    key_of: dict[int, str] = {}
+    taken: list[Lowered] = []
+
+    def look(lowered: Lowered) -> Iterator[tuple[Kernel, str]]:
+        text = lowered.text or kernel_text(lowered.kernel)
+        key = key_of[id(lowered.kernel)] = compiler.key(text)
+        if key in wanted:
+            return
+        each = wanted[key] = _Wanted(lowered.kernel, text, key, compiler, is_here=is_here)
+        found = each.find()
+        if found is not None:
+            native[key] = found
+            return
+        missing.append(each)
+        yield each.kernel, each.symbol
+
+    def asked() -> Iterator[tuple[Kernel, str]]:
+        for lowered in kernels:
+            taken.append(lowered)
+            if not lowered.is_copy and id(lowered.kernel) not in key_of:
+                yield from look(lowered)
+
+    for code in compiler.compile_all(asked()):
+        each = missing.popleft()
+        native[each.key] = each.made(code)
+    return [(it, None if it.is_copy else native[key_of[id(it.kernel)]]) for it in taken]
 
 
 def compile_kernel(

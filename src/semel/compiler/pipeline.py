@@ -17,7 +17,7 @@ writes its product to a file named after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ from semel.ir.lineage import Change, recorded
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
-from semel.lower import lower_schedule
+from semel.lower import lower_groups, lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
 from semel.ops.entry import with_guards
@@ -292,24 +292,28 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
 
-    def lowered() -> tuple[Lowered, ...]:
-        found = lower_schedule(schedule, target, others=known_kernels)
+    def lowered() -> Iterable[Lowered]:
         if spread is None:
-            return found
+            return stage.each("kernels", lower_groups(schedule, target, others=known_kernels))
+        found = stage("kernels", lambda: lower_schedule(schedule, target, others=known_kernels))
         return copy_ahead(found, asked.device, spread.find(schedule.graph))
 
-    kernels = stage("kernels", lowered)
+    asked_for = lowered()
     if tuning is not None:
-        conditions, default = schedule.graph.guards, kernels
+        conditions, default = schedule.graph.guards, tuple(asked_for)
         sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
-        kernels = stage(
+        asked_for = stage(
             "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
         )
-    for number, made in enumerate(kernels if stage.dumps else ()):
-        name = f"kernel-{number}-{kernel_name(made.group)}"
-        stage.dump(name, made.kernel, format_kernel)
+    if stage.dumps:
+        asked_for = all_of_them = tuple(asked_for)
+        for number, made in enumerate(all_of_them):
+            name = f"kernel-{number}-{kernel_name(made.group)}"
+            stage.dump(name, made.kernel, format_kernel)
     is_here = not lacking(asked.device, target)
-    artefacts = stage("artefacts", lambda: compile_kernels(kernels, compiler, is_here=is_here))
+    compiled = stage("artefacts", lambda: compile_kernels(asked_for, compiler, is_here=is_here))
+    kernels = tuple(lowered for lowered, _ in compiled)
+    artefacts = tuple(native for _, native in compiled)
     given = WeightsGiven(weights, asked.keep_params)
     program = stage(
         "program",
@@ -387,15 +391,31 @@ class Trace:
 
     def __init__(self, directory: str | Path | None) -> None:
         self.seconds: dict[str, float] = {}
+        self._inside = 0.0  # of works that a stage asked another one for
         self._directory = None if not directory else Path(directory)
         self._count = 0
 
     def __call__(self, name: str, work: Callable[[], T]) -> T:
         _COMPILE("stage %s", name)
-        start = time.perf_counter()
+        start, inside = time.perf_counter(), self._inside
         result = work()
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = time.perf_counter() - start - (self._inside - inside)
         return result
+
+    def each(self, name: str, works: Iterable[T]) -> Iterator[T]:
+        """What `works` gives, asked for by another stage; the time that it takes counts for `name`."""
+        _COMPILE("stage %s", name)
+        self.seconds[name] = 0.0
+        source = iter(works)
+        while True:
+            start = time.perf_counter()
+            work = next(source, None)
+            took = time.perf_counter() - start
+            self.seconds[name] += took
+            self._inside += took
+            if work is None:
+                return
+            yield work
 
     @property
     def dumps(self) -> bool:

@@ -1,6 +1,6 @@
 """Schedule to kernels: every group becomes one kernel, a loop or a branch those of its bodies.
 
-    Schedule x Target --lower_schedule--> tuple[Lowered]
+    Schedule x Target --lower_schedule, lower_groups--> Lowered of every group
 
 The kind of a group picks the rule: loops, contraction or an op with a kernel of its
 own. Math functions are then replaced by arithmetic, and only then, when the work of
@@ -10,7 +10,7 @@ cut is a `Choice`: the default one, or another that `compiler.tune` has found fa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,8 +56,17 @@ def lower_schedule(
     `region` is where they run, if the schedule is that of a body. `others` are kernels of other
     schedules, which groups may share, too.
     """
+    return tuple(lower_groups(schedule, target, region, others))
+
+
+def lower_groups(
+    schedule: Schedule,
+    target: Target,
+    region: Region | None = None,
+    others: SharedKernels | None = None,
+) -> Iterator[Lowered]:
+    """The same one after the other, so that one may be compiled while the next is lowered."""
     homes = state_homes(schedule.states)
-    result: list[Lowered] = []
     known: dict[Any, Lowered] = {}
     for group in schedule.groups:
         found = _lower(group, schedule, target, region, known, others)
@@ -65,8 +74,7 @@ def lower_schedule(
             found = [place_states(it, homes) for it in found]
         if group.device:  # with all that is inside
             found = [replace(it, device=group.device) for it in found]
-        result += found
-    return tuple(result)
+        yield from found
 
 
 def _lower(
