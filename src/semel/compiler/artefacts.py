@@ -1,6 +1,6 @@
 """Kernels to loaded machine code, each distinct one compiled once.
 
-    Lowered, one after the other x KernelCompiler --compile_kernels--> [(Lowered, CachedKernel)]
+    Lowered, one after the other x KernelCompiler --compile_kernels--> list[Compiled]
 
 The text of a kernel, without its name, is its identity: six identical layers
 share one compilation, and the cache on disk knows it in the next process. A
@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from semel.cache.kernels import find_cached, keep_cached
@@ -29,6 +30,9 @@ from semel.lower.lowered import Lowered
 from semel.lower.tiles import tile_strides
 from semel.runtime.kernel import NOT_LOADED, CachedKernel
 from semel.topics import Topic
+
+#: What runs, and its code; a copy has none.
+Compiled: TypeAlias = tuple[Lowered, CachedKernel | None]
 
 KEPT_KERNELS = 256
 #: What stands for a loaded kernel whose code is for another machine.
@@ -125,8 +129,8 @@ class _Wanted:
 
 def compile_kernels(
     kernels: Iterable[Lowered], compiler: KernelCompiler, *, is_here: bool = True
-) -> list[tuple[Lowered, CachedKernel | None]]:
-    """Each lowered group with its native kernel; copies have none.
+) -> list[Compiled]:
+    """Each of them with its native kernel, in their order.
 
     Who gives them one at a time has the compiler work on the first while the next is lowered.
     """

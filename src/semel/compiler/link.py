@@ -1,6 +1,6 @@
 """Schedule, kernels and machine code to a Program.
 
-    Schedule, Lowered, CachedKernel --link_program--> Program
+    Schedule, list[Compiled] --link_program--> Program
 
 Every materialised node becomes a value with a lifetime in execution steps; every
 kernel call becomes a row that names values by number. Memory is not planned here:
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
+from semel.compiler.artefacts import Compiled
 from semel.compiler.experts import find_experts
 from semel.compiler.recipes import Made, leaves_of
 from semel.errors import GraphError
@@ -67,8 +68,6 @@ from semel.schedule.group import Schedule
 from semel.schedule.names import kernel_name
 
 Guard: TypeAlias = tuple[Dim, str]
-#: What runs, and its code; a copy has none.
-Call: TypeAlias = tuple[Lowered, CachedKernel | None]
 #: Counters of loops and late variables, as kernels name them and as the program does.
 Names: TypeAlias = Mapping[Variable, Variable]
 
@@ -76,8 +75,7 @@ Names: TypeAlias = Mapping[Variable, Variable]
 def link_program(
     asked: Graph,
     schedule: Schedule,
-    kernels: Sequence[Lowered],
-    artefacts: Sequence[CachedKernel | None],
+    calls: Sequence[Compiled],
     seconds: Mapping[str, float],
     keep: Mapping[str, Node],
     device: str,
@@ -93,14 +91,15 @@ def link_program(
     where = where or LinkedDevices({}, {})
     graph = schedule.graph
     homes = state_homes(schedule.states)
-    kernels = [_on_device(lowered) for lowered in kernels]
+    calls = [(_on_device(lowered), native) for lowered, native in calls]
+    kernels = [lowered for lowered, _ in calls]
     order = _values(asked, kernels, homes)
     number = {node: i for i, node in enumerate(order)}
     number |= {version: number[home] for version, home in homes.items()}
     own = _variables(asked, graph.guards)
     lies = _devices(order, kernels, device, where.devices)
     made = _Rows(schedule, number, device, {v.variable.name for v in own}, lies, where.reasons)
-    rows = made.make(list(zip(kernels, artefacts, strict=True)))
+    rows = made.make(calls)
     known = made.names_in[None]
     spans = _lifetimes(rows, [made.body_of.get(_owner(value)) for value in order])
     results = _Results(asked, graph)
@@ -351,7 +350,7 @@ class _Rows:
         #: How the program calls the variables of kernels, by region.
         self.names_in: dict[Region | None, Names] = {}
 
-    def make(self, calls: Sequence[Call]) -> tuple[PreparedOp, ...]:
+    def make(self, calls: Sequence[Compiled]) -> tuple[PreparedOp, ...]:
         """The rows of all kernels, in order."""
         names = self.names_in[None] = self._named(self._graph.late, {})
         return (*self._rows(calls, None, names), *self._rebind(names))
@@ -363,7 +362,7 @@ class _Rows:
         }
         return {**names, **own} if own else names
 
-    def _body(self, calls: Sequence[Call], region: Region, names: Names) -> list[PreparedOp]:
+    def _body(self, calls: Sequence[Compiled], region: Region, names: Names) -> list[PreparedOp]:
         """The rows of a body: what it demands is checked first."""
         graph, around = region.body, self._here
         assert graph is not None
@@ -381,7 +380,9 @@ class _Rows:
         self._here = around
         return rows
 
-    def _rows(self, calls: Sequence[Call], around: Region | None, names: Names) -> list[PreparedOp]:
+    def _rows(
+        self, calls: Sequence[Compiled], around: Region | None, names: Names
+    ) -> list[PreparedOp]:
         """The rows of calls in `around`; `names` are those of the variables around them."""
         rows: list[PreparedOp] = []
         for inner, several in groupby(calls, key=lambda call: _row_below(call[0].region, around)):
@@ -399,7 +400,7 @@ class _Rows:
                     rows.append(self._branch(inner, inside, around, names))
         return rows
 
-    def _rebind(self, names: Names, calls: Sequence[Call] | None = None) -> list[PreparedOp]:
+    def _rebind(self, names: Names, calls: Sequence[Compiled] | None = None) -> list[PreparedOp]:
         """A row that gives late variables their values, if these calls need one that has none.
 
         Without calls: what is left, for the shapes of outputs, or for guards.
@@ -421,7 +422,7 @@ class _Rows:
         self._position += 1
         return self._position - 1
 
-    def _loop(self, region: LoopRegion, calls: Sequence[Call], names: Names) -> PreparedOp:
+    def _loop(self, region: LoopRegion, calls: Sequence[Compiled], names: Names) -> PreparedOp:
         """A counter of its own for each loop; kernels name theirs by level."""
         position, number = self._take_position(), self._num_loops
         self._num_loops += 1
@@ -438,7 +439,7 @@ class _Rows:
         )
 
     def _branch(
-        self, branch: Branch, calls: Sequence[Call], around: Region | None, names: Names
+        self, branch: Branch, calls: Sequence[Compiled], around: Region | None, names: Names
     ) -> PreparedOp:
         position = self._take_position()
         arms: list[tuple[PreparedOp, ...]] = []
@@ -526,7 +527,7 @@ def _row_below(region: Region | None, around: Region | None) -> LoopRegion | Bra
     return inner.branch if isinstance(inner, Arm) else inner
 
 
-def _needed(calls: Sequence[Call]) -> set[Variable]:
+def _needed(calls: Sequence[Compiled]) -> set[Variable]:
     """The variables that calls need, and the loops they are in."""
     found = {v for lowered, _ in calls for v in lowered.kernel.variables}
     for region in {r for lowered, _ in calls for r in regions_around(lowered.region)}:

@@ -17,15 +17,16 @@ writes its product to a file named after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.compiler.ahead import copy_ahead
-from semel.compiler.artefacts import compile_kernels
+from semel.compiler.artefacts import Compiled, compile_kernels
 from semel.compiler.became import describe_nodes
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.known_kernels import known_kernels
@@ -40,7 +41,7 @@ from semel.compiler.once import store_known
 from semel.compiler.placement import Place
 from semel.compiler.programs import find_program, for_nodes, keep_program, make_request
 from semel.compiler.programs_on_disk import disk_key, find_on_disk, keep_on_disk
-from semel.compiler.recipes import FormulaCompiler, Made, make_weights
+from semel.compiler.recipes import FormulaCompiler, Made, Recipes
 from semel.compiler.recompiles import check_may_compile
 from semel.compiler.spread import (
     DeviceChoice,
@@ -51,7 +52,7 @@ from semel.compiler.spread import (
 )
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
-from semel.devices import check_runs_here, choose_target, find_backend, lacking
+from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend, lacking
 from semel.errors import GraphError, UserError
 from semel.ir.fields import MemoryLimit, take_memory_limits, take_switch, take_threads, take_values
 from semel.ir.graph import Graph, Node
@@ -251,10 +252,35 @@ class _Asked:
 
 
 def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
-    """All stages, one after the other."""
-    target, keep = asked.target, asked.keep
-    compiler = find_backend(asked.device).compiler(target)
+    """All stages. The kernels of recipes are compiled with the others, ahead of them."""
+    begun = _schedule(asked, stage)
+    schedule, compiler = begun.schedule, begun.compiler
+    recipes = stage("weights", lambda: _recipes(begun))
+    stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
+    _tell_schedule(schedule)
+    kernels = begun.lower()
+    if tuning is not None:
+        conditions, default = schedule.graph.guards, tuple(kernels)
+        sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
+        kernels = stage(
+            "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
+        )
+    if stage.dumps:
+        kernels = everything = tuple(kernels)
+        for number, made in enumerate(everything):
+            name = f"kernel-{number}-{kernel_name(made.group)}"
+            stage.dump(name, made.kernel, format_kernel)
+    ahead = recipes.kernels if begun.runs_on_host else ()
+    compiled = stage("artefacts", lambda: begun.compile(ahead, kernels))
+    made_ahead = compiled[: len(ahead)] if begun.runs_on_host else None
+    weights = stage("weights", lambda: recipes.made(made_ahead))
+    return begun.finish(compiled[len(ahead) :], weights)
+
+
+def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
+    """The stages up to which kernels there are."""
     stage.dump("input", asked.graph, format_graph)
+    target, keep = asked.target, asked.keep
     spread = open_spread(asked.graph, asked.device, asked.auto)
     changes: list[Change] = []
     panel = panel_width(target)
@@ -288,51 +314,67 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
         graph = stage("graph", lambda: passed(guarded))
         stage.dump("graph", graph, format_graph)
         schedule = stage("schedule", lambda: with_devices(with_stored(scheduled(graph))))
-    weights = stage("weights", lambda: _make_weights(schedule.graph, target, asked.verify))
-    stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
-    _tell_schedule(schedule)
+    return _Scheduled(asked, stage, schedule, changes, spread)
 
-    def lowered() -> Iterable[Lowered]:
-        if spread is None:
-            return stage.each("kernels", lower_groups(schedule, target, others=known_kernels))
-        found = stage("kernels", lambda: lower_schedule(schedule, target, others=known_kernels))
-        return copy_ahead(found, asked.device, spread.find(schedule.graph))
 
-    asked_for = lowered()
-    if tuning is not None:
-        conditions, default = schedule.graph.guards, tuple(asked_for)
-        sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
-        asked_for = stage(
-            "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
+@dataclass(frozen=True)
+class _Scheduled:
+    """A graph as kernels to be: what is left is to lower them, to compile them and to link."""
+
+    asked: _Asked
+    stage: Trace
+    schedule: Schedule
+    changes: Sequence[Change]
+    spread: Spread | None
+
+    @property
+    def compiler(self) -> KernelCompiler:
+        """Who makes code of the kernels."""
+        return find_backend(self.asked.device).compiler(self.asked.target)
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether code for it is code for the host of this process, which makes weights."""
+        is_host = find_backend(self.asked.device) == find_backend(HOST_DEVICE)
+        return is_host and not lacking(HOST_DEVICE, self.asked.target)
+
+    def lower(self) -> Iterable[Lowered]:
+        """All kernels, each when it is asked for."""
+        asked, schedule, spread = self.asked, self.schedule, self.spread
+        found = self.stage.each(
+            "kernels", lower_groups(schedule, asked.target, others=known_kernels)
         )
-    if stage.dumps:
-        asked_for = all_of_them = tuple(asked_for)
-        for number, made in enumerate(all_of_them):
-            name = f"kernel-{number}-{kernel_name(made.group)}"
-            stage.dump(name, made.kernel, format_kernel)
-    is_here = not lacking(asked.device, target)
-    compiled = stage("artefacts", lambda: compile_kernels(asked_for, compiler, is_here=is_here))
-    kernels = tuple(lowered for lowered, _ in compiled)
-    artefacts = tuple(native for _, native in compiled)
-    given = WeightsGiven(weights, asked.keep_params)
-    program = stage(
-        "program",
-        lambda: link_program(
-            asked.graph,
-            schedule,
-            kernels,
-            artefacts,
-            stage.seconds,
-            keep,
-            asked.device,
-            given,
-            None if spread is None else _where(spread, schedule),
-        ),
-    )
-    if not asked.is_explained:
-        return program
-    nodes = describe_nodes(asked.graph, changes, schedule, kernels, program)
-    return replace(program, nodes=nodes)
+        if spread is None:
+            return found
+        return copy_ahead(tuple(found), asked.device, spread.find(schedule.graph))
+
+    def compile(self, *kernels: Iterable[Lowered]) -> list[Compiled]:
+        """All of them, with their code."""
+        is_here = not lacking(self.asked.device, self.asked.target)
+        return compile_kernels(chain.from_iterable(kernels), self.compiler, is_here=is_here)
+
+    def finish(self, compiled: Sequence[Compiled], weights: Mapping[Node, Made]) -> Program:
+        """The program, now that its code and its weights are there."""
+        asked, spread, schedule = self.asked, self.spread, self.schedule
+        given = WeightsGiven(weights, asked.keep_params)
+        program = self.stage(
+            "program",
+            lambda: link_program(
+                asked.graph,
+                schedule,
+                compiled,
+                self.stage.seconds,
+                asked.keep,
+                asked.device,
+                given,
+                None if spread is None else _where(spread, schedule),
+            ),
+        )
+        if not asked.is_explained:
+            return program
+        kernels = [lowered for lowered, _ in compiled]
+        nodes = describe_nodes(asked.graph, self.changes, schedule, kernels, program)
+        return replace(program, nodes=nodes)
 
 
 def _where(spread: Spread, schedule: Schedule) -> LinkedDevices:
@@ -340,19 +382,37 @@ def _where(spread: Spread, schedule: Schedule) -> LinkedDevices:
     return LinkedDevices(spread.find(graph), spread.reasons(graph), spread.log)
 
 
-def _make_weights(graph: Graph, target: Target, verify: bool) -> dict[Node, Made]:
+@dataclass(frozen=True)
+class _Formula:
+    """A recipe up to its kernels."""
+
+    begun: _Scheduled
+    kernels: tuple[Lowered, ...]
+
+    def finish(self, compiled: Sequence[Compiled] | None) -> Program:
+        """Its program, of those kernels; nobody compiled them for it if there is None."""
+        if compiled is None:
+            compiled = self.begun.compile(self.kernels)
+        return self.begun.finish(compiled, {})
+
+
+def _recipes(begun: _Scheduled) -> Recipes:
     """What is stored. The host makes it, whatever device reads it; recipes are for the target."""
+    target, verify = begun.asked.target, begun.asked.verify
 
     def formulas_for(target: Target) -> FormulaCompiler:
-        def compile_formula(formula: Graph) -> Program:
+        def begin(formula: Graph) -> _Formula:
             asked = _Asked(formula, target, verify=verify, is_recipe=True)
-            return _compile(asked, Trace(None))
+            begun = _schedule(asked, Trace(None))
+            return _Formula(begun, tuple(begun.lower()))
 
-        return FormulaCompiler((target, verify), compile_formula)
+        return FormulaCompiler((target, verify), begin)
 
     is_here = not lacking(HOST_DEVICE, target)
     here = target if is_here else find_backend(HOST_DEVICE).target()
-    return make_weights(graph, formulas_for(here), None if is_here else formulas_for(target))
+    return Recipes(
+        begun.schedule.graph, formulas_for(here), None if is_here else formulas_for(target)
+    )
 
 
 def _tell_schedule(schedule: Schedule) -> None:
@@ -399,11 +459,12 @@ class Trace:
         _COMPILE("stage %s", name)
         start, inside = time.perf_counter(), self._inside
         result = work()
-        self.seconds[name] = time.perf_counter() - start - (self._inside - inside)
+        took = time.perf_counter() - start - (self._inside - inside)
+        self.seconds[name] = self.seconds.get(name, 0.0) + took
         return result
 
     def each(self, name: str, works: Iterable[T]) -> Iterator[T]:
-        """What `works` gives, asked for by another stage; the time that it takes counts for `name`."""
+        """What `works` gives, asked for by another stage; its time counts for `name`."""
         _COMPILE("stage %s", name)
         self.seconds[name] = 0.0
         source = iter(works)

@@ -1,11 +1,13 @@
 """Stored leaves to weights, and to the recipes that make them.
 
-    graph with stored leaves  --make_weights-->  {leaf: Made: its weight, formula, sizes, sources}
+    graph with stored leaves  --begin_weights-->  Recipes: the kernels that are to be compiled
+    Recipes, their code       --Recipes.made-->   {leaf: Made: its weight, formula, sizes, sources}
 
 The expression of a leaf is compiled like any graph, with its data as inputs and its sizes as
 variables where that goes, so that weights of many shapes share one formula and few kernels are
 compiled: a model's matrices are all packed by one. All leaves are made by one run, on all threads;
-what another program holds already is not made again.
+what another program holds already is not made again. The two halves are apart so that whoever
+compiles the graph itself has its kernels compiled beside those of the recipes.
 
 A size becomes a variable where it begins, in the shape of a source, and is followed through the
 expression: a reshape that joins axes multiplies, one that splits an axis leaves the outer part
@@ -18,15 +20,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from semel.cache.key import value_key
+from semel.compiler.artefacts import Compiled
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Variable, product, substitute, upper_bound, variables
 from semel.ir.form import graph_form
 from semel.ir.graph import Graph, Node, attr_bodies, make_node
 from semel.ir.types import Shape, TensorType
 from semel.locks import make_lock
+from semel.lower.lowered import Lowered
 from semel.ops.attrs import ExpandAttrs, InputAttrs, PadAttrs, ReshapeAttrs, SliceAttrs
 from semel.ops.filled import filled
 from semel.ops.stored import reads_params
@@ -42,12 +47,23 @@ MAX_ELEMENTS = 1 << 44  #: of a value at the most that they can be
 _TOPS = (1 << 16, 1 << 14, 1 << 12, 1 << 10)  #: what each can be
 
 
+class Begun(Protocol):
+    """A formula up to its kernels, which are still to be compiled."""
+
+    @property
+    def kernels(self) -> tuple[Lowered, ...]:
+        """What it needs."""
+
+    def finish(self, compiled: Sequence[Compiled] | None) -> Program:
+        """The program, of kernels as somebody compiled them; of None that it compiles itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class FormulaCompiler:
     """Compiles graphs of inputs; `key` says how."""
 
     key: Hashable
-    compile: Callable[[Graph], Program]
+    begin: Callable[[Graph], Begun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +76,69 @@ class Made:
     sources: tuple[Node, ...]
 
 
-def make_weights(
-    graph: Graph, here: FormulaCompiler, there: FormulaCompiler | None = None
-) -> dict[Node, Made]:
-    """All stored leaves of a graph, in bodies too, made `here`; those of missing params are absent.
+class Recipes:
+    """All stored leaves of a graph, and the formulas that make them, begun where not known."""
 
-    Recipes that a program carries are for the machine that runs it, if that is another one.
-    """
-    leaves = list(dict.fromkeys(leaves_of(graph, "stored")))
-    lifted = [lift_sizes(leaf.attrs.value) for leaf in leaves]
-    jobs: dict[Node, Job] = {}
-    for leaf, each in zip(leaves, lifted, strict=True):
-        storages = [node.attrs.storage for node in each.sources]
-        if not any(storage.is_missing for storage in storages):
-            weights = tuple(weight_store.of_storage(storage) for storage in storages)
-            ids = tuple(storage.id for storage in storages)
-            jobs[leaf] = Job(_find_formula(each.graph, here), each.sizes, weights, ids)
-    weight_of = dict(zip(jobs, derive(list(jobs.values())), strict=True))
-    made: dict[Node, Made] = {}
-    for leaf, each in zip(leaves, lifted, strict=True):
-        compiler = there if there is not None and reads_params(leaf) else here
-        formula = _find_formula(each.graph, compiler)
-        weight = weight_of.get(leaf) or Weight.absent(leaf.type)
-        made[leaf] = Made(weight, formula, each.sizes, each.sources)
-    return made
+    def __init__(
+        self, graph: Graph, here: FormulaCompiler, there: FormulaCompiler | None = None
+    ) -> None:
+        self._leaves = {
+            leaf: lift_sizes(leaf.attrs.value) for leaf in dict.fromkeys(leaves_of(graph, "stored"))
+        }
+        self._here, self._there = here, there
+        self._begun: dict[Hashable, Begun] = {}
+        self._formulas: dict[Hashable, Formula] = {}  # held, whatever others ask for meanwhile
+        for each in self._leaves.values():
+            key = _key(each.graph, here)
+            if key in self._begun or key in self._formulas:
+                continue
+            formula = _find_formula(key)
+            if formula is None:
+                self._begun[key] = here.begin(each.graph)
+            else:
+                self._formulas[key] = formula
+
+    @property
+    def kernels(self) -> tuple[Lowered, ...]:
+        """What must be compiled, for the machine that makes the weights."""
+        return tuple(kernel for begun in self._begun.values() for kernel in begun.kernels)
+
+    def made(self, compiled: Sequence[Compiled] | None) -> dict[Node, Made]:
+        """Every leaf, made by `kernels` as they were compiled, or by None that are compiled here.
+
+        Those of missing params are absent.
+
+        Recipes that a program carries are for the machine that runs it, if that is another one.
+        """
+        done = 0
+        for key, begun in self._begun.items():
+            start, done = done, done + len(begun.kernels)
+            own = None if compiled is None else compiled[start:done]
+            self._formulas[key] = _keep_formula(key, begun.finish(own))
+        jobs: dict[Node, Job] = {}
+        for leaf, each in self._leaves.items():
+            storages = [node.attrs.storage for node in each.sources]
+            if not any(storage.is_missing for storage in storages):
+                weights = tuple(weight_store.of_storage(storage) for storage in storages)
+                ids = tuple(storage.id for storage in storages)
+                jobs[leaf] = Job(self._formula(each.graph, self._here), each.sizes, weights, ids)
+        weight_of = dict(zip(jobs, derive(list(jobs.values())), strict=True))
+        made: dict[Node, Made] = {}
+        for leaf, each in self._leaves.items():
+            is_there = self._there is not None and reads_params(leaf)
+            compiler = self._there if self._there is not None and is_there else self._here
+            formula = self._formula(each.graph, compiler)
+            weight = weight_of.get(leaf) or Weight.absent(leaf.type)
+            made[leaf] = Made(weight, formula, each.sizes, each.sources)
+        return made
+
+    def _formula(self, graph: Graph, compiler: FormulaCompiler) -> Formula:
+        key = _key(graph, compiler)
+        formula = self._formulas.get(key) or _find_formula(key)
+        if formula is None:
+            formula = _keep_formula(key, compiler.begin(graph).finish(None))
+        self._formulas[key] = formula
+        return formula
 
 
 def leaves_of(graph: Graph, op: str) -> Iterator[Node]:
@@ -105,18 +160,28 @@ _named: WeakValueDictionary[str, Formula] = WeakValueDictionary()
 _lock = make_lock()
 
 
-def _find_formula(graph: Graph, compiler: FormulaCompiler) -> Formula:
-    full = (graph_form(graph).key, compiler.key)
+def _key(graph: Graph, compiler: FormulaCompiler) -> Hashable:
+    return (graph_form(graph).key, compiler.key)
+
+
+def _find_formula(key: Hashable) -> Formula | None:
+    """The formula of this key, if somebody made it."""
     with _lock:
-        formula = _formulas.get(full)
-    if formula is None:
-        name = value_key(full) or ""
-        formula = _named.get(name)
-        if formula is None:
-            formula = shared_formula(replace(_formula(compiler.compile(graph)), name=name))
+        formula = _formulas.get(key)
+    formula = formula or _named.get(value_key(key) or "")
+    return formula and _remember(key, formula)
+
+
+def _keep_formula(key: Hashable, program: Program) -> Formula:
+    """The formula that a program is; another's, where somebody was quicker."""
+    made = replace(_formula(program), name=value_key(key) or "")
+    return _remember(key, shared_formula(made))
+
+
+def _remember(key: Hashable, formula: Formula) -> Formula:
     with _lock:
-        formula = _formulas.setdefault(full, formula)
-        _formulas.move_to_end(full)
+        formula = _formulas.setdefault(key, formula)
+        _formulas.move_to_end(key)
         while len(_formulas) > MAX_FORMULAS:
             _formulas.popitem(last=False)
     return formula
