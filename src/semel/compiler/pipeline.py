@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from semel.compiler.ahead import copy_ahead
 from semel.compiler.artefacts import Compiled, compile_kernels
 from semel.compiler.became import describe_nodes
+from semel.compiler.collector import fewer_collections
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.known_kernels import known_kernels
 from semel.compiler.link import (
@@ -230,7 +231,8 @@ def compile_graph(
     asked = _Asked(
         graph, target, device, fuse, options.verify, keep, keep_params, is_explained, auto=auto
     )
-    program = _compile(asked, stage, tuning)
+    with fewer_collections():
+        program = _compile(asked, stage, tuning)
     _tell_compiled(graph, program, stage.seconds)
     return program
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf
-from operator import index, is_
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.errors import GraphError, VariableError
@@ -467,7 +467,7 @@ def _build(terms: Mapping[Monomial, int]) -> Dim:
 def _has_remainder(terms: Iterable[Monomial]) -> bool:
     for monomial in terms:
         for atom in monomial:
-            if isinstance(atom, Fn) and atom.kind == "mod":
+            if type(atom) is Fn and atom.kind == "mod":
                 return True
     return False
 
@@ -743,11 +743,13 @@ def bounds(value: Dim) -> tuple[int | None, int | None]:
     """An interval that holds every value; None where there is no bound."""
     if isinstance(value, int):
         return value, value
-    return _bounds(value)
+    known: tuple[int | None, int | None] | None = value.__dict__.get("_bounds")
+    if known is None:
+        known = value.__dict__["_bounds"] = _bounds(value)
+    return known
 
 
-@lru_cache(maxsize=65536)
-def _bounds(value: Dim) -> tuple[int | None, int | None]:
+def _bounds(value: Symbolic) -> tuple[int | None, int | None]:
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in terms(value):
@@ -855,13 +857,22 @@ def _extreme_product(others: Dim, most: Dim, largest: bool) -> Dim:
 # ---------------------------------------------------------------- traversal
 
 
+_NO_ATOMS: frozenset[Variable | Index] = frozenset()
+
+
 def atoms(value: Dim) -> frozenset[Variable | Index]:
     """All variables and indices in the expression, inside functions too."""
-    return frozenset() if isinstance(value, int) else _atoms(value)
+    if isinstance(value, int):
+        return _NO_ATOMS
+    known: frozenset[Variable | Index] | None = value.__dict__.get("_atoms")
+    if known is None:
+        known = value.__dict__["_atoms"] = _atoms(value)
+    return known
 
 
-@lru_cache(maxsize=65536)
-def _atoms(value: Dim) -> frozenset[Variable | Index]:
+def _atoms(value: Symbolic) -> frozenset[Variable | Index]:
+    if isinstance(value, (Variable, Index)):
+        return frozenset((value,))
     found: set[Variable | Index] = set()
     for monomial, _ in terms(value):
         for atom in monomial:
@@ -927,13 +938,22 @@ def _substitute(value: Dim, replace: Mapping[Any, Dim], known: dict[Dim, Dim] | 
     if isinstance(value, int) or atoms(value).isdisjoint(replace):
         return value
     total: dict[Monomial, int] = {}
-    for monomial, coefficient in terms(value):
+    for monomial, old_coefficient in terms(value):
+        coefficient = old_coefficient
         new = [_substitute_atom(atom, replace, known) for atom in monomial]
-        if all(map(is_, new, monomial)):
-            total[monomial] = total.get(monomial, 0) + coefficient
-            continue
-        for each, count in terms(product(new)):
-            total[each] = total.get(each, 0) + count * coefficient
+        kept: list[Atom] = []
+        for old, now in zip(monomial, new, strict=True):
+            if now is old:
+                kept.append(old)
+            elif isinstance(now, int):  # the rest stays in order
+                coefficient *= now
+            else:
+                for each, count in terms(product(new)):
+                    total[each] = total.get(each, 0) + count * old_coefficient
+                break
+        else:
+            rest = tuple(kept)
+            total[rest] = total.get(rest, 0) + coefficient
     return _build(total)
 
 

@@ -109,6 +109,9 @@ class Buffer:
     size: Dim
     access: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # which is its own in a kernel
+
 
 @dataclass(frozen=True, slots=True)
 class Local:
@@ -117,6 +120,9 @@ class Local:
     name: str
     dtype: DType
     copies: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 class Value:
@@ -204,7 +210,7 @@ _INTERNED: WeakValueDictionary[Any, Value] = WeakValueDictionary()
 
 
 def _make(name: str, dtype: DType, args: tuple[Value, ...], data: Any = None) -> Value:
-    key = (name, dtype, args, _data_key(name, dtype, data))
+    key = (name, dtype.name, args, _data_key(name, dtype, data))
     found = _INTERNED.get(key)
     if found is None:
         found = Value()
