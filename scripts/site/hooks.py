@@ -24,7 +24,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from scripts.site import reference  # noqa: E402  (found beside us, wherever this is run from)
+from scripts.site import public, reference  # noqa: E402  (beside us, wherever this is run from)
 
 log = logging.getLogger("mkdocs.hooks.semel")
 
@@ -145,10 +145,12 @@ def decisions() -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """See to it that the reference has every public name."""
+    """See to it that the reference has every public name, and words for it."""
     site = Path(config.site_dir)
     html = "".join(p.read_text() for p in sorted((site / "reference").rglob("*.html")))
     anchors = set(re.findall(r'\bid="([\w.]+)"', html))
     for name in reference.promised():
         if name not in anchors:
             log.warning("the reference lacks '%s'", name)
+    for name in public.silent():
+        log.warning("'%s' has a docstring that says nothing, or none", name)

@@ -288,3 +288,24 @@ def doc_of_member(owner: type, name: str) -> str:
         if re.search(rf"`{name}\b[^`]*`", inspect.getdoc(base) or ""):
             return inspect.getdoc(base) or ""
     return ""
+
+
+def silent() -> list[str]:
+    """Every public name whose docstring says nothing, or no more than the name does."""
+    texts = {f.names[0]: (f.short_name, f.summary) for f in functions().values()}
+    for name, kind in {**classes(), **errors()}.items():
+        texts[f"semel.{name}"] = (name, inspect.getdoc(kind) or "")
+    for name, owner in classes().items():
+        for member in members_of(owner):
+            texts[f"semel.{name}.{member}"] = (member, doc_of_member(owner, member))
+    return [name for name, (short, text) in texts.items() if not says_more(short, text)]
+
+
+def says_more(name: str, text: str) -> bool:
+    """Whether a text has words beside those of the name itself."""
+    own = _words(name.replace("_", " ")) | {"a", "an", "the", "of", "this", "function", "returns"}
+    return bool(_words(text) - own) or bool(re.search(r"[^\w\s.]", text))
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", text.lower()))
