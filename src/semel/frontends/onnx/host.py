@@ -9,7 +9,7 @@ operators; what it gives of numbers, the compiled part takes like inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,20 +38,18 @@ _LABELS = "LabelEncoder"
 class HostPart:
     """Nodes that the host computes: from these values, those."""
 
-    model: ModelProto
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    _evaluator: ReferenceEvaluator | None = field(init=False, default=None)
+    num_nodes: int
+    evaluator: ReferenceEvaluator | None  # None: nothing is computed
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for these values, which may hold more than it needs."""
-        if not self.outputs:
+        if self.evaluator is None:
             return {}
         given = {name: _as_host(values[name]) for name in self.inputs}
-        if self._evaluator is None:  # two threads may make one each, which does the same
-            self._evaluator = ReferenceEvaluator(self.model, new_ops=HOST_OPS)
         try:
-            found = self._evaluator.run(list(self.outputs), given)
+            found = self.evaluator.run(list(self.outputs), given)
         except ImportError as error:
             raise UnsupportedError(
                 "run", f"images need another package: {error}.", hint="pip install pillow"
@@ -232,4 +230,13 @@ def _host_part(model: Model, nodes: list[NodeProto], outputs: tuple[str, ...]) -
         tensors,
     )
     proto = onnx.helper.make_model(graph, opset_imports=model.proto.opset_import)
-    return HostPart(proto, read, outputs)
+    evaluator = _read_nodes(proto, model.name) if outputs else None
+    return HostPart(read, outputs, len(nodes), evaluator)
+
+
+def _read_nodes(proto: ModelProto, name: str) -> ReferenceEvaluator:
+    try:
+        return ReferenceEvaluator(proto, new_ops=HOST_OPS)
+    except Exception as error:  # anything: the reference checks little of a model
+        kinds = ", ".join(repr(node.op_type) for node in proto.graph.node)
+        raise ModelError(name, f"{kinds} cannot be read: {error!r}.") from error

@@ -325,7 +325,7 @@ class HostedGraph(ByForm):
     def host_nodes(self) -> int:
         """How many nodes run on the host."""
         parts = (self._parts.before, self._parts.behind)
-        return sum(len(part.model.graph.node) for part in parts if part.outputs)
+        return sum(part.num_nodes for part in parts if part.outputs)
 
     def set_param(self, name: str, data: Any) -> None:
         """Replace a param of the compiled part."""
