@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.driver import SETTLE_S
 from benchmarks.report import align
 
 _ROUNDS, _TURN_S = 5, 0.12
@@ -120,6 +121,7 @@ def rotation(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
         run()
     for _ in range(_ROUNDS):
         for name, run in runs.items():
+            time.sleep(SETTLE_S)
             end = time.perf_counter() + _TURN_S
             while True:
                 begin = time.perf_counter()

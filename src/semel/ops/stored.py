@@ -43,6 +43,19 @@ def can_be_made(node: Node) -> bool:
     return is_allowed and all(isinstance(dim, int) for dim in dims)
 
 
+def is_known(node: Node) -> bool:
+    """Whether a node can be made before any run: weights alone determine it."""
+    seen, stack = {node}, [node]
+    while stack:
+        each = stack.pop()
+        if each.op.name not in KNOWN and not can_be_made(each):
+            return False
+        new = set(each.inputs) - seen
+        seen |= new
+        stack += new
+    return True
+
+
 def reads_params(leaf: Node) -> bool:
     """Whether the data of a leaf may be replaced."""
     if leaf.op.name == "stored":

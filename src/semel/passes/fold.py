@@ -26,7 +26,7 @@ for the run to report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,7 +41,7 @@ from semel.kernel.math import expand_math
 from semel.ops.attrs import ConstantAttrs
 from semel.ops.evaluate import evaluate_node
 from semel.ops.filled import filled
-from semel.ops.stored import KNOWN, WEIGHTS, can_be_made, stored
+from semel.ops.stored import KNOWN, WEIGHTS, is_known, stored
 from semel.passes.patterns import uniform
 
 SMALL_BYTES = 64 * 1024
@@ -103,18 +103,20 @@ def _fold_uniform(node: Node) -> Node | None:
 
 
 def _fold_known(node: Node) -> Node | None:
-    leaf_bytes = _known_bytes(node) if node.inputs else None
-    if leaf_bytes is None or not _is_static(node):
+    below = _below(node) if node.inputs and _is_static(node) else None
+    if below is None:
         return None
+    leaf_bytes = _known_bytes(node, below)
     size_bytes = node.type.max_bytes
     if size_bytes is None or size_bytes > max(SMALL_BYTES, leaf_bytes):
         return None
-    leaves = {leaf.op.name for leaf in _leaves(node)}
-    is_number = (_is_exact(node) or _is_interpreted(node)) and not _slides(node)
+    leaves = {leaf.op.name for leaf in below if leaf.op.kind == "leaf"}
+    # A sum of windows adds in an order of its own, and must see them.
+    is_number = (_is_exact(node) or _is_interpreted(node)) and not any(n.op.slides for n in below)
     if not is_number or not leaves.isdisjoint(("param", "stored")):
         # What is made of scalars alone has no data that a kernel could read before any run.
         has_data = not leaves.isdisjoint(WEIGHTS)
-        return stored(_with_products(node)) if has_data and _can_be_made(node) else None
+        return stored(_with_products(node)) if has_data and is_known(node) else None
     value = _number(node)
     if value is None:
         return None
@@ -143,46 +145,44 @@ def _as_scalar(node: Node) -> Node | None:
     return filled(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
 
 
-def _leaves(node: Node) -> Iterator[Node]:
-    """What a node is computed from, through movement."""
-    for operand in node.inputs:
-        if operand.op.kind == "leaf":
-            yield operand
-        else:
-            yield from _leaves(operand)
-
-
-def _can_be_made(node: Node) -> bool:
-    movement = (n for n in node.inputs if n.op.kind != "leaf")
-    return can_be_made(node) and all(_can_be_made(n) for n in movement)
-
-
-def _slides(node: Node) -> bool:
-    """Whether windows are read: a sum of them adds in an order of its own, and must see them."""
-    movement = (n for n in node.inputs if n.op.kind == "movement")
-    return any(n.op.slides or _slides(n) for n in movement)
-
-
 def _is_static(node: Node) -> bool:
     dims = (*node.type.shape, *attr_dims(node.attrs))
     return not any(atoms(d) for d in dims)  # variables, and steps of loops
 
 
-def _known_bytes(node: Node) -> int | None:
-    """Bytes of the constants a node is computed from, through movement; None if not all known."""
-    total = 0
-    for operand in node.inputs:
-        if operand.op.name in KNOWN:
-            kind = operand.type
-            total += (kind.dtype.size_bytes if operand.op.is_literal else kind.max_bytes) or 0
-        elif operand.op.kind == "movement" and _is_static(operand):
-            below = _known_bytes(operand)
-            if below is None:
-                return None
-            total += below
-        else:
+def _below(node: Node) -> list[Node] | None:
+    """What a node is computed from, through movement, down to leaves; None if not all is known.
+
+    Operands come before what moves them.
+    """
+    found: dict[Node, None] = {}
+    stack = list(node.inputs)
+    while stack:
+        each = stack[-1]
+        if each in found:
+            stack.pop()
+        elif each.op.name in KNOWN:
+            found[stack.pop()] = None
+        elif each.op.kind != "movement" or not _is_static(each):
             return None
-    return total
+        elif new := [n for n in each.inputs if n not in found]:
+            stack += new
+        else:
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _known_bytes(node: Node, below: Sequence[Node]) -> int:
+    """Bytes of the constants a node is computed from, as often as it is."""
+    sizes: dict[Node, int] = {}
+    for each in below:
+        kind = each.type
+        sizes[each] = (
+            sum(sizes[n] for n in each.inputs)
+            if each.op.kind == "movement"
+            else (kind.dtype.size_bytes if each.op.is_literal else kind.max_bytes) or 0
+        )
+    return sum(sizes[n] for n in node.inputs)
 
 
 def _is_exact(node: Node) -> bool:

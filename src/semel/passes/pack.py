@@ -39,7 +39,7 @@ from semel.ops.contract import PanelWidth
 from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.narrow import is_widened
-from semel.ops.stored import KNOWN, WEIGHTS, can_be_made, stored
+from semel.ops.stored import WEIGHTS, is_known, stored
 from semel.passes.pack_bits import are_packed, packed_bits
 from semel.passes.patterns import expand_to, reshape_to, uniform
 
@@ -156,7 +156,7 @@ def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
             moved = expand_to(source, view.type.shape)
         else:
             moved = make_node(view.op.name, (moved,), view.attrs)
-    if moved.type.rank >= 2 and are_packed(moved) and _is_known(moved):
+    if moved.type.rank >= 2 and are_packed(moved) and is_known(moved):
         return packed_bits(moved, lanes)
     if node.op.kind == "elementwise":
         moved = stored(moved)
@@ -172,7 +172,7 @@ def _packed_blocks(matrix: Node, lanes: int) -> Node | None:
     """What is the same for all k of a block, one row for each, packed; None if nothing is."""
     *lead, depth, columns = shape = matrix.type.shape
     size = _block_size(matrix)
-    if size is None or not isinstance(depth, int) or not _is_known(matrix):
+    if size is None or not isinstance(depth, int) or not is_known(matrix):
         return None
     if not isinstance(columns, int) or not _is_wider(matrix, lanes):
         return None
@@ -213,12 +213,7 @@ def _is_repeated(matrix: Node, size: int) -> bool:
 
 def _is_narrow_part(node: Node) -> bool:
     """Whether arithmetic on weights has made bytes: they were packed in others, and are stored."""
-    return node.type.dtype.bits <= _BYTE and _is_known(node)
-
-
-def _is_known(node: Node) -> bool:
-    """Whether constants and params alone determine a node, by what recipes can do."""
-    return all(n.op.name in KNOWN or can_be_made(n) for n in Graph((node,)).nodes)
+    return node.type.dtype.bits <= _BYTE and is_known(node)
 
 
 def _is_wider(matrix: Node, lanes: int) -> bool:

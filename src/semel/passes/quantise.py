@@ -18,7 +18,7 @@ from semel.ir.types import INT8, INT32, UINT8, Shape
 from semel.ops.attrs import CastAttrs, ReduceAttrs, SliceAttrs
 from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, no_gather, operand_index
-from semel.ops.stored import KNOWN, can_be_made, stored
+from semel.ops.stored import is_known, stored
 from semel.passes.patterns import expand_to, is_uniform, uniform
 
 _SIGN = 0x80
@@ -140,14 +140,7 @@ def _sum(node: Node, axis: int) -> Node:
         shape = tuple(1 if d == axis else size for d, size in enumerate(node.type.shape))
         return expand_to(_sum(node.inputs[0], axis), shape)
     total = make_node("reduce_sum", (node,), ReduceAttrs((axis,)))
-    return stored(total) if _is_known(total) else total
-
-
-def _is_known(node: Node) -> bool:
-    """Whether weights alone determine a node."""
-    if node.op.kind == "leaf":
-        return node.op.name in KNOWN
-    return can_be_made(node) and all(_is_known(n) for n in node.inputs)
+    return stored(total) if is_known(total) else total
 
 
 def column_sums(node: Node) -> Node:

@@ -22,9 +22,10 @@ import onnx
 import onnx.inliner
 import onnx.version_converter
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from semel.errors import ModelError
+from semel.frontends.onnx.order import bodies_of, sort_nodes
 from semel.frontends.onnx.table import STANDARD, domain_name
 from semel.ir.fields import take_path
 from semel.runtime.buffer import Array
@@ -62,6 +63,7 @@ def read_model(source: Any) -> Model:
     """The model in a file, in bytes, or in a ModelProto, which stays as it is."""
     proto, name, folder = _parsed(source)
     _check_header(proto, name)
+    sort_nodes(proto.graph)
     model = Model(proto, name)
     _take_weights(model, folder)
     if proto.functions:
@@ -75,11 +77,8 @@ def walk_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """All nodes of a graph, those of sub-graphs behind the one that has them."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from walk_nodes(attribute.g)
-            for inner in attribute.graphs:
-                yield from walk_nodes(inner)
+        for body in bodies_of(node):
+            yield from walk_nodes(body)
 
 
 # ---------------------------------------------------------------- the proto
