@@ -167,3 +167,19 @@ def test_names_are_text() -> None:
 def test_a_file_in_another_format_is_called_so() -> None:
     with pytest.raises(ModelError, match=r"in ONNX Runtime's own format\. Load the \.onnx file"):
         semel.load(b"\x18\0\0\0ORTM" + bytes(40))
+
+
+def test_a_squeeze_of_all_axes_has_a_form_for_each_rank() -> None:
+    compiled: Any = semel.load(
+        parsed("(float[n, 1, m] x) => (float[n] y) { s = Squeeze (x) \n y = Neg (s) }", 11)
+    )
+    for n, m in [(2, 3), (1, 3), (2, 1), (1, 1), (4, 5), (1, 7)]:
+        x = np.arange(n * m, dtype=np.float32).reshape(n, 1, m)
+        np.testing.assert_array_equal(compiled.run(x)["y"], -x.squeeze(), strict=True)
+    assert compiled.compile_count == 4
+
+
+def test_a_rank_that_data_decides_is_refused() -> None:
+    text = "(float[n] x) => (int64[m] y) { i = NonZero (x) \n y = Squeeze (i) }"
+    with pytest.raises(UnsupportedError, match="a size that decides what is computed"):
+        semel.load(parsed(text, 11))

@@ -644,3 +644,10 @@ def test_a_donated_array_is_written_to() -> None:
     for i in range(1, 4):
         assert step(s, x).tolist() == [i] * 5 == s.tolist()
     assert s.flags.writeable
+
+
+def test_axes_of_one_are_dropped_as_in_the_call() -> None:
+    drop = semel.jit(lambda x: x.squeeze() * 2)
+    for shape in [(1, 3), (4, 3), (1, 5), (1, 1), (2, 1, 3)]:
+        assert drop(data(*shape)).shape == data(*shape).squeeze().shape
+    assert drop.compile_count == 4

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semel.errors import GraphError
+from semel.ir import questions
 from semel.ir.dims import broadcast_dims, equal, is_one_never, may_stretch_to
 from semel.ir.expr import (
     Dim,
@@ -109,15 +110,24 @@ def squeeze(
     *,
     dim: int | Sequence[int] | None = AXIS,
 ) -> Tensor:
-    """Drop axes of size 1: those named, or all of them."""
+    """Drop axes of size 1: those named, or all of them.
+
+    An axis with a symbolic size is dropped only if it is named: how many axes a result has cannot
+    change from run to run. A function that `semel.jit` traces drops those that are 1 in its call.
+    """
     x = lift(x)
     if axis is None:
-        return x.reshape(tuple(d for d in x.shape if d != 1))
+        return x.reshape(tuple(d for d in x.shape if not _is_one(d)))
     axes = normalize_axes(axis, x.ndim, "squeeze")
     if any(is_one_never(x.shape[i]) for i in axes):
         raise GraphError("squeeze", f"axes must have size 1, got axes={axes} of {x.type}.")
     unit = agreeing(x, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
     return unit.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes))
+
+
+def _is_one(dim: Dim) -> bool:
+    """Whether a size is 1; a symbolic one, in the call that is traced."""
+    return dim == 1 or bool(not isinstance(dim, int) and questions.compare("eq", dim, 1))
 
 
 @spelled(needs=2, dim="axis")

@@ -164,6 +164,10 @@ class Node:
         """A dim of an input whose number decides what is computed."""
         return self.walk.known_size(self, dim)
 
+    def holds(self, condition: Dim) -> bool:
+        """Whether a condition of sizes, which decides what is computed, is true."""
+        return self.walk.holds(self, condition)
+
     def numbers(self, position: int) -> np.ndarray[Any, Any]:
         """An input whose numbers decide what is computed: axes, steps, modes."""
         return self.walk.known_numbers(self, position)

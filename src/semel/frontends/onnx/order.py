@@ -51,7 +51,7 @@ def _reads(node: NodeProto) -> Iterator[str]:
 
 
 def _sorted(needs: list[set[int]]) -> list[int]:
-    """Positions in order, the first that can come first; what is in a ring, or behind one, lacks."""
+    """Positions in order, each as early as it can; without rings, and what is behind them."""
     readers: list[list[int]] = [[] for _ in needs]
     for k, found in enumerate(needs):
         for maker in found:

@@ -249,8 +249,13 @@ class Walk:
             raise node.refuse("its condition comes from data, so it cannot be known.")
         if known.dtype != object:
             return bool(known.reshape(()))
-        condition: Dim = known.item()
-        inputs = self._content_of(known)
+        return self.holds(node, known.item())
+
+    def holds(self, node: Node, condition: Dim) -> bool:
+        """Whether a condition of sizes is true, which must be known: by the sizes of a run."""
+        if isinstance(condition, int):
+            return bool(condition)
+        inputs, _ = self._origins(node, condition)
         if inputs:
             raise DecidedByContent(inputs, exact=True)
         if condition not in self.around.truths:
@@ -261,12 +266,17 @@ class Walk:
         """A dim whose number decides what is computed."""
         if isinstance(dim, int):
             return dim
+        inputs, dims = self._origins(node, dim)
+        raise DecidedByContent(inputs, True, dims)
+
+    def _origins(self, node: Node, dim: Dim) -> tuple[frozenset[str], frozenset[str]]:
+        """Whose content a dim is made of, and of which sizes of inputs; of nothing else."""
         used = frozenset(variable.name for variable in variables(dim))
         given = {v.name for x in self.around.inputs.values() for d in x.shape for v in variables(d)}
         inputs, dims = self._content_of(object_array([dim])), used & given
         if not used <= dims | self.around.content.keys():
             raise node.refuse(f"a size that decides what is computed must be known, got {dim}.")
-        raise DecidedByContent(inputs, True, dims)
+        return inputs, dims
 
     def _content_of(self, dims: Array) -> frozenset[str]:
         """The inputs whose content these dims are made of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from semel.frontends.onnx.node import Converter, Node
-from semel.ir.dims import ceildiv, floordiv, maximum, minimum
+from semel.ir.dims import ceildiv, equal, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
 from semel.tensor.indexing import certain_rows
@@ -47,8 +47,10 @@ def _transpose(node: Node) -> Tensor:
 
 
 def _squeeze(node: Node) -> Tensor:
-    axes = node.axes(1)
-    return node.tensor().squeeze() if axes is None else node.tensor().squeeze(tuple(axes))
+    x, axes = node.tensor(), node.axes(1)
+    if axes is None:  # all of size 1: how many there are decides the rank of what follows
+        axes = [i for i, size in enumerate(x.shape) if node.holds(equal(size, 1))]
+    return x.squeeze(tuple(axes)) if axes else x
 
 
 def _expand(node: Node) -> Tensor:
