@@ -78,6 +78,32 @@ def loop(
     return tuple(results[: len(initial)]), tuple(results[len(initial) :])
 
 
+def collecting_loop(
+    goes_on: TensorLike,
+    states: Sequence[TensorLike],
+    body: Callable[[Any, tuple[Tensor, ...]], tuple[Any, Sequence[Any], Sequence[Any]]],
+    trip: Dim,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Run `goes_on, states, values = body(step, states)` while `goes_on`, at most `trip` times.
+
+    The result is (final states, stacked values, how many iterations there were); rows behind those
+    of the last iteration are zero.
+    """
+    initial = [lift(s) for s in states]
+    first = _one_bool(goes_on, "loop", "the condition")
+    counts: list[int] = []
+
+    def iteration(step: Index, inside: Sequence[Tensor]) -> list[Tensor]:
+        more, after, values = body(step, tuple(inside))
+        counts.append(len(values))
+        truth = _one_bool(more, "loop", "the condition")
+        return [*_states(after, initial), *(lift(v) for v in values), truth]
+
+    made = _Loop(_checked_trip("loop", "trip", trip), initial, iteration, condition=first.node)
+    *results, count = made.results((False,) * counts[0])
+    return tuple(results[: len(initial)]), tuple(results[len(initial) :]), count
+
+
 def while_loop(
     cond: Callable[[Any], TensorLike],
     body: Callable[[Any], Any],

@@ -8,7 +8,8 @@ which the number of its iterations must be known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,12 @@ from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import walk_nodes
 from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
+from semel.frontends.onnx.ops.trips import Counter, find_trips
 from semel.frontends.onnx.values import AnyValue, Value, as_value
 from semel.ir.expr import Dim
-from semel.ir.types import BOOL
+from semel.ir.types import BOOL, INT64, DType, Shape
+from semel.ops.loop import NO_LIMIT
+from semel.tensor.control import collecting_loop
 from semel.tensor.tensor import Tensor
 
 #: Loops that are written out have at most so many iterations.
@@ -33,12 +37,15 @@ _TRUE = Value(BOOL, np.asarray(True))
 
 
 class _NotCounted(Exception):  # noqa: N818  (an answer, no error)
-    """A loop asks its body whether to go on; `rows` are one of each that it collects."""
+    """A loop asks its body whether to go on."""
 
-    def __init__(self, rows: Sequence[Tensor], after: Sequence[Tensor] = ()) -> None:
-        self.kinds = [(row.shape, row.dtype) for row in rows]
-        self.after = [(state.shape, state.dtype) for state in after]
-        super().__init__("the condition is computed")
+
+class _Traced(Exception):  # noqa: N818  (an answer, no error)
+    """An iteration makes states of these shapes."""
+
+    def __init__(self, after: Sequence[Tensor]) -> None:
+        self.after = [state.shape for state in after]
+        super().__init__("a body was traced")
 
 
 # ---------------------------------------------------------------- branches
@@ -116,11 +123,12 @@ def _tensor(value: AnyValue) -> Tensor:
 def _loop(node: Node) -> Any:
     graph = node.graph("body")
     states = [node.any_value(i) for i in range(2, len(node.inputs))]
-    if _is_known_false(node):
-        return _written(node, graph, states, 0)
-    if all(isinstance(state, Value) for state in states):
+    if _is_known_false(node) and len(graph.output) == 1 + len(states):
+        return states
+    values = [state for state in states if isinstance(state, Value)]
+    if len(values) == len(states):
         try:
-            return _in_one_type(node, graph, [_tensor(state) for state in states])
+            return _in_one_type(node, graph, values)
         except (GraphError, ModelError, _NoTensor) as error:
             return _written_out(node, graph, states, error)
     return _written_out(node, graph, states, None)
@@ -139,41 +147,96 @@ def _is_known_true(value: AnyValue | None) -> bool:
     return known is not None and known.dtype != object and bool(known.reshape(()))
 
 
-def _run_time(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tensor]:
-    """A loop of the run: by its count if the condition stays true, else by asking."""
-    trip: Dim | None = node.dim(0) if node.has(0) else None
-    if isinstance(trip, int) and trip >= _FOREVER:
-        trip = None
-    kinds: list[tuple[Any, Any]] = []
-    if trip is not None and _is_known_true(node.inputs[1] if node.has(1) else None):
+def _run_time(node: Node, graph: GraphProto, states: list[Value]) -> list[AnyValue]:
+    """A loop of the run: by its count if that is known, else by asking."""
+    most: Dim | None = node.dim(0) if node.has(0) else None
+    if isinstance(most, int) and most >= _FOREVER:
+        most = None
+    trips = find_trips(node, graph, states, most)
+    is_counting = trips.trip is not None
+    trip = trips.trip if is_counting else most
+    if trip is not None and (is_counting or _begins_surely(node)):
         try:
-            return _counted(node, graph, states, trip)
-        except _NotCounted as found:
-            kinds = found.kinds
-    else:
-        kinds = _tried(node, graph, states).kinds
-    return _asking(node, graph, states, trip, kinds)
+            body = _Iteration(node, graph, states, trips.same, trips.counters)
+            return body.counted(trip, is_counting)
+        except _NotCounted:
+            pass
+    return _Iteration(node, graph, states, trips.same, {}).asking(most)
 
 
-def _counted(node: Node, graph: GraphProto, states: list[Tensor], trip: Dim) -> list[Tensor]:
-    def body(step: Any, inside: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
-        goes_on, after, rows = _iteration(node, graph, Value.of_dims(_scalar(step)), inside)
-        if not _is_known_true(goes_on):
-            raise _NotCounted(rows)
-        return after, rows
-
-    final, collected = Tensor.loop(trip, states, body)
-    return [*final, *collected]
+def _begins_surely(node: Node) -> bool:
+    return _is_known_true(node.inputs[1] if node.has(1) else None)
 
 
-def _iteration(
-    node: Node, graph: GraphProto, step: Value, states: Sequence[Tensor]
-) -> tuple[AnyValue, list[Tensor], list[Tensor]]:
-    """Whether to go on, the next states, and what is collected."""
-    goes_on, *made = node.walk.graph(graph, [step, _TRUE, *states])
-    tensors = [_tensor(value) for value in made]
-    after = [t.cast(s.dtype) for t, s in zip(tensors, states, strict=False)]
-    return goes_on, after, tensors[len(states) :]
+@dataclass(eq=False)
+class _Iteration:
+    """The body of a loop, over the states that are left without those that are known."""
+
+    node: Node
+    graph: GraphProto
+    states: list[Value]
+    same: Collection[int]
+    counters: Mapping[int, Counter]
+
+    def __post_init__(self) -> None:
+        known = {*self.same, *self.counters}
+        self.moving = [k for k in range(len(self.states)) if k not in known]
+
+    def counted(self, trip: Dim, is_counting: bool) -> list[AnyValue]:
+        """By a count of iterations; if the body is not `is_counting` itself, it must go on."""
+
+        def body(step: Any, inside: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+            goes_on, after, rows = self.at(step, inside)
+            if not (is_counting or _is_known_true(goes_on)):
+                raise _NotCounted
+            return after, rows
+
+        final, collected = Tensor.loop(trip, self.begun(), body)
+        return [*self.together(trip, final), *map(Value.of, collected)]
+
+    def asking(self, most: Dim | None) -> list[AnyValue]:
+        """While its condition is true; rows are kept where there is room."""
+        is_collecting = len(self.graph.output) > 1 + len(self.states)
+        first = self.node.optional(1)
+        begins = Tensor(True) if first is None else first.reshape(()).cast(BOOL)
+
+        def body(step: Any, inside: tuple[Tensor, ...]) -> Any:
+            goes_on, after, rows = self.at(step, inside)
+            return _tensor(goes_on).reshape(()).cast(BOOL), after, rows
+
+        # Where rows have a bound of ours, one iteration more than that is an error of the run.
+        room: Dim = (_MOST_ROWS if is_collecting else NO_LIMIT) if most is None else most
+        trip = room + 1 if most is None and is_collecting else room
+        final, collected, count = collecting_loop(begins, self.begun(), body, trip)
+        steps = size_of(count, room) if is_collecting else 0
+        cut = [Value.of(each.narrow(0, 0, steps)) for each in collected]
+        return [*self.together(0, final), *cut]
+
+    def at(
+        self, step: Dim, inside: Sequence[Tensor]
+    ) -> tuple[AnyValue, list[Tensor], list[Tensor]]:
+        """Whether to go on, the next states, and what is collected."""
+        given = [_dim_value(step), _TRUE, *self.together(step, inside)]
+        goes_on, *made = self.node.walk.graph(self.graph, given)
+        after = [_tensor(made[k]).cast(self.states[k].dtype) for k in self.moving]
+        return goes_on, after, [_tensor(value) for value in made[len(self.states) :]]
+
+    def begun(self) -> list[Tensor]:
+        """The states that move, before the first iteration."""
+        return [self.states[k].tensor for k in self.moving]
+
+    def together(self, iteration: Dim, moving: Sequence[Tensor]) -> list[AnyValue]:
+        """All states before an iteration, or behind the last one."""
+        found: list[AnyValue] = list(self.states)
+        for k, counter in self.counters.items():
+            found[k] = _dim_value(counter.at(iteration), self.states[k].dtype)
+        for k, state in zip(self.moving, moving, strict=True):
+            found[k] = Value.of(state)
+        return found
+
+
+def _dim_value(dim: Any, dtype: DType = INT64) -> Value:
+    return Value.of_dims(_scalar(dim), dtype)
 
 
 def _scalar(dim: Any) -> np.ndarray[Any, Any]:
@@ -182,22 +245,21 @@ def _scalar(dim: Any) -> np.ndarray[Any, Any]:
     return made
 
 
-def _tried(node: Node, graph: GraphProto, states: list[Tensor]) -> _NotCounted:
-    """What one iteration makes of states, and what it collects: shapes and dtypes."""
+def _shapes_after(node: Node, graph: GraphProto, states: list[Value]) -> list[Shape]:
+    """The shapes of states that one iteration makes."""
 
     def body(step: Any, inside: tuple[Tensor, ...]) -> Any:
-        _, *made = node.walk.graph(graph, [Value.of_dims(_scalar(step)), _TRUE, *inside])
-        tensors = [_tensor(value) for value in made]
-        raise _NotCounted(tensors[len(states) :], tensors[: len(states)])
+        _, *made = node.walk.graph(graph, [_dim_value(step), _TRUE, *inside])
+        raise _Traced([_tensor(value) for value in made[: len(states)]])
 
     try:
-        Tensor.loop(1, states, body)
-    except _NotCounted as found:
-        return found
+        Tensor.loop(1, [state.tensor for state in states], body)
+    except _Traced as found:
+        return found.after
     raise AssertionError("a loop traces its body")
 
 
-def _in_one_type(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Tensor]:
+def _in_one_type(node: Node, graph: GraphProto, states: list[Value]) -> list[AnyValue]:
     """A loop of the run, whose states begin with the shapes that an iteration gives them.
 
     Exporters begin what is only written in a loop as the number 0, and lose axes of size 1.
@@ -205,31 +267,32 @@ def _in_one_type(node: Node, graph: GraphProto, states: list[Tensor]) -> list[Te
     try:
         return _run_time(node, graph, states)
     except GraphError:
-        kinds = _tried(node, graph, states).after
+        shapes = _shapes_after(node, graph, states)
         unread = _unread(graph) if _surely_begins(node) else set()
         begun = [
             _begun(state, shape, i in unread)
-            for i, (state, (shape, _)) in enumerate(zip(states, kinds, strict=True))
+            for i, (state, shape) in enumerate(zip(states, shapes, strict=True))
         ]
         if all(new is old for new, old in zip(begun, states, strict=True)):
             raise
         return _run_time(node, graph, begun)
 
 
-def _begun(state: Tensor, shape: Sequence[Dim], is_unread: bool) -> Tensor:
+def _begun(state: Value, shape: Shape, is_unread: bool) -> Value:
     if shape == state.shape:
         return state
     if is_unread:
-        return Tensor.zeros(*shape, dtype=state.dtype)
+        return Value.of(Tensor.zeros(*shape, dtype=state.dtype))
     is_one = all(dim == 1 for dim in (*shape, *state.shape))
-    return state.reshape(tuple(shape)) if is_one and len(shape) > state.ndim else state
+    is_higher = is_one and len(shape) > state.ndim
+    return Value.of(state.tensor.reshape(tuple(shape))) if is_higher else state
 
 
 def _surely_begins(node: Node) -> bool:
     """Whether there is a first iteration, as far as is known."""
     trip = node.value(0).known if node.has(0) else np.asarray(1)
     is_counted = trip is not None and trip.dtype != object and int(trip.reshape(())) > 0
-    return is_counted and _is_known_true(node.inputs[1] if node.has(1) else None)
+    return is_counted and _begins_surely(node)
 
 
 def _unread(graph: GraphProto) -> set[int]:
@@ -240,40 +303,6 @@ def _unread(graph: GraphProto) -> set[int]:
         for attribute in inner.attribute:
             read.update(output.name for output in attribute.g.output)
     return {i for i, given in enumerate(graph.input[2:]) if given.name not in read}
-
-
-def _asking(
-    node: Node,
-    graph: GraphProto,
-    states: list[Tensor],
-    trip: Dim | None,
-    kinds: list[tuple[Any, Any]],
-) -> list[Tensor]:
-    """A loop that goes on while its condition is true; rows are kept where there is room."""
-    count = len(states)
-    room: Dim = _MOST_ROWS if trip is None else trip
-    rows = [Tensor.zeros(room, *shape, dtype=dtype) for shape, dtype in kinds]
-    first = node.optional(1)
-    begins = Tensor(True) if first is None else first.reshape(()).cast(BOOL)
-
-    def body(all_states: list[Tensor]) -> list[Tensor]:
-        step, _, *rest = all_states
-        inside, kept = rest[:count], rest[count:]
-        goes_on, after, found = _iteration(node, graph, Value.of(step), inside)
-        grown = [_with_row(each, step, row) for each, row in zip(kept, found, strict=True)]
-        return [step + 1, _tensor(goes_on).reshape(()).cast(BOOL), *after, *grown]
-
-    initial = [Tensor(np.int64(0)), begins, *states, *rows]
-    limit = room if trip is not None or rows else None
-    final = Tensor.while_loop(lambda s: s[1], body, initial, limit)
-    steps = size_of(final[0], room) if rows else 0
-    cut = [each.narrow(0, 0, steps) for each in final[2 + count :]]
-    return [*final[2 : 2 + count], *cut]
-
-
-def _with_row(rows: Tensor, step: Tensor, row: Tensor) -> Tensor:
-    index = step.reshape(1, *[1] * row.ndim).broadcast_to((1, *row.shape))
-    return rows.scatter(0, index, row.unsqueeze(0))
 
 
 def _written_out(
