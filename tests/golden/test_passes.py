@@ -235,13 +235,25 @@ def test_constant_of_one_element_becomes_a_scalar() -> None:
     )
 
 
+def test_constant_of_one_repeated_number_becomes_a_scalar() -> None:
+    check(
+        fold_constants,
+        "%0 = constant @0 : i32[3] = [7, 7, 7]\noutput %0",
+        "%0 = scalar 7 : i32[3]\noutput %0",
+    )
+    for kept in ("f32[2] = [0.0, -0.0]", "i8[2] = [1, 2]"):
+        text = f"%0 = constant @0 : {kept}\noutput %0"
+        check(fold_constants, text, text)
+
+
 NOT_FOLDED = [
     "%0 = iota {shape=(4,), axis=0, dtype=i32} : i32[4]\n%1 = neg %0 : i32[4]\noutput %1",
     "%0 = constant @0 : i32[2] = [1, 5]\n"
     '%1 = check_index %0 {size=4, where="take"} : i64[2]\noutput %1',
     "%0 = constant @0 : u32[2] = [1, 5]\n"
     "%1 = random_bits %0 {shape=(20000,)} : u32[20000]\noutput %1",
-    "%0 = constant @0 : f32[150]\n%1 = reshape %0 {shape=(150, 1)} : f32[150,1]\n"
+    f"%0 = constant @0 : f32[150] = {[float(i) for i in range(150)]}\n"
+    "%1 = reshape %0 {shape=(150, 1)} : f32[150,1]\n"
     "%2 = reshape %0 {shape=(1, 150)} : f32[1,150]\n"
     "%3 = matmul %1 %2 : f32[150,150]\noutput %3",
 ]

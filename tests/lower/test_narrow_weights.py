@@ -77,6 +77,34 @@ def test_two_products_share_narrow_weights_without_storing_wide_ones() -> None:
     np.testing.assert_array_equal(plan(x=a, y=b)[:5], (x @ wide).exp().prepare()(x=a))
 
 
+def test_loops_read_narrow_weights_through_any_view() -> None:
+    """Scales that are stretched for all of a stack stay few numbers where one matrix is taken."""
+    stack = RNG.integers(-128, 128, (2, 3 * K, K)).astype(np.int8)
+    scales = Tensor.param("s", np.array([0.01, 0.02], np.float32))
+    wide = (Tensor(stack).cast("float32") * scales.reshape(2, 1, 1)).mT
+    right = [wide[k].reshape(K, 3 * K) for k in range(2)]
+    x, n = Tensor.input("x", (1, K)), Variable("n", 0, 9)
+
+    def step(_: Any, states: tuple[Tensor, ...]) -> Any:
+        y = (states[0] @ right[0] + states[0] @ right[1]).tanh()
+        return [y[:, :K] + y[:, K : 2 * K] - y[:, 2 * K :]], []
+
+    (y,), _ = Tensor.loop(n, [x], step)
+    plan = y.prepare(threads=1)
+    assert plan.memory.weights_bytes < 1.1 * stack.nbytes
+    data = RNG.standard_normal((1, K)).astype(np.float32)
+    expected = data
+    matrices = stack.astype(np.float32) * np.array([0.01, 0.02], np.float32).reshape(2, 1, 1)
+    for _ in range(3):
+        z = np.tanh(sum(expected @ matrix.T for matrix in matrices))
+        expected = z[:, :K] + z[:, K : 2 * K] - z[:, 2 * K :]
+    given = plan.buffer(x)
+    assert given is not None
+    given.copyin(data)
+    plan.execute_with_vars(n=3)
+    np.testing.assert_allclose(plan.output_buffer.numpy(), expected, atol=1e-3)
+
+
 def test_small_weights_are_folded() -> None:
     x = Tensor.input("x", (4, 16))
     plan = (x @ ((Tensor(Q[:16, :40]).cast("float32") - 3) * 0.5)).prepare()

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 import semel
 from semel import GraphError, Tensor, Variable
+from semel.ir.expr import upper_bound
+from semel.ir.graph import Graph
+from semel.passes import run_passes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BYTES = ("int8", "uint8")
@@ -245,6 +248,30 @@ def test_convolutions_of_bytes_are_exact(groups: int, padding: int) -> None:
     wide = np.pad(x.astype(np.int64) - 11, edge)
     want = Tensor(wide).conv(Tensor(w.astype(np.int64)), stride=2, groups=groups).numpy()
     np.testing.assert_array_equal(plan(x=x), want.astype(np.int32))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_zero_points_of_filters_ask_each_byte_once(stride: int, channels_last: bool) -> None:
+    """What a zero point asks of windows is the sum of pixels that were summed before."""
+    rng = np.random.default_rng(4)
+    n = Variable("n", 3, 20)
+    x, w = random_bytes(rng, "uint8", (2, 24, 9, 9)), random_bytes(rng, "uint8", (8, 24, 3, 3))
+    given = Tensor.input("x", (2, 24, 9, n), "uint8")
+    image = given.permute(0, 2, 3, 1).permute(0, 3, 1, 2) if channels_last else given
+    wide = image.conv_integer(w, None, 50, padding=1, stride=stride)
+    plan = wide.prepare(threads=1)
+    for width in (9, 4):
+        part = x[..., :width]
+        padded = np.pad(part.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        windows = windows[:, :, ::stride, ::stride]
+        wanted = np.einsum("bchwij,ocij->bohw", windows, w.astype(np.int64) - 50)
+        np.testing.assert_array_equal(plan(x=part), wanted)
+    graph = run_passes(Graph((wide.node,)))
+    added = [node.inputs[0].type for node in graph.nodes if node.op.name == "reduce_sum"]
+    most = [upper_bound(kind.num_elements) for kind in added]
+    assert most and all(number and number <= 2 * 24 * 11 * 22 for number in most)
 
 
 def test_what_is_no_byte_is_refused() -> None:

@@ -406,6 +406,18 @@ def test_quotient_and_rest_join_whatever_they_are_multiplied_with(factor: Dim) -
     assert factor * (x // 4) * 4 + factor * (x % 4) + 5 == factor * x + 5
 
 
+@pytest.mark.parametrize("factor", [1, 24, Variable("a", 1, 9)], ids=str)
+def test_quotient_and_rest_join_where_the_divisor_is_a_sum(factor: Dim) -> None:
+    """Sizes behind a stride are sums: a reshape there and back is nothing."""
+    n = Variable("n", 1)
+    width = (n - 1) // 2 + 1
+    flat = Index("x", 32 * width)
+    assert factor * (flat // width) * width + factor * (flat % width) == factor * flat
+    depth = Index("y", 24 * 32 * width)
+    row, column, channel = (depth // 24) // width, (depth // 24) % width, depth % 24
+    assert 24 * (width * row + column) + channel == depth
+
+
 def test_names_change_the_order_and_nothing_else() -> None:
     """Renaming is a substitution that simplifies nothing, functions included."""
     n, m = Variable("n", 1, 40), Variable("m", 2, 9)

@@ -9,6 +9,8 @@ What is cheap, and computed by a kernel on its way, costs less there than to rea
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from semel.ir.graph import Graph, Node, rewrite
 from semel.ops.narrow import is_widened
 from semel.ops.stored import KNOWN, can_be_made, stored
@@ -20,7 +22,7 @@ def store_known(schedule: Schedule) -> Graph:
     graph = schedule.graph
     work = _known(graph)
     in_memory = {node for group in schedule.groups for node in group.outputs if node in work}
-    asked = _asked(graph, work) if work else set()
+    asked = _asked(graph, work, in_memory) if work else set()
     widened = _widened(graph, work)
     wanted = {n for n in asked if n in in_memory or (work[n] >= DEAR and n not in widened)}
     if not wanted:
@@ -54,16 +56,22 @@ def _widened(graph: Graph, work: dict[Node, int]) -> set[Node]:
     return found
 
 
-def _asked(graph: Graph, work: dict[Node, int]) -> set[Node]:
-    """The known nodes that unknown ones read, perhaps in another shape."""
+def _asked(graph: Graph, work: dict[Node, int], in_memory: Collection[Node]) -> set[Node]:
+    """The known nodes that unknown ones read, perhaps through views that no kernel stores."""
     found: set[Node] = set()
     for node in graph.nodes:
         if node not in work:
             stack = [n for n in node.inputs if n in work]
             while stack:
                 each = stack.pop()
-                if each.op.kind == "movement":
+                if each.op.kind == "movement" and not (each in in_memory and _is_smaller(each)):
                     stack += [n for n in each.inputs if n in work]
                 elif not (each.op.is_product and node.op.kind == "reduce"):
                     found.add(each)  # a sum rounds once, of products that it sees
     return found
+
+
+def _is_smaller(moved: Node) -> bool:
+    """Whether what was moved takes no more memory than before; all sizes are numbers here."""
+    after, before = moved.type.max_bytes, [node.type.max_bytes for node in moved.inputs]
+    return after is not None and after <= sum(size for size in before if size is not None)

@@ -488,9 +488,8 @@ def _rejoin(terms: dict[Monomial, int]) -> dict[Monomial, int]:
             factor = _build({rest: coefficient})
             # In canonical form: (m // 14) // 14 is m // 196.
             partner = _terms(mul(mul(factor, divisor), _atom_div(whole, divisor)))
-            if len(partner) == 1 and all(terms.get(m) == c for m, c in partner.items()):
-                (other,) = partner
-                joined = {m: c for m, c in terms.items() if m not in (monomial, other)}
+            if all(terms.get(m) == c for m, c in partner.items()):
+                joined = {m: c for m, c in terms.items() if m != monomial and m not in partner}
                 for m, c in _terms(mul(factor, whole)).items():
                     joined[m] = joined.get(m, 0) + c
                 return _rejoin({m: c for m, c in joined.items() if c})

@@ -26,6 +26,7 @@ from semel.ir.late import in_order, substitute_graph
 from semel.ops.attrs import CondAttrs, LoopAttrs
 from semel.ops.bodies import body_operand, replace_operands, some_outputs, with_bodies
 from semel.ops.filled import filled
+from semel.ops.narrow import is_widened
 from semel.ops.stored import KNOWN
 from semel.passes.patterns import is_uniform, uniform
 
@@ -182,9 +183,8 @@ def _with_constants(body: Graph, node: Node) -> Graph:
     fixed = range(1, len(node.inputs))
     if isinstance(attrs, LoopAttrs):
         fixed = range(attrs.first_captured, len(node.inputs))
-    return replace_operands(
-        body, {str(i): node.inputs[i] for i in fixed if _is_constant(node.inputs[i])}
-    )
+    moved = (i for i in fixed if _is_constant(node.inputs[i]) or _is_narrow(node.inputs[i]))
+    return replace_operands(body, {str(i): node.inputs[i] for i in moved})
 
 
 def _is_constant(node: Node) -> bool:
@@ -192,6 +192,11 @@ def _is_constant(node: Node) -> bool:
     while node.op.kind == "movement" and len(node.inputs) == 1:
         node = node.inputs[0]
     return node.op.name in KNOWN
+
+
+def _is_narrow(node: Node) -> bool:
+    """Whether a matrix is stored narrower than it is: products in the body widen what they read."""
+    return node.type.rank >= 2 and is_widened(node)
 
 
 def _without_unread(node: Node) -> Node:

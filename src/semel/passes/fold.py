@@ -16,8 +16,8 @@ are interpreted, in the arithmetic that kernels have for them; sums, whose order
 functions of large arrays are `stored`: kernels make them before any run. Inputs are never known.
 What params determine is known by the time the graph is prepared, and its recipe is: it is
 `stored`, too.
-A constant of one element is a scalar. An op on uniform operands (one repeated number)
-folds to a uniform result whatever its shape, symbolic ones too. Otherwise the result must
+A constant of one number, perhaps repeated in a row, is a scalar. An op on uniform operands (one
+repeated number) folds to a uniform result whatever its shape, symbolic ones too. Otherwise it must
 be small: at most 64 KiB or the size of the constants it comes from, so that a fold never
 makes a program bigger. Movement is not folded, since a consumer reads through it for
 nothing; what is computed from moved constants is. A `check_index` that would fail is left
@@ -140,9 +140,15 @@ def _with_products(node: Node) -> Node:
 
 
 def _as_scalar(node: Node) -> Node | None:
-    """A constant of one element is a number that other rules can see."""
+    """A constant of one number is one that other rules can see; so is one repeated in a row, as
+    zero points of channels are."""
     array = node.attrs.storage.array
-    return filled(array.item(), node.type.dtype, node.type.shape) if array.size == 1 else None
+    if not 0 < array.nbytes <= SMALL_BYTES or array.size != max(array.shape, default=1):
+        return None
+    first = array.reshape(-1)[:1]
+    if array.size > 1 and array.tobytes() != first.tobytes() * array.size:
+        return None
+    return filled(first.item(), node.type.dtype, node.type.shape)
 
 
 def _is_static(node: Node) -> bool:

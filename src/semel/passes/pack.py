@@ -41,7 +41,7 @@ from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.narrow import is_widened
 from semel.ops.stored import WEIGHTS, is_known, stored
 from semel.passes.pack_bits import are_packed, packed_bits
-from semel.passes.patterns import expand_to, reshape_to, uniform
+from semel.passes.patterns import below_expand, expand_to, reshape_to, uniform
 
 _VIEWS = ("reshape", "permute", "slice")
 _BYTE = 8
@@ -150,12 +150,9 @@ def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
         return filled(number.value, number.dtype, (views[-1] if views else node).type.shape)
     moved = node
     for view in views:
-        if moved.op.name == "expand" and view.op.name == "permute":
-            # Below the expand it moves a few scales, above it would look like all of them.
-            source = make_node("permute", moved.inputs, view.attrs)
-            moved = expand_to(source, view.type.shape)
-        else:
-            moved = make_node(view.op.name, (moved,), view.attrs)
+        # Below an expand it moves a few scales, above it would look like all of them.
+        below = below_expand(view, moved) if moved.op.name == "expand" else None
+        moved = below or make_node(view.op.name, (moved,), view.attrs)
     if moved.type.rank >= 2 and are_packed(moved) and is_known(moved):
         return packed_bits(moved, lanes)
     if node.op.kind == "elementwise":

@@ -12,7 +12,7 @@ from typing import Any
 
 from semel.ir.graph import Node, make_node
 from semel.ir.types import Shape
-from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs
+from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs, SliceAttrs
 
 
 def uniform(node: Node) -> ScalarAttrs | None:
@@ -39,3 +39,37 @@ def reshape_to(node: Node, shape: Shape) -> Node:
 def expand_to(node: Node, shape: Shape) -> Node:
     """`node` stretched to `shape`; itself if it has that shape."""
     return node if node.type.shape == shape else make_node("expand", (node,), ExpandAttrs(shape))
+
+
+def below_expand(view: Node, stretched: Node) -> Node | None:
+    """A view of what is stretched as what is stretched of a view: it moves few elements there.
+
+    None for a reshape that does more than to add and drop axes of size 1.
+    """
+    source, shape = stretched.inputs[0], view.type.shape
+    before = source.type.shape
+    match view.op.name:
+        case "permute":
+            moved = make_node("permute", (source,), view.attrs)
+        case "slice":
+            is_one = [a == 1 != b for a, b in zip(before, stretched.type.shape, strict=True)]
+            attrs = view.attrs
+            moved = make_node(
+                "slice",
+                (source,),
+                SliceAttrs(
+                    tuple(0 if one else n for one, n in zip(is_one, attrs.starts, strict=True)),
+                    tuple(1 if one else n for one, n in zip(is_one, attrs.sizes, strict=True)),
+                    tuple(1 if one else n for one, n in zip(is_one, attrs.steps, strict=True)),
+                ),
+            )
+        case "reshape":
+            sides = zip(before, stretched.type.shape, strict=True)
+            kept = [(old, size) for old, size in sides if size != 1]
+            if [size for _, size in kept] != [size for size in shape if size != 1]:
+                return None
+            rest = iter(kept)
+            moved = reshape_to(source, tuple(1 if d == 1 else next(rest)[0] for d in shape))
+        case _:
+            return None
+    return expand_to(moved, shape)

@@ -19,7 +19,7 @@ from semel.ops.attrs import CastAttrs, ReduceAttrs, SliceAttrs
 from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.stored import is_known, stored
-from semel.passes.patterns import expand_to, is_uniform, uniform
+from semel.passes.patterns import expand_to, is_uniform, reshape_to, uniform
 
 _SIGN = 0x80
 
@@ -56,8 +56,7 @@ def _product(a: Node, b: Node, b_zero: Node | None) -> Node:
     product = make_node("matmul_integer", (a, b))
     if b_zero is None or is_uniform(b_zero, 0):
         return product
-    rows = _sum(make_node("cast", (a,), CastAttrs(INT32)), a.type.rank - 1)
-    return _minus_outer(product, rows, _first(b_zero, b.type.rank - 2))
+    return _minus_outer(product, _row_sums(a), _first(b_zero, b.type.rank - 2))
 
 
 def _minus_128(zero: Node | None, shape: Shape) -> Node:
@@ -141,6 +140,51 @@ def _sum(node: Node, axis: int) -> Node:
         return expand_to(_sum(node.inputs[0], axis), shape)
     total = make_node("reduce_sum", (node,), ReduceAttrs((axis,)))
     return stored(total) if is_known(total) else total
+
+
+def _row_sums(rows: Node) -> Node:
+    """The int32 sums along the last axis of bytes.
+
+    Of windows: windows of the sums over channels, so that no byte is added once for each window.
+    """
+    split = _split_windows(rows)
+    if split is None:
+        return _sum(make_node("cast", (rows,), CastAttrs(INT32)), rows.type.rank - 1)
+    window, moved, channels, offsets = split
+    (image,) = window.inputs
+    pixels = make_node("cast", (image,), CastAttrs(INT32))
+    if channels:
+        pixels = make_node("reduce_sum", (pixels,), ReduceAttrs(channels))
+    sums = make_node("window", (pixels,), window.attrs)
+    sums = make_node("reduce_sum", (sums,), ReduceAttrs(offsets))
+    if moved is not None:
+        sums = make_node("permute", (sums,), moved.attrs)
+    return reshape_to(sums, (*rows.type.shape[:-1], 1))
+
+
+def _split_windows(
+    rows: Node,
+) -> tuple[Node, Node | None, tuple[int, ...], tuple[int, ...]] | None:
+    """The window and the permute below a reshape that joins, as its last axis, all offsets in a
+    window and some axes that no window moves along; these axes, and those of the offsets."""
+    if rows.op.name != "reshape":
+        return None
+    (source,) = rows.inputs
+    count = rows.type.rank - 1
+    if source.type.shape[:count] != rows.type.shape[:-1] or source.type.rank <= count:
+        return None
+    moved = source if source.op.name == "permute" else None
+    window = source if moved is None else moved.inputs[0]
+    if window.op.name != "window":
+        return None
+    axes = range(source.type.rank) if moved is None else moved.attrs.axes
+    joined = set(axes[count:])
+    num_axes = window.inputs[0].type.rank
+    offsets = tuple(range(num_axes, window.type.rank))
+    channels = tuple(sorted(joined.difference(offsets)))
+    if not joined.issuperset(offsets) or not set(channels).isdisjoint(window.attrs.axes):
+        return None
+    return window, moved, channels, offsets
 
 
 def column_sums(node: Node) -> Node:

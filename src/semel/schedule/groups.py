@@ -457,8 +457,8 @@ class _Scheduler:
             operand = stack.pop()
             if operand.op.kind == "contract":
                 return True
-            if operand.op.kind == "reduce":
-                return operand.type.num_elements != 1
+            if operand.op.kind == "reduce" and operand.type.num_elements != 1:
+                return True
             if operand.op.kind in ("elementwise", "movement"):
                 stack.extend(operand.inputs)
         return False

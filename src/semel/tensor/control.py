@@ -82,9 +82,9 @@ def collecting_loop(
     goes_on: TensorLike,
     states: Sequence[TensorLike],
     body: Callable[[Any, tuple[Tensor, ...]], tuple[Any, Sequence[Any], Sequence[Any]]],
-    trip: Dim,
+    max_trips: Dim | None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Run `goes_on, states, values = body(step, states)` while `goes_on`, at most `trip` times.
+    """Run `goes_on, states, values = body(step, states)` while `goes_on`, at most so many times.
 
     The result is (final states, stacked values, how many iterations there were); rows behind those
     of the last iteration are zero.
@@ -99,7 +99,8 @@ def collecting_loop(
         truth = _one_bool(more, "loop", "the condition")
         return [*_states(after, initial), *(lift(v) for v in values), truth]
 
-    made = _Loop(_checked_trip("loop", "trip", trip), initial, iteration, condition=first.node)
+    trip = _checked_trip("loop", "max_trips", NO_LIMIT if max_trips is None else max_trips)
+    made = _Loop(trip, initial, iteration, condition=first.node)
     *results, count = made.results((False,) * counts[0])
     return tuple(results[: len(initial)]), tuple(results[len(initial) :]), count
 

@@ -24,7 +24,6 @@ from semel.frontends.onnx.ops.trips import Counter, find_trips
 from semel.frontends.onnx.values import AnyValue, Value, as_value
 from semel.ir.expr import Dim
 from semel.ir.types import BOOL, INT64, DType, Shape
-from semel.ops.loop import NO_LIMIT
 from semel.tensor.control import collecting_loop
 from semel.tensor.tensor import Tensor
 
@@ -205,10 +204,11 @@ class _Iteration:
             return _tensor(goes_on).reshape(()).cast(BOOL), after, rows
 
         # Where rows have a bound of ours, one iteration more than that is an error of the run.
-        room: Dim = (_MOST_ROWS if is_collecting else NO_LIMIT) if most is None else most
-        trip = room + 1 if most is None and is_collecting else room
+        room, trip = most, most
+        if is_collecting and most is None:
+            room, trip = _MOST_ROWS, _MOST_ROWS + 1
         final, collected, count = collecting_loop(begins, self.begun(), body, trip)
-        steps = size_of(count, room) if is_collecting else 0
+        steps = 0 if room is None or not is_collecting else size_of(count, room)
         cut = [Value.of(each.narrow(0, 0, steps)) for each in collected]
         return [*self.together(0, final), *cut]
 
