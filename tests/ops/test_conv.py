@@ -13,6 +13,7 @@ from tests.ops.windows_reference import np_conv, np_conv_transpose, np_pool
 
 import semel
 from semel import Tensor, Variable
+from semel.ir.graph import Graph
 from semel.plan.plan import ExecutionPlan
 
 try:
@@ -115,6 +116,18 @@ def test_any_transposed_convolution_is_numpys_and_torchs(case: Case) -> None:
     peer = torch_says(f"conv_transpose{x.ndim - 2}d", x, w, **options)
     if peer is not None:
         close(got, peer, 2 * length)
+
+
+@pytest.mark.parametrize("size, stride", [(4, 2), (3, 2), (5, 3), (8, 4)])
+def test_a_transposed_convolution_multiplies_no_zeros(size: int, stride: int) -> None:
+    x = Tensor.input("x", (1, 16, 40, 40))
+    y = x.conv_transpose(Tensor(data(1, 16, 8, size, size)), stride=stride, padding=1)
+    (product,) = (n for n in Graph((y.node,)).nodes if n.op.name == "matmul")
+    *places, outputs = (int(d) for d in product.type.shape if isinstance(d, int))
+    depth = product.inputs[0].type.shape[-1]
+    taps = -(-size // stride)
+    assert (outputs, depth) == (8 * stride**2, 16 * taps**2)
+    assert np.prod(places) <= 42**2, "a place for each element of x, and the edges"
 
 
 def test_torch_takes_part() -> None:

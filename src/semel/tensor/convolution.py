@@ -7,7 +7,8 @@ one place are one run of memory: a convolution is then a matmul whose left opera
 of the padded input, with no copy of the windows. The orders of axes on both sides cancel
 between convolutions (`semel.passes.layout`). Depthwise convolutions are elementwise products
 summed over the window, with vectors along the channels. A transposed convolution whose
-windows do not overlap is one matmul; the others convolve the input with zeros in between.
+windows do not overlap is one matmul; with a stride it is one for each phase of the result, all of
+them in one; the others convolve the input with the kernel turned around.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, ceildiv, product
+from semel.ir.expr import Dim, ceildiv, floordiv, product
 from semel.ir.types import BOOL
 from semel.ops.attrs import WindowAttrs
 from semel.tensor.handle import TensorLike, apply, convert, lift, promote
@@ -134,11 +135,13 @@ def conv_transpose(
     found = windows("conv_transpose", x.shape[2:], kernel, stride, padding, dilation)
     more = per_axis("conv_transpose", "output_padding", output_padding, len(kernel), 0)
     last = channels_last(x)
-    if groups == 1 and found.sizes == found.strides and not found.is_padded and not any(more):
-        result = _scattered(last, w, found) if max(found.dilations) == 1 else None
+    is_dense = max(found.dilations) == 1
+    is_apart = found.sizes == found.strides and not found.is_padded and not any(more)
+    if groups == 1 and is_apart and is_dense:
+        result = _scattered(last, w, found)
+    elif max(found.strides) > 1 and is_dense:
+        result = _in_phases(last, w, found, more, groups)
     else:
-        result = None
-    if result is None:
         result = _transposed(last, w, found, more, groups)
     return _with_bias(channels_first(result), bias, "conv_transpose")
 
@@ -347,6 +350,58 @@ def _scattered(x: Tensor, weight: Tensor, found: Windows) -> Tensor:
     pairs = [axis for i in range(count) for axis in (1 + i, 1 + count + i)]
     sizes = [size * n for size, n in zip(space, found.sizes, strict=True)]
     return tiles.permute(0, *pairs, tiles.ndim - 1).reshape(x.shape[0], *sizes, outputs)
+
+
+def _in_phases(
+    x: Tensor, weight: Tensor, found: Windows, more: tuple[int, ...], groups: int
+) -> Tensor:
+    """Every element of the result from the taps that meet something, and not from zeros in between.
+
+    Along an axis with stride s, the elements s * q + r of one phase r are a convolution of x with
+    the taps r, r + s, r + 2 s, ... All phases are outputs of one convolution over q, side by side.
+    """
+    inputs, outputs = weight.shape[:2]
+    count = len(found.sizes)
+    taps = [-(-size // step) for size, step in zip(found.sizes, found.strides, strict=True)]
+    kernel = weight.pad(
+        [(0, 0), (0, 0)]
+        + [
+            (0, n * step - size)
+            for n, size, step in zip(taps, found.sizes, found.strides, strict=True)
+        ]
+    )
+    for axis in reversed(range(count)):
+        kernel = kernel.unflatten(2 + axis, (taps[axis], found.strides[axis]))
+    # [groups, C / groups, O / groups, (taps, phases) ...] to [groups, phases..., O, C, taps...]
+    kernel = kernel.unflatten(0, (groups, inputs // groups))
+    pairs = range(3, 3 + 2 * count, 2)
+    kernel = kernel.flip(pairs).permute(0, *(p + 1 for p in pairs), 2, 1, *pairs)
+    kernel = kernel.reshape(groups * product(found.strides) * outputs, inputs // groups, *taps)
+    before: list[Dim] = []
+    after: list[Dim] = []
+    first: list[Dim] = []
+    last: list[Dim] = []
+    for axis, (n, step) in enumerate(zip(taps, found.strides, strict=True)):
+        lost, size = found.before[axis], x.shape[1 + axis]
+        # The result is what is behind `lost` and before `end`, if it began with the first tap.
+        begin = floordiv(lost, step)
+        end = (size - 1) * step + found.sizes[axis] - found.after[axis] + more[axis]
+        places = ceildiv(end, step)
+        before.append(n - 1 - begin)
+        after.append(places - size)
+        first.append(lost - begin * step)
+        last.append(places * step - end)
+    spread = _resized(x, before, after)
+    plain = windows("conv_transpose", spread.shape[1:-1], taps)
+    phases = _convolved(spread, kernel, plain, groups)
+    phases = phases.unflatten(-1, (groups, *found.strides, outputs))
+    # [N, places..., groups, phases..., O] to [N, (place, phase) ..., groups, O]
+    order = [axis for i in range(count) for axis in (1 + i, 2 + count + i)]
+    joined = phases.permute(0, *order, 1 + count, 2 + 2 * count)
+    for axis in range(count):
+        joined = joined.flatten(1 + axis, 2 + axis)
+    joined = joined.flatten(-2, -1)
+    return _resized(joined, [-n for n in first], [-n for n in last])
 
 
 def _transposed(
