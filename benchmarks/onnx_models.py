@@ -159,20 +159,36 @@ def _prepare_seconds(number: int) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _measure(case: Case, path: Path, threads: int) -> dict[str, float]:
-    feed, runs = case.feed(np.random.default_rng(5)), {}
+def measure_runtimes(
+    path: Path, feed: dict[str, Any], threads: int, most_s: float = float("inf")
+) -> dict[str, float]:
+    """Seconds of a run, p10, of each runtime that is installed and runs the model.
+
+    Nothing where one run of each takes longer than `most_s` together.
+    """
+    runs: dict[str, Callable[[], Any]] = {}
+    seconds = 0.0
     for name, make in RUNTIMES.items():
         if find_spec(name) is None:
             continue
         try:
             run = make(path, feed, threads)
+            begin = time.perf_counter()
             run()
+            seconds += time.perf_counter() - begin
             runs[name] = run
         except Exception as error:  # a peer that cannot run a model is left out of its row
             if name == "semel":
                 raise
-            print(f"... {case.name}: {name}: {str(error)[:80]}", file=sys.stderr)
-    return rotation(runs)
+            print(f"... {path.name}: {name}: {str(error)[:80]}", file=sys.stderr)
+    return rotation(runs) if seconds < most_s else {}
+
+
+def best_peer(times: dict[str, float]) -> tuple[str, float]:
+    """The fastest of the others, and our time as a multiple of its."""
+    peers = {name: each for name, each in times.items() if name != "semel"}
+    best = min(peers, key=lambda name: peers[name])
+    return best, times["semel"] / peers[best]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,10 +207,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         prepares = (float("nan"),) * 2 if given.no_prepare else _prepare_seconds(number)
         for threads in map(int, given.threads.split(",")):
-            found = _measure(case, path, threads)
-            peers = {n: t for n, t in found.items() if n != "semel"}
-            best = min(peers, key=lambda n: peers[n])
-            ratio = found["semel"] / peers[best]
+            found = measure_runtimes(path, case.feed(np.random.default_rng(5)), threads)
+            best, ratio = best_peer(found)
             results.append({"model": case.name, "threads": threads, "prepare": prepares, **found})
             micros = [f"{found[n] * 1e6:.0f}" if n in found else "-" for n in RUNTIMES]
             cold, warm = (f"{seconds:.2f}" for seconds in prepares)

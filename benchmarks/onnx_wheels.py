@@ -1,6 +1,6 @@
-"""`python -m benchmarks.onnx_wheels FOLDER`: every ONNX file below a folder, against ONNX Runtime.
+"""`python -m benchmarks.onnx_wheels FOLDER`: every ONNX file below a folder, against others.
 
-    file  --feeds that ONNX Runtime takes-->  largest error, compiles, cold prepare, ratios
+    file  --feeds that ONNX Runtime takes-->  largest error, compiles, prepares, ratios to the best
 
 Each model runs in a process of its own with an empty cache of kernels, with its dims open and one
 compile for all sizes. The error is relative to the largest number of an output. A model that
@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.onnx_feeds import find_feeds
-from benchmarks.onnx_models import RUNTIMES, rotation
+from benchmarks.onnx_models import best_peer, measure_runtimes
 from benchmarks.report import align
 
 #: Below this, a largest number is noise (probabilities of what is not there).
 _FLOOR = 1e-3
-_HEAD = ("model", "nodes", "sizes", "error", "compiles", "cold s")
+_HEAD = ("model", "nodes", "sizes", "error", "compiles", "cold s", "warm s")
 
 
 def measure(path: Path, threads: Sequence[int], most_s: float) -> dict[str, Any]:
@@ -59,16 +59,24 @@ def measure(path: Path, threads: Sequence[int], most_s: float) -> dict[str, Any]
         max((_error(want[n], got[n]) for n in names), key=_badness)
         for want, got in zip(wanted, ours, strict=True)
     ]
-    found["times"] = {str(n): _times(path, cases[0][0], n, most_s) for n in threads}
+    found["times"] = {str(n): measure_runtimes(path, cases[0][0], n, most_s) for n in threads}
     return found
 
 
-def _times(path: Path, feed: dict[str, Any], threads: int, most_s: float) -> dict[str, float]:
-    runs = {name: RUNTIMES[name](path, feed, threads) for name in ("semel", "onnxruntime")}
+def warm_start(path: Path) -> float:
+    """Seconds to the first result, with what the process before has left on disk."""
+    import onnx
+    import onnxruntime
+
+    import semel
+
+    assert onnx
+    onnxruntime.set_default_logger_severity(4)
+    session = onnxruntime.InferenceSession(path)
+    feed, _ = next(iter(find_feeds(session.get_inputs(), partial(session.run, None))))
     begin = time.perf_counter()
-    for run in runs.values():
-        run()
-    return rotation(runs) if time.perf_counter() - begin < most_s else {}
+    semel.load(path).run(feed)
+    return time.perf_counter() - begin
 
 
 def _sizes(feed: dict[str, Any]) -> str:
@@ -111,16 +119,23 @@ def _badness(error: float | str) -> float:
 
 
 def _in_process(path: Path, threads: str, limit_s: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.onnx_wheels", str(path), "--one"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "SEMEL_CACHE_DIR": folder}
-        try:
-            done = subprocess.run(
-                [*command, "--threads", threads],
-                capture_output=True, text=True, timeout=limit_s, env=environment, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": f"no result in {limit_s:.0f} s"}
+        found = _started(path, "measure", threads, limit_s, folder)
+        if "error" not in found:
+            found |= _started(path, "warm", threads, limit_s, folder)
+    return found
+
+
+def _started(path: Path, part: str, threads: str, limit_s: float, folder: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.onnx_wheels", str(path), "--one", part]
+    environment = {**os.environ, "SEMEL_CACHE_DIR": folder}
+    try:
+        done = subprocess.run(
+            [*command, "--threads", threads],
+            capture_output=True, text=True, timeout=limit_s, env=environment, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result in {limit_s:.0f} s"}
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode == 0:
         return dict(json.loads(last))
@@ -135,11 +150,12 @@ def _line(name: str, found: dict[str, Any], threads: Sequence[str]) -> list[str]
     ratios = []
     for n in threads:
         times = found["times"].get(n)
-        ratios.append(f"{times['semel'] / times['onnxruntime']:.2f}" if times else "-")
+        ratios.append(f"{best_peer(times)[1]:.2f}" if times else "-")
         ratios.append(f"{times['semel'] * 1e6:.0f}" if times else "-")
     shown = worst if isinstance(worst, str) else f"{worst:.1e}"
     count, compiles = str(len(found["errors"])), str(found["compiles"])
-    return [name, str(found["nodes"]), count, shown, compiles, f"{found['cold']:.2f}", *ratios]
+    prepares = [f"{found['cold']:.2f}", f"{found['warm']:.2f}"]
+    return [name, str(found["nodes"]), count, shown, compiles, *prepares, *ratios]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,10 +166,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="of models whose path has this")
     parser.add_argument("--limit", type=float, default=300, help="seconds for a model")
     parser.add_argument("--json", type=Path, help="results so far; models that it has are skipped")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=["measure", "warm"], help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     threads = [n for n in given.threads.split(",") if n]
-    if given.one:
+    if given.one == "warm":
+        print(json.dumps({"warm": warm_start(given.folder)}))
+        return 0
+    if given.one == "measure":
         print(json.dumps(measure(given.folder, [int(n) for n in threads], most_s=8.0)))
         return 0
     known = given.json is not None and given.json.exists()
