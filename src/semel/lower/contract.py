@@ -59,6 +59,7 @@ from semel.lower.stage import (
     widen_panel,
     widens,
 )
+from semel.lower.taps import find_taps
 from semel.ops.index_maps import Indices, contraction_index
 from semel.ops.narrow import block_sizes, is_word
 from semel.ops.state import stored_at
@@ -177,6 +178,7 @@ class _Lowering(Contraction):
         self.site = Site(self.node, self.at, self.loadable, self.checks, self.names, vector)
         self.staged: StagedRows | None = None
         self.wide: WidePanel | None = None
+        self.taps = find_taps(self.node, self.at, self.loadable, self.row_loops)
 
     def run(self, given: RegisterTile | None) -> Lowered:
         tall, least = given or self.tall(), lower_bound(self.rows) or 0
@@ -450,7 +452,10 @@ class _Lowering(Contraction):
         outer = tuple(self.names.index("q", extent) for extent in self.parts)
         first = self._each_block(tile, blocks, self._clear, beside)
         body = self._each_block(
-            tile, blocks, lambda base, height: self._part(base, height, self._steps(outer)), beside
+            tile,
+            blocks,
+            lambda base, height: self._part(base, height, self._steps(outer), outer[0]),
+            beside,
         )
         for part in reversed(outer):
             assert isinstance(part, Index)
@@ -557,11 +562,16 @@ class _Lowering(Contraction):
             index, count = loops.pop()
             hints = list(substitute_indices(hints, {index: 0}))
             body = (ir.Loop(index, 0, count, body, unroll=True),)
-        for index, stop in reversed(loops):
+        needed: tuple[Dim, Dim] = (0, 0)
+        if self.taps is not None and not self.parts:
+            needed = self.taps.needed(base, height)
+        for index, extent in reversed(loops):
+            is_tap = needed != (0, 0) and index is loops[0][0]
+            start, stop = needed if is_tap else (0, extent)
             body = (
                 self._stepped(index, stop, hints, body)
-                if is_hot
-                else (ir.Loop(index, 0, stop, (*hints, *body)),)
+                if is_hot and not is_tap
+                else (ir.Loop(index, start, stop, (*hints, *body)),)
             )
             hints, is_hot = [], False
         return (*hints, *body)
@@ -604,8 +614,8 @@ class _Lowering(Contraction):
         zero = ir.start_value("fma", self.accumulator)
         return [*self._unrolled(base, height, lambda at: [ir.Store(*self._waiting(at), zero)])]
 
-    def _part(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
-        """Add one part of k to the sums that wait in scratch."""
+    def _part(self, base: Dim, height: int, steps: _Steps, tap: Dim = 0) -> list[Statement]:
+        """Add one part of k, which may be a tap, to the sums that wait in scratch."""
         declare, total = self._declare(height), self.total
 
         def take(at: _At) -> list[Statement]:
@@ -614,12 +624,17 @@ class _Lowering(Contraction):
         def keep(at: _At) -> list[Statement]:
             return [ir.Store(*self._waiting(at), ir.local(total, at.copy))]
 
-        return [
+        added: list[Statement] = [
             declare,
             *self._unrolled(base, height, take),
             *self._adding(base, height, steps, "fma"),
             *self._unrolled(base, height, keep),
         ]
+        if self.taps is None or self.part_steps:
+            return added
+        begin, end = self.taps.needed(base, height)
+        once = Index(self.names("t"), self.taps.count)
+        return [ir.Loop(once, maximum(begin, tap), minimum(end, tap + 1), tuple(added))]
 
     def _restore_results(self, base: Dim, height: int) -> list[Statement]:
         return [*self._unrolled(base, height, lambda at: self._stores(ir.load(*self._waiting(at))))]
