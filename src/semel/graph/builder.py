@@ -19,6 +19,7 @@ import numpy as np
 
 from semel.errors import GraphError, InputError
 from semel.graph.extent import find_extent, with_extent
+from semel.graph.least import least_sizes
 from semel.graph.pages import Pages
 from semel.graph.random import first_counter, run_key
 from semel.graph.routers import Router, Routing, experts_of, find_routers
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 #: Another program in the place of one with these routers.
 Change: TypeAlias = "Callable[[Program, tuple[Router, ...]], Program]"
 #: Bounds of variables by name: (least, most).
-Dims = Mapping[str, tuple[int, int]]
+Dims = Mapping[str, tuple[int, int | None]]
 
 #: Members that the package uses, and people need not be offered.
 _OURS = frozenset(
@@ -55,6 +56,7 @@ _OURS = frozenset(
         "axis_of",
         "check_owns",
         "is_replaced",
+        "least_sizes",
         "prepare_routed",
         "shared_cursor",
     }
@@ -407,6 +409,11 @@ class Graph:
             return built, became
         built, new = with_extent(built, find_extent(built, extent))
         return built, {node: new[made] for node, made in became.items()}
+
+    def least_sizes(self) -> dict[str, int]:
+        """The least value, above 1, of each dim that is a string, as far as its graph needs one."""
+        built, _ = self._built(None)
+        return least_sizes(built, set(self._variables.values()))
 
     def _kept(self, value: Tensor, became: Mapping[ir.Node, ir.Node]) -> ir.Node:
         if value.node not in became:

@@ -230,14 +230,15 @@ class Engine:
         try:
             give_up(self, sys.exception())
         finally:
-            self._forget_run()
+            self.forget_run()
             if self._owner is not None:
                 self._owner.give_up()
 
-    def _forget_run(self) -> None:
+    def forget_run(self, before: int | None = None) -> None:
+        """An unfinished run, which came `before` a step, is over: the next entry begins one."""
         if self.state.is_released:
             return
-        run, before = self.state.run, None
+        run = self.state.run
         if run.is_busy:
             has_lanes = isinstance(self.executable, LanedExecutable)
             before = None if has_lanes else run.progress[0]  # other lanes may be further

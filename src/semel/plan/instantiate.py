@@ -15,6 +15,7 @@ from semel.plan.check import check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program, check_program
 from semel.plan.report.told import tell_memory
+from semel.plan.room import FIRST_ROOM
 from semel.plan.store import StoreOptions, first_store
 from semel.runtime.device import find_device
 
@@ -34,7 +35,7 @@ def instantiate(
     False (else: as the settings say) no two intermediates share a byte.
     """
     check_program(program)
-    first = _checked_bindings(program, bindings or {})
+    first = {**_first_rooms(program), **_checked_bindings(program, bindings or {})}
     is_shared = settings().arena if arena is None else arena
     capacities, store = first_store(program, first, StoreOptions(memory_limit, is_shared))
     device = find_device(program.device)
@@ -51,6 +52,11 @@ def instantiate(
         store.check_scratch(plan.memory.scratch_bytes)
     tell_memory(plan)
     return plan
+
+
+def _first_rooms(program: Program) -> dict[str, int]:
+    """Room for sizes that no run has found out yet."""
+    return {name: max(room.min, FIRST_ROOM) for name, room in program.rooms.items()}
 
 
 def _checked_bindings(program: Program, bindings: Mapping[str, int]) -> dict[str, int]:

@@ -302,6 +302,18 @@ class Program:
         )
 
     @property
+    def rooms(self) -> dict[str, Variable]:
+        """By name, the variables that are the limits of late ones, and nothing that is given.
+
+        They have no maximum: a run that finds out more than there is room for begins again.
+        """
+        told = {v.name for io in self.inputs for dim in io.type.shape for v in variables(dim)}
+        said = {v.name for each in self.late for v in variables(each.limit or 0)}
+        known = {v.variable.name: v.variable for v in self.variables if v.next is None}
+        names = sorted((said & known.keys()) - told - self.extents.keys())
+        return {name: known[name] for name in names if known[name].max is None}
+
+    @property
     def extents(self) -> dict[str, Variable]:
         """By name, the variables that say how much of inputs is read, and that no shape tells."""
         told = {v.name for io in self.inputs for dim in io.type.shape for v in variables(dim)}

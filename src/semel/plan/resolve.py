@@ -25,6 +25,7 @@ from semel.plan.errors import (
     variable_error,
     written_error,
 )
+from semel.plan.room import make_room
 from semel.plan.row import KernelNotes
 from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
 from semel.plan.stuck import late_place
@@ -127,8 +128,10 @@ def _on_status(engine: Engine) -> None:
     run, row = engine.executable.came_back()
     position = engine.ways.now.linked.row_ops[row]
     op, counted = engine.parts.ops[position], _counters_at(engine, run, position)
-    notes = _notes(engine, position)
-    raise status_error(op, notes, engine.parts.scope, engine.state, run.status, counted)
+    status, notes = run.status, _notes(engine, position)
+    refusal = status_error(op, notes, engine.parts.scope, engine.state, status, counted)
+    if not make_room(engine, position, status):
+        raise refusal
 
 
 def _notes(engine: Engine, position: int) -> KernelNotes:

@@ -94,7 +94,11 @@ def _is_plain(built: Built) -> bool:
 def _compile(
     built: Built, session: Session, bounds: Dims, options: Mapping[str, Any]
 ) -> CompiledGraph:
-    return session.compile(built.graph, dims=bounds, **options)
+    """The graph for all sizes from the least on that its windows and divisions allow."""
+    least = built.graph.least_sizes()
+    given = {name: bounds.get(name, (1, None)) for name in {**bounds, **least}}
+    dims = {name: (max(low, least.get(name, 1)), high) for name, (low, high) in given.items()}
+    return session.compile(built.graph, dims=dims, **options)
 
 
 class SpecialisedGraph(ByForm):

@@ -10,6 +10,7 @@ where it can, so that a user hears at once of everything that a model has and we
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,6 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, numpy_hel
 
 from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.arithmetic import compute
-from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Node
 from semel.frontends.onnx.ratio import OPEN, as_ratio
 from semel.frontends.onnx.table import STANDARD, converters, domain_name
@@ -32,10 +32,11 @@ from semel.frontends.onnx.values import (
     as_value,
     object_array,
 )
-from semel.ir.expr import Dim, variables
+from semel.ir.expr import Dim, Variable, variables
 from semel.ir.graph import Graph
 from semel.ir.types import INT64
 from semel.runtime.buffer import Array
+from semel.tensor.late import item_dim
 from semel.tensor.origin import origin_of
 from semel.tensor.tensor import Tensor
 
@@ -87,7 +88,8 @@ class Around:
     `content` has the variables that are what an input holds: its name, and the position there.
     `inputs` are those of the model, in the graph that is made. `next_key` gives a new key for
     random numbers at each call. `truths` are conditions of sizes that are decided. `functions`,
-    by domain and name, are the model's own that could not be inlined.
+    by domain and name, are the model's own that could not be inlined. `rooms` number the limits of
+    sizes that runs find out.
     """
 
     content: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class Around:
     next_key: Callable[[], Tensor] | None = None
     truths: Mapping[Dim, bool] = field(default_factory=dict)
     functions: Mapping[tuple[str, str], FunctionProto] = field(default_factory=dict)
+    rooms: Iterator[int] = field(default_factory=itertools.count)
 
 
 class Walk:
@@ -225,7 +228,17 @@ class Walk:
         tensor = value.tensor.cast(INT64)
         flat = tensor.reshape(-1) if tensor.ndim else tensor.reshape(1)
         count = self.known_size(node, flat.shape[0])
-        return object_array([size_of(flat[i]) for i in range(count)])
+        return object_array([self.size_of(flat[i]) for i in range(count)])
+
+    def size_of(self, number: Tensor) -> Dim:
+        """The size that this number, which runs compute, is: as large as there is memory for."""
+        return item_dim(number, self.new_room())
+
+    def new_room(self) -> Variable:
+        """The limit of a size that runs find out; who finds out more gets more memory."""
+        taken = {v.name for x in self.around.inputs.values() for d in x.shape for v in variables(d)}
+        names = (f"room_{k}" for k in self.around.rooms)
+        return Variable(next(name for name in names if name not in taken), 1)
 
     def known_numbers(self, node: Node, position: int) -> Array:
         """An input whose numbers decide what is computed."""

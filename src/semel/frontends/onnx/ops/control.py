@@ -18,19 +18,17 @@ from onnx import GraphProto
 
 from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import walk_nodes
-from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.ops.trips import Counter, find_trips
 from semel.frontends.onnx.values import AnyValue, Value, as_value
 from semel.ir.expr import Dim
 from semel.ir.types import BOOL, INT64, DType, Shape
 from semel.tensor.control import collecting_loop
+from semel.tensor.late import item_dim
 from semel.tensor.tensor import Tensor
 
 #: Loops that are written out have at most so many iterations.
 _MOST_WRITTEN = 1024
-#: Rows that a loop without a bound may collect.
-_MOST_ROWS = 1 << 12
 #: The condition within an iteration, or it would not have begun.
 _TRUE = Value(BOOL, np.asarray(True))
 
@@ -203,12 +201,13 @@ class _Iteration:
             goes_on, after, rows = self.at(step, inside)
             return _tensor(goes_on).reshape(()).cast(BOOL), after, rows
 
-        # Where rows have a bound of ours, one iteration more than that is an error of the run.
+        # One iteration more than there is room for says that more is needed.
         room, trip = most, most
         if is_collecting and most is None:
-            room, trip = _MOST_ROWS, _MOST_ROWS + 1
+            room = self.node.walk.new_room()
+            trip = room + 1
         final, collected, count = collecting_loop(begins, self.begun(), body, trip)
-        steps = 0 if room is None or not is_collecting else size_of(count, room)
+        steps = 0 if room is None or not is_collecting else item_dim(count, room)
         cut = [Value.of(each.narrow(0, 0, steps)) for each in collected]
         return [*self.together(0, final), *cut]
 

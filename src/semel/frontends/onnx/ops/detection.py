@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.types import BOOL, INT64
 from semel.tensor.handle import lift
 from semel.tensor.indexing import certain_rows
+from semel.tensor.late import item_dim
 from semel.tensor.tensor import Tensor
 
 
@@ -49,7 +49,7 @@ def _corners(boxes: Tensor, is_centred: bool) -> list[Tensor]:
 def _kept(corners: list[Tensor], may_be: Tensor, limit: Any, most: Any) -> Tensor:
     """Which of the ordered boxes [images, classes, boxes] are kept."""
     count = may_be.shape[2]
-    steps = size_of(may_be.cast(INT64).sum(2).max(), count)
+    steps = item_dim(may_be.cast(INT64).sum(2).max(), count)
     rank = Tensor.arange(count)
     left, top, right, bottom = corners
     area = (right - left) * (bottom - top)

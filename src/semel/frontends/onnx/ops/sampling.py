@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.dims import floordiv
 from semel.ir.expr import Dim, product
@@ -60,8 +59,8 @@ def _roi_align(node: Node) -> Tensor:
     spans = [right - left, bottom - top]
     if not is_half:
         spans = [span.maximum(1.0) for span in spans]
-    columns = _bins(left, spans[0], width, ratio)
-    rows = _bins(top, spans[1], height, ratio)
+    columns = _bins(node, left, spans[0], width, ratio)
+    rows = _bins(node, top, spans[1], height, ratio)
     return _pooled(node, work.take(batch, 0), rows, columns).cast(x.dtype)
 
 
@@ -85,14 +84,14 @@ class _Bins:
         return Tensor.arange(self.samples) < self.count.unsqueeze(1)
 
 
-def _bins(start: Tensor, span: Tensor, bins: int, ratio: int) -> _Bins:
+def _bins(node: Node, start: Tensor, span: Tensor, bins: int, ratio: int) -> _Bins:
     size = (span / float(bins)).reshape(-1, 1, 1)
     first = start.reshape(-1, 1, 1) + Tensor.arange(bins).reshape(bins, 1).cast(start.dtype) * size
     if ratio > 0:
         step = (Tensor.arange(ratio).cast(start.dtype) + 0.5) / float(ratio)
         return _Bins(first + step * size, ratio)
     count = (span / float(bins)).ceil().cast(INT64)
-    most = size_of(count.max().maximum(1))
+    most = node.walk.size_of(count.max().maximum(1))
     step = Tensor.arange(most).cast(start.dtype) + 0.5
     steps = step / count.maximum(1).cast(start.dtype).unsqueeze(1)
     return _Bins(first + steps.unsqueeze(1) * size, count)

@@ -10,7 +10,6 @@ from onnx import numpy_helper
 
 from semel.frontends.onnx import ratio
 from semel.frontends.onnx.arithmetic import MOST_NUMBERS
-from semel.frontends.onnx.late import size_of
 from semel.frontends.onnx.node import Converter, Node
 from semel.frontends.onnx.values import AnyValue, Text, Value
 from semel.ir.dims import maximum
@@ -83,7 +82,7 @@ def _count(node: Node) -> Dim:
         except ratio.NoRatio:  # a step whose sign sizes decide
             pass
     ends = [node.tensor(i).reshape(()).cast(FLOAT64) for i in range(3)]
-    return size_of(((ends[1] - ends[0]) / ends[2]).ceil().maximum(0).cast(INT64))
+    return node.walk.size_of(((ends[1] - ends[0]) / ends[2]).ceil().maximum(0).cast(INT64))
 
 
 CONVERTERS: dict[str, Converter] = {
