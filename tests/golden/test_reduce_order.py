@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 
 from semel import Tensor, Variable
+from semel.devices.cpu.toolchain import host_target
 from semel.ir.graph import Graph
 from semel.ir.text import format_graph, parse_graph
+from semel.kernel.text import format_kernel
+from semel.lower import lower_schedule
 from semel.passes import run_passes
 from semel.passes.reduce_order import reduce_as_it_lies
 from semel.schedule.groups import build_schedule
@@ -44,6 +50,16 @@ PASSES: list[tuple[str, str, str]] = [
         + "%4 = expand %3 {shape=(2, 3, 4, 5)} : f32[2,3,4,5]\n%5 = mul %0 %4 : f32[2,3,4,5]\n"
         + "%6 = reduce_sum %5 {axes=(1, 2)} : f32[2,1,1,5]\n"
         + "%7 = permute %6 {axes=(0, 3, 1, 2)} : f32[2,5,1,1]",
+    ),
+    (
+        "rows that a reshape merges of whole axes",
+        TURNED
+        + "%2 = reshape %1 {shape=(2, 60)} : f32[2,60]\n"
+        + "%3 = reduce_sum %2 {axes=(1,)} : f32[2,1]",
+        X
+        + "%1 = reduce_sum %0 {axes=(1, 2, 3)} : f32[2,1,1,1]\n"
+        + "%2 = permute %1 {axes=(0, 3, 1, 2)} : f32[2,1,1,1]\n"
+        + "%3 = reshape %2 {shape=(2, 1)} : f32[2,1]",
     ),
     (
         "what follows another reduction",
@@ -112,6 +128,16 @@ def first(x: Tensor) -> Tensor:
     return x.permute(0, 3, 1, 2)
 
 
+def group_norm(x: Tensor, groups: int) -> Tensor:
+    """Rows of a reshape, as exporters write it, and a number for each channel."""
+    y = first(x)
+    rows = y.reshape(y.shape[0], groups, -1)
+    centred = rows - rows.mean(-1, keepdims=True)
+    scale = ((centred * centred).mean(-1, keepdims=True) + 1e-5).rsqrt()
+    numbers = Tensor(np.linspace(1, 2, 40, dtype=np.float32)).reshape(40, 1, 1)
+    return (centred * scale).reshape(y.shape) * numbers + numbers
+
+
 def instance_norm(x: Tensor) -> Tensor:
     y = first(x)
     variance = y.var((2, 3), keepdims=True)
@@ -129,6 +155,18 @@ def test_kernels_of_reductions_do_not_store_with_a_stride(build: object) -> None
             loops = [i for i in group.loops if i != 0]
             inner = [i for i in loops if i not in group.outer]
             assert not inner or inner[-1] == loops[-1]
+
+
+def test_a_group_norm_reads_its_image_straight() -> None:
+    """No element of it is found by a division; numbers of groups, which are few, may be."""
+    for groups in (1, 2, 8, 20):
+        graph = build_graph(group_norm(Tensor.input("x", (2, 6, 10, 40)), groups))
+        for lowered in lower_schedule(build_schedule(run_passes(graph)), host_target()):
+            lines = format_kernel(lowered.kernel).splitlines()
+            images = [line.split(":")[0] for line in lines if ": f32[4800] r" in line]
+            loads = [line for line in lines for b in images if f" = load {b}[" in line]
+            assert bool(loads) == bool(images)
+            assert not any("//" in line for line in loads)
 
 
 def test_numbers_and_bits() -> None:
@@ -152,12 +190,15 @@ def test_numbers_and_bits() -> None:
             np.testing.assert_array_equal(plan.output_buffer.numpy(), found)
 
 
-WHOLE = {
+GROUPS = (1, 2, 8, 20, 40)
+WHOLE: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: first(x).mean((2, 3)),
     "instance norm": instance_norm,
     "softmax": lambda x: first(x).softmax(1),
     "argmax": lambda x: first(x).argmax(1),
     "squares": lambda x: (first(x) * first(x)).sum((1, 3)),
+    **{f"group norm {g}": partial(group_norm, groups=g) for g in GROUPS},
+    "rows of channels": lambda x: first(x).reshape(x.shape[0], 10, 24, 10).max((1, 3)),
 }
 
 
@@ -166,12 +207,22 @@ def _norm(y: np.ndarray) -> np.ndarray:
     return centred / np.sqrt((centred**2).mean((2, 3), keepdims=True) + 1e-5)
 
 
+def _groups(y: np.ndarray, groups: int) -> np.ndarray:
+    rows = y.reshape(len(y), groups, -1).astype(np.float64)
+    centred = rows - rows.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    numbers = np.linspace(1, 2, 40).reshape(40, 1, 1)
+    return normed.reshape(y.shape) * numbers + numbers
+
+
 def _softmax(y: np.ndarray) -> np.ndarray:
     e = np.exp(y - y.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
 
 
-EXPECTED = {
+EXPECTED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    **{f"group norm {g}": partial(_groups, groups=g) for g in GROUPS},
+    "rows of channels": lambda y: y.reshape(2, 10, 24, 10).max((1, 3)),
     "mean": lambda y: y.mean((2, 3)),
     "instance norm": _norm,
     "softmax": _softmax,

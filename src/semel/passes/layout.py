@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import Any
 
 from semel.ir.graph import Graph, Node, make_node, rewrite
-from semel.ir.types import Shape
 from semel.ops.attrs import (
     ConcatAttrs,
     GatherAttrs,
@@ -36,6 +35,7 @@ from semel.ops.attrs import (
 from semel.ops.filled import filled
 from semel.ops.index_maps import reshape_runs
 from semel.passes.patterns import expand_to, reshape_to
+from semel.passes.unmerge import narrow_shape
 
 #: Two axes swapped are a transposed matrix, which contractions read as it lies.
 _LEAST_RANK = 3
@@ -171,7 +171,7 @@ def _seen_through(node: Node, view: Node) -> Node | None:
         axes = view.attrs.axes
         order = tuple(axes.index(a) for a in range(len(axes)))
         return expand_to(make_node("permute", (inner,), PermuteAttrs(order)), shape)
-    narrow = _narrow_shape(inner.type.shape, view.type.shape, shape)
+    narrow = narrow_shape(inner.type.shape, view.type.shape, shape)
     return None if narrow is None else expand_to(reshape_to(inner, narrow), shape)
 
 
@@ -184,19 +184,3 @@ def _same_view(node: Node, view: Node) -> Node | None:
     ):
         return node.inputs[0]
     return None
-
-
-def _narrow_shape(inner: Shape, wide: Shape, target: Shape) -> Shape | None:
-    """The shape that `inner`, which stretches to `wide`, has where `wide` becomes `target`.
-
-    Axes that merge or split must stretch together or not at all.
-    """
-    result: list[Any] = []
-    for i, end_i, j, end_j in reshape_runs(wide, target):
-        if inner[i:end_i] == wide[i:end_i]:
-            result += target[j:end_j]
-        elif all(d == 1 for d in inner[i:end_i]):
-            result += [1] * (end_j - j)
-        else:
-            return None
-    return tuple(result)

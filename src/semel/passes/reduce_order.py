@@ -10,9 +10,10 @@ cache line. Here the permute passes the reduction, and what is computed element 
 between, and is left with the results, which are few. The permuted tensor stays for whoever
 else wants it.
 
-A reshape between them that only splits axes (the channels of a group norm, into groups) passes the
-permute first. Then a few neighbours (the channels of one group) may be reduced together with what
-lies far outside: columns are reduced first, and a second reduction joins the few.
+A reshape between them that merges axes is taken apart first (`unmerge`). One that only splits them
+(the channels of a group norm, into groups) passes the permute. Then a few neighbours (the channels
+of one group) may be reduced together with what lies far outside: columns are reduced first, and a
+second reduction joins the few.
 
 The axes of a float sum say its order, those of the tensor *below* the permute. So this comes
 first of all passes, where a tensor that is known and one that is not look the same.
@@ -22,15 +23,13 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from semel.ir.expr import Dim, product, upper_bound
+from semel.ir.expr import product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
-from semel.ir.types import Shape
 from semel.ops.attrs import PermuteAttrs, ReduceAttrs, ReshapeAttrs
 from semel.ops.filled import filled
 from semel.passes.patterns import expand_to
+from semel.passes.unmerge import between, is_pointwise, merged_back, split_axes, unmerged
 
-#: Nodes between a permute and a reduction, up to which they are made a second time.
-MAX_BETWEEN = 32
 #: Neighbours that are fewer than this are joined when columns have been.
 FEW = 64
 
@@ -39,11 +38,14 @@ def reduce_as_it_lies(graph: Graph) -> Graph:
     """Let permutes that would be read with a stride pass reductions."""
     if "permute" not in graph.ops:
         return graph
+    if "reshape" in graph.ops:
+        graph = rewrite(graph, lambda n: merged_back(n, _turns))
+        graph = rewrite(graph, lambda n: unmerged(n, _turns) if _is_reduction(n) else None)
     split = {
         n
         for node in graph.nodes
         if _is_reduction(node)
-        for n in _between(node.inputs[0])
+        for n in between(node.inputs[0])
         if n.op.name == "reshape" and _below_split(n) is not None
     }
     if split:
@@ -55,17 +57,21 @@ def straightened(node: Node) -> Node | None:
     """The reduction with a permute behind it instead of below; None if that gains nothing."""
     if not _is_reduction(node):
         return None
-    between = _between(node.inputs[0])
-    view = next((n for n in between if n.op.name == "permute"), None)
+    nodes = between(node.inputs[0])
+    view = next((n for n in nodes if n.op.name == "permute"), None)
     if view is None or not _moves_last(view) or view.inputs[0].op.slides:
         return None
-    below = _below(between, view)
+    below = _below(nodes, view)
     if below is None:
         return None
     axes: tuple[int, ...] = view.attrs.axes
     reduced = tuple(sorted(axes[a] for a in node.attrs.axes))
     result = _reduced(node, below, reduced)
     return make_node("permute", (straightened(result) or result,), view.attrs)
+
+
+def _turns(node: Node) -> bool:
+    return node.op.name == "permute" and _moves_last(node) and not node.inputs[0].op.slides
 
 
 def _is_reduction(node: Node) -> bool:
@@ -95,7 +101,7 @@ def _below_split(node: Node) -> Node | None:
     view = node.inputs[0] if node.inputs else node
     if node.op.name != "reshape" or view.op.name != "permute" or not _moves_last(view):
         return None
-    groups = _split_axes(view.type.shape, node.type.shape)
+    groups = split_axes(view.type.shape, node.type.shape)
     if groups is None:
         return None
     axes: tuple[int, ...] = view.attrs.axes
@@ -107,43 +113,6 @@ def _below_split(node: Node) -> Node | None:
     return make_node("permute", (below,), PermuteAttrs(order))
 
 
-def _split_axes(shape: Shape, into: Shape) -> list[range] | None:
-    """For each axis the axes that it is split into; None if some are merged."""
-    found: list[range] = []
-    start = 0
-    for dim in shape:
-        stop = start
-        size: Dim | None = None
-        while stop < len(into) and size != dim:
-            size = into[stop] if size is None else size * into[stop]
-            stop += 1
-        if size != dim:
-            return None
-        found.append(range(start, stop))
-        start = stop
-    return found if start == len(into) else None
-
-
-def _between(node: Node) -> list[Node]:
-    """The node, and what it is computed of element by element, users first; empty if too many."""
-    found: dict[Node, None] = {}
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current in found:
-            continue
-        if len(found) == MAX_BETWEEN:
-            return []
-        found[current] = None
-        if _is_pointwise(current):
-            stack.extend(current.inputs)
-    return sorted(found, key=lambda n: n.id, reverse=True)
-
-
-def _is_pointwise(node: Node) -> bool:
-    return node.op.kind == "elementwise" and node.op.index is None and bool(node.inputs)
-
-
 def _moves_last(view: Node) -> bool:
     """Whether another axis is the last one behind the permute, of those with several elements."""
     shape, axes = view.inputs[0].type.shape, view.attrs.axes
@@ -152,11 +121,11 @@ def _moves_last(view: Node) -> bool:
     )
 
 
-def _below(between: list[Node], view: Node) -> Node | None:
+def _below(nodes: list[Node], view: Node) -> Node | None:
     """The first of the nodes as it is computed below the permute; None if that gains nothing."""
     made: dict[Node, Node] = {}
-    for node in reversed(between):
-        if _is_pointwise(node):
+    for node in reversed(nodes):
+        if is_pointwise(node):
             if any(n not in made for n in node.inputs):
                 return None
             made[node] = make_node(node.op.name, [made[n] for n in node.inputs], node.attrs)
@@ -165,7 +134,7 @@ def _below(between: list[Node], view: Node) -> Node | None:
         if found is None:
             return None
         made[node] = found
-    return made[between[0]]
+    return made[nodes[0]]
 
 
 def _unpermuted(node: Node, view: Node) -> Node | None:

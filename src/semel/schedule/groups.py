@@ -289,7 +289,8 @@ class _Scheduler:
             return why.FOLLOWS_CONTRACTION
         if self.weight[node] >= DEAR and len(indices) > 3:
             return why.many_indices(len(indices))
-        if self.weight[node] >= DEAR and self._is_repeated(group, indices[0]):
+        is_dear = self.weight[node] >= DEAR or _repeats_side_by_side(node)
+        if is_dear and self._is_repeated(group, indices[0]):
             return why.REPEATED
         if node.op.kind == "elementwise" and self._is_asked_often(node, indices):
             return why.ASKED_OFTEN
@@ -844,6 +845,12 @@ def _is_identity(at: Indices, group: Group) -> bool:
 def _last_loop(group: Group) -> Dim:
     """The loop that vectors run along."""
     return next((i for i in reversed(group.loops) if isinstance(i, Index)), 0)
+
+
+def _repeats_side_by_side(node: Node) -> bool:
+    """Whether elements follow upon themselves (a number of each group, for its channels): vectors
+    pick their lanes one by one then."""
+    return node.op.name == "reshape" and node.inputs[0].op.name == "expand"
 
 
 def _stores_across(node: Node, group: Group, rows: Sequence[Index]) -> bool:
