@@ -261,6 +261,44 @@ def test_all_that_is_not_supported_is_said_at_once() -> None:
         semel.load(model)
 
 
+def test_what_reads_a_refused_node_is_said_as_well() -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1, "com.microsoft.nchwc" : 1]>
+        g (float[n] x, bool p) => (float[n] z) {
+            [one] a = own.Bar (x)
+            [two] b = com.microsoft.nchwc.Conv (a)
+            c = Relu (b)
+            [three] y = own.Baz (c)
+            z = If (p) <
+                then_branch = t () => (r) { [four] r = own.Then (x) },
+                else_branch = f () => (v) { [five] v = own.Else (x) }
+            >
+        }
+        """
+    )
+    with pytest.raises(UnsupportedError, match="5 nodes are not supported") as caught:
+        semel.load(model)
+    assert caught.value.nodes == ["one", "two", "three", "four", "five"]
+    (layout,) = (text for text in caught.value.refused if "'two'" in text)
+    assert "ORT_ENABLE_EXTENDED" in layout
+    assert all("Export the model" in t for t in caught.value.refused if t != layout)
+
+
+def test_what_no_run_can_do_without_is_refused_before_contents_are_asked_for() -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x, int64[1] axes) => (float[n] y) {
+            a = ReduceSum (x, axes)
+            [one] y = own.Bar (a)
+        }
+        """
+    )
+    with pytest.raises(UnsupportedError, match="Bar 'one'"):
+        semel.load(model)
+
+
 def test_functions_of_another_version_than_the_model() -> None:
     """They are walked in their own version; sub-graphs in them see the attributes of a call."""
     check(

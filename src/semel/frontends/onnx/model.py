@@ -30,6 +30,7 @@ from semel.frontends.onnx.build import (
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
+from semel.frontends.onnx.unknown import check_operators
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
 from semel.graph.builder import Dims
 from semel.ir.expr import Dim, Variable, evaluate, variables
@@ -68,6 +69,7 @@ def load_onnx(
     try:
         built = build(model, choices)
     except (DecidedByContent, DecidedBySizes):
+        check_operators(model)
         return SpecialisedGraph(model, choices, session, bounds, options)
     if _is_plain(built):
         return _compile(built, session, bounds, options)

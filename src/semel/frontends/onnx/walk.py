@@ -25,6 +25,7 @@ from semel.frontends.onnx.arithmetic import compute
 from semel.frontends.onnx.node import Node
 from semel.frontends.onnx.ratio import OPEN, as_ratio
 from semel.frontends.onnx.table import STANDARD, converters, domain_name
+from semel.frontends.onnx.unknown import refusal_of_all, refuse_operator, texts_of, unknown_nodes
 from semel.frontends.onnx.values import (
     AnyValue,
     Text,
@@ -120,25 +121,21 @@ class Walk:
         for proto in nodes:
             try:
                 self._convert(proto)
-            except UnsupportedError as error:
-                self.refused.append(error)
+            except (UnsupportedError, _RefusedBefore) as error:
+                self._note(proto, error)
                 self._broken.update(proto.output)
-            except _RefusedBefore:
-                self._broken.update(proto.output)
+
+    def _note(self, proto: NodeProto, error: Exception) -> None:
+        """Remember what a node was refused for, and operators that it kept us from coming to."""
+        said = [error] if isinstance(error, UnsupportedError) else []
+        texts = texts_of(said)
+        unknown = unknown_nodes((proto,), self.versions, self.around.functions)
+        self.refused += [*said, *(each for each in unknown if str(each) not in texts)]
 
     def check(self, name: str) -> None:
         """Raise what was refused, all of it in one error."""
-        if not self.refused:
-            return
-        if len(self.refused) == 1:
-            raise self.refused[0]
-        lines = "\n  ".join(str(error) for error in self.refused)
-        raise UnsupportedError(
-            name,
-            f"{len(self.refused)} nodes are not supported:\n  {lines}",
-            nodes=[getattr(error, "node", "") for error in self.refused],
-            refused=[str(error) for error in self.refused],
-        )
+        if self.refused:
+            raise refusal_of_all(name, self.refused)
 
     def graph(self, graph: GraphProto, inputs: Sequence[Any]) -> list[AnyValue]:
         """The outputs of a sub-graph for these inputs; it sees all that is known here."""
@@ -198,10 +195,7 @@ class Walk:
         """The outputs of an operator that is defined by a function."""
         body = self.around.functions.get((node.domain, node.op)) or _function_body(node)
         if body is None:
-            where = f" of domain '{node.domain}'" if node.domain else ""
-            raise node.refuse(
-                f"operator {node.op}{where}, version {node.version}, is not supported."
-            )
+            raise refuse_operator(node.op, node.domain, node.version, node.name)
         versions = {domain_name(o.domain): o.version for o in body.opset_import}
         inner = Walk({**self.versions, **versions}, around=self.around)
         for i, name in enumerate(body.input):
@@ -350,7 +344,7 @@ def _named(node: Node) -> Iterator[None]:
     try:
         yield
     except UnsupportedError as error:
-        if hasattr(error, "node"):
+        if hasattr(error, "node") or hasattr(error, "refused"):
             raise
         raise node.refuse(str(error)) from error
     except GraphError as error:
