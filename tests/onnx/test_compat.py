@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,119 @@ def test_classifiers_give_text_and_dictionaries(ort: Any) -> None:
     label, chances = session.run(None, {"x": np.array([[1, 2], [3, 1]], np.float32)})
     assert label.dtype == object and label.tolist() == ["yes", "no"]
     assert chances == [{"no": -1.0, "yes": 1.0}, {"no": 2.0, "yes": -2.0}]
+
+
+def _parsed(text: str) -> bytes:
+    return bytes(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 17]> {text}'
+        ).SerializeToString()
+    )
+
+
+@BOTH
+def test_runs_with_other_initializers_see_their_own(ort: Any) -> None:
+    """Four threads, each with a number of its own, and one with the model's."""
+    session = ort.InferenceSession(
+        _parsed(
+            """g (float[n, 4] x, float[4] b) => (float[n, 4] y)
+            <float[4] b = {1, 2, 3, 4}> { y = Add(x, b) }"""
+        )
+    )
+    wrong: list[Any] = []
+
+    def runs(number: int) -> None:
+        x, b = np.zeros((number + 1, 4), np.float32), np.full(4, number, np.float32)
+        feed = {"x": x} | ({"b": b} if number else {})
+        expected = b if number else np.arange(1, 5)
+        for _ in range(100):
+            (y,) = session.run(["y"], feed)
+            if y.shape != x.shape or not (y == expected).all():
+                wrong.append((number, y))
+
+    threads = [Thread(target=runs, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@BOTH
+def test_initializers_that_decide_shapes_may_be_others(ort: Any) -> None:
+    session = ort.InferenceSession(
+        _parsed(
+            """g (float[n, 4] x, int64[2] shape) => (y)
+            <int64[2] shape = {-1, 2}> { y = Reshape(x, shape) }"""
+        )
+    )
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for shape in ([3, -1], [-1, 6], [12, 1]):
+        (y,) = session.run(None, {"x": x, "shape": np.array(shape)})
+        np.testing.assert_array_equal(y, x.reshape(shape))
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, x.reshape(-1, 2))
+
+
+@BOTH
+def test_initializers_of_options(ort: Any, model: bytes) -> None:
+    options = ort.SessionOptions()
+    b = ort.OrtValue.ortvalue_from_numpy(np.array([1, 2], np.float32))
+    options.add_initializer("b", b)
+    session = ort.InferenceSession(model, options)
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    for factor in (1, 2, 1):
+        feed = {"x": X, "k": np.array(1)} | ({} if factor == 1 else {"w": w * factor})
+        (y,) = session.run(["y"], feed)
+        np.testing.assert_allclose(y, X @ w * factor + [1, 2])
+
+
+def test_initializers_of_options_are_checked(model: bytes) -> None:
+    for name, value, match in (
+        ("none", np.ones(2, np.float32), "'none' must be an initializer"),
+        ("b", np.ones(3, np.float32), r"must be float32\[2\], got float32\[3\]"),
+    ):
+        options = ours.SessionOptions()
+        options.add_initializer(name, value)
+        with pytest.raises(ours.InvalidArgument, match=match):
+            ours.InferenceSession(model, options)
+
+
+@BOTH
+def test_a_run_that_calls_back(ort: Any, model: bytes) -> None:
+    session = ort.InferenceSession(model)
+    found: list[Any] = []
+    over = Event()
+
+    def call(outputs: Any, data: Any, error: str) -> None:
+        found.extend((outputs, data, error))
+        over.set()
+
+    session.run_async(["z"], {"x": X, "k": np.array(4)}, call, "mine")
+    assert over.wait(60)
+    ((z,), data, error) = found
+    assert (z, data, error) == (8, "mine", "")
+
+
+@BOTH
+def test_errors_have_their_names(ort: Any, model: bytes, tmp_path: Path) -> None:
+    state = ort.capi.onnxruntime_pybind11_state
+    with pytest.raises(state.NoSuchFile, match=r"none\.onnx"):
+        ort.InferenceSession(str(tmp_path / "none.onnx"))
+    with pytest.raises(state.InvalidProtobuf):
+        ort.InferenceSession(b"no model")
+    with pytest.raises((state.Fail, state.NotImplemented, state.InvalidGraph), match="Bar"):
+        text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+            g (float[n] x) => (float[n] y) { y = own.Bar(x) }"""
+        ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    with pytest.raises(state.InvalidArgument, match="other"):
+        ort.InferenceSession(model).run(None, {"x": X, "k": np.array(1), "other": X})
+
+
+@BOTH
+def test_what_a_module_tells(ort: Any) -> None:
+    assert isinstance(ort.__version__, str) and isinstance(ort.get_build_info(), str)
+    ort.set_default_logger_severity(3)
+    ort.set_default_logger_verbosity(0)
+    assert ort.OrtDevice.make("cpu", 0).device_id() == 0
+    assert "CPUExecutionProvider" in ort.get_available_providers()

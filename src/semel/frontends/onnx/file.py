@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,15 @@ _ORT_MARK = b"ORTM"
 
 @dataclass(eq=False)
 class Model:
-    """A model whose weights lie beside its graph; `weights` are those of the main graph."""
+    """A model whose weights lie beside its graph; `weights` are those of the main graph.
+
+    `listed` are the inputs that the file lists; initializers among them may be given to runs.
+    """
 
     proto: ModelProto
     name: str
     weights: dict[str, Array] = field(default_factory=dict)
+    listed: frozenset[str] = frozenset()
 
     @property
     def versions(self) -> dict[str, int]:
@@ -61,16 +65,43 @@ class Model:
 
 def read_model(source: Any) -> Model:
     """The model in a file, in bytes, or in a ModelProto, which stays as it is."""
+    if isinstance(source, Model):
+        return source
     proto, name, folder = _parsed(source)
     _check_header(proto, name)
     sort_nodes(proto.graph)
-    model = Model(proto, name)
+    model = Model(proto, name, listed=frozenset(given.name for given in proto.graph.input))
     _take_weights(model, folder)
     if proto.functions:
         model.proto = onnx.inliner.inline_local_functions(proto)
     if model.versions.get(STANDARD, _OLDEST) < _OLDEST:
         model.proto = _modern(model.proto, name)
     return model
+
+
+def initializer_of(model: Model, name: str) -> Array:
+    """The numbers of an initializer."""
+    if name in model.weights:
+        return model.weights[name]
+    (found,) = (t for t in model.proto.graph.initializer if t.name == name)
+    array: Array = numpy_helper.to_array(found)
+    return array
+
+
+def with_initializers(model: Model, given: Mapping[str, Array | None]) -> Model:
+    """The model with other numbers in these initializers; those that are None are inputs."""
+    kept = {name: array for name, array in model.weights.items() if name not in given}
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    small = [t for t in proto.graph.initializer if t.name not in given]
+    for name, array in given.items():
+        if array is not None and name in model.weights:
+            kept[name] = array
+        elif array is not None:
+            small.append(numpy_helper.from_array(array, name))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(small)
+    return replace(model, proto=proto, weights=kept)
 
 
 def walk_nodes(graph: GraphProto) -> Iterator[NodeProto]:
