@@ -21,7 +21,7 @@ Plans and programs pickle by the same format: `pickle` carries its bytes and cal
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,11 +53,14 @@ from semel.plan.file.read import (
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
+from semel.plan.rows import PreparedKernel
 from semel.plan.tree import walk
 from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
 from semel.runtime.device import DeviceCode, check_device, find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.spec import kind_of
 from semel.topics import Topic
 
 if TYPE_CHECKING:
@@ -182,6 +185,7 @@ def _make_plan(
         kernels = _load_kernels(file) if rebuild is None else _rebuild_kernels(file, rebuild)
         inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
         program = read_program(file, kernels, inside, int(rebuild is not None))
+        _check_kinds(file, program, kernels)
         is_image = _is_image(file)
         if rebuild is _confined:
             check_names(program, storage_devices(file) if is_image else ())
@@ -269,12 +273,29 @@ def _load_kernels(file: PlanFile) -> tuple[CachedKernel, ...]:
         raise file.refuse(
             f"code must be for kernel ABI {ABI_VERSION}, got {file.prefix.abi}.", _REBUILD
         )
-    compiler = _compiler(_device(file))
     records = as_list(file.header["kernels"])
-    for number in sorted({as_int(record["target"]) for record in records}):
-        _check_target(file, file.target(number), compiler)
+    compilers = {kind: _compiler(kind) for kind in dict.fromkeys(map(_kind, records))}
+    for kind, number in sorted({(_kind(r), as_int(r["target"])) for r in records}):
+        _check_target(file, file.target(number), compilers[kind])
     find_device(_device(file)).offer_code(_device_code(file))
-    return tuple(_load_kernel(file, record, compiler) for record in records)
+    return tuple(_load_kernel(file, record, compilers[_kind(record)]) for record in records)
+
+
+def _kind(record: Any) -> str:
+    """The kind of device that a kernel is for, which must be one that there is."""
+    return check_device("load_plan", as_text(record["kind"]))
+
+
+def _check_kinds(file: PlanFile, program: Program, kernels: Sequence[CachedKernel]) -> None:
+    """A kernel is called where its code runs: by rows of its kind of device, or of an equal one."""
+    kinds = dict(zip(kernels, map(_kind, as_list(file.header["kernels"])), strict=True))
+    calls = [(placed.row, program.device) for placed in program.walk()]
+    calls += [(row, HOST_DEVICE) for formula in program.formulas for row in formula.rows]
+    for row, device in calls:
+        if isinstance(row, PreparedKernel):
+            there, kind = kind_of(row.device or device), kinds[row.kernel]
+            if there != kind and find_backend(there).target() != find_backend(kind).target():
+                raise file.refuse(f"a kernel for '{kind}' must not be called on '{there}'.")
 
 
 def _device(file: PlanFile) -> str:
@@ -343,8 +364,11 @@ def _rebuild_kernels(
         from semel.kernel.encode import decode_kernel
 
     check_may_compile("load_plan", file.name)
-    found, is_ours, compiler = [], rebuild is not _confined, _rebuilder(_device(file))
-    for record in as_list(file.header["kernels"]):
+    found, is_ours = [], rebuild is not _confined
+    records = as_list(file.header["kernels"])
+    compilers = {kind: _rebuilder(kind) for kind in dict.fromkeys(map(_kind, records))}
+    for record in records:
+        compiler = compilers[_kind(record)]
         kernel = decode_kernel(file.blob(record["form"]))
         try:
             found.append(compile_kernel(rebuild(kernel), compiler, is_ours=is_ours))

@@ -51,6 +51,7 @@ from semel.compiler.spread import (
     open_spread,
     take_devices,
 )
+from semel.compiler.targets import Targets, find_targets
 from semel.compiler.tune import Tuning, choose_kernels, tuning_for
 from semel.config import settings
 from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend, lacking
@@ -66,13 +67,14 @@ from semel.lower import lower_groups, lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
 from semel.ops.entry import with_guards
-from semel.passes import all_passes, run_passes
+from semel.passes import Pass, all_passes, passes_for, run_passes
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
+from semel.schedule.devices import devices_named
 from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
 from semel.schedule.names import kernel_name
@@ -127,6 +129,7 @@ def prepare_graph(
     keep_params = bool(take_switch("prepare", "keep_params", keep_params))
     made_for = choose_target(device, target)
     check_runs_here("prepare", device, made_for)
+    others = find_targets(device, made_for, devices_named(graph)).others
     tuning = tuning_for(made_for, threads, tune, device)
     asked = graph
     graph, became = with_counts(asked)
@@ -143,7 +146,7 @@ def prepare_graph(
         keep=keep,
         ids=ids,
         keep_params=keep_params,
-        auto=choice.auto,
+        auto=(*choice.auto, *others),
     )
     program = find_program(request)
     is_new = program is None
@@ -256,17 +259,14 @@ class _Asked:
 def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Program:
     """All stages. The kernels of recipes are compiled with the others, ahead of them."""
     begun = _schedule(asked, stage)
-    schedule, compiler = begun.schedule, begun.compiler
+    schedule = begun.schedule
     recipes = stage("weights", lambda: _recipes(begun))
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = begun.lower()
     if tuning is not None:
-        conditions, default = schedule.graph.guards, tuple(kernels)
-        sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
-        kernels = stage(
-            "tune", lambda: choose_kernels(default, compiler, tuning, sizes, conditions)
-        )
+        default = tuple(kernels)
+        kernels = stage("tune", lambda: begun.tuned(default, tuning))
     if stage.dumps:
         kernels = everything = tuple(kernels)
         for number, made in enumerate(everything):
@@ -282,11 +282,15 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
 def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
     """The stages up to which kernels there are."""
     stage.dump("input", asked.graph, format_graph)
-    target, keep = asked.target, asked.keep
+    keep = asked.keep
     spread = open_spread(asked.graph, asked.device, asked.auto)
+    devices = () if spread is None else spread.devices
+    targets = find_targets(asked.device, asked.target, devices)
+    elsewhere = dict(targets.others)
     changes: list[Change] = []
-    panel = panel_width(target)
-    passes = all_passes(target, panel, asked.verify)
+    panel = panel_width(asked.target)
+    panels = {device: panel_width(target) for device, target in targets.others}
+    passes = _passes(asked, targets, spread)
     with recorded(changes):
         guarded = with_guards(asked.graph)
         if guarded.declared:  # what nobody reads is not run
@@ -299,8 +303,10 @@ def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
         return graph if spread is None else spread.settled(graph)
 
     def scheduled(graph: Graph) -> Schedule:
-        devices = None if spread is None else spread.find
-        return build_schedule(graph, fusion=asked.fusion, panel=panel, kept=keep, devices=devices)
+        find = None if spread is None else spread.find
+        return build_schedule(
+            graph, fusion=asked.fusion, panel=panel, kept=keep, devices=find, panels=panels
+        )
 
     def with_stored(first: Schedule) -> Schedule:
         graph = first.graph if asked.is_recipe else store_known(first)
@@ -309,14 +315,25 @@ def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
     def with_devices(first: Schedule) -> Schedule:
         if spread is None or not spread.is_open:
             return first
-        kernels = lower_schedule(first, target, others=known_kernels)
+        kernels = lower_schedule(first, asked.target, others=known_kernels, elsewhere=elsewhere)
         return scheduled(spread.chosen(first, kernels))
 
     with recorded(changes):
         graph = stage("graph", lambda: passed(guarded))
         stage.dump("graph", graph, format_graph)
         schedule = stage("schedule", lambda: with_devices(with_stored(scheduled(graph))))
-    return _Scheduled(asked, stage, schedule, changes, spread)
+    return _Scheduled(asked, stage, schedule, changes, spread, targets)
+
+
+def _passes(asked: _Asked, targets: Targets, spread: Spread | None) -> tuple[Pass, ...]:
+    """All of them, the last ones for each target."""
+    own, *others = targets.distinct
+    if spread is None or not others:
+        return all_passes(own, panel_width(own), asked.verify)
+    first = all_passes(own, panel_width(own), asked.verify, spread.where(targets, own))
+    for target in others:
+        first += passes_for(target, panel_width(target), spread.where(targets, target))
+    return first
 
 
 @dataclass(frozen=True)
@@ -328,6 +345,7 @@ class _Scheduled:
     schedule: Schedule
     changes: Sequence[Change]
     spread: Spread | None
+    targets: Targets
 
     @property
     def compiler(self) -> KernelCompiler:
@@ -344,16 +362,46 @@ class _Scheduled:
         """All kernels, each when it is asked for."""
         asked, schedule, spread = self.asked, self.schedule, self.spread
         found = self.stage.each(
-            "kernels", lower_groups(schedule, asked.target, others=known_kernels)
+            "kernels",
+            lower_groups(
+                schedule,
+                asked.target,
+                others=known_kernels,
+                elsewhere=dict(self.targets.others),
+            ),
         )
         if spread is None:
             return found
         return copy_ahead(tuple(found), asked.device, spread.find(schedule.graph))
 
     def compile(self, *kernels: Iterable[Lowered]) -> list[Compiled]:
-        """All of them, with their code."""
+        """All of them, with their code, each for the target of its device."""
         is_here = not lacking(self.asked.device, self.asked.target)
-        return compile_kernels(chain.from_iterable(kernels), self.compiler, is_here=is_here)
+        made = chain.from_iterable(kernels)
+        if not self.targets.others:
+            return compile_kernels(made, self.compiler, is_here=is_here)
+        everything, others = tuple(made), dict(self.targets.others)
+        where = [kernel.device if kernel.device in others else "" for kernel in everything]
+        found: dict[int, Compiled] = {}
+        for device in dict.fromkeys(where):
+            at = [i for i, each in enumerate(where) if each == device]
+            compiler = self.compiler
+            if device:
+                compiler = find_backend(device).compiler(others[device])
+            theirs = [everything[i] for i in at]
+            compiled = compile_kernels(theirs, compiler, is_here=bool(device) or is_here)
+            found |= zip(at, compiled, strict=True)
+        return [found[i] for i in range(len(everything))]
+
+    def tuned(self, kernels: Sequence[Lowered], tuning: Tuning) -> tuple[Lowered, ...]:
+        """The kernels with what was found faster; those of other targets as they are."""
+        asked, conditions = self.asked, self.schedule.graph.guards
+        sizes = (*all_variables(asked.graph, conditions), *asked.graph.late)
+        at = [i for i, k in enumerate(kernels) if self.targets.of(k.device) == asked.target]
+        own = tuple(kernels[i] for i in at)
+        chosen = choose_kernels(own, self.compiler, tuning, sizes, conditions)
+        found = dict(zip(at, chosen, strict=True))
+        return tuple(found.get(i, kernel) for i, kernel in enumerate(kernels))
 
     def finish(self, compiled: Sequence[Compiled], weights: Mapping[Node, Made]) -> Program:
         """The program, now that its code and its weights are there."""

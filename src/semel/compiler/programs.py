@@ -60,8 +60,8 @@ def make_request(
     """The key of everything that the compiler looks at.
 
     `ids` are those of the caller's nodes, by those of nodes that stand for them; `auto` is what
-    devices are chosen from. A race measures,
-    and SEMEL_DUMP writes: both want the compiler to run.
+    devices are chosen from, and what those that the graph names compile for, if that is
+    something else. A race measures, and SEMEL_DUMP writes: both want the compiler to run.
     """
     options = settings()
     form = graph_form(graph, keep)

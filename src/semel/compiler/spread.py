@@ -9,15 +9,17 @@ What the graph says about devices comes first (`schedule.devices`); of what says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semel.compiler.placement import Place, Placement, choose_places
+from semel.compiler.targets import Targets
 from semel.devices import find_backend
 from semel.errors import GraphError, PlanError, UnsupportedError
 from semel.ir.fields import MemoryLimit
 from semel.ir.graph import Graph, Node
+from semel.ir.target import Target
 from semel.lower.lowered import Lowered
 from semel.ops.filled import spread_numbers
 from semel.runtime.device import check_device, choose_device, find_device
@@ -26,6 +28,7 @@ from semel.runtime.registry import DeviceRegistry
 from semel.runtime.spec import DeviceSpec
 from semel.schedule.devices import (
     NOWHERE,
+    NodeHomes,
     SpreadGraph,
     check_devices,
     devices_named,
@@ -114,8 +117,10 @@ class Spread:
         self._device, self._auto = device, auto
         graph = self._joined(graph)
         check_devices(graph, device, lambda each: find_backend(each).computes)
-        for each in (*devices_named(graph, device), *(place.device for place in auto)):
-            _check_target(device, each)
+        #: All devices that it names.
+        self.devices = devices_named(graph)
+        for place in auto:
+            _check_target(device, place.device)
         self._wanted = output_devices(graph, device)
         self._leaves: Mapping[Node, str] = NOWHERE
         self._reasons: Mapping[Node, str] = {}
@@ -162,6 +167,11 @@ class Spread:
                 found[group] = known.setdefault(home, place), why[node]
         return found
 
+    def where(self, targets: Targets, target: Target) -> Callable[[Node], bool]:
+        """Which nodes that passes ask about are computed on a target."""
+        home = NodeHomes(self._device, self._leaves)
+        return lambda node: targets.of(home(node) or "") == target
+
     def find(self, graph: Graph) -> Mapping[Node, str]:
         """The devices of nodes that are not on the plan's own."""
         return find_devices(graph, self._device, self._wanted, self._leaves)
@@ -180,13 +190,14 @@ def _reasons(spread: SpreadGraph, found: Placement) -> dict[Node, str]:
 
 
 def _check_target(device: str, other: str) -> None:
-    """Kernels of a plan are all for one target."""
+    """Weights are laid out for a target before devices are chosen from."""
     one, two = find_backend(device).target(), find_backend(other).target()
     if one != two:
         raise UnsupportedError(
             "prepare",
-            f"all devices of a plan must have one target, got {one.name} of {device} and "
+            f"devices that are chosen from must have one target, got {one.name} of {device} and "
             f"{two.name} of {other}.",
+            hint=f'Say what is computed there: .to("{other}").',
             device=other,
         )
 

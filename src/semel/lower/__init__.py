@@ -10,9 +10,10 @@ cut is a `Choice`: the default one, or another that `compiler.tune` has found fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from semel.ir.expr import Index
@@ -36,6 +37,7 @@ from semel.lower.states import place_states, state_homes
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
 
+_NOWHERE: Mapping[str, Target] = MappingProxyType({})
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 _CONTRACTIONS = {
     "softmax_matmul": lower_attention,
@@ -50,13 +52,15 @@ def lower_schedule(
     target: Target,
     region: Region | None = None,
     others: SharedKernels | None = None,
+    elsewhere: Mapping[str, Target] = _NOWHERE,
 ) -> tuple[Lowered, ...]:
     """The kernels of a schedule, in its order; groups that compute alike share one.
 
     `region` is where they run, if the schedule is that of a body. `others` are kernels of other
-    schedules, which groups may share, too.
+    schedules, which groups may share, too. `elsewhere` are the targets of devices that have
+    another one.
     """
-    return tuple(lower_groups(schedule, target, region, others))
+    return tuple(lower_groups(schedule, target, region, others, elsewhere))
 
 
 def lower_groups(
@@ -64,12 +68,14 @@ def lower_groups(
     target: Target,
     region: Region | None = None,
     others: SharedKernels | None = None,
+    elsewhere: Mapping[str, Target] = _NOWHERE,
 ) -> Iterator[Lowered]:
     """The same one after the other, so that one may be compiled while the next is lowered."""
     homes = state_homes(schedule.states)
     known: dict[Any, Lowered] = {}
     for group in schedule.groups:
-        found = _lower(group, schedule, target, region, known, others)
+        there = elsewhere.get(group.device, target)
+        found = _lower(group, schedule, there, region, known, others)
         if homes:
             found = [place_states(it, homes) for it in found]
         if group.device:  # with all that is inside

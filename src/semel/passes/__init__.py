@@ -38,13 +38,14 @@ from semel.passes.layout import sink_views
 from semel.passes.one_column import sum_single_columns
 from semel.passes.pack import pack_weights
 from semel.passes.pack_bytes import pack_words
+from semel.passes.patterns import Where
 from semel.passes.quantise import find_integer_products
 from semel.passes.reduce_order import reduce_as_it_lies
 from semel.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
 
-__all__ = ["Pass", "all_passes", "default_passes", "run_passes"]
+__all__ = ["Pass", "all_passes", "default_passes", "passes_for", "run_passes"]
 
 _ANYWHERE: tuple[Pass, ...] = (
     reduce_as_it_lies,
@@ -63,18 +64,28 @@ _ANYWHERE: tuple[Pass, ...] = (
 )
 
 
-def all_passes(target: Target, panel: PanelWidth, verify: bool = False) -> tuple[Pass, ...]:
+def all_passes(
+    target: Target, panel: PanelWidth, verify: bool = False, where: Where | None = None
+) -> tuple[Pass, ...]:
     """The passes of a compilation, in order.
 
-    `panel` says how many columns of a contraction lowering takes at once.
+    `panel` says how many columns of a contraction lowering takes at once, `where` which nodes are
+    computed on this target, if it is not the only one.
     """
     return (
         *_ANYWHERE,
         _over_bodies(_ANYWHERE, verify),
         copy_leaf_outputs,
         read_frames,
-        partial(pack_words, target=target),
-        partial(pack_weights, panel=panel),
+        *passes_for(target, panel, where),
+    )
+
+
+def passes_for(target: Target, panel: PanelWidth, where: Where | None = None) -> tuple[Pass, ...]:
+    """Those of one target, which come last: weights in the order in which its kernels read them."""
+    return (
+        partial(pack_words, target=target, where=where),
+        partial(pack_weights, panel=panel, where=where),
     )
 
 

@@ -41,19 +41,24 @@ from semel.ops.index_maps import Indices, no_gather, operand_index
 from semel.ops.narrow import is_widened
 from semel.ops.stored import WEIGHTS, is_known, stored
 from semel.passes.pack_bits import are_packed, packed_bits
-from semel.passes.patterns import below_expand, expand_to, reshape_to, uniform
+from semel.passes.patterns import Where, below_expand, expand_to, reshape_to, uniform
 
 _VIEWS = ("reshape", "permute", "slice")
 _BYTE = 8
 
 
-def pack_weights(graph: Graph, panel: PanelWidth) -> Graph:
-    """Pack every weight that is a right operand of a matmul into panels as wide as `panel` says."""
+def pack_weights(graph: Graph, panel: PanelWidth, where: Where | None = None) -> Graph:
+    """Pack every weight that is a right operand of a matmul into panels as wide as `panel` says.
+
+    `where` says of which nodes, if not of all.
+    """
     if graph.ops.isdisjoint(WEIGHTS) and not graph.has_bodies:
         return graph
     packed: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node | None:
+        if where is not None and not where(node):
+            return None
         if has_bodies(node):
             return with_bodies(node, lambda body: pack_weights(body, panel))
         if node.op.kind == "elementwise":

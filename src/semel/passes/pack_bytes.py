@@ -35,7 +35,7 @@ from semel.ops.filled import filled
 from semel.ops.stored import stored
 from semel.passes.fold import fold_node
 from semel.passes.pack import below_batch, weight_chain
-from semel.passes.patterns import expand_to, reshape_to
+from semel.passes.patterns import Where, expand_to, reshape_to
 from semel.passes.quantise import column_sums, flip_sign
 
 #: Words of k that a tile register takes at once: the right operand has whole runs of them.
@@ -47,14 +47,19 @@ SMALL = 64
 _UNSIGNED_LEFT = ("vpdpbusd", "usdot", "pmaddubsw")
 
 
-def pack_words(graph: Graph, target: Target) -> Graph:
-    """Rewrite products of bytes for the target's instructions and panels."""
+def pack_words(graph: Graph, target: Target, where: Where | None = None) -> Graph:
+    """Rewrite products of bytes for the target's instructions and panels.
+
+    `where` says of which nodes, if not of all.
+    """
     if "matmul_integer" not in graph.ops and not graph.has_bodies:
         return graph
     lanes = target.word_lanes
     run = TILE_WORDS if target.has_byte_tiles else 1
 
     def rule(node: Node) -> Node | None:
+        if where is not None and not where(node):
+            return None
         if has_bodies(node):
             return with_bodies(node, lambda body: pack_words(body, target))
         if node.op.name != "matmul_integer" or not target.byte_dot:

@@ -8,11 +8,15 @@ size is a variable; rules look at the 2.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from semel.ir.graph import Node, make_node
 from semel.ir.types import Shape
 from semel.ops.attrs import ExpandAttrs, ReshapeAttrs, ScalarAttrs, SliceAttrs
+
+#: Of which nodes a pass is, if not of all.
+Where: TypeAlias = Callable[[Node], bool]
 
 
 def uniform(node: Node) -> ScalarAttrs | None:

@@ -35,6 +35,7 @@ from semel.plan.weights import (
 )
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
+from semel.runtime.spec import kind_of
 
 #: Where a value of a compiled program lies: in the IO block, in the arena, in memory of its plan
 #: that keeps its contents between runs (a state), or in its weights, which are the program's own (a
@@ -267,8 +268,19 @@ class Program:
 
     @property
     def target(self) -> Target | None:
-        """The machine that its code is for; None if there is no code, or only pointers."""
-        return next((kernel.target for kernel in self.kernels if kernel.target), None)
+        """The machine that its own device's code is for; None if it has none, or only pointers."""
+        own = kind_of(self.device)
+        return next((k.target for k, kind in self.kinds.items() if k.target and kind == own), None)
+
+    @property
+    def kinds(self) -> dict[CachedKernel, str]:
+        """The kind of device that each kernel is for: those of recipes are the host's."""
+        rows = (placed.row for placed in self.walk())
+        found = {kernel: kind_of(HOST_DEVICE) for kernel in self.all_kernels}
+        for row in rows:
+            if isinstance(row, PreparedKernel):
+                found[row.kernel] = kind_of(row.device or self.device)
+        return {kernel: found[kernel] for kernel in self.all_kernels}
 
     @property
     def all_kernels(self) -> tuple[CachedKernel, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import Any
 
 from semel.errors import UnsupportedError
@@ -79,6 +80,12 @@ class DeviceSpec:
 
     def _key(self) -> tuple[str, int | None, str | None]:
         return self.kind, self.index, self.path
+
+
+@lru_cache(256)
+def kind_of(device: str) -> str:
+    """The kind of a device by its name: of all parts of the CPU, the CPU."""
+    return DeviceSpec.parse(device).kind
 
 
 def _parts(where: str, device: Any) -> tuple[str, int | None, str | None]:

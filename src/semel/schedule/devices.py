@@ -55,13 +55,42 @@ def find_homes(graph: Graph, device: str | None, leaves: Mapping[Node, str] = NO
     """
     found: Homes = {}
     for node in graph.nodes:
-        if node.op.moves:
-            found[node] = node.attrs.device
-        elif node.op.name in ("input", "state"):
-            found[node] = node.attrs.device or leaves.get(node, device)
-        else:
-            found[node] = _home_of_operands(node, found)
+        found[node] = _home(node, found, device, leaves)
     return found
+
+
+class NodeHomes:
+    """The homes of nodes that are in no graph yet, each found when it is asked for.
+
+    Who rewrites a graph asks for nodes over new operands.
+    """
+
+    def __init__(self, device: str, leaves: Mapping[Node, str] = NOWHERE) -> None:
+        self._device, self._leaves = device, leaves
+        self._found: Homes = {}
+
+    def __call__(self, node: Node) -> str | None:
+        """Where a node is; None: anywhere."""
+        pending = [node]
+        while pending:
+            at = pending[-1]
+            missing = [n for n in at.inputs if n not in self._found]
+            if at in self._found or not missing:
+                pending.pop()
+                if at not in self._found:
+                    self._found[at] = _home(at, self._found, self._device, self._leaves)
+            else:
+                pending += missing
+        return self._found[node]
+
+
+def _home(node: Node, found: Homes, device: str | None, leaves: Mapping[Node, str]) -> str | None:
+    if node.op.moves:
+        where: str = node.attrs.device
+        return where
+    if node.op.name in ("input", "state"):
+        return node.attrs.device or leaves.get(node, device)
+    return _home_of_operands(node, found)
 
 
 def _home_of_operands(node: Node, found: Homes) -> str | None:
@@ -147,10 +176,11 @@ def _late(node: Node) -> list[LateVariable]:
     return [*found, *node.rule.late]
 
 
-def devices_named(graph: Graph, device: str) -> tuple[str, ...]:
-    """The devices that nodes are on, the plan's own first."""
-    homes = find_homes(graph, device).values()
-    return tuple(dict.fromkeys([device, *(home for home in homes if home is not None)]))
+def devices_named(graph: Graph) -> tuple[str, ...]:
+    """The devices that nodes say they are on; all others are on one of these, or the plan's own."""
+    moves = [node for node in graph.nodes if node.op.moves] if "move" in graph.ops else []
+    said = (node.attrs.device for node in (*graph.inputs, *graph.states, *moves))
+    return tuple(dict.fromkeys(device for device in said if device))
 
 
 def output_devices(graph: Graph, device: str) -> tuple[str, ...]:

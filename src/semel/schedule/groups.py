@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from semel.ir.expr import (
@@ -88,6 +89,7 @@ _USUAL = 64
 FindDevices: TypeAlias = Callable[[Graph], Mapping[Node, str]]
 
 _ANY_WIDTH = one_width(32)
+_NO_OTHERS: Mapping[str, PanelWidth] = MappingProxyType({})
 
 
 def build_schedule(
@@ -98,12 +100,14 @@ def build_schedule(
     stored: Why = why.IS_OUTPUT,
     kept: Collection[str] = (),
     devices: FindDevices | None = None,
+    panels: Mapping[str, PanelWidth] = _NO_OTHERS,
 ) -> Schedule:
     """Decide what is computed together; without fusion every node is a kernel of its own.
 
     `panel` says how many columns of a contraction lowering takes at once, `stored` why the
     graph's outputs are wanted in memory; those named in `kept` are because they are kept.
-    `devices` finds the device of each node, if they are not all on the plan's own.
+    `devices` finds the device of each node, if they are not all on the plan's own; `panels` are
+    those of devices that take other numbers of columns.
     """
     forced: dict[Node, Why] = {}
     graph = spread_numbers(graph)
@@ -113,7 +117,7 @@ def build_schedule(
         whys += [why.IS_KEPT if name in kept else stored for name in names]
         try:
             places = {} if devices is None else devices(graph)
-            return _Scheduler(graph, fusion, panel, whys, forced, places).run()
+            return _Scheduler(graph, fusion, panel, whys, forced, places, panels).run()
         except Conflict as conflict:
             graph, forced = resolve_conflict(graph, conflict, forced)
 
@@ -142,8 +146,9 @@ class _Scheduler:
         whys: Sequence[Why],
         forced: Mapping[Node, Why],
         devices: Mapping[Node, str],
+        panels: Mapping[str, PanelWidth],
     ) -> None:
-        self.devices = devices
+        self.devices, self.panels = devices, panels
         self.graph, self.fusion, self.panel, self.whys = graph, fusion, panel, whys
         self.forced = forced
         self.wanted: dict[Node, _Wanted] = {n: _Wanted() for n in graph.nodes}
@@ -233,26 +238,31 @@ class _Scheduler:
         wanted = tuple(sorted(n.attrs.output for n in group.outputs))
         attrs = group.root.attrs
         if isinstance(attrs, LoopAttrs):
-            return self._loop_body(attrs, wanted)
+            return self._loop_body(group, attrs, wanted)
         then, orelse = (
-            self._inner(some_outputs(body, wanted), why.RESULT_OF_BRANCH)
+            self._inner(some_outputs(body, wanted), why.RESULT_OF_BRANCH, group)
             for body in (attrs.then, attrs.orelse)
         )
         return BranchBody(then, orelse, wanted)
 
-    def _loop_body(self, attrs: LoopAttrs, wanted: tuple[int, ...]) -> LoopBody:
+    def _loop_body(self, group: Group, attrs: LoopAttrs, wanted: tuple[int, ...]) -> LoopBody:
         body, kept = live_loop(attrs, wanted)
         last = upper_bound(attrs.trip)
         counter = Variable(step_name(attrs.level), 0, None if last is None else max(last - 1, 0))
         body = replace_steps(body, {attrs.step: counter})
         if attrs.has_condition:
             body = body.with_values((*body.values, _number(counter + 1)))
-        return LoopBody(self._inner(body, why.LEFT_BY_ITERATION), kept, counter)
+        return LoopBody(self._inner(body, why.LEFT_BY_ITERATION, group), kept, counter)
 
-    def _inner(self, body: Graph, stored: Why) -> Schedule:
+    def _inner(self, body: Graph, stored: Why, group: Group) -> Schedule:
+        panel = self._panel(group)
         return build_schedule(
-            copy_leaf_outputs(body), fusion=self.fusion, panel=self.panel, stored=stored
+            copy_leaf_outputs(body), fusion=self.fusion, panel=panel, stored=stored
         )
+
+    def _panel(self, group: Group) -> PanelWidth:
+        """How many columns a contraction takes at once where the group is computed."""
+        return self.panels.get(group.device, self.panel)
 
     def _choose_host(self, node: Node, wanted: _Wanted) -> Group | None:
         """A group inside which the node can be computed, or None with the reason noted."""
@@ -516,7 +526,7 @@ class _Scheduler:
             # Lowering walks columns panel by panel; packed operands are affine in these terms.
             assert group.contract is not None and group.contraction is not None
             bits = group.contraction.column_bits or group.contract.type.dtype.compute.bits
-            width = self.panel(columns.extent, bits)
+            width = self._panel(group)(columns.extent, bits)
             lane = Index("lane", width)
             panel = Index("panel", ceildiv(columns.extent, width))
             at = tuple(substitute(i, {columns: panel * width + lane}) for i in at)

@@ -266,6 +266,7 @@ def encode_header(
     """All of a plan but its bytes, as JSON values; bytes go to `blobs`."""
     program, dim = program_of(source), DimWriter()
     is_image = isinstance(source, PlanImage)
+    kinds = program.kinds
     targets: dict[Target, int] = {}
 
     def target(which: Target | None) -> int:
@@ -282,7 +283,11 @@ def encode_header(
             "code": blobs.add(code.runner),
         },
         "kernels": [
-            {**_encode_kernel(kernel, dim, blobs), "target": target(kernel.target)}
+            {
+                **_encode_kernel(kernel, dim, blobs),
+                "target": target(kernel.target),
+                "kind": kinds[kernel],
+            }
             for kernel in program.all_kernels
         ],
         "program": _encode_program(program, dim, blobs, {} if is_image else places, is_image),
