@@ -155,8 +155,10 @@ def test_what_is_late_is_named(executor: UnifiedExecutor) -> None:
     late = caught.value.late  # type: ignore[attr-defined]
     assert late == [
         "cpu:0/compute is at 'Gate' (1 of 1)",
-        "cpu:1/compute is at 'test_what_is_late_is_named.<locals>.<lambda>' (1 of 1)",
-        "cpu:1/copy is at 'copy f32[1] cpu:0 -> cpu:1' (1 of 1)",
+        "cpu:1/compute is at 'test_what_is_late_is_named.<locals>.<lambda>' (1 of 1), which "
+        "waits for cpu:1/copy (0 of 1)",
+        "cpu:1/copy is at 'copy f32[1] cpu:0 -> cpu:1' (1 of 1), which waits for cpu:0/compute "
+        "(0 of 1)",
     ]
     gate.open()
     executor.synchronize_all(PATIENCE)

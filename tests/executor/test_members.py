@@ -22,6 +22,8 @@ from semel.errors import (
 )
 from semel.executor.lane import TimelineValue
 from semel.executor.transfer import PIECE_BYTES
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.rows import PreparedSignal
 from semel.runtime import device as table
 from semel.runtime.timeline import TimelineSignal
 
@@ -138,6 +140,26 @@ def test_values_are_reserved_and_signalled_by_hand(executor: UnifiedExecutor) ->
         context.signal_completion(second)
     with pytest.raises(PlanError, match="value 9 is of no work: 2 were submitted"):
         context.wait_for(9)
+
+
+def test_what_a_lane_reaches_only_the_lane_sets(executor: UnifiedExecutor) -> None:
+    gate, context = Gate(), executor.context("cpu:0")
+    assert context is not None
+    value = executor.execute_kernel("cpu:0", gate)
+    for lane in ("compute", "copy"):
+        timeline = context.timeline(lane)
+        with pytest.raises(PlanError, match=r"set by its lane alone.*signal_completion\(\)"):
+            timeline.set(5)
+        builder = ExecutionPlanBuilder("cpu:0")
+        builder.add_buffer(0, buffer_of([0]))
+        builder.add_op(PreparedSignal(0, timeline, 5))
+        builder.set_output_buffer(0)
+        with pytest.raises(PlanError, match="set by its lane alone"):
+            builder.build()
+    assert not value.done()
+    gate.open()
+    value.wait(PATIENCE)
+    TimelineSignal("anybody's").set(5)
 
 
 def test_a_reserved_value_may_fail(executor: UnifiedExecutor) -> None:

@@ -176,20 +176,24 @@ class DeviceContext:
     def wait_for(self, value: int, timeout: float | None = None, lane: str = COMPUTE) -> None:
         """Wait until that value is reached; what its work raised is raised."""
         found, number = self.lane(lane), take_int("wait_for", "value", value)
-        found.check(number)
+        found.timeline.check(number)
         found.wait(number, timeout)
 
     def reset(self, timeout: float = PATIENCE_S) -> None:
         """Give up what its lanes are at, which fails with a DeviceError; what follows goes on.
 
-        So do values that were reserved by hand and not signalled. The device is asked to let go of
-        what hangs on it. Functions of Python cannot be ended: if one takes longer than `timeout`, a
+        So do values that were reserved by hand and not signalled, and all that was submitted to
+        its lanes and waits for a signal that is no lane's. What waits for other lanes goes on
+        waiting: they can be reset themselves. The device is asked to let go of what hangs on it.
+        Functions of Python cannot be ended: if one takes longer than `timeout`, a
         TimedOutError names it.
         """
         limit = take_timeout("DeviceContext.reset", timeout)
         until = math.inf if limit is None else time.monotonic() + limit
         under_way = [(lane, lane.timeline.value + 1) for lane in self.lanes]
         self._fail_reserved()
+        for lane in self.lanes:
+            lane.let_go()
         self.device.reset()
         late = [
             lane.describe()

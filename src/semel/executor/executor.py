@@ -28,7 +28,7 @@ from semel.executor.kernels import KernelPlans
 from semel.executor.lane import ExecutorLane, TimelineValue
 from semel.executor.ticket import KeptTicket, Submitter, Ticket
 from semel.executor.transfer import Transfer, TransferRecord
-from semel.ir.fields import take, take_int, take_items, take_timeout
+from semel.ir.fields import NO_LIMIT, take, take_int, take_items, take_timeout
 from semel.locks import make_lock
 from semel.plan.footprint import BufferUse, as_uses, footprint_of
 from semel.plan.plan import ExecutionPlan
@@ -463,21 +463,31 @@ def _reaches(lane: ExecutorLane, value: int, until: float | None) -> bool:
 def _waits(where: str, after: Iterable[Any]) -> list[Wait]:
     """What work is told to come after, as waits."""
     found: list[Wait] = []
+    if not isinstance(after, Iterable):
+        raise _no_predecessor(where, after)
     for each in after:
         if isinstance(each, Ticket):
             found.append((each.value.signal, each.value))
         elif isinstance(each, TimelineValue):
             found.append((each.signal, each))
         elif isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], TimelineSignal):
-            found.append((each[0], take_int(where, "after", each[1])))
+            number = take_int(where, "after", each[1])
+            if not -NO_LIMIT <= number <= NO_LIMIT:
+                raise _no_predecessor(where, each)
+            each[0].check(number)
+            found.append((each[0], number))
         else:
-            raise PlanError(
-                where,
-                "after must be values and tickets of submissions, or (signal, value) pairs, "
-                f"got {each!r:.60}.",
-                hint="A number alone does not say whose it is.",
-            )
+            raise _no_predecessor(where, each)
     return found
+
+
+def _no_predecessor(where: str, found: object) -> PlanError:
+    return PlanError(
+        where,
+        "after must be a list of values and tickets of submissions, or of (signal, value) pairs, "
+        f"got {found!r:.60}.",
+        hint="A number alone does not say whose it is.",
+    )
 
 
 def _staged(plan: ExecutionPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:

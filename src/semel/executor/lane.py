@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from semel.errors import DeviceError, PlanError, TimedOutError
+from semel.errors import DeviceError, TimedOutError
 from semel.executor.hazards import Wait
 from semel.runtime.native_lane import LanePlan, NativeLane
 from semel.runtime.timeline import LAST_FAILED, VALUE, TimelineSignal
@@ -90,7 +90,12 @@ class ExecutorLane:
         if reached >= last:
             return f"{self.name} is done with all {last}"
         name = self.native.name_of(reached + 1)
-        return f"{self.name} is at {name!r} ({reached + 1} of {last})"
+        missing = " and ".join(
+            f"{signal.name} ({signal.value} of {value})"
+            for signal, value in self.native.missing(reached + 1)
+        )
+        waits = f", which waits for {missing}" if missing else ""
+        return f"{self.name} is at {name!r} ({reached + 1} of {last}){waits}"
 
     # ------------------------------------------------------------ submitting
 
@@ -120,15 +125,6 @@ class ExecutorLane:
         self.native.wait_for_room()
 
     # ------------------------------------------------------------ waiting
-
-    def check(self, value: int) -> None:
-        """Refuse to wait for what was never submitted."""
-        if value > self.num_submitted:
-            raise PlanError(
-                self.name,
-                f"value {int(value)} is of no work: {self.num_submitted} were submitted.",
-                value=int(value),
-            )
 
     def await_end(self, value: int, timeout: float | None = None) -> None:
         """Wait until that work is over, well or not."""
@@ -161,6 +157,21 @@ class ExecutorLane:
     def is_inside(self) -> bool:
         """Whether this thread is in the middle of work of this lane."""
         return self.native.is_inside
+
+    def let_go(self) -> None:
+        """Let all fail that waits for a signal which is no lane's: nobody may ever set it."""
+
+        def why(value: int, signal: TimelineSignal, wanted: int) -> DeviceError:
+            return DeviceError(
+                self.name,
+                f"was reset while {self.native.name_of(value)!r} waited for {wanted} of signal "
+                f"'{signal.name}', which is at {signal.value}.",
+                device=self.device,
+                value=value,
+                signal=signal.name,
+            )
+
+        self.native.let_go(why)
 
     def give_up(self, value: int, until: float) -> bool:
         """Let the work of that value fail if it is under way; whether it is no more by then."""

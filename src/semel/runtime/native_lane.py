@@ -231,6 +231,18 @@ class NativeLane:
         """
         return self._ring.give_up(value, why)
 
+    def let_go(self, why: Callable[[int, TimelineSignal, int], DeviceError]) -> None:
+        """Let all that waits for a signal of no lane wait for it no more: it fails with `why`.
+
+        That is asked with the submission's value, the signal and the value that was waited for.
+        What other lanes do first is still waited for: the order of bytes may go through here.
+        """
+        self._ring.let_go(why)
+
+    def missing(self, value: int) -> list[tuple[TimelineSignal, int]]:
+        """What a submission still waits for."""
+        return self._ring.missing(value)
+
     def close(self) -> None:
         """Take no more; what was submitted is still done."""
         self._ring.close()
@@ -259,12 +271,15 @@ class _Ring:
         self.submitted = TimelineSignal(f"{name}: submitted")
         self._submitted_words = self.submitted.words
         self.done = TimelineSignal(name)
+        self.done.count(self.submitted)
         self._slots = aligned_words(_DEPTH * _SLOT_WORDS)
         self._slot_words = self._slots.data
         self._pairs_at = address_of(self._slots) + _PAIRS * abi.WORD_BYTES
         #: What each slot refers to, until it is over.
         self._works: list[LaneWork | None] = [None] * _DEPTH
         self._after = [_NO_WAITS] * _DEPTH
+        #: Why submissions fail that are to wait for signals no more, until they are over.
+        self._let_go: dict[int, DeviceError] = {}
         self._forgotten = 0  # of so many submissions nothing is held any more
         self._cpus = cpu_mask(tuple(cpus))
         self._is_closed = False
@@ -449,6 +464,8 @@ class _Ring:
             slot = number % _DEPTH
             gone.append((self._works[slot], self._after[slot]))
             self._works[slot], self._after[slot] = None, _NO_WAITS
+            if self._let_go:
+                self._let_go.pop(number + 1, None)
         self._forgotten = max(self._forgotten, done)
         return gone
 
@@ -490,7 +507,7 @@ class _Ring:
         try:
             self._running = value
             if call == Call.DOUBT:
-                self._check_before(slot)
+                self._check_before(value)
                 return Verdict.RUN
             if work is None or not work.came_back(call):
                 return Verdict.DONE
@@ -517,18 +534,48 @@ class _Ring:
 
     def give_up(self, value: int, why: DeviceError) -> bool:
         slot = (value - 1) % _DEPTH
-        work, waits = self._works[slot], self._after[slot]
+        work = self._works[slot]
         if self.done.value + 1 != value or value > self.submitted.value or work is None:
             return False
-        if not all(signal.value >= number for signal, number in waits.pairs):
+        is_let_go = value in self._let_go
+        if any(not (is_let_go and signal.is_free) for signal, _ in self.missing(value)):
             return False
-        self._given_up = value, why
-        work.ask_back()
+        if not is_let_go:
+            self._given_up = value, why
+            work.ask_back()
         return True
 
-    def _check_before(self, slot: int) -> None:
+    def missing(self, value: int) -> list[tuple[TimelineSignal, int]]:
+        return [pair for pair in self._pairs_of(value) if pair[0].value < pair[1]]
+
+    def let_go(self, why: Callable[[int, TimelineSignal, int], DeviceError]) -> None:
+        with self.lock:  # nothing is submitted meanwhile: slots stay whose they are
+            for value in range(self.done.value + 1, self.submitted.value + 1):
+                for place, (signal, number) in enumerate(self._pairs_of(value)):
+                    if signal.is_free and signal.value < number:
+                        self._let_go.setdefault(value, why(value, signal, number))
+                        self._forget_wait(value, place)
+                        signal.nudge()
+
+    def _pairs_of(self, value: int) -> Iterable[tuple[TimelineSignal, int]]:
+        return self._after[(value - 1) % _DEPTH].pairs
+
+    def _forget_wait(self, value: int, place: int) -> None:
+        """Let the thread find a value there that is reached, and stands for a failure."""
+        slot = (value - 1) % _DEPTH
+        words = self._after[slot].words
+        if words is not None:
+            words[2 * place + 1] = abi.NO_FAILURE
+        else:
+            at = slot * _SLOT_WORDS + _PAIRS
+            self._slot_words[at + 2 * place + 1] = abi.NO_FAILURE
+
+    def _check_before(self, value: int) -> None:
         """Raise what went wrong with anything that a submission must follow."""
-        waits = self._after[slot]
+        why = self._let_go.get(value)
+        if why is not None:
+            raise why
+        waits = self._after[(value - 1) % _DEPTH]
         for signal, value in waits.pairs[: waits.num_needed]:
             error = signal.peek_failure(value)
             if error is not None:
@@ -574,7 +621,7 @@ class _Ring:
             self.done.note_failure(value, PlanError(f"lane '{self.name}'", _FORKED))
         self._reset()
         if last > lost:
-            self.done.set(last)
+            self.done.reach(last)
         self._forget()
 
 

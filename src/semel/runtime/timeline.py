@@ -5,7 +5,8 @@
 What was reached stays reached: who comes to wait later goes on at once, so that no wake-up can be
 lost. The number is a word of native memory: rows of plans and lanes set it and wait for it without
 the interpreter, and so may anybody else with it. Who waits looks again and again for a moment, and
-then sleeps in the kernel, without the interpreter's lock.
+then sleeps in the kernel, without the interpreter's lock. Values are ints of 63 bits in a word of
+64: at a million a second that is 140,000 years.
 
 A value may stand for work that failed: who waits for that very value gets the error.
 
@@ -61,6 +62,7 @@ class TimelineSignal:
         "__weakref__",
         "_failures",
         "_forgotten",
+        "_submitted",
         "_token",
         "_unknown",
         "_unseen",
@@ -84,6 +86,8 @@ class TimelineSignal:
         self._unseen: dict[int, None] = {}
         self._forgotten: dict[int, None] = {}
         self._unknown = abi.NO_FAILURE
+        #: What counts the work that its values stand for, if it is a lane's.
+        self._submitted: TimelineSignal | None = None
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self.value})"
@@ -102,8 +106,15 @@ class TimelineSignal:
     def set(self, value: int) -> None:
         """Let everybody go on who waits for this value or a smaller one.
 
-        It must not be smaller than what was reached before: time does not go back.
+        It must not be smaller than what was reached before: time does not go back. What a lane
+        reaches is its own to say.
         """
+        if self._submitted is not None:
+            raise self.refusal()
+        self.reach(value)
+
+    def reach(self, value: int) -> None:
+        """What `set` does, for those whose signal it is."""
         number = self._take(value)
         before = (_functions or _load()).set(self.address, number)
         if number < before:
@@ -112,6 +123,36 @@ class TimelineSignal:
                 f"must not go back: it is at {before}, got {number}.",
                 hint="Count runs, and signal a larger value in each.",
             )
+
+    # ------------------------------------------------------------ signals of lanes
+
+    def count(self, submitted: TimelineSignal) -> None:
+        """From now on it says how much is over of a lane's work, of which `submitted` are given."""
+        self._submitted = submitted
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anybody may set it: it says nothing of a lane."""
+        return self._submitted is None
+
+    def refusal(self) -> PlanError:
+        """Why nobody but the lane sets what it reaches."""
+        return PlanError(
+            f"signal '{self.name}'",
+            "must be set by its lane alone, as work is over: what is not would pass for done.",
+            hint="next_timeline() of the context reserves a value, signal_completion() reaches it.",
+        )
+
+    def check(self, value: int) -> None:
+        """Refuse to wait for work of a lane that was never submitted."""
+        if self._submitted is not None and value > self._submitted.value:
+            raise PlanError(
+                self.name,
+                f"value {int(value)} is of no work: {self._submitted.value} were submitted.",
+                value=int(value),
+            )
+
+    # ------------------------------------------------------------ waiting
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
