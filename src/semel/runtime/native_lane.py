@@ -537,16 +537,20 @@ class _Ring:
         work = self._works[slot]
         if self.done.value + 1 != value or value > self.submitted.value or work is None:
             return False
-        is_let_go = value in self._let_go
-        if any(not (is_let_go and signal.is_free) for signal, _ in self.missing(value)):
+        if self.missing(value):
             return False
-        if not is_let_go:
+        if value not in self._let_go:
             self._given_up = value, why
             work.ask_back()
         return True
 
     def missing(self, value: int) -> list[tuple[TimelineSignal, int]]:
-        return [pair for pair in self._pairs_of(value) if pair[0].value < pair[1]]
+        is_let_go = value in self._let_go
+        return [
+            (signal, number)
+            for signal, number in self._pairs_of(value)
+            if signal.value < number and not (is_let_go and signal.is_free)
+        ]
 
     def let_go(self, why: Callable[[int, TimelineSignal, int], DeviceError]) -> None:
         with self.lock:  # nothing is submitted meanwhile: slots stay whose they are
