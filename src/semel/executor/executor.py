@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -401,13 +402,14 @@ class UnifiedExecutor:
 
     def _raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen; what failed with it is seen too."""
-        unseen = [(lane, *each) for lane in self._lanes() for each in lane.timeline.unseen()]
+        timelines = [lane.timeline for lane in self._lanes()]
+        unseen = [
+            (each.order, timeline, each) for timeline in timelines for each in timeline.unseen()
+        ]
         if unseen:
-            error = unseen[0][2]
-            for lane, value, other in unseen:
-                if other is error:
-                    lane.timeline.failure(value)
-            raise error
+            _, timeline, first = min(unseen, key=itemgetter(0))
+            timeline.failure(first.value)
+            raise first.error
 
     # ------------------------------------------------------------ ending
 
