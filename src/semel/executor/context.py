@@ -19,7 +19,7 @@ from semel.errors import DeviceError, OutOfMemoryError, PlanError, TimedOutError
 from semel.executor.hazards import DeviceTable
 from semel.executor.lane import ExecutorLane, TimelineValue
 from semel.executor.transfer import Staging
-from semel.ir.fields import take_int, take_timeout
+from semel.ir.fields import take, take_int, take_timeout
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.plan.row import COMPUTE, COPY
@@ -159,7 +159,10 @@ class DeviceContext:
     ) -> None:
         """The work of a reserved value is over, well or with this error."""
         self.lane(lane)  # refuses a name that is none
-        number = take_int("signal_completion", "value", value)
+        where = "signal_completion"
+        number = take_int(where, "value", value)
+        if error is not None:
+            take(where, "error", BaseException, error)
         with self._lock:
             done = self._reserved.pop((lane, number), None)
         if done is None:

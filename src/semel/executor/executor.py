@@ -29,7 +29,14 @@ from semel.executor.kernels import KernelPlans
 from semel.executor.lane import ExecutorLane, TimelineValue
 from semel.executor.ticket import KeptTicket, Submitter, Ticket
 from semel.executor.transfer import Transfer, TransferRecord
-from semel.ir.fields import NO_LIMIT, take, take_int, take_items, take_timeout
+from semel.ir.fields import (
+    NO_LIMIT,
+    take,
+    take_int,
+    take_items,
+    take_memory_limit,
+    take_timeout,
+)
 from semel.locks import make_lock
 from semel.plan.footprint import BufferUse, as_uses, footprint_of
 from semel.plan.plan import ExecutionPlan
@@ -98,7 +105,7 @@ class UnifiedExecutor:
         `memory_limit` bounds the bytes that its context's allocator gives out.
         """
         spec = DeviceSpec.parse(device, "add_device")
-        limit = None if memory_limit is None else take_int("add_device", "limit", memory_limit)
+        limit = take_memory_limit("add_device", memory_limit)
         with self._lock:
             self._check_open()
             found = self._contexts.get(str(spec))

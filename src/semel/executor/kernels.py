@@ -72,6 +72,14 @@ def _row(device: str, kernel: Kernel, num_buffers: int) -> PreparedKernel:
             raise PlanError(
                 f"kernel '{kernel.name}'", f"is prepared for {kernel.device}, not for {device}."
             )
+        wanted = max(kernel.buffer_indices, default=-1) + 1
+        if num_buffers < wanted:
+            raise PlanError(
+                f"kernel '{kernel.name}'",
+                f"needs {wanted} buffers, of which it is prepared for numbers "
+                f"{', '.join(map(str, kernel.buffer_indices))}, got {num_buffers}.",
+                hint="Give all of them in buffers=, or replace() its buffer_indices.",
+            )
         return replace(kernel, dependencies=())
     wanted = len(kernel.signature.buffers)
     if num_buffers != wanted:
