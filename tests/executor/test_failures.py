@@ -137,7 +137,8 @@ def test_each_failure_is_raised_once(executor: UnifiedExecutor) -> None:
 
     executor.execute_kernel("cpu:0", lambda: number(1), writes=[a])
     executor.execute_transfer(a, b)  # fails with the first
-    executor.execute_kernel("cpu:0", lambda: number(2))
+    second = executor.execute_kernel("cpu:0", lambda: number(2))
+    second.lane.await_end(second, PATIENCE)
     executor.execute_kernel("cpu:1", lambda: number(3))
     for expected in (1, 2, 3):
         with pytest.raises(ValueError, match=f"number {expected}"):

@@ -190,6 +190,23 @@ over:
   ret i1 false
 }
 
+; The same, and when that was is written down.
+define internal i1 @lane_do_timed(ptr %ring, ptr %submission, i64 %index, i64 %log) noinline {
+  %start = inttoptr i64 %log to ptr
+  %offset = mul i64 %index, @TIMES_BYTES
+  %times = getelementptr i8, ptr %start, i64 %offset
+  %taken = call i64 @ticks()
+  set %times.Times.TAKEN = %taken
+  ; What is waited for here `lane_do` finds reached.
+  %found = call i64 @lane_follow(ptr %ring, ptr %submission)
+  %begun = call i64 @ticks()
+  set %times.Times.BEGUN = %begun
+  %goes_on = call i1 @lane_do(ptr %ring, ptr %submission)
+  %ended = call i64 @ticks()
+  set %times.Times.ENDED = %ended
+  ret i1 %goes_on
+}
+
 ; The thread of a lane.
 define dso_local ptr @lane(ptr %ring) {
 entry:
@@ -235,8 +252,16 @@ begin:
   %index = urem i64 %n, @MAX_SUBMISSIONS
   %offset = mul i64 %index, @SUBMISSION_BYTES
   %submission = getelementptr i8, ptr %slots, i64 %offset
+  %logging = at %ring.Ring.LOG
+  %log = atomic %logging acquire
+  %is_timed = icmp ne i64 %log, 0
+  br i1 %is_timed, label %do_timed, label %do
+do:
   %goes_on = call i1 @lane_do(ptr %ring, ptr %submission)
   br i1 %goes_on, label %did, label %exit
+do_timed:
+  %goes_on_too = call i1 @lane_do_timed(ptr %ring, ptr %submission, i64 %index, i64 %log)
+  br i1 %goes_on_too, label %did, label %exit
 did:
   %before = call i64 @signal_set(ptr %done, i64 %n1)
   br label %next

@@ -17,7 +17,7 @@ from typing import Any
 
 from semel.errors import DeviceError, OutOfMemoryError, PlanError, TimedOutError
 from semel.executor.hazards import DeviceTable
-from semel.executor.lane import ExecutorLane, TimelineValue
+from semel.executor.lane import Call, ExecutorLane, TimelineValue
 from semel.executor.transfer import Staging
 from semel.ir.fields import take, take_int, take_timeout
 from semel.ir.types import TensorType, as_dtype, as_shape
@@ -144,12 +144,14 @@ class DeviceContext:
         What is submitted behind it waits for `signal_completion`.
         """
         found = self.lane(lane)
-        done = TimelineSignal(f"{found.name}: reserved")
+        done = TimelineSignal(f"{found.name}: signal_completion")
         while True:
             with self._lock:
                 if not found.is_full:
                     waits = [(done, 1)]
-                    value = found.submit_call("reserved by next_timeline", _nothing, waits, ())
+                    value = found.submit_call(
+                        Call("reserved by next_timeline", _nothing), waits, ()
+                    )
                     self._reserved[lane, int(value)] = done
                     return value
             found.wait_for_room()

@@ -51,6 +51,10 @@ class KernelPlans:
         self._plans.move_to_end(key)
         return found[1]
 
+    def has(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan is nothing but a kernel."""
+        return any(plan is made for _, made in self._plans.values())
+
 
 def _build(
     device: str, kernel: Kernel, buffers: Sequence[Buffer], values: Mapping[str, int]

@@ -15,11 +15,38 @@ from contextlib import suppress
 
 from semel.errors import DeviceError, TimedOutError
 from semel.executor.hazards import Wait
-from semel.runtime.native_lane import LanePlan, NativeLane
+from semel.runtime.native_lane import CallWork, LanePlan, NativeLane
 from semel.runtime.timeline import LAST_FAILED, VALUE, TimelineSignal
 
 #: How often work that is to be given up is asked again: it may not have begun before.
 _ASK_AGAIN_S = 0.005
+
+
+class Call(CallWork):
+    """A function that an executor was given, or what it does for itself.
+
+    It holds no buffers but those of its function: who keeps its failure keeps it, too.
+    """
+
+    __slots__ = ("_moved", "kind", "touched_bytes")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[], object],
+        kind: str = "function",
+        moved: Callable[[], int] | None = None,
+    ) -> None:
+        """`moved` says afterwards how many bytes it has copied."""
+        super().__init__(function, name)
+        self.kind, self._moved = kind, moved
+        #: Bytes that it says it reads, and those that it writes; to be set by who asks for them.
+        self.touched_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it has read and those that it has written, as far as anybody knows."""
+        return self.touched_bytes if self._moved is None else 2 * self._moved()
 
 
 class TimelineValue(int):
@@ -106,14 +133,10 @@ class ExecutorLane:
         return TimelineValue(self.native.submit_run(plan, needs, follows), self)
 
     def submit_call(
-        self,
-        name: str,
-        function: Callable[[], object],
-        needs: Sequence[Wait],
-        follows: Sequence[Wait],
+        self, call: Call, needs: Sequence[Wait], follows: Sequence[Wait]
     ) -> TimelineValue:
         """Call a function after these, on a thread of Python; otherwise alike."""
-        return TimelineValue(self.native.submit_call(function, needs, follows, name), self)
+        return TimelineValue(self.native.submit_work(call, needs, follows), self)
 
     @property
     def is_full(self) -> bool:

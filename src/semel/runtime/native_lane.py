@@ -94,7 +94,18 @@ class LanePlan(Protocol):
     def lane_work(self) -> HeldWork: ...
 
 
-class _CallWork:
+class Done(NamedTuple):
+    """A submission that is over: what it was and waited for, and when, in ticks of the runner."""
+
+    value: int
+    work: LaneWork
+    pairs: tuple[tuple[TimelineSignal, int], ...]
+    taken: int
+    begun: int
+    ended: int
+
+
+class CallWork:
     """A function in the place of a plan."""
 
     __slots__ = ("_function", "name")
@@ -184,7 +195,7 @@ class NativeLane:
         """Call `function()` once these values are reached, on a thread of Python."""
         if not callable(function):
             raise PlanError(f"lane '{self.name}'", f"must call a function, got {function!r:.60}.")
-        return self.submit_work(_CallWork(function, name), after, behind)
+        return self.submit_work(CallWork(function, name), after, behind)
 
     def submit_work(self, work: LaneWork, after: After = (), behind: After = ()) -> int:
         """Do any other work in its turn."""
@@ -243,6 +254,14 @@ class NativeLane:
         """What a submission still waits for."""
         return self._ring.missing(value)
 
+    def observe(self, note: Callable[[Done], None] | None) -> None:
+        """Let `note` be told of all that is submitted from now on and over, with the lane's lock.
+
+        Not at once, but before much more is submitted. None: of no more; until nobody observes
+        it, the lane's thread reads the clock three times for each submission.
+        """
+        self._ring.observe(note)
+
     def close(self) -> None:
         """Take no more; what was submitted is still done."""
         self._ring.close()
@@ -281,6 +300,10 @@ class _Ring:
         #: Why submissions fail that are to wait for signals no more, until they are over.
         self._let_go: dict[int, DeviceError] = {}
         self._forgotten = 0  # of so many submissions nothing is held any more
+        #: When the thread was at what, and who is told of that: of what comes after this value.
+        self._times = aligned_words(_DEPTH * abi.TIMES_WORDS)
+        self._note: Callable[[Done], None] | None = None
+        self._noted_from = 0
         self._cpus = cpu_mask(tuple(cpus))
         self._is_closed = False
         self._lost_from: int | None = None
@@ -462,12 +485,29 @@ class _Ring:
         done, gone = self.done.value, []
         for number in range(self._forgotten, done):
             slot = number % _DEPTH
+            if self._note is not None:
+                self._tell(self._note, number + 1, slot)
             gone.append((self._works[slot], self._after[slot]))
             self._works[slot], self._after[slot] = None, _NO_WAITS
             if self._let_go:
                 self._let_go.pop(number + 1, None)
         self._forgotten = max(self._forgotten, done)
         return gone
+
+    def observe(self, note: Callable[[Done], None] | None) -> None:
+        with self.lock:
+            gone = self._forget()
+            self._times[:] = 0
+            self._note, self._noted_from = note, self.submitted.value
+            self._ring[Ring.LOG] = 0 if note is None else address_of(self._times)
+        del gone
+
+    def _tell(self, note: Callable[[Done], None], value: int, slot: int) -> None:
+        """Tell of a submission that is over, unless it was begun before anybody asked."""
+        work, at = self._works[slot], slot * abi.TIMES_WORDS
+        taken, begun, ended = self._times[at : at + 3].tolist()
+        if work is not None and value > self._noted_from and taken and ended:
+            note(Done(value, work, self._after[slot].pairs, taken, begun, ended))
 
     # ------------------------------------------------------------ threads
 
@@ -620,7 +660,7 @@ class _Ring:
         if self._pid == os.getpid():
             return
         lost, self._lost_from = self.done.value, self.done.value
-        last = self.submitted.value
+        last, self._note = self.submitted.value, None
         for value in range(lost + 1, last + 1):
             self.done.note_failure(value, PlanError(f"lane '{self.name}'", _FORKED))
         self._reset()
