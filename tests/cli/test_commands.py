@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from tests.plan import far
 
 import semel
 from semel import Tensor, config
@@ -17,6 +21,9 @@ from semel.cli.cache import describe, inspect_cache
 from semel.cli.main import main
 from semel.cli.report import Section, format_bytes, format_seconds, plain, show
 from semel.devices.cpu.toolchain import host_target
+from semel.runtime import device
+from semel.runtime.registry import DeviceRegistry
+from semel.runtime.spec import DeviceSpec
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +131,36 @@ def test_doctor_has_no_links_where_no_file_can_be_written(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     assert doctor.find_links(links.list_devices()) == ()
+
+
+def test_doctor_goes_on_though_a_package_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device, "MODULES", dict(device.MODULES))
+    monkeypatch.setattr(device, "_imported", dict(device._imported))
+    monkeypatch.setattr(device, "_open", dict(device._open))
+
+    def fail(spec: DeviceSpec) -> Any:
+        raise ZeroDivisionError("division by zero")
+
+    registry, shut = DeviceRegistry(), ModuleType("shut")
+    shut.BACKEND = replace(far.BACKEND, open=fail)  # type: ignore[attr-defined]
+    registry.register("brk", "brk_missing.backend")
+    registry.register("shut", shut)
+    registry.register("far", far)
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    problems = {each["name"]: each["problem"] for each in found["devices"] if each["problem"]}
+    assert set(problems) == {"brk", "shut"}
+    assert "brk_missing.backend cannot be imported" in problems["brk"]
+    assert "division" in problems["shut"]
+    links = {(each["source"], each["target"]): each for each in found["links"]}
+    assert links["cpu:0", "far"]["strategy"] == "through the host"
+    assert ("far", "cpu:1") in links
+    assert not {"null", "cpu", "brk", "shut"} & {name for pair in links for name in pair}
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "devices that cannot be used" in text
 
 
 def test_links_are_measured_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

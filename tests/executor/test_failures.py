@@ -137,11 +137,50 @@ def test_each_failure_is_raised_once(executor: UnifiedExecutor) -> None:
 
     executor.execute_kernel("cpu:0", lambda: number(1), writes=[a])
     executor.execute_transfer(a, b)  # fails with the first
-    executor.execute_kernel("cpu:0", lambda: number(2))
+    second = executor.execute_kernel("cpu:0", lambda: number(2))
+    second.lane.await_end(second, PATIENCE)
     executor.execute_kernel("cpu:1", lambda: number(3))
     for expected in (1, 2, 3):
         with pytest.raises(ValueError, match=f"number {expected}"):
             executor.synchronize_all(PATIENCE)
+    executor.synchronize_all(PATIENCE)
+
+
+def test_the_first_failure_in_time_is_raised_first(executor: UnifiedExecutor) -> None:
+    gate = Gate()
+
+    def fail_late() -> None:
+        gate()
+        raise KeyError("late")
+
+    late = executor.execute_kernel("cpu:0", fail_late)
+    early = executor.execute_kernel("cpu:1", fail)
+    assert gate.has_begun.wait(PATIENCE)
+    early.lane.await_end(early, PATIENCE)  # nobody has seen it by that
+    gate.open()
+    late.lane.await_end(late, PATIENCE)
+    with pytest.raises(ValueError, match="on purpose"):
+        executor.synchronize_all(PATIENCE)
+    with pytest.raises(KeyError, match="late"):
+        executor.synchronize_all(PATIENCE)
+    executor.synchronize_all(PATIENCE)
+
+
+@pytest.mark.parametrize("seen", ["origin", "dependent"])
+def test_what_was_seen_is_not_raised_again_by_what_failed_with_it(
+    executor: UnifiedExecutor, seen: str
+) -> None:
+    a, b = buffer_of([1]), buffer_of([1], "cpu:1")
+    values = {"origin": executor.execute_kernel("cpu:0", fail, writes=[a])}
+    values["dependent"] = executor.execute_transfer(a, b)
+    with pytest.raises(ValueError, match="on purpose"):
+        values[seen].wait(PATIENCE)
+    executor.synchronize_all(PATIENCE)
+    later = executor.execute_kernel("cpu:1", int, reads=[b])
+    assert isinstance(later.exception(PATIENCE), ValueError)
+    executor.execute_kernel("cpu:1", fail)  # the same words, another failure
+    with pytest.raises(ValueError, match="on purpose"):
+        executor.synchronize_all(PATIENCE)
     executor.synchronize_all(PATIENCE)
 
 
@@ -155,8 +194,10 @@ def test_what_is_late_is_named(executor: UnifiedExecutor) -> None:
     late = caught.value.late  # type: ignore[attr-defined]
     assert late == [
         "cpu:0/compute is at 'Gate' (1 of 1)",
-        "cpu:1/compute is at 'test_what_is_late_is_named.<locals>.<lambda>' (1 of 1)",
-        "cpu:1/copy is at 'copy f32[1] cpu:0 -> cpu:1' (1 of 1)",
+        "cpu:1/compute is at 'test_what_is_late_is_named.<locals>.<lambda>' (1 of 1), which "
+        "waits for cpu:1/copy (0 of 1)",
+        "cpu:1/copy is at 'copy f32[1] cpu:0 -> cpu:1' (1 of 1), which waits for cpu:0/compute "
+        "(0 of 1)",
     ]
     gate.open()
     executor.synchronize_all(PATIENCE)

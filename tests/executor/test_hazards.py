@@ -13,7 +13,7 @@ from tests.executor.rig import PATIENCE, buffer_of, executor_of, numbers, scaled
 from semel import Buffer, ExecutionPlan, UnifiedExecutor
 from semel.errors import PlanError
 from semel.executor.hazards import Access, DeviceTable, Edges, User
-from semel.executor.lane import ExecutorLane
+from semel.executor.lane import Call, ExecutorLane
 from semel.locks import make_lock
 from semel.runtime.allocator import allocate
 
@@ -147,7 +147,7 @@ def test_who_could_not_be_submitted_stands_for_those_before(executor: UnifiedExe
 
 def test_tables_forget_what_is_over_and_tell_who_relied_on_it() -> None:
     lane, table, memory = ExecutorLane("cpu", "test", (), make_lock()), DeviceTable(), allocate(64)
-    user = User(lane, int(lane.submit_call("nothing", int, (), ())))
+    user = User(lane, int(lane.submit_call(Call("nothing", int), (), ())))
     storage = table.touch(user, Access(memory, 0, 32, False, True), Edges(lane))
     version = storage.version
     table.touch(user, Access(memory, 0, 32, True, True), Edges(lane))

@@ -22,6 +22,8 @@ from semel.errors import (
 )
 from semel.executor.lane import TimelineValue
 from semel.executor.transfer import PIECE_BYTES
+from semel.plan.builder import ExecutionPlanBuilder
+from semel.plan.rows import PreparedSignal
 from semel.runtime import device as table
 from semel.runtime.timeline import TimelineSignal
 
@@ -76,6 +78,8 @@ def test_single_device_check(executor: UnifiedExecutor) -> None:
     assert executor.single_device_check([here, here]) == DeviceSpec("cpu:0")
     assert executor.single_device_check([here, there]) is None
     assert executor.single_device_check([]) is None
+    with pytest.raises(PlanError, match="must be a list of Buffer records, got one by itself"):
+        executor.single_device_check(here)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="buffers must be a Buffer, got"):
         executor.single_device_check([np.zeros(1)])  # type: ignore[list-item]
 
@@ -116,6 +120,9 @@ def test_memory_of_a_context_is_limited() -> None:
     with pytest.raises(PlanError, match="has the memory limit 1024 already, and keeps it, got 2"):
         executor.add_device("cpu:0", memory_limit=2)
     assert executor.add_device("cpu:0", memory_limit=1024) is context
+    with pytest.raises(PlanError, match=r"memory_limit must be a number of bytes.*got -4"):
+        executor.add_device("cpu:1", memory_limit=-4)
+    assert executor.context("cpu:1") is None
 
 
 def test_values_are_reserved_and_signalled_by_hand(executor: UnifiedExecutor) -> None:
@@ -140,11 +147,33 @@ def test_values_are_reserved_and_signalled_by_hand(executor: UnifiedExecutor) ->
         context.wait_for(9)
 
 
+def test_what_a_lane_reaches_only_the_lane_sets(executor: UnifiedExecutor) -> None:
+    gate, context = Gate(), executor.context("cpu:0")
+    assert context is not None
+    value = executor.execute_kernel("cpu:0", gate)
+    for lane in ("compute", "copy"):
+        timeline = context.timeline(lane)
+        with pytest.raises(PlanError, match=r"set by its lane alone.*signal_completion\(\)"):
+            timeline.set(5)
+        builder = ExecutionPlanBuilder("cpu:0")
+        builder.add_buffer(0, buffer_of([0]))
+        builder.add_op(PreparedSignal(0, timeline, 5))
+        builder.set_output_buffer(0)
+        with pytest.raises(PlanError, match="set by its lane alone"):
+            builder.build()
+    assert not value.done()
+    gate.open()
+    value.wait(PATIENCE)
+    TimelineSignal("anybody's").set(5)
+
+
 def test_a_reserved_value_may_fail(executor: UnifiedExecutor) -> None:
     context = executor.context("cpu:1")
     assert context is not None
     value = context.next_timeline("copy")
     after = executor.execute_kernel("cpu:0", fail, after=[value])
+    with pytest.raises(PlanError, match="error must be a BaseException, got 'by hand'"):
+        context.signal_completion(value, "copy", error="by hand")  # type: ignore[arg-type]
     context.signal_completion(value, "copy", error=RuntimeError("by hand"))
     for each in (value, after):
         with pytest.raises(RuntimeError, match="by hand"):
@@ -197,6 +226,8 @@ def test_a_kernel_runs_on_its_buffers(executor: UnifiedExecutor) -> None:
     assert len(executor._kernels._plans) == 1, "the same kernel on the same bytes is one plan"
     with pytest.raises(PlanError, match="needs 2 buffers, in its order, got 1"):
         executor.execute_kernel("cpu:1", row.kernel, buffers=order[:1])
+    with pytest.raises(PlanError, match=r"needs 2 buffers, .* numbers .*, got 0"):
+        executor.execute_kernel("cpu:1", row)
     with pytest.raises(PlanError, match="is prepared for cpu:1, not for cpu:0"):
         executor.execute_kernel("cpu:0", row, buffers=order)
 

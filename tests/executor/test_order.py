@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.executor.rig import PATIENCE, Gate, buffer_of, numbers, scaled
+from tests.executor.rig import PATIENCE, Gate, buffer_of, executor_of, fail, numbers, scaled
 
 import semel
 from semel import UnifiedExecutor
@@ -155,7 +155,10 @@ def test_after_says_what_bytes_do_not(executor: UnifiedExecutor) -> None:
     assert third.done()
 
 
-@pytest.mark.parametrize("unknown", [7, "value", None, ("a", 1), (TimelineSignal("s"), "x")])
+_S = TimelineSignal("s")
+
+
+@pytest.mark.parametrize("unknown", [7, "value", None, ("a", 1), (_S, "x"), (_S, 1 << 70)])
 def test_an_unknown_predecessor_is_refused(executor: UnifiedExecutor, unknown: Any) -> None:
     plan, _ = scaled(1)
     a, b = buffer_of([1]), buffer_of([2])
@@ -168,6 +171,31 @@ def test_an_unknown_predecessor_is_refused(executor: UnifiedExecutor, unknown: A
         with pytest.raises(PlanError, match="after must be"):
             submit()
     assert executor.num_submitted == 0, "nothing was submitted"
+
+
+@pytest.mark.parametrize("after", [7, fail, ...])
+def test_predecessors_are_a_list(executor: UnifiedExecutor, after: Any) -> None:
+    plan, _ = scaled(1)
+    with pytest.raises(PlanError, match="after must be a list"):
+        executor.submit(plan, after)
+    with pytest.raises(PlanError, match="after must be a list"):
+        executor.execute_kernel("cpu:0", int, after=after)
+    assert executor.num_submitted == 0, "nothing was submitted"
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "cpu:1", "elsewhere"])
+def test_a_value_that_no_lane_has_given_out_is_refused(
+    executor: UnifiedExecutor, device: str
+) -> None:
+    """Whose lane it is does not matter: its own would wait for itself, others' may never come."""
+    other = executor_of("cpu:0") if device == "elsewhere" else executor
+    context = other.context("cpu:0" if device == "elsewhere" else device)
+    assert context is not None
+    other.execute_kernel(context.spec, int).wait(PATIENCE)
+    for unknown in (2, 10**6):
+        with pytest.raises(PlanError, match=f"value {unknown} is of no work: 1 were submitted"):
+            executor.execute_kernel("cpu:0", int, after=[(context.timeline(), unknown)])
+    executor.execute_kernel("cpu:0", int, after=[(context.timeline(), 1)]).wait(PATIENCE)
 
 
 # ---------------------------------------------------------------- the fast way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -168,6 +169,52 @@ def test_a_reset_leaves_alone_what_waits_for_others(executor: UnifiedExecutor) -
     context_of(executor, "cpu:1").reset(PATIENCE)
     gate.open()
     waits.wait(PATIENCE)
+
+
+def test_a_reset_gives_up_what_waits_for_a_signal_that_nobody_sets(
+    executor: UnifiedExecutor,
+) -> None:
+    never = TimelineSignal("never")
+    context = context_of(executor, "cpu:1")
+    plan, x = scaled(2, "cpu:1")
+    x.copyin(numbers(1, 2, 3, 4))
+    stuck = executor.execute_kernel("cpu:1", int, reads=[], writes=[], after=[(never, 7)])
+    behind = executor.execute_kernel("cpu:1", int, reads=[], writes=[])
+    run = executor.submit(plan, after=[(never, 8)])
+    many = [(TimelineSignal(f"s{k}"), 1) for k in range(20)]
+    last = executor.execute_kernel("cpu:1", int, reads=[], writes=[], after=many)
+    late = r"cpu:1/compute is at 'int' \(1 of 4\), which waits for never \(0 of 7\)"
+    with pytest.raises(TimedOutError, match=late):
+        stuck.wait(0.02)
+    context.reset(PATIENCE)
+    why = "cpu:1/compute] was reset while 'int' waited for 7 of signal 'never', which is at 0"
+    with pytest.raises(DeviceError, match=re.escape(why)) as caught:
+        stuck.wait(PATIENCE)
+    assert (caught.value.signal, caught.value.value) == ("never", 1)  # type: ignore[attr-defined]
+    behind.wait(PATIENCE)
+    with pytest.raises(DeviceError, match="'plan' waited for 8 of signal 'never'"):
+        run.wait(PATIENCE)
+    with pytest.raises(DeviceError, match="waited for 1 of signal 's0'"):
+        last.wait(PATIENCE)
+    np.testing.assert_array_equal(executor.submit(plan).result(PATIENCE), numbers(2, 4, 6, 8))
+    again = executor.execute_kernel("cpu:1", int, reads=[], writes=[], after=[(never, 7)])
+    never.set(7)
+    again.wait(PATIENCE)  # another one in the same place waits as ever
+
+
+def test_what_a_reset_gives_up_still_comes_after_others(executor: UnifiedExecutor) -> None:
+    """Bytes: who overwrites what the work was to write relies on what that came after."""
+    gate, a, never = Gate(), buffer_of([1, 2]), TimelineSignal("never")
+    executor.execute_kernel("cpu:0", gate, reads=[a])
+    stuck = executor.execute_kernel("cpu:1", int, writes=[a], after=[(never, 1)])
+    written = executor.execute_kernel("cpu:1", int, writes=[a])
+    context_of(executor, "cpu:1").reset(PATIENCE)
+    with pytest.raises(TimedOutError, match="waits for cpu:0/compute"):
+        written.wait(0.05)
+    assert not stuck.done()
+    gate.open()
+    assert isinstance(stuck.exception(PATIENCE), DeviceError)
+    written.wait(PATIENCE)
 
 
 def test_a_function_that_does_not_end_is_named(executor: UnifiedExecutor) -> None:

@@ -15,7 +15,7 @@ from tests.plan.kernels import kernel
 
 import semel
 from semel import Buffer, ExecutionPlan, ExecutionPlanBuilder, Tensor, Variable
-from semel.errors import GraphError, OutOfMemoryError, UnsupportedError
+from semel.errors import GraphError, OutOfMemoryError, PlanError, UnsupportedError
 from semel.plan.rows import PreparedCopy, PreparedKernel
 from semel.runtime import device as devices
 from semel.runtime.laned import LanedExecutable
@@ -294,6 +294,11 @@ def test_memory_by_device_is_explained_and_no_device_is_made_up() -> None:
     assert "on cpu:" not in str((x_input() + 1).prepare().explain())
     with pytest.raises(UnsupportedError, match="device must be one of"):
         y.prepare(memory_limit={"gpu": 1000})
+    for named in (None, "auto", ["cpu", "cpu:1"]):
+        with pytest.raises(UnsupportedError, match="divided into 2"):
+            y.prepare(devices=named, memory_limit={"cpu:5": 1000})
+    with pytest.raises(PlanError, match="devices that may be used, cpu, cpu:1, got cpu:0"):
+        y.prepare(devices=["cpu", "cpu:1"], memory_limit={"cpu:0": 1 << 20, "cpu:1": 1 << 20})
 
 
 #: A bound array ends at a page that nobody may touch: a byte too many in a copy is a crash.

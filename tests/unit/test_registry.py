@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -138,6 +140,42 @@ def test_what_packages_declare_must_make_sense(
     _declare(monkeypatch, *points)
     with pytest.raises(DeviceError, match=message):
         registry.open("far")
+
+
+def test_one_broken_package_hides_nothing_else(
+    registry: DeviceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise ZeroDivisionError
+
+    cannot_list = ModuleType("cannot_list")
+    cannot_list.BACKEND = replace(far.BACKEND, listed=fail)  # type: ignore[attr-defined]
+    registry.register("torn", cannot_list)
+    registry.register("lost", "tests.no_such_module")
+    _declare(
+        monkeypatch,
+        ("brk", "brk_missing.backend"),
+        ("odd", "tests.plan.far:X"),
+        ("far", far.__name__),
+    )
+    names = [str(spec) for spec in registry]
+    assert {"cpu", "cpu:0", "null", "far"} <= set(names)
+    assert not {"brk", "odd", "lost", "torn"} & set(names)
+    reasons = {
+        "brk": r"brk_missing.backend cannot be imported: ModuleNotFoundError",
+        "lost": r"tests.no_such_module cannot be imported",
+        "torn": r"cannot_list cannot list what is here: ZeroDivisionError",
+        "odd": r"'odd' must name a module",
+    }
+    broken = registry.broken
+    assert set(broken) == set(reasons)
+    for kind, reason in reasons.items():
+        assert re.search(reason, str(broken[kind]))
+        assert kind not in registry
+        with pytest.raises(DeviceError, match=reason):
+            registry.devices(kind)
+    with pytest.raises(UnsupportedError, match="device must be one of"):
+        registry.devices("nobody")
 
 
 _PACKAGE = """

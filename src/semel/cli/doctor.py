@@ -21,7 +21,7 @@ import numpy as np
 import semel
 from semel.cache.kernels import default_cache
 from semel.cli.cache import CacheInfo, describe, inspect_cache
-from semel.cli.links import DeviceInfo, Link, list_devices, measure_links
+from semel.cli.links import DeviceInfo, Link, choose_devices, list_devices, measure_links
 from semel.cli.report import Section, format_bytes, format_seconds, show
 from semel.config import settings
 from semel.devices import choose_target
@@ -86,10 +86,9 @@ def diagnose() -> Diagnosis:
 
 
 def find_links(devices: Sequence[DeviceInfo]) -> tuple[Link, ...]:
-    """Between the parts of the machine and a file; none where no file can be written."""
-    parts = [each.name for each in devices if each.name.startswith(f"{HOST_DEVICE}:")]
+    """Between parts of the machine, other devices and a file; none where nothing can be written."""
     try:
-        return measure_links(parts)
+        return measure_links(choose_devices(devices))
     except (DeviceError, OSError):
         return ()
 
@@ -158,7 +157,9 @@ def sections(found: Diagnosis) -> list[Section]:
             "-" if each.free_bytes is None else format_bytes(each.free_bytes),
         )
         for each in found.devices
+        if not each.problem
     )
+    broken = tuple((each.name, each.problem) for each in found.devices if each.problem)
     links = tuple(
         (link.source, link.target, link.strategy, f"{link.bytes_per_s / 1e9:.1f}")
         for link in found.links
@@ -175,6 +176,7 @@ def sections(found: Diagnosis) -> list[Section]:
         Section("cache", describe(found.cache)),
         Section("measured limits", limits, ("threads", "GFLOP/s", "read GB/s", "copy GB/s")),
         Section("devices", devices, ("device", "threads", "memory", "free")),
+        *([Section("devices that cannot be used", broken)] if broken else []),
         Section("links", links, ("from", "to", "how", "GB/s")),
         Section("a plan", plan),
     ]

@@ -15,14 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from semel.errors import SemelError
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.row import COPY
 from semel.plan.rows import PreparedCopy
 from semel.runtime.buffer import Buffer
-from semel.runtime.device import find_device
+from semel.runtime.device import NULL_KIND, find_device
+from semel.runtime.free import HOST_DEVICE
 from semel.runtime.links import choose_strategy
 from semel.runtime.registry import DeviceRegistry
-from semel.runtime.spec import DISK_KIND
+from semel.runtime.spec import DISK_KIND, DeviceSpec
 
 #: Larger than most caches; two buffers of it are touched for each link.
 _BYTES = 16 << 20
@@ -35,12 +37,13 @@ _MOST_DEVICES = 4
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device that is here."""
+    """A device that is here; or one, or a kind of them, of which only the `problem` is known."""
 
     name: str
-    threads: int
-    is_host: bool
-    free_bytes: int | None
+    threads: int = 0
+    is_host: bool = False
+    free_bytes: int | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +57,31 @@ class Link:
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
-    """All that can be listed; files cannot."""
-    found = []
-    for spec in DeviceRegistry():
+    """All that can be listed, files cannot; and what is wrong with what cannot."""
+    registry = DeviceRegistry()
+    broken = [DeviceInfo(kind, problem=str(error)) for kind, error in registry.broken.items()]
+    return (*map(_look_at, registry), *broken)
+
+
+def _look_at(spec: DeviceSpec) -> DeviceInfo:
+    name = str(spec)
+    try:
         device = find_device(spec)
-        found.append(
-            DeviceInfo(str(spec), device.default_threads(), device.is_host, device.free_bytes())
-        )
-    return tuple(found)
+        return DeviceInfo(name, device.default_threads(), device.is_host, device.free_bytes())
+    except Exception as error:  # code of another package, which may do anything
+        return DeviceInfo(name, problem=str(error) or repr(error))
+
+
+def choose_devices(devices: Sequence[DeviceInfo]) -> list[str]:
+    """Whose links are worth a look: parts of the machine, and what others bring along."""
+    works = [DeviceSpec(each.name) for each in devices if not each.problem]
+    parts = [str(each) for each in works if each.kind == HOST_DEVICE and each.index is not None]
+    others = [str(each) for each in works if each.kind not in (HOST_DEVICE, NULL_KIND)]
+    return [*parts[:2], *others, *parts[2:]]
 
 
 def measure_links(devices: Sequence[str], seconds: float = _SECONDS) -> tuple[Link, ...]:
-    """Every pair of these devices, and each with a file; a disk that is full has no links."""
+    """Every pair of these devices, and the first with a file; what fails has no link."""
     chosen = list(devices)[:_MOST_DEVICES]
     with tempfile.TemporaryDirectory(prefix="semel-") as folder:
         disk = f"{DISK_KIND}:{os.path.join(folder, 'link.bin')}"
@@ -75,7 +91,10 @@ def measure_links(devices: Sequence[str], seconds: float = _SECONDS) -> tuple[Li
 
 def _measured(pairs: Sequence[tuple[str, str]], disk: str, seconds: float) -> Iterator[Link]:
     for source, target in pairs:
-        rate = _BYTES / _time_copy(source, target, seconds)
+        try:
+            rate = _BYTES / _time_copy(source, target, seconds)
+        except SemelError:
+            continue  # of another package's device, or of a full disk
         way = choose_strategy(find_device(source), find_device(target))
         names = [DISK_KIND if name == disk else name for name in (source, target)]
         yield Link(names[0], names[1], str(way), rate)

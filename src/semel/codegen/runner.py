@@ -62,6 +62,7 @@ def emit_runner(arch: str) -> str:
         "@HAS_LIMIT": str(abi.HAS_LIMIT),
         "@COME_BACK": str(abi.COME_BACK),
         "@SUBMISSION_BYTES": str(abi.SUBMISSION_WORDS * abi.WORD_BYTES),
+        "@TIMES_BYTES": str(abi.TIMES_WORDS * abi.WORD_BYTES),
         "@MAX_SUBMISSIONS": str(abi.MAX_SUBMISSIONS),
         "@END_IDLE": str(abi.END_IDLE),
         "@END_NOW": str(abi.END_NOW),

@@ -42,6 +42,7 @@ _RECORDS = (
     abi.Signal,
     abi.Step,
     abi.Submission,
+    abi.Times,
     abi.Worker,
 )
 #: Places of the words of all records, by `Record.NAME`.

@@ -45,16 +45,19 @@ submit:
 }
 
 ; Wait for a value of a signal, in slices of so many ns; false if the lane is to end before, for
-; which END must be `least` at least.
-define internal i1 @lane_wait(ptr %ring, ptr %s, i64 %value, i64 %spin_ticks, i64 %least, i64 %ns)
+; which END must be `least` at least. The value is read again and again: Python may write one there
+; that is reached, and ring.
+define internal i1 @lane_wait(ptr %ring, ptr %s, ptr %wanted, i64 %spin_ticks, i64 %least, i64 %ns)
     noinline {
 entry:
   %bell = at %s.Signal.BELL
   %ending = at %ring.Ring.END
-  %is_soon = call i1 @signal_spin(ptr %s, i64 %value, i64 %spin_ticks)
+  %first = atomic %wanted monotonic
+  %is_soon = call i1 @signal_spin(ptr %s, i64 %first, i64 %spin_ticks)
   br i1 %is_soon, label %reached, label %look
 look:
   %seen = atomic %bell seq_cst
+  %value = atomic %wanted seq_cst
   %end = atomic %ending seq_cst
   %is_over = icmp sge i64 %end, %least
   br i1 %is_over, label %over, label %sleep
@@ -85,10 +88,12 @@ define internal i64 @lane_tell(ptr %ring, i64 %code) noinline {
 define internal i64 @lane_ask(ptr %ring, i64 %code) noinline {
   %base = call i64 @lane_tell(ptr %ring, i64 %code)
   %answers = pointer %ring.Ring.ANSWERS
+  %wanted = alloca i64, align 8
+  store i64 %base, ptr %wanted, align 8
   ; Not for long: Python may need this very CPU to come to it.
   %patience = word %ring.Ring.SPIN_TICKS
   %spin_ticks = lshr i64 %patience, 5
-  %is_there = call i1 @lane_wait(ptr %ring, ptr %answers, i64 %base, i64 %spin_ticks,
+  %is_there = call i1 @lane_wait(ptr %ring, ptr %answers, ptr %wanted, i64 %spin_ticks,
                                  i64 @END_NOW, i64 10000000)
   unless %is_there
   ret i64 -1
@@ -112,12 +117,12 @@ define internal i64 @lane_follow(ptr %ring, ptr %submission) noinline {
   %pair = getelementptr i64, ptr %pairs, i64 %k2
   %s = load ptr, ptr %pair, align 8
   %at_value = getelementptr i64, ptr %pair, i64 1
-  %value = load i64, ptr %at_value, align 8
-  %is_there = call i1 @lane_wait(ptr %ring, ptr %s, i64 %value, i64 %spin_ticks,
+  %is_there = call i1 @lane_wait(ptr %ring, ptr %s, ptr %at_value, i64 %spin_ticks,
                                  i64 @END_NOW, i64 10000000)
   unless %is_there
   ret i64 -1
   end
+  %value = atomic %at_value monotonic
   %failing = at %s.Signal.LAST_FAILED
   %failed = atomic %failing acquire
   %may_be_bad = icmp sle i64 %value, %failed
@@ -185,6 +190,23 @@ over:
   ret i1 false
 }
 
+; The same, and when that was is written down.
+define internal i1 @lane_do_timed(ptr %ring, ptr %submission, i64 %index, i64 %log) noinline {
+  %start = inttoptr i64 %log to ptr
+  %offset = mul i64 %index, @TIMES_BYTES
+  %times = getelementptr i8, ptr %start, i64 %offset
+  %taken = call i64 @ticks()
+  set %times.Times.TAKEN = %taken
+  ; What is waited for here `lane_do` finds reached.
+  %found = call i64 @lane_follow(ptr %ring, ptr %submission)
+  %begun = call i64 @ticks()
+  set %times.Times.BEGUN = %begun
+  %goes_on = call i1 @lane_do(ptr %ring, ptr %submission)
+  %ended = call i64 @ticks()
+  set %times.Times.ENDED = %ended
+  ret i1 %goes_on
+}
+
 ; The thread of a lane.
 define dso_local ptr @lane(ptr %ring) {
 entry:
@@ -195,6 +217,7 @@ entry:
 second:
   ret ptr null
 place:
+  %wanted = alloca i64, align 8
   %inherited = call i64 @float_mode()
   %cpus = pointer %ring.Ring.CPUS
   %is_placed = icmp ne ptr %cpus, null
@@ -216,7 +239,8 @@ next:
   br i1 %is_soon, label %take, label %idle
 idle:
   %told = call i64 @lane_tell(ptr %ring, i64 @Call.IDLE)
-  %is_there = call i1 @lane_wait(ptr %ring, ptr %submitted, i64 %n1, i64 0, i64 @END_IDLE,
+  store i64 %n1, ptr %wanted, align 8
+  %is_there = call i1 @lane_wait(ptr %ring, ptr %submitted, ptr %wanted, i64 0, i64 @END_IDLE,
                                  i64 3600000000000)
   br i1 %is_there, label %take, label %exit
 take:
@@ -228,8 +252,16 @@ begin:
   %index = urem i64 %n, @MAX_SUBMISSIONS
   %offset = mul i64 %index, @SUBMISSION_BYTES
   %submission = getelementptr i8, ptr %slots, i64 %offset
+  %logging = at %ring.Ring.LOG
+  %log = atomic %logging acquire
+  %is_timed = icmp ne i64 %log, 0
+  br i1 %is_timed, label %do_timed, label %do
+do:
   %goes_on = call i1 @lane_do(ptr %ring, ptr %submission)
   br i1 %goes_on, label %did, label %exit
+do_timed:
+  %goes_on_too = call i1 @lane_do_timed(ptr %ring, ptr %submission, i64 %index, i64 %log)
+  br i1 %goes_on_too, label %did, label %exit
 did:
   %before = call i64 @signal_set(ptr %done, i64 %n1)
   br label %next

@@ -61,10 +61,12 @@ class DeviceChoice:
 def take_devices(device: Any, devices: Any, memory_limit: MemoryLimit) -> DeviceChoice:
     """What `prepare(device=..., devices=...)` says."""
     own = None if device is None else check_device("prepare", device)
+    limits = memory_limit if isinstance(memory_limit, Mapping) else {}
+    for each in limits:
+        find_device(each)  # a limit of what is not there would hold for nothing
     if devices is None:
         return DeviceChoice(own or choose_device("prepare", None))
     if isinstance(devices, str) and devices == AUTO:
-        limits = memory_limit if isinstance(memory_limit, Mapping) else {}
         names = _parts_of(own or HOST_DEVICE)
         places = tuple(
             Place(name, find_device(name).default_threads(), limits.get(name)) for name in names
@@ -78,6 +80,13 @@ def take_devices(device: Any, devices: Any, memory_limit: MemoryLimit) -> Device
         raise PlanError("prepare", f"devices must have {what}, got {devices!r}.")
     for each in named:
         find_device(each)
+    stray = [each for each in limits if each not in named]
+    if stray:
+        raise PlanError(
+            "prepare",
+            f"memory_limit must be of devices that may be used, {', '.join(named)}, got "
+            f"{', '.join(stray)}.",
+        )
     return DeviceChoice(own or named[0], named)
 
 

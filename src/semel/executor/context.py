@@ -17,9 +17,9 @@ from typing import Any
 
 from semel.errors import DeviceError, OutOfMemoryError, PlanError, TimedOutError
 from semel.executor.hazards import DeviceTable
-from semel.executor.lane import ExecutorLane, TimelineValue
+from semel.executor.lane import Call, ExecutorLane, TimelineValue
 from semel.executor.transfer import Staging
-from semel.ir.fields import take_int, take_timeout
+from semel.ir.fields import take, take_int, take_timeout
 from semel.ir.types import TensorType, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.plan.row import COMPUTE, COPY
@@ -144,12 +144,14 @@ class DeviceContext:
         What is submitted behind it waits for `signal_completion`.
         """
         found = self.lane(lane)
-        done = TimelineSignal(f"{found.name}: reserved")
+        done = TimelineSignal(f"{found.name}: signal_completion")
         while True:
             with self._lock:
                 if not found.is_full:
                     waits = [(done, 1)]
-                    value = found.submit_call("reserved by next_timeline", _nothing, waits, ())
+                    value = found.submit_call(
+                        Call("reserved by next_timeline", _nothing), waits, ()
+                    )
                     self._reserved[lane, int(value)] = done
                     return value
             found.wait_for_room()
@@ -159,7 +161,10 @@ class DeviceContext:
     ) -> None:
         """The work of a reserved value is over, well or with this error."""
         self.lane(lane)  # refuses a name that is none
-        number = take_int("signal_completion", "value", value)
+        where = "signal_completion"
+        number = take_int(where, "value", value)
+        if error is not None:
+            take(where, "error", BaseException, error)
         with self._lock:
             done = self._reserved.pop((lane, number), None)
         if done is None:
@@ -176,20 +181,24 @@ class DeviceContext:
     def wait_for(self, value: int, timeout: float | None = None, lane: str = COMPUTE) -> None:
         """Wait until that value is reached; what its work raised is raised."""
         found, number = self.lane(lane), take_int("wait_for", "value", value)
-        found.check(number)
+        found.timeline.check(number)
         found.wait(number, timeout)
 
     def reset(self, timeout: float = PATIENCE_S) -> None:
         """Give up what its lanes are at, which fails with a DeviceError; what follows goes on.
 
-        So do values that were reserved by hand and not signalled. The device is asked to let go of
-        what hangs on it. Functions of Python cannot be ended: if one takes longer than `timeout`, a
+        So do values that were reserved by hand and not signalled, and all that was submitted to
+        its lanes and waits for a signal that is no lane's. What waits for other lanes goes on
+        waiting: they can be reset themselves. The device is asked to let go of what hangs on it.
+        Functions of Python cannot be ended: if one takes longer than `timeout`, a
         TimedOutError names it.
         """
         limit = take_timeout("DeviceContext.reset", timeout)
         until = math.inf if limit is None else time.monotonic() + limit
         under_way = [(lane, lane.timeline.value + 1) for lane in self.lanes]
         self._fail_reserved()
+        for lane in self.lanes:
+            lane.let_go()
         self.device.reset()
         late = [
             lane.describe()

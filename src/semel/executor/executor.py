@@ -17,21 +17,40 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
 from semel.errors import PlanError, TimedOutError
 from semel.executor.context import DeviceContext
-from semel.executor.hazards import Access, Edges, Storage, User, Wait, accesses_of
+from semel.executor.hazards import (
+    Access,
+    Edges,
+    Storage,
+    User,
+    Wait,
+    accesses_of,
+    count_bytes,
+)
 from semel.executor.kernels import KernelPlans
-from semel.executor.lane import ExecutorLane, TimelineValue
+from semel.executor.lane import Call, ExecutorLane, TimelineValue
+from semel.executor.profile import Recorder
 from semel.executor.ticket import KeptTicket, Submitter, Ticket
 from semel.executor.transfer import Transfer, TransferRecord
-from semel.ir.fields import take, take_int, take_items, take_timeout
+from semel.ir.fields import (
+    NO_LIMIT,
+    take,
+    take_int,
+    take_items,
+    take_memory_limit,
+    take_timeout,
+)
 from semel.locks import make_lock
 from semel.plan.footprint import BufferUse, as_uses, footprint_of
 from semel.plan.plan import ExecutionPlan
+from semel.plan.report.profile import ProfileReport
 from semel.plan.rows import PreparedKernel
 from semel.runtime.buffer import Buffer, as_array, read_arrays
 from semel.runtime.kernel import CachedKernel
@@ -74,6 +93,7 @@ class UnifiedExecutor:
         self.transfers: deque[TransferRecord] = deque(maxlen=_MOST_TRANSFERS)
         #: Submissions that needed no look at what others do.
         self.num_fast = 0
+        self._recorder: Recorder | None = None
 
     def __repr__(self) -> str:
         lanes = [lane.describe() for lane in self._lanes()]
@@ -97,13 +117,15 @@ class UnifiedExecutor:
         `memory_limit` bounds the bytes that its context's allocator gives out.
         """
         spec = DeviceSpec.parse(device, "add_device")
-        limit = None if memory_limit is None else take_int("add_device", "limit", memory_limit)
+        limit = take_memory_limit("add_device", memory_limit)
         with self._lock:
             self._check_open()
             found = self._contexts.get(str(spec))
             if found is None:
                 opened = self.registry.open(spec)
                 found = self._contexts[str(spec)] = DeviceContext(spec, opened, limit, self._lock)
+                if self._recorder is not None:
+                    self._recorder.watch(found.lanes)
             elif limit is not None and limit != found.allocator.limit_bytes:
                 raise PlanError(
                     "add_device",
@@ -216,7 +238,7 @@ class UnifiedExecutor:
                 "execute_kernel", f"needs a plan, a kernel or a function, got {work!r:.60}."
             )
         uses = None if reads is None and writes is None else _uses(reads or (), writes or ())
-        return self._call(context.compute, _name(work), work, uses, waits)
+        return self._call(context.compute, Call(_name(work), work), uses, waits)
 
     def execute_transfer(
         self,
@@ -237,13 +259,13 @@ class UnifiedExecutor:
         target = self._lies_on(where, "dst", take(where, "dst", Buffer, dst), dst_device)
         transfer = Transfer(src, dst, choose_strategy(source.device, target.device))
         record = self.transfers.append
-        return self._call(
-            target.copy,
+        call = Call(
             transfer.name,
             lambda: record(transfer.run(target.staging)),
-            as_uses([src], [dst]),
-            _waits(where, after),
+            "copy",
+            lambda: transfer.num_bytes,
         )
+        return self._call(target.copy, call, as_uses([src], [dst]), _waits(where, after))
 
     def _lies_on(
         self, where: str, what: str, buffer: Buffer, device: AnyDevice | None
@@ -274,7 +296,11 @@ class UnifiedExecutor:
     def _meet(self, plan: ExecutionPlan) -> Submitter:
         """Look at a plan that was not submitted before."""
         context = self._context("submit", plan.device)
-        made = self._submitters[id(plan)] = Submitter(plan, context.compute, context.table)
+        kind = "kernel" if self._kernels.has(plan) else "plan"
+        made = Submitter(plan, context.compute, context.table, kind)
+        self._submitters[id(plan)] = made
+        if self._recorder is not None:
+            self._recorder.meet(made)
         weakref.finalize(plan, self._submitters.pop, id(plan), None).atexit = False
         return made
 
@@ -305,37 +331,36 @@ class UnifiedExecutor:
     def _call(
         self,
         lane: ExecutorLane,
-        name: str,
-        function: Callable[[], object],
+        call: Call,
         uses: Sequence[BufferUse] | None,
         waits: Sequence[Wait],
     ) -> TimelineValue:
         """A function on a lane; without `uses`, nothing else is done on its device meanwhile."""
-        accesses = {} if uses is None else accesses_of(uses)
+        accesses = None if uses is None else accesses_of(uses)
         while True:
             with self._lock:
                 self._check_open()
                 if not lane.is_full:
-                    return self._call_now(lane, name, function, accesses, uses is None, waits)
+                    return self._call_now(lane, call, accesses, waits)
             lane.wait_for_room()
 
     def _call_now(
         self,
         lane: ExecutorLane,
-        name: str,
-        function: Callable[[], object],
-        accesses: Mapping[str, Sequence[Access]],
-        is_fence: bool,
+        call: Call,
+        accesses: Mapping[str, Sequence[Access]] | None,
         waits: Sequence[Wait],
     ) -> TimelineValue:
         user, edges = User(lane), Edges(lane)
         before = lane.num_submitted
+        if self._recorder is not None:
+            call.touched_bytes = count_bytes(accesses or {})
         try:
-            self._touch(user, accesses, edges)
-            if is_fence:
+            self._touch(user, accesses or {}, edges)
+            if accesses is None:
                 context = self._contexts[lane.device]
                 context.table.close_off(user, context.lanes, edges)
-            return lane.submit_call(name, function, (*edges.needs, *waits), edges.follows)
+            return lane.submit_call(call, (*edges.needs, *waits), edges.follows)
         finally:
             _settle(lane, user, before, edges)
 
@@ -368,7 +393,8 @@ class UnifiedExecutor:
 
         with plan.lock:
             uses = footprint_of(submitter.engine.parts)
-        ticket.begin(self._call(context.compute, submitter.engine.name, run, uses, waits))
+        call = Call(submitter.engine.name, run, "plan")
+        ticket.begin(self._call(context.compute, call, uses, waits))
         return ticket
 
     # ------------------------------------------------------------ waiting
@@ -382,32 +408,62 @@ class UnifiedExecutor:
         What is late is named in a TimedOutError. If anything failed that nobody has seen, the
         first of those errors is raised.
         """
-        limit = take_timeout("synchronize_all", timeout)
+        self._await_all("synchronize_all", timeout)
+        self._raise_unseen()
+
+    def _await_all(self, where: str, timeout: float | None) -> None:
+        """Wait until all that was submitted so far is over, well or not."""
+        limit = take_timeout(where, timeout)
         until = None if limit is None else time.monotonic() + limit
         wanted = [(lane, lane.num_submitted) for lane in self._lanes()]
         for lane, _ in wanted:
             if lane.is_inside:
                 raise PlanError(
-                    "synchronize_all",
+                    where,
                     f"is called in the middle of work of {lane.name}, which would wait for itself.",
                     hint="Call it on another thread.",
                 )
         late = [lane.describe() for lane, value in wanted if not _reaches(lane, value, until)]
         if late:
             raise TimedOutError(
-                "synchronize_all", f"must be done within {timeout} s: {'; '.join(late)}.", late=late
+                where, f"must be done within {timeout} s: {'; '.join(late)}.", late=late
             )
-        self._raise_unseen()
 
     def _raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen; what failed with it is seen too."""
-        unseen = [(lane, *each) for lane in self._lanes() for each in lane.timeline.unseen()]
+        timelines = [lane.timeline for lane in self._lanes()]
+        unseen = [
+            (each.order, timeline, each) for timeline in timelines for each in timeline.unseen()
+        ]
         if unseen:
-            error = unseen[0][2]
-            for lane, value, other in unseen:
-                if other is error:
-                    lane.timeline.failure(value)
-            raise error
+            _, timeline, first = min(unseen, key=itemgetter(0))
+            timeline.failure(first.value)
+            raise first.error
+
+    # ------------------------------------------------------------ looking inside
+
+    @contextmanager
+    def profile(self, timeout: float | None = PATIENCE_S) -> Iterator[ProfileReport]:
+        """A report of all that is submitted inside of `with executor.profile() as report:`.
+
+        It is that of a plan's profile, with a record for each submission and a track for each
+        lane, and filled at the end of the block, which waits until the work is over, well or not.
+        """
+        with self._lock:
+            if self._recorder is not None:
+                raise PlanError(
+                    "profile", "is under way already: one report at a time for an executor."
+                )
+            recorder = self._recorder = Recorder(self._submitters.values())
+            recorder.watch(self._lanes())
+        try:
+            yield recorder.report
+            self._await_all("profile", timeout)
+        finally:
+            with self._lock:
+                self._recorder = None
+                recorder.stop()
+            recorder.finish()
 
     # ------------------------------------------------------------ ending
 
@@ -463,21 +519,31 @@ def _reaches(lane: ExecutorLane, value: int, until: float | None) -> bool:
 def _waits(where: str, after: Iterable[Any]) -> list[Wait]:
     """What work is told to come after, as waits."""
     found: list[Wait] = []
+    if not isinstance(after, Iterable):
+        raise _no_predecessor(where, after)
     for each in after:
         if isinstance(each, Ticket):
-            found.append((each.value.signal, each.value))
+            found.append((each.value.signal, int(each.value)))
         elif isinstance(each, TimelineValue):
-            found.append((each.signal, each))
+            found.append((each.signal, int(each)))
         elif isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], TimelineSignal):
-            found.append((each[0], take_int(where, "after", each[1])))
+            number = take_int(where, "after", each[1])
+            if not -NO_LIMIT <= number <= NO_LIMIT:
+                raise _no_predecessor(where, each)
+            each[0].check(number)
+            found.append((each[0], number))
         else:
-            raise PlanError(
-                where,
-                "after must be values and tickets of submissions, or (signal, value) pairs, "
-                f"got {each!r:.60}.",
-                hint="A number alone does not say whose it is.",
-            )
+            raise _no_predecessor(where, each)
     return found
+
+
+def _no_predecessor(where: str, found: object) -> PlanError:
+    return PlanError(
+        where,
+        "after must be a list of values and tickets of submissions, or of (signal, value) pairs, "
+        f"got {found!r:.60}.",
+        hint="A number alone does not say whose it is.",
+    )
 
 
 def _staged(plan: ExecutionPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:

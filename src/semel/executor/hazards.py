@@ -16,7 +16,7 @@ Memory is flat: what is over and went well is forgotten, and so is memory that i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +71,15 @@ class Access(NamedTuple):
     end: int
     reads: bool
     writes: bool
+
+
+def count_bytes(accesses: Mapping[str, Iterable[Access]]) -> int:
+    """Bytes that are read and those that are written, of accesses by device."""
+    return sum(
+        (access.end - access.start) * (access.reads + access.writes)
+        for each in accesses.values()
+        for access in each
+    )
 
 
 class Edges:

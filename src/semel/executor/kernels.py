@@ -51,6 +51,10 @@ class KernelPlans:
         self._plans.move_to_end(key)
         return found[1]
 
+    def has(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan is nothing but a kernel."""
+        return any(plan is made for _, made in self._plans.values())
+
 
 def _build(
     device: str, kernel: Kernel, buffers: Sequence[Buffer], values: Mapping[str, int]
@@ -71,6 +75,14 @@ def _row(device: str, kernel: Kernel, num_buffers: int) -> PreparedKernel:
         if kernel.device not in ("", device):
             raise PlanError(
                 f"kernel '{kernel.name}'", f"is prepared for {kernel.device}, not for {device}."
+            )
+        wanted = max(kernel.buffer_indices, default=-1) + 1
+        if num_buffers < wanted:
+            raise PlanError(
+                f"kernel '{kernel.name}'",
+                f"needs {wanted} buffers, of which it is prepared for numbers "
+                f"{', '.join(map(str, kernel.buffer_indices))}, got {num_buffers}.",
+                hint="Give all of them in buffers=, or replace() its buffer_indices.",
             )
         return replace(kernel, dependencies=())
     wanted = len(kernel.signature.buffers)

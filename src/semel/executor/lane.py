@@ -13,13 +13,40 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from semel.errors import DeviceError, PlanError, TimedOutError
+from semel.errors import DeviceError, TimedOutError
 from semel.executor.hazards import Wait
-from semel.runtime.native_lane import LanePlan, NativeLane
+from semel.runtime.native_lane import CallWork, LanePlan, NativeLane
 from semel.runtime.timeline import LAST_FAILED, VALUE, TimelineSignal
 
 #: How often work that is to be given up is asked again: it may not have begun before.
 _ASK_AGAIN_S = 0.005
+
+
+class Call(CallWork):
+    """A function that an executor was given, or what it does for itself.
+
+    It holds no buffers but those of its function: who keeps its failure keeps it, too.
+    """
+
+    __slots__ = ("_moved", "kind", "touched_bytes")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[], object],
+        kind: str = "function",
+        moved: Callable[[], int] | None = None,
+    ) -> None:
+        """`moved` says afterwards how many bytes it has copied."""
+        super().__init__(function, name)
+        self.kind, self._moved = kind, moved
+        #: Bytes that it says it reads, and those that it writes; to be set by who asks for them.
+        self.touched_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it has read and those that it has written, as far as anybody knows."""
+        return self.touched_bytes if self._moved is None else 2 * self._moved()
 
 
 class TimelineValue(int):
@@ -90,7 +117,12 @@ class ExecutorLane:
         if reached >= last:
             return f"{self.name} is done with all {last}"
         name = self.native.name_of(reached + 1)
-        return f"{self.name} is at {name!r} ({reached + 1} of {last})"
+        missing = " and ".join(
+            f"{signal.name} ({signal.value} of {value})"
+            for signal, value in self.native.missing(reached + 1)
+        )
+        waits = f", which waits for {missing}" if missing else ""
+        return f"{self.name} is at {name!r} ({reached + 1} of {last}){waits}"
 
     # ------------------------------------------------------------ submitting
 
@@ -101,14 +133,10 @@ class ExecutorLane:
         return TimelineValue(self.native.submit_run(plan, needs, follows), self)
 
     def submit_call(
-        self,
-        name: str,
-        function: Callable[[], object],
-        needs: Sequence[Wait],
-        follows: Sequence[Wait],
+        self, call: Call, needs: Sequence[Wait], follows: Sequence[Wait]
     ) -> TimelineValue:
         """Call a function after these, on a thread of Python; otherwise alike."""
-        return TimelineValue(self.native.submit_call(function, needs, follows, name), self)
+        return TimelineValue(self.native.submit_work(call, needs, follows), self)
 
     @property
     def is_full(self) -> bool:
@@ -120,15 +148,6 @@ class ExecutorLane:
         self.native.wait_for_room()
 
     # ------------------------------------------------------------ waiting
-
-    def check(self, value: int) -> None:
-        """Refuse to wait for what was never submitted."""
-        if value > self.num_submitted:
-            raise PlanError(
-                self.name,
-                f"value {int(value)} is of no work: {self.num_submitted} were submitted.",
-                value=int(value),
-            )
 
     def await_end(self, value: int, timeout: float | None = None) -> None:
         """Wait until that work is over, well or not."""
@@ -161,6 +180,21 @@ class ExecutorLane:
     def is_inside(self) -> bool:
         """Whether this thread is in the middle of work of this lane."""
         return self.native.is_inside
+
+    def let_go(self) -> None:
+        """Let all fail that waits for a signal which is no lane's: nobody may ever set it."""
+
+        def why(value: int, signal: TimelineSignal, wanted: int) -> DeviceError:
+            return DeviceError(
+                self.name,
+                f"was reset while {self.native.name_of(value)!r} waited for {wanted} of signal "
+                f"'{signal.name}', which is at {signal.value}.",
+                device=self.device,
+                value=value,
+                signal=signal.name,
+            )
+
+        self.native.let_go(why)
 
     def give_up(self, value: int, until: float) -> bool:
         """Let the work of that value fail if it is under way; whether it is no more by then."""

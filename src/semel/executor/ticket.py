@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from semel.errors import StaleError
-from semel.executor.hazards import Access, DeviceTable, Storage, User, Wait
+from semel.executor.hazards import Access, DeviceTable, Storage, User, Wait, count_bytes
 from semel.executor.lane import ExecutorLane, TimelineValue
 from semel.plan.plan import ExecutionPlan
 from semel.plan.readers import Copies
@@ -25,8 +25,12 @@ from semel.runtime.timeline import LAST_FAILED, VALUE
 class Submitter:
     """A plan on its device's lane: what it touches, and how often it ran."""
 
-    def __init__(self, plan: ExecutionPlan, lane: ExecutorLane, table: DeviceTable) -> None:
+    def __init__(
+        self, plan: ExecutionPlan, lane: ExecutorLane, table: DeviceTable, kind: str = "plan"
+    ) -> None:
         self.lane, self._table = lane, table
+        #: What it is, for reports.
+        self.kind = kind
         # Not the plan: who knows this one forgets it when the plan is gone.
         self.engine = plan.lane_work
         self.hold = self.engine.hold
@@ -59,6 +63,11 @@ class Submitter:
         """Note what the plan touches now."""
         self.accesses, self._is_single = accesses, is_single
         self._linked = self.engine.linked
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a run reads and those that it writes, weights aside."""
+        return count_bytes(self.accesses)
 
     def note(self, seen: Iterable[Storage], sources: list[User]) -> None:
         """Remember what a submission has looked at."""

@@ -72,6 +72,8 @@ class Transfer:
         if source.dtype != target.dtype:
             raise InputError("execute_transfer", f"dst must be {source.dtype}, got {target.dtype}.")
         self.source, self.target, self.strategy = source, target, strategy
+        #: Known when it is done.
+        self.num_bytes = 0
         if source.keeper is None and target.keeper is None:
             self._check_shape(source.shape)
         first, second = source.byte_range, target.byte_range
@@ -105,6 +107,7 @@ class Transfer:
             raise
         if source.generation() != generation:
             raise StaleError("execute_transfer", "src was changed while it was copied.")
+        self.num_bytes = size
         is_staged = not (source.memory.is_host or self.target.memory.is_host)
         return TransferRecord(
             source.device,

@@ -27,6 +27,7 @@ BASE_WORDS = 4
 WORKER_WORDS = 16
 SIGNAL_WORDS = 8
 RING_WORDS = 16
+TIMES_WORDS = 4
 SUBMISSION_WORDS = 16
 
 UNBOUND = -(1 << 63)  #: the value of a variable that was never bound; lies outside all bounds
@@ -268,6 +269,15 @@ class Ring(IntEnum):
     FIRST = 11  # the number of the submission to begin with
     PLACED_AT = 12  # ticks when the thread was told last to stay off the CPU of who submits
     PLACE_TICKS = 13  # how long that holds while it does not sleep
+    LOG = 14  # where the Times of submission number n go, at n % MAX_SUBMISSIONS; 0: nowhere
+
+
+class Times(IntEnum):
+    """When a lane was at a submission, in ticks."""
+
+    TAKEN = 0  # from here on it waited for what comes before
+    BEGUN = 1
+    ENDED = 2
 
 
 class Submission(IntEnum):

@@ -52,6 +52,9 @@ def take_items(
 ) -> tuple[Any, ...]:
     """A tuple of records of one kind, or of several that have a `name` together."""
     wanted = f"{what} must be {name or kind.__name__} records"
+    if name is None and isinstance(values, kind):
+        found = f"got one by itself, {_show(values)}"
+        raise PlanError(where, f"{what} must be a list of {kind.__name__} records, {found}.")
     items = tuple(_walk(where, wanted, values))
     for item in items:
         if name is None:

@@ -165,6 +165,8 @@ class _Checker:
         """A name stands for one signal: reports and files know no more of it."""
         if row.buffer_indices:
             raise PlanError(where, f"a {row.kind} has no buffers.", op=row.id)
+        if isinstance(row, PreparedSignal) and not row.signal.is_free:
+            raise row.signal.refusal()
         known = self._signals.setdefault(row.signal.name, row.signal)
         if known is not row.signal:
             raise PlanError(

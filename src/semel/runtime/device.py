@@ -26,11 +26,13 @@ from semel.runtime.memory import Memory
 from semel.runtime.plugins import find_plugins
 from semel.runtime.spec import DISK_KIND, DeviceSpec
 
+#: What computes nothing at all.
+NULL_KIND = "null"
 #: Where the `BACKEND` of each device is.
 MODULES = {
     HOST_DEVICE: "semel.devices.cpu.backend",
     DISK_KIND: "semel.devices.disk.backend",
-    "null": "semel.devices.null.backend",
+    NULL_KIND: "semel.devices.null.backend",
 }
 
 _open: dict[str, Device] = {}
@@ -106,6 +108,9 @@ def find_spec(where: str, device: str | DeviceSpec) -> DeviceSpec:
     """The spec of a device as it is written, if there is such a kind; opens nothing."""
     spec = DeviceSpec.parse(device, where)
     if spec.kind not in MODULES and spec.kind not in known_kinds():
+        misdeclared = find_plugins().broken.get(spec.kind)
+        if misdeclared is not None:
+            raise misdeclared
         known = ", ".join(sorted(MODULES))
         raise UnsupportedError(
             where,
@@ -128,10 +133,34 @@ def choose_device(where: str, device: str | DeviceSpec | None) -> str:
 
 
 def known_kinds() -> tuple[str, ...]:
-    """All kinds of devices, with those that installed packages declare by now."""
-    for kind, module in find_plugins().items():
+    """All kinds of devices, with those that installed packages declare well by now."""
+    for kind, module in find_plugins().modules.items():
         MODULES.setdefault(kind, module)
     return tuple(sorted(MODULES))
+
+
+def list_kind(kind: str) -> tuple[DeviceSpec, ...]:
+    """The devices of a kind that are here; opens none. A DeviceError if its package fails."""
+    listed = import_backend(kind).BACKEND.listed
+    try:
+        return tuple(DeviceSpec(name) for name in ((kind,) if listed is None else listed()))
+    except Exception as error:
+        raise DeviceError(
+            f"device {kind}",
+            f"its module {MODULES[kind]} cannot list what is here: {error!r}.",
+            device=kind,
+        ) from error
+
+
+def broken_kinds() -> dict[str, DeviceError]:
+    """What is wrong with each kind that cannot be listed, or is declared wrongly."""
+    broken = {kind: error for kind, error in find_plugins().broken.items() if kind not in MODULES}
+    for kind in known_kinds():
+        try:
+            list_kind(kind)
+        except DeviceError as error:
+            broken[kind] = error
+    return broken
 
 
 def add_kind(kind: str, module: str | ModuleType) -> None:

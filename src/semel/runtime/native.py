@@ -24,6 +24,9 @@ class HostRunner(Protocol):
     def ticks_per_us(self) -> float:
         """The rate of the runner's clock."""
 
+    def ns_per_tick(self) -> float:
+        """The period of the clock, as exactly as it is known by now."""
+
     def symbol(self, name: str) -> int:
         """Where a function lies."""
 

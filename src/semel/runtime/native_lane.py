@@ -94,7 +94,18 @@ class LanePlan(Protocol):
     def lane_work(self) -> HeldWork: ...
 
 
-class _CallWork:
+class Done(NamedTuple):
+    """A submission that is over: what it was and waited for, and when, in ticks of the runner."""
+
+    value: int
+    work: LaneWork
+    pairs: tuple[tuple[TimelineSignal, int], ...]
+    taken: int
+    begun: int
+    ended: int
+
+
+class CallWork:
     """A function in the place of a plan."""
 
     __slots__ = ("_function", "name")
@@ -184,7 +195,7 @@ class NativeLane:
         """Call `function()` once these values are reached, on a thread of Python."""
         if not callable(function):
             raise PlanError(f"lane '{self.name}'", f"must call a function, got {function!r:.60}.")
-        return self.submit_work(_CallWork(function, name), after, behind)
+        return self.submit_work(CallWork(function, name), after, behind)
 
     def submit_work(self, work: LaneWork, after: After = (), behind: After = ()) -> int:
         """Do any other work in its turn."""
@@ -231,6 +242,26 @@ class NativeLane:
         """
         return self._ring.give_up(value, why)
 
+    def let_go(self, why: Callable[[int, TimelineSignal, int], DeviceError]) -> None:
+        """Let all that waits for a signal of no lane wait for it no more: it fails with `why`.
+
+        That is asked with the submission's value, the signal and the value that was waited for.
+        What other lanes do first is still waited for: the order of bytes may go through here.
+        """
+        self._ring.let_go(why)
+
+    def missing(self, value: int) -> list[tuple[TimelineSignal, int]]:
+        """What a submission still waits for."""
+        return self._ring.missing(value)
+
+    def observe(self, note: Callable[[Done], None] | None) -> None:
+        """Let `note` be told of all that is submitted from now on and over, with the lane's lock.
+
+        Not at once, but before much more is submitted. None: of no more; until nobody observes
+        it, the lane's thread reads the clock three times for each submission.
+        """
+        self._ring.observe(note)
+
     def close(self) -> None:
         """Take no more; what was submitted is still done."""
         self._ring.close()
@@ -259,13 +290,20 @@ class _Ring:
         self.submitted = TimelineSignal(f"{name}: submitted")
         self._submitted_words = self.submitted.words
         self.done = TimelineSignal(name)
+        self.done.count(self.submitted)
         self._slots = aligned_words(_DEPTH * _SLOT_WORDS)
         self._slot_words = self._slots.data
         self._pairs_at = address_of(self._slots) + _PAIRS * abi.WORD_BYTES
         #: What each slot refers to, until it is over.
         self._works: list[LaneWork | None] = [None] * _DEPTH
         self._after = [_NO_WAITS] * _DEPTH
+        #: Why submissions fail that are to wait for signals no more, until they are over.
+        self._let_go: dict[int, DeviceError] = {}
         self._forgotten = 0  # of so many submissions nothing is held any more
+        #: When the thread was at what, and who is told of that: of what comes after this value.
+        self._times = aligned_words(_DEPTH * abi.TIMES_WORDS)
+        self._note: Callable[[Done], None] | None = None
+        self._noted_from = 0
         self._cpus = cpu_mask(tuple(cpus))
         self._is_closed = False
         self._lost_from: int | None = None
@@ -447,10 +485,29 @@ class _Ring:
         done, gone = self.done.value, []
         for number in range(self._forgotten, done):
             slot = number % _DEPTH
+            if self._note is not None:
+                self._tell(self._note, number + 1, slot)
             gone.append((self._works[slot], self._after[slot]))
             self._works[slot], self._after[slot] = None, _NO_WAITS
+            if self._let_go:
+                self._let_go.pop(number + 1, None)
         self._forgotten = max(self._forgotten, done)
         return gone
+
+    def observe(self, note: Callable[[Done], None] | None) -> None:
+        with self.lock:
+            gone = self._forget()
+            self._times[:] = 0
+            self._note, self._noted_from = note, self.submitted.value
+            self._ring[Ring.LOG] = 0 if note is None else address_of(self._times)
+        del gone
+
+    def _tell(self, note: Callable[[Done], None], value: int, slot: int) -> None:
+        """Tell of a submission that is over, unless it was begun before anybody asked."""
+        work, at = self._works[slot], slot * abi.TIMES_WORDS
+        taken, begun, ended = self._times[at : at + 3].tolist()
+        if work is not None and value > self._noted_from and taken and ended:
+            note(Done(value, work, self._after[slot].pairs, taken, begun, ended))
 
     # ------------------------------------------------------------ threads
 
@@ -490,7 +547,7 @@ class _Ring:
         try:
             self._running = value
             if call == Call.DOUBT:
-                self._check_before(slot)
+                self._check_before(value)
                 return Verdict.RUN
             if work is None or not work.came_back(call):
                 return Verdict.DONE
@@ -517,18 +574,52 @@ class _Ring:
 
     def give_up(self, value: int, why: DeviceError) -> bool:
         slot = (value - 1) % _DEPTH
-        work, waits = self._works[slot], self._after[slot]
+        work = self._works[slot]
         if self.done.value + 1 != value or value > self.submitted.value or work is None:
             return False
-        if not all(signal.value >= number for signal, number in waits.pairs):
+        if self.missing(value):
             return False
-        self._given_up = value, why
-        work.ask_back()
+        if value not in self._let_go:
+            self._given_up = value, why
+            work.ask_back()
         return True
 
-    def _check_before(self, slot: int) -> None:
+    def missing(self, value: int) -> list[tuple[TimelineSignal, int]]:
+        is_let_go = value in self._let_go
+        return [
+            (signal, number)
+            for signal, number in self._pairs_of(value)
+            if signal.value < number and not (is_let_go and signal.is_free)
+        ]
+
+    def let_go(self, why: Callable[[int, TimelineSignal, int], DeviceError]) -> None:
+        with self.lock:  # nothing is submitted meanwhile: slots stay whose they are
+            for value in range(self.done.value + 1, self.submitted.value + 1):
+                for place, (signal, number) in enumerate(self._pairs_of(value)):
+                    if signal.is_free and signal.value < number:
+                        self._let_go.setdefault(value, why(value, signal, number))
+                        self._forget_wait(value, place)
+                        signal.nudge()
+
+    def _pairs_of(self, value: int) -> Iterable[tuple[TimelineSignal, int]]:
+        return self._after[(value - 1) % _DEPTH].pairs
+
+    def _forget_wait(self, value: int, place: int) -> None:
+        """Let the thread find a value there that is reached, and stands for a failure."""
+        slot = (value - 1) % _DEPTH
+        words = self._after[slot].words
+        if words is not None:
+            words[2 * place + 1] = abi.NO_FAILURE
+        else:
+            at = slot * _SLOT_WORDS + _PAIRS
+            self._slot_words[at + 2 * place + 1] = abi.NO_FAILURE
+
+    def _check_before(self, value: int) -> None:
         """Raise what went wrong with anything that a submission must follow."""
-        waits = self._after[slot]
+        why = self._let_go.get(value)
+        if why is not None:
+            raise why
+        waits = self._after[(value - 1) % _DEPTH]
         for signal, value in waits.pairs[: waits.num_needed]:
             error = signal.peek_failure(value)
             if error is not None:
@@ -569,12 +660,12 @@ class _Ring:
         if self._pid == os.getpid():
             return
         lost, self._lost_from = self.done.value, self.done.value
-        last = self.submitted.value
+        last, self._note = self.submitted.value, None
         for value in range(lost + 1, last + 1):
             self.done.note_failure(value, PlanError(f"lane '{self.name}'", _FORKED))
         self._reset()
         if last > lost:
-            self.done.set(last)
+            self.done.reach(last)
         self._forget()
 
 

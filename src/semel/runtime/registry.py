@@ -9,17 +9,19 @@ imported before it is opened or listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from semel.errors import SemelError
+from semel.errors import DeviceError, SemelError
 from semel.runtime.device import (
     Device,
     add_kind,
+    broken_kinds,
     find_device,
-    import_backend,
+    find_spec,
     known_kinds,
+    list_kind,
     open_devices,
 )
 from semel.runtime.spec import DeviceSpec
@@ -45,10 +47,18 @@ class DeviceRegistry:
     def devices(self, kind: str | None = None) -> tuple[DeviceSpec, ...]:
         """What is here, of all kinds or one. Imports each of them, and opens none.
 
-        Files are devices too (`disk:path`), and nobody lists those.
+        Files are devices too (`disk:path`), and nobody lists those. A kind that cannot be listed
+        is left out, and `broken` says why; where it is asked for, that is raised.
         """
-        kinds = self.kinds if kind is None else (DeviceSpec.parse(kind, "DeviceRegistry").kind,)
-        return tuple(DeviceSpec(name) for each in kinds for name in _listed(each))
+        if kind is not None:
+            return list_kind(find_spec("DeviceRegistry", kind).kind)
+        broken = self.broken
+        return tuple(spec for each in self.kinds if each not in broken for spec in list_kind(each))
+
+    @property
+    def broken(self) -> Mapping[str, DeviceError]:
+        """Why kinds of devices cannot be listed: packages that fail, or declare them wrongly."""
+        return broken_kinds()
 
     def __iter__(self) -> Iterator[DeviceSpec]:
         return iter(self.devices())
@@ -59,7 +69,7 @@ class DeviceRegistry:
             spec = DeviceSpec.parse(device)
         except SemelError:
             return False
-        if spec.kind not in self.kinds:
+        if spec.kind not in self.kinds or spec.kind in self.broken:
             return False
         return spec.path is not None or spec in self.devices(spec.kind)
 
@@ -74,8 +84,3 @@ class DeviceRegistry:
         Again with the same module: nothing. A kind that is known stays what it is.
         """
         add_kind(kind, module)
-
-
-def _listed(kind: str) -> tuple[str, ...]:
-    listed = import_backend(kind).BACKEND.listed
-    return (kind,) if listed is None else tuple(listed())

@@ -5,7 +5,8 @@
 What was reached stays reached: who comes to wait later goes on at once, so that no wake-up can be
 lost. The number is a word of native memory: rows of plans and lanes set it and wait for it without
 the interpreter, and so may anybody else with it. Who waits looks again and again for a moment, and
-then sleeps in the kernel, without the interpreter's lock.
+then sleeps in the kernel, without the interpreter's lock. Values are ints of 63 bits in a word of
+64: at a million a second that is 140,000 years.
 
 A value may stand for work that failed: who waits for that very value gets the error.
 
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import ctypes
 import time
+import weakref
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from semel.errors import PlanError, TimedOutError
@@ -52,6 +55,29 @@ _WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *(WORD,) * 4)
 
 #: Around what is known of failures, of all signals: they are rare.
 _failing = make_lock()
+_order = count()
+
+
+class _Failure:
+    """An error that values stand for, of however many signals: work fails with what it needs."""
+
+    __slots__ = ("__weakref__", "error", "is_seen", "order")
+
+    def __init__(self, error: BaseException) -> None:
+        #: Which failure it was, of all signals together; whether anybody was told of it.
+        self.error, self.order, self.is_seen = error, next(_order), False
+
+
+#: By the error's id, which is nobody else's while a signal remembers the failure.
+_known: weakref.WeakValueDictionary[int, _Failure] = weakref.WeakValueDictionary()
+
+
+class Unseen(NamedTuple):
+    """A failure that nobody was told of; of all signals together, `order` says which was first."""
+
+    value: int
+    error: BaseException
+    order: int
 
 
 class TimelineSignal:
@@ -61,6 +87,7 @@ class TimelineSignal:
         "__weakref__",
         "_failures",
         "_forgotten",
+        "_submitted",
         "_token",
         "_unknown",
         "_unseen",
@@ -80,10 +107,12 @@ class TimelineSignal:
         #: The words themselves, for those who look often.
         self.words = line.words
         self.words[VALUE], self.words[LAST_FAILED] = number, abi.NO_FAILURE
-        self._failures: dict[int, BaseException] = {}
+        self._failures: dict[int, _Failure] = {}
         self._unseen: dict[int, None] = {}
         self._forgotten: dict[int, None] = {}
         self._unknown = abi.NO_FAILURE
+        #: What counts the work that its values stand for, if it is a lane's.
+        self._submitted: TimelineSignal | None = None
 
     def __repr__(self) -> str:
         return f"TimelineSignal({self.name!r}, {self.value})"
@@ -102,8 +131,15 @@ class TimelineSignal:
     def set(self, value: int) -> None:
         """Let everybody go on who waits for this value or a smaller one.
 
-        It must not be smaller than what was reached before: time does not go back.
+        It must not be smaller than what was reached before: time does not go back. What a lane
+        reaches is its own to say.
         """
+        if self._submitted is not None:
+            raise self.refusal()
+        self.reach(value)
+
+    def reach(self, value: int) -> None:
+        """What `set` does, for those whose signal it is."""
         number = self._take(value)
         before = (_functions or _load()).set(self.address, number)
         if number < before:
@@ -112,6 +148,36 @@ class TimelineSignal:
                 f"must not go back: it is at {before}, got {number}.",
                 hint="Count runs, and signal a larger value in each.",
             )
+
+    # ------------------------------------------------------------ signals of lanes
+
+    def count(self, submitted: TimelineSignal) -> None:
+        """From now on it says how much is over of a lane's work, of which `submitted` are given."""
+        self._submitted = submitted
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anybody may set it: it says nothing of a lane."""
+        return self._submitted is None
+
+    def refusal(self) -> PlanError:
+        """Why nobody but the lane sets what it reaches."""
+        return PlanError(
+            f"signal '{self.name}'",
+            "must be set by its lane alone, as work is over: what is not would pass for done.",
+            hint="next_timeline() of the context reserves a value, signal_completion() reaches it.",
+        )
+
+    def check(self, value: int) -> None:
+        """Refuse to wait for work of a lane that was never submitted."""
+        if self._submitted is not None and value > self._submitted.value:
+            raise PlanError(
+                self.name,
+                f"value {int(value)} is of no work: {self._submitted.value} were submitted.",
+                value=int(value),
+            )
+
+    # ------------------------------------------------------------ waiting
 
     def is_reached(self, value: int) -> bool:
         """Whether who waits for this value goes on at once."""
@@ -198,10 +264,13 @@ class TimelineSignal:
         that they failed.
         """
         with _failing:
-            self._failures[value] = error
+            failure = _known.get(id(error))
+            if failure is None:
+                failure = _known[id(error)] = _Failure(error)
+            self._failures[value] = failure
             self._unseen[value] = None
             if len(self._failures) > _MOST_FAILURES:
-                first = next(iter(self._unseen))
+                first = next((each.value for each in self._list_unseen()), None)
                 oldest = next(number for number in self._failures if number != first)
                 del self._failures[oldest]
                 self._unseen.pop(oldest, None)
@@ -227,12 +296,14 @@ class TimelineSignal:
     def failure(self, value: int) -> BaseException | None:
         """What the work raised that this value stands for; None if it went well, or is not over.
 
-        From here on somebody has seen it.
+        From here on somebody has seen it, and so all that failed with it.
         """
         if value > self.words[LAST_FAILED]:
             return None
         with _failing:
-            self._unseen.pop(value, None)
+            failure = self._failures.get(value)
+            if failure is not None:
+                failure.is_seen = True
         return self.peek_failure(value)
 
     def peek_failure(self, value: int) -> BaseException | None:
@@ -240,20 +311,30 @@ class TimelineSignal:
         if value > self.words[LAST_FAILED]:
             return None
         with _failing:
-            error = self._failures.get(value)
-        if error is None and self.has_failed(value):
+            failure = self._failures.get(value)
+        if failure is not None:
+            return failure.error
+        if self.has_failed(value):
             return PlanError(
                 f"signal '{self.name}'",
                 f"what {int(value)} stands for has failed, or may have: after so many failures "
                 "nobody knows any more of what.",
                 value=int(value),
             )
-        return error
+        return None
 
-    def unseen(self) -> list[tuple[int, BaseException]]:
+    def unseen(self) -> list[Unseen]:
         """The failures that nobody was told of, the first ones first."""
         with _failing:
-            return [(value, self._failures[value]) for value in self._unseen]
+            return self._list_unseen()
+
+    def _list_unseen(self) -> list[Unseen]:
+        found = [(value, self._failures[value]) for value in self._unseen]
+        unseen = [
+            Unseen(value, each.error, each.order) for value, each in found if not each.is_seen
+        ]
+        self._unseen = dict.fromkeys(each.value for each in unseen)
+        return unseen
 
 
 # ---------------------------------------------------------------- lines

@@ -2,6 +2,7 @@
 // A profile report: one JSON object in #data, four views of it, one selection shared by all.
 const data = JSON.parse(document.getElementById("data").textContent);
 const ops = data.ops, run = data.run, blocks = run.arena;
+const ofPlan = run.subject === "plan";  // else of an executor, whose ops are submissions to lanes
 const ran = ops.filter((op) => op.spans.length);
 const t0 = Math.min(...ran.map((op) => op.start_ns), Infinity);
 const t1 = Math.max(...ran.map((op) => op.end_ns), -Infinity);
@@ -51,6 +52,7 @@ const percent = (x) => (x === null ? "-" : (100 * x).toFixed(x < 0.1 ? 1 : 0) + 
 const fixed = (x) => x.toFixed(2);
 
 function style(op) {
+  if (!ofPlan) return { plan: "flops", kernel: "bytes", copy: "copy", function: "host" }[op.kind];
   if (op.kind === "kernel") return op.limited_by === "flops" ? "flops" : "bytes";
   return { copy: "copy", view: "view", "host call": "host", "native call": "host" }[op.kind];
 }
@@ -62,7 +64,8 @@ function hint(op) {
   const spread = run.runs > 1 ? `, median of ${run.runs - op.preempted.length} runs ` +
     `+- ${percent(op.spread)}` : "";
   const disturbed = wasPreempted(op) ? "\npreempted in the run that is shown" : "";
-  return `${op.name}\n${op.kind}, op ${op.op_index}, step ${op.step}, ` +
+  const where = ofPlan ? `step ${op.step}` : `${op.device}/${op.lane} ${op.op_id}`;
+  return `${op.name}\n${op.kind}, op ${op.op_index}, ${where}, ` +
     `${time(op.elapsed * 1e9)}${spread}${disturbed}\n` +
     `${fixed(op.gb_per_s)} GB/s, ${fixed(op.gflop_per_s)} GFLOP/s${limit}`;
 }
@@ -118,7 +121,8 @@ function ticks(low, high, count) {
 function drawHead() {
   const values = Object.entries(run.variables).map(([name, value]) => `${name}=${value}`);
   byId("summary").textContent = [
-    `${run.threads} thread${run.threads === 1 ? "" : "s"} on ${run.device}`, ...values,
+    ...(ofPlan ? [`${run.threads} thread${run.threads === 1 ? "" : "s"} on ${run.device}`] :
+      [`submissions of an executor to ${tracks.length} lanes`]), ...values,
     ...(run.runs > 1 ? [`medians of ${run.runs} runs of ` +
       `${time(Math.min(...run.makespans) * 1e9)} to ${time(Math.max(...run.makespans) * 1e9)}`] : []),
     run.limits === null ? "limits not measured" :
@@ -127,8 +131,10 @@ function drawHead() {
   ].join(" · ");
   const figures = {
     "makespan": time(data.makespan_seconds * 1e9), "sum over ops": time(data.sum_seconds * 1e9),
-    "ops": ops.length, "steps": run.num_steps, "shared steps": run.num_shared_steps,
-    "barriers": run.num_barriers, "arena": size(run.arena_bytes),
+    "ops": ops.length, ...(ofPlan ? {
+      "steps": run.num_steps, "shared steps": run.num_shared_steps,
+      "barriers": run.num_barriers, "arena": size(run.arena_bytes),
+    } : {}),
   };
   for (const [name, value] of Object.entries(figures))
     byId("figures").append(html("div", {}, html("dt", {}, name), html("dd", {}, String(value))));
@@ -139,9 +145,12 @@ function drawHead() {
     byId("figures").append(
       html("div", {}, html("dt", {}, lane.name + " busy"), html("dd", {}, text)));
   }
-  const legend = {
+  const legend = ofPlan ? {
     flops: "kernel nearer to the arithmetic limit", bytes: "kernel nearer to the bandwidth limit",
     copy: "copy", host: "custom function", wait: "waits for another lane",
+  } : {
+    flops: "run of a plan", bytes: "kernel", copy: "transfer", host: "function of Python",
+    wait: "waits for another lane",
   };
   const used = new Set(ops.map(style));
   if (ops.some(wasPreempted)) legend.preempted = "preempted: another program had the core";
@@ -158,7 +167,7 @@ function laneName(lane) {
   const name = lane < tracks.length ? tracks[lane] : "";
   if (!name) return lane === 0 ? "lane 0 (caller)" : `lane ${lane}`;
   const short = name.length > 24 ? "…" + name.slice(-23) : name;
-  return lane === 0 ? `${short} (caller)` : short;
+  return lane === 0 && ofPlan ? `${short} (caller)` : short;
 }
 
 function waitsOf(lane) {
@@ -239,8 +248,8 @@ function drawTimeline() {
     label(root, x(tick + t0) + 3, 11, time(tick));
   }
   drawTurns(root, x);
-  label(root, 0, TOP + 12, "steps");
-  for (const step of steps) {
+  if (ofPlan) label(root, 0, TOP + 12, "steps");
+  for (const step of ofPlan ? steps : []) {
     const from = Math.max(step.start, low), to = Math.min(step.end, high);
     if (to <= from) continue;
     const box = svg("rect", {
@@ -609,7 +618,8 @@ function drawDetail() {
   byId("source").textContent = "";
   if (!op) return;
   const facts = {
-    "kind": op.kind, "op": op.op_index, "step": op.step, "time": time(op.elapsed * 1e9),
+    "kind": op.kind, "op": op.op_index,
+    ...(ofPlan ? { "step": op.step } : { "timeline value": op.op_id }), "time": time(op.elapsed * 1e9),
     "lanes": op.lanes.join(", ") || "none", "pieces": op.spans.length,
     "lane time": time(op.busy_ns), "tiles": op.tiles, "moves": size(op.bytes),
     "computes": op.flops.toLocaleString("en") + " flops",

@@ -172,7 +172,8 @@ class RunInfo:
     works for, and `waits` are those of lanes for each other. `makespans` are those of all `runs` in
     seconds, `switches` says how often the system took a core away from this process in each, and
     `shown` is the number of the one whose timeline the records have. `places` are the values that
-    do not share the arena.
+    do not share the arena. The `subject` is a plan, or an executor: then operations are
+    submissions, each participant is a lane, and there are no steps.
     """
 
     device: str
@@ -193,6 +194,12 @@ class RunInfo:
     switches: tuple[int, ...] = ()
     shown: int = 0
     places: tuple[PlacedValue, ...] = ()
+    subject: str = "plan"
+
+    @property
+    def is_of_plan(self) -> bool:
+        """Whether a plan was run, by a caller, in steps."""
+        return self.subject == "plan"
 
 
 def merge_runs(

@@ -158,12 +158,15 @@ def _totals(profiles: Sequence[KernelProfile], run: RunInfo, total: float) -> li
     ran = [p for p in profiles if p.spans]
     makespan = (max(p.end_ns for p in ran) - min(p.start_ns for p in ran)) / 1e9 if ran else 0.0
     values = ", ".join(f"{name}={value}" for name, value in run.variables.items())
-    lines = [
-        f"sum {total * 1e6:.2f} us, makespan {makespan * 1e6:.2f} us, "
-        f"{len(profiles)} ops in {run.num_steps} steps, {run.num_shared_steps} of them shared, "
-        f"{run.num_barriers} barriers, {run.threads} threads on {run.device}"
-        + (f", {values}" if values else "")
-    ]
+    times = f"sum {total * 1e6:.2f} us, makespan {makespan * 1e6:.2f} us"
+    if run.is_of_plan:
+        lines = [
+            f"{times}, {len(profiles)} ops in {run.num_steps} steps, {run.num_shared_steps} of "
+            f"them shared, {run.num_barriers} barriers, {run.threads} threads on {run.device}"
+            + (f", {values}" if values else "")
+        ]
+    else:
+        lines = [f"{times}, {len(profiles)} submissions to {len(run.tracks)} lanes"]
     if run.runs > 1:
         least, most = min(run.makespans, default=0.0), max(run.makespans, default=0.0)
         lines.append(

@@ -12,7 +12,7 @@ Invariant: slices of one track do not overlap, or one lies inside the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from semel.plan.report.lanes import tracks_of
@@ -28,9 +28,10 @@ def chrome_trace(profiles: Sequence[KernelProfile], run: RunInfo) -> dict[str, A
     origin = min((p.start_ns for p in profiles if p.spans), default=0)
     tracks = tracks_of(run, profiles)
     pids = _processes(tracks, run.device)
-    events = [*_names(tracks, pids, run), *_steps(profiles, origin)]
+    events = [*_names(tracks, pids, run), *(_steps(profiles, origin) if run.is_of_plan else ())]
     for profile in profiles:
-        events += _slices(profile, pids, origin)
+        more = {} if run.is_of_plan else {"value": profile.op_id}
+        events += _slices(profile, pids, origin, more)
     events += _waits(run, pids, origin)
     events += _memory(profiles, run, origin)
     other = {"device": run.device, "threads": run.threads, "barriers": run.num_barriers}
@@ -46,10 +47,13 @@ def _processes(tracks: Sequence[str], own: str) -> list[int]:
 
 def _names(tracks: Sequence[str], pids: Sequence[int], run: RunInfo) -> list[dict[str, Any]]:
     found = [
-        _metadata("process_name", 0, name=f"semel plan on {run.device}"),
-        _metadata("thread_name", _STEPS_TID, name="steps"),
-        _metadata("thread_sort_index", _STEPS_TID, sort_index=0),
+        _metadata(
+            "process_name", 0, name=f"semel plan on {run.device}" if run.is_of_plan else run.device
+        )
     ]
+    if run.is_of_plan:
+        found.append(_metadata("thread_name", _STEPS_TID, name="steps"))
+        found.append(_metadata("thread_sort_index", _STEPS_TID, sort_index=0))
     told = {_PID}
     for lane, (track, pid) in enumerate(zip(tracks, pids, strict=True)):
         device, _, name = track.rpartition("/")
@@ -58,7 +62,8 @@ def _names(tracks: Sequence[str], pids: Sequence[int], run: RunInfo) -> list[dic
             found.append(_metadata("process_name", 0, pid, name=device))
             found.append(_metadata("process_sort_index", 0, pid, sort_index=pid))
         note = " (caller)" if not lane else f" ({track})" if name != COMPUTE else ""
-        found.append(_metadata("thread_name", lane, pid, name=f"lane {lane}{note}"))
+        shown = f"lane {lane}{note}" if run.is_of_plan else track
+        found.append(_metadata("thread_name", lane, pid, name=shown))
         found.append(_metadata("thread_sort_index", lane, pid, sort_index=lane + 1))
     return found
 
@@ -79,7 +84,9 @@ def _waits(run: RunInfo, pids: Sequence[int], origin: int) -> list[dict[str, Any
     return found
 
 
-def _slices(profile: KernelProfile, pids: Sequence[int], origin: int) -> list[dict[str, Any]]:
+def _slices(
+    profile: KernelProfile, pids: Sequence[int], origin: int, more: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     arguments = {
         "op": profile.op_index,
         "kind": profile.kind,
@@ -100,7 +107,7 @@ def _slices(profile: KernelProfile, pids: Sequence[int], origin: int) -> list[di
             span.lane,
             span.start_ns - origin,
             span.end_ns - origin,
-            {**arguments, "tiles": span.tiles},
+            {**arguments, **more, "tiles": span.tiles},
         )
         for span in profile.spans
     ]
