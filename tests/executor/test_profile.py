@@ -150,6 +150,41 @@ def test_what_is_late_is_named_and_what_is_over_is_there(executor: UnifiedExecut
     assert [record.op_id for record in second] == [2], "what was begun before is not in it"
 
 
+def test_profiles_begin_and_end_while_others_submit(executor: UnifiedExecutor) -> None:
+    plans = [scaled(2, device) for device in ("cpu:0", "cpu:1")]
+    for _, x in plans:
+        x.copyin(numbers(1, 2, 3, 4))
+    is_over = threading.Event()
+
+    def submit() -> None:
+        while not is_over.is_set():
+            for plan, _ in plans:
+                executor.submit(plan)
+            executor.execute_kernel("cpu:1", int, reads=[], writes=[])
+
+    threads = [threading.Thread(target=submit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    reports = []
+    try:
+        for _ in range(30):
+            with executor.profile(PATIENCE) as report:
+                executor.submit(plans[0][0]).wait(PATIENCE)
+            reports.append(report)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    last = {"cpu:0": 0, "cpu:1": 0}
+    for report in reports:
+        ends = {"cpu:0": 0, "cpu:1": 0}
+        for record in report:
+            assert record.op_id > last[record.device], "in the order of the lane, and once"
+            assert ends[record.device] <= record.start_ns <= record.end_ns
+            last[record.device], ends[record.device] = record.op_id, record.end_ns
+    assert all(report for report in reports)
+
+
 def test_an_error_in_the_block_is_the_error(executor: UnifiedExecutor) -> None:
     gate = Gate()
     executor.execute_kernel("cpu:0", gate)

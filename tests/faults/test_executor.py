@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import re
+import threading
 from collections.abc import Iterator
+from functools import partial
+from random import Random
 
 import numpy as np
 import pytest
@@ -215,6 +218,38 @@ def test_what_a_reset_gives_up_still_comes_after_others(executor: UnifiedExecuto
     gate.open()
     assert isinstance(stuck.exception(PATIENCE), DeviceError)
     written.wait(PATIENCE)
+
+
+def set_all(signals: list[TimelineSignal]) -> None:
+    for signal in signals:
+        signal.set(1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_resets_while_signals_are_set_lose_nothing(executor: UnifiedExecutor, seed: int) -> None:
+    """Each work is done once if its signals were set in time, and else fails with the reset."""
+    rng, context = Random(seed), context_of(executor, "cpu:1")
+    for _ in range(30):
+        signals = [TimelineSignal(f"s{k}") for k in range(4)]
+        done: list[int] = []
+        values = [
+            executor.execute_kernel(
+                rng.choice(("cpu:0", "cpu:1")),
+                partial(done.append, k),
+                reads=[],
+                writes=[],
+                after=[(rng.choice(signals), 1) for _ in range(rng.choice((0, 1, 9)))],
+            )
+            for k in range(40)
+        ]
+        setter = threading.Thread(target=set_all, args=(signals[1:],))
+        setter.start()
+        context.reset(PATIENCE)
+        context_of(executor, "cpu:0").reset(PATIENCE)
+        setter.join()
+        errors = [value.exception(PATIENCE) for value in values]
+        assert sorted(done) == [k for k, error in enumerate(errors) if error is None]
+        assert all(error is None or isinstance(error, DeviceError) for error in errors)
 
 
 def test_a_function_that_does_not_end_is_named(executor: UnifiedExecutor) -> None:
