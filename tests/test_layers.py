@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models": "graph ir tensor",
         "frontends": "errors graph ir locks runtime session tensor",
         "onnx_backend": "frontends",
-        "compat": "errors frontends runtime session version",
+        "compat": "errors frontends locks runtime session version",
         "cli": (
             "errors config ir cache runtime plan devices compiler loading models tensor session "
             "frontends"

@@ -309,7 +309,7 @@ executor.synchronize_all(PATIENCE)
 @pytest.mark.parametrize("code", [_FORKED, _EXIT, _INTERRUPTED], ids=["fork", "exit", "ctrl-C"])
 def test_busy_lanes_at_a(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
         timeout=240,

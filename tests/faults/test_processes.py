@@ -146,7 +146,13 @@ CASES = {
 def test_of_a_process(case: str) -> None:
     kind, made, code = CASES[case]
     done = subprocess.run(
-        [sys.executable, "-c", f"KIND = {kind!r}\n{_BEGIN}\nMADE = {made}\n{code}"],
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            f"KIND = {kind!r}\n{_BEGIN}\nMADE = {made}\n{code}",
+        ],
         capture_output=True,
         text=True,
         timeout=240,

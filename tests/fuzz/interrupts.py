@@ -104,6 +104,8 @@ def _following(code: CodeType, offset: int) -> frozenset[int]:
 def _traced(action: Callable[[], object], trace: Any) -> None:
     before, was_enabled = sys.gettrace(), gc.isenabled()
     gc.disable()  # the same places each time
+    # From Python 3.12 on, instructions are traced if a frame asked for it before.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         action()

@@ -144,9 +144,10 @@ def _saturate(array: Array, target: DType) -> Array:
     low, high = int(target.lowest), int(target.highest)
     inside = (array >= float(low)) & (array < float(high + 1))
     numbers = np.where(inside, array, 0).astype(target.numpy)
-    return np.where(inside, numbers, np.where(array > 0, high, np.where(array < 0, low, 0))).astype(
-        target.numpy
-    )
+    # Limits with the dtype: a Python int that no C long holds is no operand of every NumPy.
+    least, most = np.array(low, target.numpy), np.array(high, target.numpy)
+    outside = np.where(array > 0, most, np.where(array < 0, least, np.zeros_like(least)))
+    return np.asarray(np.where(inside, numbers, outside))
 
 
 # ---------------------------------------------------------------- integers

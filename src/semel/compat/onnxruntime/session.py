@@ -38,6 +38,7 @@ from semel.errors import InputError, ModelError, SemelError, UnsupportedError
 from semel.frontends.onnx.build import dim_name, initializer_names
 from semel.frontends.onnx.file import Model, initializer_of, read_model, with_initializers
 from semel.frontends.onnx.model import load_onnx
+from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE
 from semel.session.compiled import CompiledGraph
 
@@ -151,7 +152,7 @@ class InferenceSession:
         #: By the initializers that are inputs of it: models where these decide what is computed.
         self._opened: dict[frozenset[str], Any] = {}
         #: Held during runs if some of them may change what others would see.
-        self._running = threading.Lock() if self._overridable else nullcontext()
+        self._running = make_lock() if self._overridable else nullcontext()
         self._profile: list[tuple[float, float]] = []
 
     def _initialised(self, model: Model) -> Model:
