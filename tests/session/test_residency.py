@@ -25,6 +25,9 @@ from semel import (
     UnsupportedError,
     load,
 )
+from semel.plan.distrust import check_lives
+from semel.plan.experts import EXPERTS as EXPERTS_ROW
+from semel.plan.program import Program
 from semel.session.experts import layer_masks, merged_mask
 from semel.session.residency import Residency, ResidencyStats
 
@@ -540,6 +543,50 @@ def test_experts_stay_in_the_plan_file(
         check_memory(c)
     c.save(tmp_path / "again.plan")
     assert load(tmp_path / "again.plan").run(XS[2])[0].tobytes() == expected[2]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_programs_with_rows_of_experts_are_whole(layers: int, ahead: bool) -> None:
+    """Lives are those of the rows there are, and each node is told to be in the rows it was in."""
+    plain = Session().compile(model(layers), dims=DIMS).plan.program
+    program = (
+        Session()
+        .compile(model(layers), dims=DIMS, experts=ExpertResidency(budget=1, ahead=ahead))
+        .plan.program
+    )
+    check_lives(program)
+    assert sum(placed.row.kind == EXPERTS_ROW for placed in program.walk()) >= layers
+
+    def names(of: Program) -> list[tuple[str, list[str]]]:
+        rows = [placed.row.name for placed in of.walk()]
+        return [(note.node, [rows[op] for op in note.ops]) for note in of.nodes]
+
+    assert names(program) == names(plain)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_files_with_residency_can_be_loaded_in_every_way(
+    layers: int, ahead: bool, tmp_path: Path
+) -> None:
+    asked = ExpertResidency(budget=2, policy="lru", ahead=ahead)
+    c = Session().compile(model(layers), dims=DIMS, experts=asked)
+    c.save(tmp_path / "model.plan")
+    other = ExpertResidency(budget=1, ahead=not ahead)
+    for options in (
+        {"trust": False},
+        {"trust": False, "experts": other},
+        {"recompile": True},
+        {"recompile": True, "experts": other},
+        {"threads": 2},
+        {"verify": False},
+    ):
+        again = load(tmp_path / "model.plan", **options)
+        for x in XS[:3]:
+            assert again.run(x)[0].tobytes() == c.run(x)[0].tobytes(), options
+        assert stats(again)[0].misses > 0, options
+        check_memory(again)
 
 
 def test_a_file_can_be_loaded_with_another_residency(tmp_path: Path, expected: list[bytes]) -> None:

@@ -225,7 +225,7 @@ def insert_rows(program: Program, new: Mapping[int, Sequence[PreparedOp]]) -> Pr
     more = 0
     for i, row in enumerate(program.rows):
         rows += [*new.get(i, ()), row]
-        more += len(new.get(i, ()))
+        more += sum(map(num_rows, new.get(i, ())))
         position += range(len(position) + more, len(position) + more + num_rows(row))
     return replace(
         program,
