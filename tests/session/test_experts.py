@@ -121,6 +121,15 @@ def test_lru_keeps_the_ones_of_the_last_tokens() -> None:
     assert routed(made, [[3, 3]]) == Moves((3,), (4,))  # of one token, the lower number stays
 
 
+@pytest.mark.parametrize("policy", ["static", "lru", "decayed"])
+def test_a_run_without_tokens_moves_nobody(policy: Any) -> None:
+    made = pool(6, 3, policy=policy, decay=0.5)
+    made.observe([[5, 4], [4, 3]])
+    there = made.refresh(), made.resident
+    made.observe(np.zeros((0, 2), np.int64))
+    assert (made.refresh(), made.resident) == (Moves(), there[1])
+
+
 def test_lru_does_not_ask_how_often() -> None:
     made = pool(4, 1, policy="lru")
     made.observe([[3], [3], [3], [2]])

@@ -23,6 +23,7 @@ from semel import (
     Session,
     TimedOutError,
     UnsupportedError,
+    Variable,
     load,
 )
 from semel.plan.distrust import check_lives
@@ -47,9 +48,9 @@ DOWNS = [normal(EXPERTS, INNER, WIDE) for _ in range(LAYERS)]
 XS = [normal(tokens, WIDE) for tokens in (1, 5, 32, 1, 2)]
 
 
-def model(layers: int = LAYERS) -> Graph:
+def model(layers: int = LAYERS, tokens: str | Variable = "tokens") -> Graph:
     g = Graph("model")
-    x = g.input("x", ("tokens", WIDE))
+    x = g.input("x", (tokens, WIDE))
     for n in range(layers):
         up, down = g.param(f"up {n}", UPS[n]), g.param(f"down {n}", DOWNS[n])
         x = x + g.moe(x, up, down, logits=x @ ROUTERS[n], k=K)
@@ -311,6 +312,34 @@ def test_runs_that_fail_leave_the_store_as_it_was(expected: list[bytes]) -> None
     with pytest.raises(TimedOutError, match="within"):
         c.run(XS[0], good, timeout=1e-9)
     assert check_memory(c) == rest
+
+
+@pytest.mark.parametrize("policy", ["static", "lru", "decayed", None])
+def test_runs_without_tokens(policy: Any, expected: list[bytes]) -> None:
+    asked = ExpertResidency(budget=3, policy=policy)
+    c = Session().compile(model(tokens=Variable("tokens", 0, 32)), experts=asked)
+    for x, y in zip(XS, expected, strict=True):
+        assert c.run(x[:0])[0].shape == (0, WIDE)
+        assert c.run(x)[0].tobytes() == y
+        check_memory(c)
+
+
+def test_guests_leave_whatever_becomes_of_the_decision(
+    expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = resident(budget=2, policy="lru")
+
+    def fails(self: ExpertPool, ids: Any) -> None:
+        raise DeviceError("pool", "fails.")
+
+    with monkeypatch.context() as during:
+        during.setattr(ExpertPool, "observe", fails)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="pool"):
+                c.run(XS[2])
+    assert c.run(XS[0])[0].tobytes() == expected[0]
+    room = sum(layer.room for layer in c._residency().store.layers.values())
+    assert check_memory(c) <= 2 * room
 
 
 @pytest.mark.parametrize("budget", [3, EXPERTS])

@@ -108,20 +108,25 @@ class LayerStore:
     def leave(self, routed: Sequence[int], ids: Any = None) -> None:
         """Hold these no more: who has no place goes. `ids` are what the layer was routed to."""
         with self._lock:
-            if ids is not None:
-                self._decide(ids)
-            holds = self._holds
-            gone = []
-            for expert in routed:
-                left = holds[expert] - 1
-                if left:
-                    holds[expert] = left
-                    continue
-                del holds[expert]
-                if expert not in self.residents:
-                    gone.append(expert)
-            if gone:
-                self._drop(gone)
+            try:
+                if ids is not None:
+                    self._decide(ids)
+            finally:  # else guests would stay for ever
+                self._let_go(routed)
+
+    def _let_go(self, routed: Sequence[int]) -> None:
+        holds = self._holds
+        gone = []
+        for expert in routed:
+            left = holds[expert] - 1
+            if left:
+                holds[expert] = left
+                continue
+            del holds[expert]
+            if expert not in self.residents:
+                gone.append(expert)
+        if gone:
+            self._drop(gone)
 
     def _decide(self, ids: Any) -> None:
         """Let the pool see what was routed to, and give its places to who is there."""

@@ -119,7 +119,7 @@ class ExpertPool:
         found = _ids(ids, self.num_experts)
         if self.policy == "decayed":
             self._scores = self._scores * self.decay + count_experts(found, self.num_experts)
-        elif self.policy == "lru":
+        elif self.policy == "lru" and found.size:
             tokens = found.reshape(len(found), -1) if found.ndim else found.reshape(1, 1)
             times = self._clock + 1 + np.arange(len(tokens))
             np.maximum.at(self._scores, tokens, np.broadcast_to(times[:, None], tokens.shape))
