@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.session.entries import ENTRIES
+from tests.session.moves import check_memory, stats
 
 from semel import (
     CompiledGraph,
@@ -70,19 +71,6 @@ def expected() -> list[bytes]:
 
 def mask(*experts: int) -> Array:
     return np.isin(np.arange(EXPERTS), experts)
-
-
-def stats(c: CompiledGraph) -> dict[int, ResidencyStats]:
-    found = c.take_moe_residency_stats()
-    assert found is not None
-    return found
-
-
-def check_memory(c: CompiledGraph) -> int:
-    """What the store says is in memory is what the system says."""
-    store = c._residency().store
-    assert store.mapped_bytes() == store.resident_bytes
-    return store.resident_bytes
 
 
 def test_it_is_what_the_protocol_says() -> None:

@@ -102,8 +102,8 @@ def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, Exp
         if not own:
             raise UnsupportedError(
                 f"layer {number}",
-                "must have experts in stacks of its own, which are weights with one matrix for "
-                "each expert that nothing else reads.",
+                "must have experts in stacks of its own: all that its products read for an expert "
+                "must be entries of weights that have one for each, and that nothing else reads.",
                 hint="Compile without experts=, or with weights that are constants or params.",
             )
         found[number] = own[0]
