@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from semel import (
     Graph,
     IndexRangeError,
     InputError,
+    PlanError,
     Session,
     TimedOutError,
     UnsupportedError,
@@ -30,6 +32,8 @@ from semel import (
 from semel.plan.distrust import check_lives
 from semel.plan.experts import EXPERTS as EXPERTS_ROW
 from semel.plan.program import Program
+from semel.plan.spill import Spill, _is_in_memory
+from semel.runtime.pages import PAGE_BYTES
 from semel.session.experts import layer_masks, merged_mask
 from semel.session.residency import Residency, ResidencyStats
 
@@ -484,6 +488,44 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         resident(path=tmp_path / "no such directory" / "experts")
 
 
+def test_a_file_is_not_believed_by_its_first_page(tmp_path: Path) -> None:
+    path = tmp_path / "experts"
+    resident(path=path)
+    for place in (PAGE_BYTES + 5, path.stat().st_size // 2, UPS[0].nbytes + PAGE_BYTES + 9):
+        held = bytearray(path.read_bytes())
+        held[place] ^= 1
+        other = tmp_path / f"at {place}"
+        other.write_bytes(held)
+        with pytest.raises(InputError, match="must hold the experts of this graph"):
+            resident(path=other)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot be read"):
+        resident(path=tmp_path / "pipe")
+
+
+def test_files_without_a_name_are_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_memory = {str(tmp_path)}
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("semel.plan.spill._is_in_memory", in_memory.__contains__)
+    found = Spill([UPS[0]])
+    assert found.write_to(None).directory == "/var/tmp"
+    assert not caplog.records
+    in_memory.add("/var/tmp")
+    assert found.write_to(None).directory == str(tmp_path)
+    assert "those that are not resident are in memory all the same" in caplog.text
+
+
+def test_the_system_says_which_files_are_in_memory() -> None:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    for _, place, kind, *_ in mounts:
+        if kind == "tmpfs" and Path(place).is_dir():
+            assert _is_in_memory(place)
+    assert not _is_in_memory("/proc")
+    assert not _is_in_memory("/no such directory")
+
+
 def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.plan.spill._free_bytes", lambda _: 1000)
     with pytest.raises(DeviceError, match=r"need [0-9]+ bytes of a disk, there are 1000 in"):
@@ -505,11 +547,41 @@ def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"budget": -1}, "budget must be at least 0, got -1"),
         ({"budget_bytes": -1}, "budget_bytes must be at least 0, got -1"),
         ({"policy": "best"}, "policy must be one of static, lru, decayed, got 'best'"),
+        ({"profile": "x"}, "profile must be numbers of one shape, got 'x'"),
+        ({"profile": {0: [[1], [1, 2]]}}, "profile must be numbers of one shape"),
+        ({"profile": {"0": [1.0] * 8}}, "layer must be an int, got '0'"),
+        ({"path": 3}, "path must be a str or a path, got 3"),
+        ({"path": b"file"}, "path must be a str or a path, got b'file'"),
+        ({"path": ""}, "path must name a file, got ''"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, PlanError), match=message):
         ExpertResidency(**wrong)
+
+
+def test_what_is_not_of_the_graph_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="profile must be for layers 0, 1, got 7"):
+        resident(budget=1, profile={0: [1] * EXPERTS, 7: [1] * EXPERTS})
+    with pytest.raises(InputError, match=r"cannot be read: .*directory"):
+        resident(path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (None, "must be one for each layer, in a dict or a list, got None"),
+        (3, "in a dict or a list, got 3"),
+        ((mask(1) for _ in range(LAYERS)), "in a dict or a list, got <generator"),
+        (np.array(True), "in a dict or a list"),
+        ([mask(1), [[True], [True, False]]], "must be bools of one shape"),
+        ("ab", "layer 0 needs 8 bools"),
+    ],
+)
+def test_what_is_no_mask_for_each_layer_is_refused(masks: Any, message: str) -> None:
+    c = resident(budget=1)
+    with pytest.raises(InputError, match=message):
+        c.set_moe_resident_experts_per_layer(masks)
 
 
 def test_what_a_graph_must_have() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from semel.errors import InputError
 from semel.locks import make_lock
 from semel.runtime.stacks import StackMemory
-from semel.session.experts import ExpertPool, Mask
+from semel.session.experts import ExpertPool, Mask, take_array
 
 Stacks = tuple[StackMemory, ...]
 
@@ -235,7 +235,7 @@ class ExpertStore:
         if number not in self.layers:
             known = ", ".join(map(str, self.layers))
             raise InputError("moe masks", f"must be for layers {known}, got {number!r}.")
-        layer, given = self.layers[number], np.asarray(mask)
+        layer, given = self.layers[number], take_array("moe masks", "must be bools", mask)
         if given.dtype != np.bool_ or given.shape != (layer.num_experts,):
             raise InputError(
                 "moe masks",
