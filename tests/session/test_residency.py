@@ -121,6 +121,44 @@ def test_bytes_moved_are_misses_times_the_bytes_of_an_expert() -> None:
             assert (own.seconds_waited > 0) == (own.misses > 0)
 
 
+@pytest.mark.parametrize("options", [{}, {"ahead": False}])
+def test_layers_that_share_stacks_count_what_is_read(options: dict[str, Any]) -> None:
+    """Each asks for its own experts, of whom some are there for the other."""
+    g = Graph("shared")
+    x, ids = g.input("x", ("tokens", WIDE)), g.input("ids", ("tokens", K), "int64")
+    up, down = g.param("up", UPS[0]), g.param("down", DOWNS[0])
+    x = x + g.moe(x, up, down, ids=ids)
+    g.output("y", x + g.moe(x, up, down, ids=EXPERTS - 1 - ids))
+    plain = Session().compile(g)
+    c = Session().compile(g, experts=ExpertResidency(budget=2, **options))
+    c.set_moe_resident_experts_per_layer([mask(0, 1), mask(6, 7)])
+    size = c._residency().store.layers[0].expert_bytes
+    assert [s.bytes_placed for s in stats(c).values()] == [0, 2 * size]  # 0 and 1 were there
+    given = (XS[0], np.array([[6, 2]]))  # and 1 and 5
+    assert c.run(*given)[0].tobytes() == plain.run(*given)[0].tobytes()
+    first, second = stats(c).values()
+    assert (first.misses, first.bytes_moved) == (2, size)  # 6 is there for the other layer
+    assert (second.misses, second.bytes_moved) == (2, size)  # 1 likewise
+    check_memory(c)
+
+
+def test_capabilities_tell_of_layers(tmp_path: Path) -> None:
+    plain, moving = Session().compile(model(), dims=DIMS), resident(budget=1)
+    for c, has_residency in ((plain, False), (moving, True)):
+        can = c.capabilities()
+        assert (can.layers, can.residency) == ((0, 1), has_residency)
+        c.enable_moe_topk_capture()
+        c.run(XS[1])
+        assert tuple(c.take_moe_topk_capture() or ()) == can.layers
+        c.save(tmp_path / "model.plan")
+        assert load(tmp_path / "model.plan").capabilities() == can
+    moving.set_moe_resident_experts(mask(3))
+    g = Graph("plain")
+    g.output("y", g.input("x", (2, 3)) + 1)
+    can = Session().compile(g).capabilities()
+    assert (can.layers, can.residency) == ((), False)
+
+
 def test_stats_are_taken_once_and_are_of_one_graph() -> None:
     c = resident()
     other = c.clone()

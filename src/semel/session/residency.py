@@ -32,7 +32,7 @@ from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import find_device
 from semel.runtime.lane import Lane, Ticket
 from semel.runtime.stacks import StackFile, StackMemory
-from semel.session.expert_store import ExpertStore, LayerStore, Stacks, room_of
+from semel.session.expert_store import Brought, ExpertStore, LayerStore, Stacks, room_of
 from semel.session.experts import ExpertPool, Mask, Policy, take_array
 
 R = TypeVar("R")
@@ -171,7 +171,7 @@ class _Visit:
     routed: Sequence[int]
     ids: Array | None
     tokens: int
-    coming: Ticket[int] | None = None
+    coming: Ticket[Brought] | None = None
 
 
 class _View(NamedTuple):
@@ -280,10 +280,10 @@ class Residency:
             inside[number] = visit
             return
         began = time.perf_counter()
-        misses = layer.enter(routed)
+        came = layer.enter(routed)
         inside[number] = visit
-        self._count(number, visit, misses, began)
-        if not misses and layer.is_full:
+        self._count(number, visit, came, began)
+        if not came.experts and layer.is_full:
             self._found_full.add(number)
 
     def _arrive(self, number: int) -> None:
@@ -294,19 +294,20 @@ class Residency:
         began = time.perf_counter()
         coming, visit.coming = visit.coming, None
         try:
-            misses = coming.result()
+            came = coming.result()
         except BaseException:
             del self._inside[number]
             raise
-        self._count(number, visit, misses, began)
+        self._count(number, visit, came, began)
 
-    def _count(self, number: int, visit: _Visit, misses: int, began: float) -> None:
+    def _count(self, number: int, visit: _Visit, came: Brought, began: float) -> None:
         stats = self._stats.get(number) or self._of(number)
+        misses = came.experts
         stats.hits += len(visit.routed) - misses
         stats.tokens += visit.tokens
         if misses:
             stats.misses += misses
-            stats.bytes_moved += misses * self.store.layers[number].expert_bytes
+            stats.bytes_moved += came.num_bytes
             stats.seconds_waited += time.perf_counter() - began
 
     def _ahead(self) -> Lane:
@@ -427,8 +428,8 @@ class Residency:
             came = store.settle(masks)
             for user in users:
                 user.ask_again()
-            for number, count in came.items():
-                self._of(number).bytes_placed += count * store.layers[number].expert_bytes
+            for number, num_bytes in came.items():
+                self._of(number).bytes_placed += num_bytes
         for user in store.users():  # clones that were made meanwhile
             if user not in users:
                 with user._plan.lock:
