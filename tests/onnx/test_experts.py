@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.onnx.test_microsoft import f, make, u8
-from tests.session.moves import check_moves
+from tests.session.moves import check_memory, check_moves, stats
 
 import semel
+from semel import ExpertResidency, UnsupportedError
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -230,3 +231,34 @@ def test_weights_that_einsum_sums_with_are_not_told() -> None:
         down=DOWN,
     )
     check_layer(model, TOKENS, None, has_weights=False)
+
+
+def test_each_form_of_a_model_has_a_store_of_its_own(tmp_path: Any) -> None:
+    """A budget is that of a form, a file is for all that store the same; members are a form's."""
+    model = nodes(
+        "Gather up ids > ups; axis=0",
+        "Unsqueeze x both > rows",
+        "MatMul rows ups > h",
+        "Squeeze h two > o",
+        "Mul o scale > scaled",
+        "ReduceSum scaled axes > y; keepdims=0",
+        up=UP,
+        both=np.array([1, 2]),
+        two=np.array([2]),
+        scale=np.array(2, np.float32),
+    )
+    axes = onnx.helper.make_tensor_value_info("axes", onnx.TensorProto.INT64, [1])
+    model.graph.input.append(axes)
+    asked = ExpertResidency(budget=1, path=tmp_path / "experts")
+    moving: Any = semel.load(model, dims=DIMS, experts=asked)
+    with pytest.raises(UnsupportedError, match=r"form_of\(inputs\)\[0\]"):
+        moving.take_moe_residency_stats()
+    for axis in (1, 2):
+        feed = {"x": TOKENS[1]["x"], "axes": np.array([axis])}
+        y, want = moving.run(feed)["y"], expected(model, feed)
+        np.testing.assert_allclose(y, want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
+        form, _ = moving.form_of(feed)
+        assert stats(form)[0].misses > 0
+        assert [int(mask.sum()) for mask in form.moe_resident_experts().values()] == [1]
+        assert check_memory(form) == form._residency().store.layers[0].room
+    assert [each.name for each in tmp_path.iterdir()] == ["experts"]

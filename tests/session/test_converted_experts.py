@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.session.moves import check_moves
+from tests.session.moves import check_memory, check_moves
 
-from semel import CompiledGraph, ExpertResidency, Graph, Session, Tensor, UnsupportedError
+from semel import (
+    CompiledGraph,
+    ExpertResidency,
+    Graph,
+    Session,
+    Tensor,
+    UnsupportedError,
+    load,
+)
 
 Array = np.ndarray[Any, Any]
 EXPERTS, WIDE, INNER, K = 8, 48, 80, 2
@@ -117,3 +126,31 @@ def test_no_half_of_a_layer_moves(up: Up) -> None:
     compiled(up)
     with pytest.raises(UnsupportedError, match="must have experts in stacks of its own"):
         compiled(up, ExpertResidency(budget=1))
+
+
+@pytest.mark.parametrize(
+    ("up", "data"),
+    [
+        (int8_of_columns, BYTES.view(np.int8)),
+        (uint4_by_hand, BYTES & 15),
+        (halves, normal(EXPERTS, WIDE, INNER).astype(np.float16)),
+    ],
+)
+def test_files_and_new_params_go_with_them(up: Up, data: Array, tmp_path: Path) -> None:
+    plain, c = compiled(up), compiled(up, ExpertResidency(budget=2, policy="lru"))
+    c.save(tmp_path / "model.plan")
+    ways: list[dict[str, Any]] = [{}, {"trust": False}, {"recompile": True}]
+    for options in ways:
+        again = load(tmp_path / "model.plan", **options)
+        for feed in XS[:2]:
+            assert again.run(feed)["y"].tobytes() == plain.run(feed)["y"].tobytes()
+            check_memory(again)
+    clone = c.clone()
+    before = [plain.run(feed)["y"].tobytes() for feed in XS]
+    for each in (plain, c):
+        each.set_param("up", np.roll(data, 1, axis=1))
+    for feed, y in zip(XS, before, strict=True):
+        assert c.run(feed)["y"].tobytes() == plain.run(feed)["y"].tobytes() != y
+        assert clone.run(feed)["y"].tobytes() == y
+        check_memory(c)
+        check_memory(clone)
