@@ -119,6 +119,20 @@ def test_routers_are_found_in_what_was_written_with_plain_tensors() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_bias", [True, False])
+def test_a_bias_of_each_expert_stands_between_results_and_their_weights(is_bias: bool) -> None:
+    """Another sum does not: what is multiplied behind it need not be weights."""
+
+    def build(g: Graph, x: Tensor) -> Tensor:
+        values, ids = (x @ W).topk(1)
+        own = g.param("b", normal(EXPERTS, WIDE)).take(ids, 0) if is_bias else x.unsqueeze(1)
+        return ((x.grouped_matmul(UP @ DOWN, ids) + own) * values.unsqueeze(-1)).sum(1)
+
+    g, _ = graph_of(build)
+    (found,) = routers(g)
+    assert (found.weights is not None) == is_bias
+
+
 def test_another_topk_is_no_router() -> None:
     g, _ = graph_of(lambda g, x: (x @ W).topk(K)[0])
     assert routers(g) == ()

@@ -121,6 +121,15 @@ def test_lru_keeps_the_ones_of_the_last_tokens() -> None:
     assert routed(made, [[3, 3]]) == Moves((3,), (4,))  # of one token, the lower number stays
 
 
+@pytest.mark.parametrize("policy", ["static", "lru", "decayed"])
+def test_a_run_without_tokens_moves_nobody(policy: Any) -> None:
+    made = pool(6, 3, policy=policy, decay=0.5)
+    made.observe([[5, 4], [4, 3]])
+    there = made.refresh(), made.resident
+    made.observe(np.zeros((0, 2), np.int64))
+    assert (made.refresh(), made.resident) == (Moves(), there[1])
+
+
 def test_lru_does_not_ask_how_often() -> None:
     made = pool(4, 1, policy="lru")
     made.observe([[3], [3], [3], [2]])
@@ -196,6 +205,7 @@ def test_masks_need_pools_of_one_size(sizes: tuple[int, ...]) -> None:
         ((4, 2), {"hysteresis": -0.1}, "hysteresis must be at least 0, got -0.1"),
         ((4, 2), {"profile": [1, 2]}, "profile must be 4 numbers that are at least 0"),
         ((4, 2), {"profile": [1, 2, 3, -1]}, "profile must be 4 numbers"),
+        ((4, 2), {"profile": "x"}, "profile must be numbers of one shape, got 'x'"),
     ],
 )
 def test_what_makes_no_pool_is_refused(
@@ -212,10 +222,33 @@ def test_a_budget_is_an_int() -> None:
 
 @pytest.mark.parametrize(
     ("ids", "message"),
-    [([4], r"in 0\.\.3, got 4"), ([-1, 2], "got -1"), ([0.5], "must be integers, got float64")],
+    [
+        ([4], r"in 0\.\.3, got 4"),
+        ([-1, 2], "got -1"),
+        ([0.5], "must be integers, got float64"),
+        ([[1], [1, 2]], r"must be integers of one shape, got \[\[1\], \[1, 2\]\]"),
+        (None, "must be integers, got object"),
+    ],
 )
-def test_ids_that_are_no_experts_change_nothing(ids: list[Any], message: str) -> None:
+def test_ids_that_are_no_experts_change_nothing(ids: Any, message: str) -> None:
     made = pool(4, 2)
     with pytest.raises(InputError, match=message):
         made.observe(ids)
     assert not made.scores.any()
+
+
+@pytest.mark.parametrize("call", ["move_to", "place"])
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (3, "must be integers, several of them, got 3"),
+        ("ab", "must be integers, got"),
+        ([[1], [1, 2]], "must be integers of one shape"),
+        ([0, 1, 2], "at most 2 experts may be resident, got 3"),
+    ],
+)
+def test_who_cannot_move_in_changes_nothing(call: str, experts: Any, message: str) -> None:
+    made = pool(4, 2)
+    with pytest.raises(InputError, match=message):
+        getattr(made, call)(experts)
+    assert made.resident == (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.session.entries import ENTRIES
+from tests.session.moves import check_memory, stats
 
 from semel import (
     CompiledGraph,
@@ -20,11 +22,18 @@ from semel import (
     Graph,
     IndexRangeError,
     InputError,
+    PlanError,
     Session,
     TimedOutError,
     UnsupportedError,
+    Variable,
     load,
 )
+from semel.plan.distrust import check_lives
+from semel.plan.experts import EXPERTS as EXPERTS_ROW
+from semel.plan.program import Program
+from semel.plan.spill import Spill, _is_in_memory
+from semel.runtime.pages import PAGE_BYTES
 from semel.session.experts import layer_masks, merged_mask
 from semel.session.residency import Residency, ResidencyStats
 
@@ -44,9 +53,9 @@ DOWNS = [normal(EXPERTS, INNER, WIDE) for _ in range(LAYERS)]
 XS = [normal(tokens, WIDE) for tokens in (1, 5, 32, 1, 2)]
 
 
-def model(layers: int = LAYERS) -> Graph:
+def model(layers: int = LAYERS, tokens: str | Variable = "tokens") -> Graph:
     g = Graph("model")
-    x = g.input("x", ("tokens", WIDE))
+    x = g.input("x", (tokens, WIDE))
     for n in range(layers):
         up, down = g.param(f"up {n}", UPS[n]), g.param(f"down {n}", DOWNS[n])
         x = x + g.moe(x, up, down, logits=x @ ROUTERS[n], k=K)
@@ -66,19 +75,6 @@ def expected() -> list[bytes]:
 
 def mask(*experts: int) -> Array:
     return np.isin(np.arange(EXPERTS), experts)
-
-
-def stats(c: CompiledGraph) -> dict[int, ResidencyStats]:
-    found = c.take_moe_residency_stats()
-    assert found is not None
-    return found
-
-
-def check_memory(c: CompiledGraph) -> int:
-    """What the store says is in memory is what the system says."""
-    store = c._residency().store
-    assert store.mapped_bytes() == store.resident_bytes
-    return store.resident_bytes
 
 
 def test_it_is_what_the_protocol_says() -> None:
@@ -123,6 +119,44 @@ def test_bytes_moved_are_misses_times_the_bytes_of_an_expert() -> None:
             assert own.tokens == len(x)
             assert own.bytes_moved == own.misses * packed[layer]
             assert (own.seconds_waited > 0) == (own.misses > 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"ahead": False}])
+def test_layers_that_share_stacks_count_what_is_read(options: dict[str, Any]) -> None:
+    """Each asks for its own experts, of whom some are there for the other."""
+    g = Graph("shared")
+    x, ids = g.input("x", ("tokens", WIDE)), g.input("ids", ("tokens", K), "int64")
+    up, down = g.param("up", UPS[0]), g.param("down", DOWNS[0])
+    x = x + g.moe(x, up, down, ids=ids)
+    g.output("y", x + g.moe(x, up, down, ids=EXPERTS - 1 - ids))
+    plain = Session().compile(g)
+    c = Session().compile(g, experts=ExpertResidency(budget=2, **options))
+    c.set_moe_resident_experts_per_layer([mask(0, 1), mask(6, 7)])
+    size = c._residency().store.layers[0].expert_bytes
+    assert [s.bytes_placed for s in stats(c).values()] == [0, 2 * size]  # 0 and 1 were there
+    given = (XS[0], np.array([[6, 2]]))  # and 1 and 5
+    assert c.run(*given)[0].tobytes() == plain.run(*given)[0].tobytes()
+    first, second = stats(c).values()
+    assert (first.misses, first.bytes_moved) == (2, size)  # 6 is there for the other layer
+    assert (second.misses, second.bytes_moved) == (2, size)  # 1 likewise
+    check_memory(c)
+
+
+def test_capabilities_tell_of_layers(tmp_path: Path) -> None:
+    plain, moving = Session().compile(model(), dims=DIMS), resident(budget=1)
+    for c, has_residency in ((plain, False), (moving, True)):
+        can = c.capabilities()
+        assert (can.layers, can.residency) == ((0, 1), has_residency)
+        c.enable_moe_topk_capture()
+        c.run(XS[1])
+        assert tuple(c.take_moe_topk_capture() or ()) == can.layers
+        c.save(tmp_path / "model.plan")
+        assert load(tmp_path / "model.plan").capabilities() == can
+    moving.set_moe_resident_experts(mask(3))
+    g = Graph("plain")
+    g.output("y", g.input("x", (2, 3)) + 1)
+    can = Session().compile(g).capabilities()
+    assert (can.layers, can.residency) == ((), False)
 
 
 def test_stats_are_taken_once_and_are_of_one_graph() -> None:
@@ -310,6 +344,34 @@ def test_runs_that_fail_leave_the_store_as_it_was(expected: list[bytes]) -> None
     assert check_memory(c) == rest
 
 
+@pytest.mark.parametrize("policy", ["static", "lru", "decayed", None])
+def test_runs_without_tokens(policy: Any, expected: list[bytes]) -> None:
+    asked = ExpertResidency(budget=3, policy=policy)
+    c = Session().compile(model(tokens=Variable("tokens", 0, 32)), experts=asked)
+    for x, y in zip(XS, expected, strict=True):
+        assert c.run(x[:0])[0].shape == (0, WIDE)
+        assert c.run(x)[0].tobytes() == y
+        check_memory(c)
+
+
+def test_guests_leave_whatever_becomes_of_the_decision(
+    expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = resident(budget=2, policy="lru")
+
+    def fails(self: ExpertPool, ids: Any) -> None:
+        raise DeviceError("pool", "fails.")
+
+    with monkeypatch.context() as during:
+        during.setattr(ExpertPool, "observe", fails)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="pool"):
+                c.run(XS[2])
+    assert c.run(XS[0])[0].tobytes() == expected[0]
+    room = sum(layer.room for layer in c._residency().store.layers.values())
+    assert check_memory(c) <= 2 * room
+
+
 @pytest.mark.parametrize("budget", [3, EXPERTS])
 def test_experts_of_tokens_that_a_run_finds_out(budget: int) -> None:
     def build() -> Graph:
@@ -464,6 +526,44 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         resident(path=tmp_path / "no such directory" / "experts")
 
 
+def test_a_file_is_not_believed_by_its_first_page(tmp_path: Path) -> None:
+    path = tmp_path / "experts"
+    resident(path=path)
+    for place in (PAGE_BYTES + 5, path.stat().st_size // 2, UPS[0].nbytes + PAGE_BYTES + 9):
+        held = bytearray(path.read_bytes())
+        held[place] ^= 1
+        other = tmp_path / f"at {place}"
+        other.write_bytes(held)
+        with pytest.raises(InputError, match="must hold the experts of this graph"):
+            resident(path=other)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot be read"):
+        resident(path=tmp_path / "pipe")
+
+
+def test_files_without_a_name_are_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_memory = {str(tmp_path)}
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("semel.plan.spill._is_in_memory", in_memory.__contains__)
+    found = Spill([UPS[0]])
+    assert found.write_to(None).directory == "/var/tmp"
+    assert not caplog.records
+    in_memory.add("/var/tmp")
+    assert found.write_to(None).directory == str(tmp_path)
+    assert "those that are not resident are in memory all the same" in caplog.text
+
+
+def test_the_system_says_which_files_are_in_memory() -> None:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    for _, place, kind, *_ in mounts:
+        if kind == "tmpfs" and Path(place).is_dir():
+            assert _is_in_memory(place)
+    assert not _is_in_memory("/proc")
+    assert not _is_in_memory("/no such directory")
+
+
 def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.plan.spill._free_bytes", lambda _: 1000)
     with pytest.raises(DeviceError, match=r"need [0-9]+ bytes of a disk, there are 1000 in"):
@@ -485,11 +585,41 @@ def test_no_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"budget": -1}, "budget must be at least 0, got -1"),
         ({"budget_bytes": -1}, "budget_bytes must be at least 0, got -1"),
         ({"policy": "best"}, "policy must be one of static, lru, decayed, got 'best'"),
+        ({"profile": "x"}, "profile must be numbers of one shape, got 'x'"),
+        ({"profile": {0: [[1], [1, 2]]}}, "profile must be numbers of one shape"),
+        ({"profile": {"0": [1.0] * 8}}, "layer must be an int, got '0'"),
+        ({"path": 3}, "path must be a str or a path, got 3"),
+        ({"path": b"file"}, "path must be a str or a path, got b'file'"),
+        ({"path": ""}, "path must name a file, got ''"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, PlanError), match=message):
         ExpertResidency(**wrong)
+
+
+def test_what_is_not_of_the_graph_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="profile must be for layers 0, 1, got 7"):
+        resident(budget=1, profile={0: [1] * EXPERTS, 7: [1] * EXPERTS})
+    with pytest.raises(InputError, match=r"cannot be read: .*directory"):
+        resident(path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (None, "must be one for each layer, in a dict or a list, got None"),
+        (3, "in a dict or a list, got 3"),
+        ((mask(1) for _ in range(LAYERS)), "in a dict or a list, got <generator"),
+        (np.array(True), "in a dict or a list"),
+        ([mask(1), [[True], [True, False]]], "must be bools of one shape"),
+        ("ab", "layer 0 needs 8 bools"),
+    ],
+)
+def test_what_is_no_mask_for_each_layer_is_refused(masks: Any, message: str) -> None:
+    c = resident(budget=1)
+    with pytest.raises(InputError, match=message):
+        c.set_moe_resident_experts_per_layer(masks)
 
 
 def test_what_a_graph_must_have() -> None:
@@ -540,6 +670,50 @@ def test_experts_stay_in_the_plan_file(
         check_memory(c)
     c.save(tmp_path / "again.plan")
     assert load(tmp_path / "again.plan").run(XS[2])[0].tobytes() == expected[2]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_programs_with_rows_of_experts_are_whole(layers: int, ahead: bool) -> None:
+    """Lives are those of the rows there are, and each node is told to be in the rows it was in."""
+    plain = Session().compile(model(layers), dims=DIMS).plan.program
+    program = (
+        Session()
+        .compile(model(layers), dims=DIMS, experts=ExpertResidency(budget=1, ahead=ahead))
+        .plan.program
+    )
+    check_lives(program)
+    assert sum(placed.row.kind == EXPERTS_ROW for placed in program.walk()) >= layers
+
+    def names(of: Program) -> list[tuple[str, list[str]]]:
+        rows = [placed.row.name for placed in of.walk()]
+        return [(note.node, [rows[op] for op in note.ops]) for note in of.nodes]
+
+    assert names(program) == names(plain)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_files_with_residency_can_be_loaded_in_every_way(
+    layers: int, ahead: bool, tmp_path: Path
+) -> None:
+    asked = ExpertResidency(budget=2, policy="lru", ahead=ahead)
+    c = Session().compile(model(layers), dims=DIMS, experts=asked)
+    c.save(tmp_path / "model.plan")
+    other = ExpertResidency(budget=1, ahead=not ahead)
+    for options in (
+        {"trust": False},
+        {"trust": False, "experts": other},
+        {"recompile": True},
+        {"recompile": True, "experts": other},
+        {"threads": 2},
+        {"verify": False},
+    ):
+        again = load(tmp_path / "model.plan", **options)
+        for x in XS[:3]:
+            assert again.run(x)[0].tobytes() == c.run(x)[0].tobytes(), options
+        assert stats(again)[0].misses > 0, options
+        check_memory(again)
 
 
 def test_a_file_can_be_loaded_with_another_residency(tmp_path: Path, expected: list[bytes]) -> None:

@@ -12,13 +12,14 @@ part of the plan, in the order in which it was declared, whether or not anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from semel.errors import GraphError, InputError
 from semel.graph.extent import find_extent, with_extent
+from semel.graph.gathered import with_groups
 from semel.graph.least import least_sizes
 from semel.graph.pages import Pages
 from semel.graph.random import first_counter, run_key
@@ -341,7 +342,7 @@ class Graph:
             from semel.plan.errors import as_values
 
         with no_scope():
-            graph, became = self._built(dims, extent)
+            graph, became = self._built(dims, extent, [t.node for t in (keep or {}).values()])
             kept = {name: self._kept(value, became) for name, value in (keep or {}).items()}
             routed = self._routed(graph, became) if is_routed else []
             for name, node in (pair for _, nodes in routed for pair in nodes.items()):
@@ -379,9 +380,12 @@ class Graph:
         return self._built(dims, extent)[0]
 
     def _built(
-        self, dims: Dims | None, extent: str | bool | None = None
+        self,
+        dims: Dims | None,
+        extent: str | bool | None = None,
+        kept: Collection[ir.Node] = (),
     ) -> tuple[ir.Graph, dict[ir.Node, ir.Node]]:
-        """The graph, and what each node became."""
+        """The graph, and what each node became; those that are `kept` are nodes of it."""
         if not self.outputs:
             raise GraphError(f"graph '{self.name}'", "needs at least one output.")
         updated = {name: s.latest for name, s in self.states.items() if s.latest is not s.node}
@@ -405,10 +409,12 @@ class Graph:
         told, first = with_counts(graph)
         built, new = substitute_nodes(told, self._bounds(dims or {}))
         became = {node: new[first.get(node, node)] for node in first or graph.nodes}
-        if extent is None or extent is False:
-            return built, became
-        built, new = with_extent(built, find_extent(built, extent))
-        return built, {node: new[made] for node, made in became.items()}
+        if extent is not None and extent is not False:
+            built, new = with_extent(built, find_extent(built, extent))
+            became = {node: new[made] for node, made in became.items()}
+        with no_scope():
+            built, new = with_groups(built, [became[n] for n in kept if n in became])
+        return built, {node: new.get(made, made) for node, made in became.items()}
 
     def least_sizes(self) -> dict[str, int]:
         """The least value, above 1, of each dim that is a string, as far as its graph needs one."""

@@ -100,7 +100,8 @@ def _weights_of(lists: list[Node], readers: Mapping[Node, list[Node]]) -> Node |
 
     That is how a graph weights its experts that nobody has told so: an imported one, say.
     """
-    count = lists[0].inputs[0].type.num_elements
+    ids = lists[0].inputs[0]
+    count, source = ids.type.num_elements, source_of(ids)
     found: dict[Node, None] = {}
     for product in (reader for node in lists for reader in readers[node]):
         ways = [product]
@@ -108,12 +109,26 @@ def _weights_of(lists: list[Node], readers: Mapping[Node, list[Node]]) -> Node |
             for reader in readers[node]:
                 if reader.op.name in _SAME_NUMBERS:
                     ways.append(reader)
+                elif reader.op.name == "add":
+                    if _is_looked_up(_other(reader, node), source):  # the bias of each expert
+                        ways.append(reader)
                 elif reader.op.name == "mul":
-                    left, right = reader.inputs
-                    other = _repeated_below(right if left is node else left)
+                    other = _repeated_below(_other(reader, node))
                     if other is not None and other.type.num_elements == count:
                         found[other] = None
     return next(iter(found)) if len(found) == 1 else None
+
+
+def _other(reader: Node, node: Node) -> Node:
+    left, right = reader.inputs
+    return right if left is node else left
+
+
+def _is_looked_up(node: Node, source: Node) -> bool:
+    """Whether these numbers were found by ids from there."""
+    while node.op.name in ("expand", *_SAME_NUMBERS):
+        node = node.inputs[0]
+    return bool(node.op.gathers) and source_of(node.inputs[1]) is source
 
 
 def _repeated_below(node: Node) -> Node | None:

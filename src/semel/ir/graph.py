@@ -629,6 +629,13 @@ class Graph:
 
 def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     """Apply `rule` to every node, operands first; None keeps the node (with new operands)."""
+    return rewrite_nodes(graph, rule)[0]
+
+
+def rewrite_nodes(
+    graph: Graph, rule: Callable[[Node], Node | None]
+) -> tuple[Graph, dict[Node, Node]]:
+    """Likewise, with what nodes became that are others now."""
     new: dict[Node, Node] = {}  # of those that became another one: most stay what they are
     known = set(graph.nodes)
     with recorded(None):
@@ -648,10 +655,11 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
     outputs = graph.outputs
     if not new.keys().isdisjoint(graph.declared):
         declared = tuple(new.get(n, n) for n in graph.declared)
-        return replace(graph, outputs=tuple(new.get(n, n) for n in outputs), declared=declared)
+        made = replace(graph, outputs=tuple(new.get(n, n) for n in outputs), declared=declared)
+        return made, new
     if new.keys().isdisjoint(outputs):
-        return graph
-    return graph.with_outputs([new.get(n, n) for n in outputs])
+        return graph, new
+    return graph.with_outputs([new.get(n, n) for n in outputs]), new
 
 
 def stands_for(made: Node, node: Node, known: set[Node] | None = None) -> None:

@@ -102,8 +102,8 @@ def _named_layers(program: Program, numbers: Mapping[int, str]) -> dict[int, Exp
         if not own:
             raise UnsupportedError(
                 f"layer {number}",
-                "must have experts in stacks of its own, which are weights with one matrix for "
-                "each expert that nothing else reads.",
+                "must have experts in stacks of its own: all that its products read for an expert "
+                "must be entries of weights that have one for each, and that nothing else reads.",
                 hint="Compile without experts=, or with weights that are constants or params.",
             )
         found[number] = own[0]
@@ -225,7 +225,7 @@ def insert_rows(program: Program, new: Mapping[int, Sequence[PreparedOp]]) -> Pr
     more = 0
     for i, row in enumerate(program.rows):
         rows += [*new.get(i, ()), row]
-        more += len(new.get(i, ()))
+        more += sum(map(num_rows, new.get(i, ())))
         position += range(len(position) + more, len(position) + more + num_rows(row))
     return replace(
         program,

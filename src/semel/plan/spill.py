@@ -4,7 +4,8 @@
     Spill(arrays).write_to("file")  -->  that file: made, or found if it holds these very bytes
 
 The first page says what the file is and what its contents hash to; each array begins at a page. A
-file with a name appears whole or not at all.
+file with a name appears whole or not at all, and is compared with the arrays before it is used
+again. One without a name lies on a disk where there is one, else nothing would leave memory.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ import numpy as np
 from semel.errors import DeviceError, InputError
 from semel.runtime.pages import PAGE_BYTES
 from semel.runtime.stacks import StackFile
+from semel.topics import Topic
 
 _MAGIC = b"SEMELEXPERTS1\n"
 _PIECE_BYTES = 16 << 20
 _WHERE = "experts"
+#: File systems without a disk.
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+_MEMORY = Topic("memory")
 
 
 class Spill:
@@ -76,13 +81,17 @@ class Spill:
     def _open(self, path: Path) -> StackFile | None:
         """The file, if it is there and holds these arrays; one that holds others is refused."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a pipe
         except FileNotFoundError:
             return None
         except OSError as error:
             raise InputError(_WHERE, f"'{path}' cannot be read: {error}.") from error
-        is_same = os.pread(fd, PAGE_BYTES, 0) == self.header
-        if not is_same or os.fstat(fd).st_size != self.size_bytes:
+        try:
+            is_same = self._is_in(fd)
+        except OSError as error:
+            os.close(fd)
+            raise InputError(_WHERE, f"'{path}' cannot be read: {error}.") from error
+        if not is_same:
             os.close(fd)
             raise InputError(
                 _WHERE,
@@ -90,6 +99,17 @@ class Spill:
                 hint="Remove it, or name another file.",
             )
         return StackFile(fd, str(path.parent))
+
+    def _is_in(self, fd: int) -> bool:
+        """Whether a file holds these arrays: its first page is not believed, its bytes are."""
+        if os.pread(fd, PAGE_BYTES, 0) != self.header or os.fstat(fd).st_size != self.size_bytes:
+            return False
+        for offset, array in zip(self.offsets, self._arrays, strict=True):
+            for done in range(0, array.size, _PIECE_BYTES):
+                piece = array[done : done + _PIECE_BYTES]
+                if os.pread(fd, piece.size, offset + done) != piece.tobytes():
+                    return False
+        return True
 
     def _make(self, path: Path) -> StackFile:
         try:
@@ -129,15 +149,35 @@ class Spill:
     def _with_room(self) -> str:
         places = list(dict.fromkeys((tempfile.gettempdir(), "/var/tmp")))
         free = {place: _free_bytes(place) for place in places}
-        for place, size in free.items():
-            if size >= self.size_bytes:
+        roomy = [place for place, size in free.items() if size >= self.size_bytes]
+        for place in roomy:
+            if not _is_in_memory(place):
                 return place
+        if roomy:
+            _MEMORY.warning(
+                "[experts] those that are not resident are in memory all the same: %s is no disk. "
+                "ExpertResidency(path=...) names a file on one.",
+                roomy[0],
+            )
+            return roomy[0]
         told = ", ".join(f"{size} in {place}" for place, size in free.items())
         raise DeviceError(
             _WHERE,
             f"need {self.size_bytes} bytes of a disk, there are {told}.",
             hint="ExpertResidency(path=...) names a file where there is room.",
         )
+
+
+def _is_in_memory(directory: str) -> bool:
+    """Whether files of a directory take memory and no disk, as the system says."""
+    try:
+        device = os.stat(directory).st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {line.split(" - ")[-1].split()[0] for line in mounts if line.split()[2] == number}
+    return not kinds.isdisjoint(_IN_MEMORY)
 
 
 def _free_bytes(directory: str) -> int:

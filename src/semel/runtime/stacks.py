@@ -131,8 +131,11 @@ class StackMemory(HostMemory):
 
     # ------------------------------------------------------------ moves
 
-    def bring(self, parts: Sequence[int]) -> None:
-        """Hold these parts: when it returns they are in memory. All or none."""
+    def bring(self, parts: Sequence[int]) -> int:
+        """Hold these parts: when it returns they are in memory. All or none.
+
+        How many nobody held, so that they had to be read.
+        """
         with self._lock:
             fresh = [part for part in sorted(set(parts)) if not self._holds[part]]
             self._use_large_pages(fresh)
@@ -144,6 +147,7 @@ class StackMemory(HostMemory):
                 raise
             for part in parts:
                 self._holds[part] += 1
+            return len(fresh)
 
     def drop(self, parts: Iterable[int]) -> None:
         """Hold these parts no more: those that nobody else holds leave memory."""

@@ -7,8 +7,10 @@ Everything in it is read off the plan and its device, and a test proves every en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from semel.graph.routers import Router
 from semel.ir.types import DTYPES
 from semel.plan.plan import ExecutionPlan
 from semel.session.options import Options
@@ -24,7 +26,8 @@ class Capabilities:
     was compiled. Outputs can be borrowed (`raw`) and found behind one address (`slots`), written to
     a caller's arrays (`out`), and left out (`fetch`). A run ends when its time is over (`timeout`)
     or somebody says so (`cancel`). It has clones, and can be written to a file and to a pickle
-    (`save`).
+    (`save`). Of the `layers` of experts it can be captured what is routed where; with `residency`,
+    masks say who of them is in memory.
     """
 
     device: str
@@ -41,6 +44,8 @@ class Capabilities:
     async_depth: int
     raw: bool
     slots: bool
+    layers: tuple[int, ...]
+    residency: bool
     out: bool = True
     fetch: bool = True
     timeout: bool = True
@@ -49,8 +54,10 @@ class Capabilities:
     save: bool = True
 
 
-def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
-    """Read it off the plan."""
+def find_capabilities(
+    plan: ExecutionPlan, options: Options, routers: Sequence[Router], has_residency: bool
+) -> Capabilities:
+    """Read it off the plan, and what is known of its layers of experts."""
     named = (*plan.program.inputs, *plan.program.outputs)
     is_host = all(plan.buffers[io.index].memory.is_host for io in named)
     extents = tuple(plan.extents)
@@ -69,6 +76,8 @@ def find_capabilities(plan: ExecutionPlan, options: Options) -> Capabilities:
         async_depth=options.depth,
         raw=is_host,
         slots=is_host,
+        layers=tuple(router.layer for router in routers),
+        residency=has_residency,
         save=all(kernel.code and kernel.form for kernel in plan.program.all_kernels),
     )
 

@@ -630,7 +630,7 @@ class CompiledGraph(MoeMembers):
 
     def capabilities(self) -> Capabilities:
         """What can be done with it."""
-        return find_capabilities(self.plan, self.options)
+        return find_capabilities(self.plan, self.options, self.routers, self._experts is not None)
 
 
 def restore_resident(

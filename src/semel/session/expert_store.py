@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -25,9 +25,19 @@ import numpy as np
 from semel.errors import InputError
 from semel.locks import make_lock
 from semel.runtime.stacks import StackMemory
-from semel.session.experts import ExpertPool, Mask
+from semel.session.experts import ExpertPool, Mask, take_array
 
 Stacks = tuple[StackMemory, ...]
+
+
+class Brought(NamedTuple):
+    """How many experts were not there, and the bytes that were read for them.
+
+    Who shares a stack with a layer that holds the expert reads nothing of it.
+    """
+
+    experts: int
+    num_bytes: int
 
 
 def room_of(stacks: Stacks) -> int:
@@ -75,16 +85,16 @@ class LayerStore:
         return made
 
     def settle(self, wanted: Iterable[int]) -> int:
-        """Let exactly these be resident, now; how many had to be brought in."""
+        """Let exactly these be resident, now; how many bytes had to be brought in."""
         with self._lock:
             chosen = set(wanted)
             self._keep(self.residents & chosen)
             fresh = sorted(chosen - self._present())
-            self._bring(fresh)
+            num_bytes = self._bring(fresh)
             self.residents = chosen
             self.pool.place(chosen)
             self._note_peak()
-            return len(fresh)
+            return num_bytes
 
     def lacks(self, experts: Iterable[int]) -> bool:
         """Whether one of these is not there."""
@@ -92,36 +102,40 @@ class LayerStore:
             present = self._present()
             return any(expert not in present for expert in experts)
 
-    def enter(self, routed: Sequence[int]) -> int:
-        """Hold these until they leave; how many were not there and had to be brought in."""
+    def enter(self, routed: Sequence[int]) -> Brought:
+        """Hold these until they leave; who was not there is brought in."""
         with self._lock:
             residents, holds = self.residents, self._holds
             fresh = [e for e in routed if e not in residents and e not in holds]
-            if fresh:
-                self._bring(fresh)
+            num_bytes = self._bring(fresh) if fresh else 0
             for expert in routed:
                 holds[expert] = holds.get(expert, 0) + 1
             if fresh:
                 self._note_peak()
-            return len(fresh)
+            return Brought(len(fresh), num_bytes)
 
     def leave(self, routed: Sequence[int], ids: Any = None) -> None:
         """Hold these no more: who has no place goes. `ids` are what the layer was routed to."""
         with self._lock:
-            if ids is not None:
-                self._decide(ids)
-            holds = self._holds
-            gone = []
-            for expert in routed:
-                left = holds[expert] - 1
-                if left:
-                    holds[expert] = left
-                    continue
-                del holds[expert]
-                if expert not in self.residents:
-                    gone.append(expert)
-            if gone:
-                self._drop(gone)
+            try:
+                if ids is not None:
+                    self._decide(ids)
+            finally:  # else guests would stay for ever
+                self._let_go(routed)
+
+    def _let_go(self, routed: Sequence[int]) -> None:
+        holds = self._holds
+        gone = []
+        for expert in routed:
+            left = holds[expert] - 1
+            if left:
+                holds[expert] = left
+                continue
+            del holds[expert]
+            if expert not in self.residents:
+                gone.append(expert)
+        if gone:
+            self._drop(gone)
 
     def _decide(self, ids: Any) -> None:
         """Let the pool see what was routed to, and give its places to who is there."""
@@ -141,16 +155,18 @@ class LayerStore:
     def _present(self) -> set[int]:
         return self.residents | self._holds.keys()
 
-    def _bring(self, experts: Sequence[int]) -> None:
+    def _bring(self, experts: Sequence[int]) -> int:
         done: list[StackMemory] = []
+        num_bytes = 0
         try:
             for stack in self.stacks:
-                stack.bring(experts)
+                num_bytes += stack.bring(experts) * stack.part_bytes
                 done.append(stack)
         except BaseException:
             for stack in done:
                 stack.drop(experts)
             raise
+        return num_bytes
 
     def _drop(self, experts: Sequence[int]) -> None:
         for stack in self.stacks if experts else ():
@@ -215,7 +231,7 @@ class ExpertStore:
     # ------------------------------------------------------------ masks
 
     def settle(self, masks: Mapping[int, Any]) -> dict[int, int]:
-        """Let exactly these experts of these layers be resident; how many came, by layer.
+        """Let exactly these experts of these layers be resident; the bytes that came, by layer.
 
         Nothing changes if one of the masks does not fit.
         """
@@ -230,7 +246,7 @@ class ExpertStore:
         if number not in self.layers:
             known = ", ".join(map(str, self.layers))
             raise InputError("moe masks", f"must be for layers {known}, got {number!r}.")
-        layer, given = self.layers[number], np.asarray(mask)
+        layer, given = self.layers[number], take_array("moe masks", "must be bools", mask)
         if given.dtype != np.bool_ or given.shape != (layer.num_experts,):
             raise InputError(
                 "moe masks",

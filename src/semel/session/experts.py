@@ -119,7 +119,7 @@ class ExpertPool:
         found = _ids(ids, self.num_experts)
         if self.policy == "decayed":
             self._scores = self._scores * self.decay + count_experts(found, self.num_experts)
-        elif self.policy == "lru":
+        elif self.policy == "lru" and found.size:
             tokens = found.reshape(len(found), -1) if found.ndim else found.reshape(1, 1)
             times = self._clock + 1 + np.arange(len(tokens))
             np.maximum.at(self._scores, tokens, np.broadcast_to(times[:, None], tokens.shape))
@@ -142,7 +142,7 @@ class ExpertPool:
 
     def move_to(self, target: Iterable[int]) -> Moves:
         """Let these be in memory, hottest first: others leave only where a place is needed."""
-        wanted = dict.fromkeys(int(i) for i in _ids(list(target), self.num_experts))
+        wanted = dict.fromkeys(_experts(target, self.num_experts))
         if len(wanted) > self.budget:
             raise InputError(
                 "ExpertPool",
@@ -167,7 +167,7 @@ class ExpertPool:
 
     def place(self, experts: Iterable[int]) -> None:
         """Let exactly these be in memory, whoever decided it."""
-        chosen = {int(i) for i in _ids(list(experts), self.num_experts)}
+        chosen = set(_experts(experts, self.num_experts))
         if len(chosen) > self.budget:
             raise InputError(
                 "ExpertPool",
@@ -197,8 +197,16 @@ def layer_masks(pools: Sequence[ExpertPool]) -> Mask:
 # ------------------------------------------------------------ what callers hand in
 
 
+def take_array(where: str, what: str, value: Any, dtype: Any = None) -> npt.NDArray[Any]:
+    """An array of what a caller hands in, if that has a shape."""
+    try:
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise InputError(where, f"{what} of one shape, got {value!r:.200}.") from None
+
+
 def _ids(ids: Any, num_experts: int) -> Counts:
-    found = np.asarray(ids)
+    found = take_array("experts", "ids must be integers", ids)
     if found.size == 0:
         return np.zeros(found.shape, np.int64)
     if found.dtype.kind not in "iu":
@@ -208,6 +216,14 @@ def _ids(ids: Any, num_experts: int) -> Counts:
         wrong = low if low < 0 else high
         raise InputError("experts", f"ids must be in 0..{num_experts - 1}, got {wrong}.")
     return found.astype(np.int64, copy=False)
+
+
+def _experts(experts: Any, num_experts: int) -> list[int]:
+    """Numbers of experts, of anything that can be walked."""
+    if not isinstance(experts, Iterable):
+        raise InputError("experts", f"must be integers, several of them, got {experts!r:.200}.")
+    found: list[int] = _ids(list(experts), num_experts).ravel().tolist()
+    return found
 
 
 def _budget(experts: int | None, room: int | None, size: int | None) -> int:
@@ -238,7 +254,7 @@ def _within(what: str, value: Any, most: float) -> float:
 def _profile(profile: Any, num_experts: int) -> Scores:
     if profile is None:
         return np.zeros(num_experts)
-    found = np.array(profile, np.float64)
+    found = take_array("ExpertPool", "profile must be numbers", profile, np.float64).copy()
     if found.shape != (num_experts,) or not np.all(np.isfinite(found)) or np.any(found < 0):
         raise InputError(
             "ExpertPool",

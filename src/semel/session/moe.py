@@ -7,8 +7,10 @@ These are members of `CompiledGraph`, in a file of their own because they belong
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from semel.errors import InputError
 from semel.graph.routers import Router
@@ -76,6 +78,12 @@ class MoeMembers:
     def set_moe_resident_experts_per_layer(self, masks: LayerMasks) -> None:
         """Likewise with a mask for each layer, by its number or in the order of layers."""
         layers = list(self._residency().store.layers)
+        is_array = isinstance(masks, np.ndarray) and masks.ndim > 0
+        if not is_array and not isinstance(masks, (Mapping, Sequence)):
+            raise InputError(
+                "moe masks",
+                f"must be one for each layer, in a dict or a list, got {masks!r:.200}.",
+            )
         given = masks if isinstance(masks, Mapping) else dict(zip(layers, masks, strict=False))
         if len(masks) != len(layers):
             raise InputError(

@@ -21,7 +21,7 @@ import numpy as np
 from semel.errors import InputError, SemelError, UnsupportedError
 from semel.graph.routers import Router
 from semel.ir.expr import evaluate, variables
-from semel.ir.fields import take, take_int
+from semel.ir.fields import take, take_int, take_path
 from semel.plan.engine import Engine
 from semel.plan.experts import BEGIN, END, EXPERTS, ExpertWeight, with_residency
 from semel.plan.plan import ExecutionPlan
@@ -32,8 +32,8 @@ from semel.runtime.buffer import Array, Buffer
 from semel.runtime.device import find_device
 from semel.runtime.lane import Lane, Ticket
 from semel.runtime.stacks import StackFile, StackMemory
-from semel.session.expert_store import ExpertStore, LayerStore, Stacks, room_of
-from semel.session.experts import ExpertPool, Mask, Policy
+from semel.session.expert_store import Brought, ExpertStore, LayerStore, Stacks, room_of
+from semel.session.experts import ExpertPool, Mask, Policy, take_array
 
 R = TypeVar("R")
 _WHERE = "ExpertResidency"
@@ -73,7 +73,9 @@ class ExpertResidency:
             known = ", ".join(get_args(Policy))
             raise InputError(_WHERE, f"policy must be one of {known}, got {self.policy!r}.")
         take(_WHERE, "ahead", bool, self.ahead)
-        path = None if self.path is None else os.fspath(self.path)
+        path = None if self.path is None else str(take_path(_WHERE, self.path))
+        if self.path == "":
+            raise InputError(_WHERE, "path must name a file, got ''.")
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "profile", _plain(self.profile))
 
@@ -115,7 +117,7 @@ def _plain(profile: Any) -> Any:
         return None
     if isinstance(profile, Mapping):
         return {take_int(_WHERE, "layer", layer): _plain(one) for layer, one in profile.items()}
-    return np.asarray(profile, np.float64).tolist()
+    return take_array(_WHERE, "profile must be numbers", profile, np.float64).tolist()
 
 
 def residency_for(
@@ -135,6 +137,11 @@ def residency_for(
             )
         path = None if asked.path is None else os.fspath(asked.path)
         names = {r.layer: r.ids for r in routers}
+        profiled = asked.profile if isinstance(asked.profile, Mapping) else {}
+        unknown = [layer for layer in profiled if layer not in names]
+        if unknown:
+            known = ", ".join(map(str, names))
+            raise InputError(_WHERE, f"profile must be for layers {known}, got {unknown[0]}.")
         return with_residency(program, names, path, ahead=asked.ahead, plan_file=plan_file)
 
     return change
@@ -164,7 +171,7 @@ class _Visit:
     routed: Sequence[int]
     ids: Array | None
     tokens: int
-    coming: Ticket[int] | None = None
+    coming: Ticket[Brought] | None = None
 
 
 class _View(NamedTuple):
@@ -273,10 +280,10 @@ class Residency:
             inside[number] = visit
             return
         began = time.perf_counter()
-        misses = layer.enter(routed)
+        came = layer.enter(routed)
         inside[number] = visit
-        self._count(number, visit, misses, began)
-        if not misses and layer.is_full:
+        self._count(number, visit, came, began)
+        if not came.experts and layer.is_full:
             self._found_full.add(number)
 
     def _arrive(self, number: int) -> None:
@@ -287,19 +294,20 @@ class Residency:
         began = time.perf_counter()
         coming, visit.coming = visit.coming, None
         try:
-            misses = coming.result()
+            came = coming.result()
         except BaseException:
             del self._inside[number]
             raise
-        self._count(number, visit, misses, began)
+        self._count(number, visit, came, began)
 
-    def _count(self, number: int, visit: _Visit, misses: int, began: float) -> None:
+    def _count(self, number: int, visit: _Visit, came: Brought, began: float) -> None:
         stats = self._stats.get(number) or self._of(number)
+        misses = came.experts
         stats.hits += len(visit.routed) - misses
         stats.tokens += visit.tokens
         if misses:
             stats.misses += misses
-            stats.bytes_moved += misses * self.store.layers[number].expert_bytes
+            stats.bytes_moved += came.num_bytes
             stats.seconds_waited += time.perf_counter() - began
 
     def _ahead(self) -> Lane:
@@ -420,8 +428,8 @@ class Residency:
             came = store.settle(masks)
             for user in users:
                 user.ask_again()
-            for number, count in came.items():
-                self._of(number).bytes_placed += count * store.layers[number].expert_bytes
+            for number, num_bytes in came.items():
+                self._of(number).bytes_placed += num_bytes
         for user in store.users():  # clones that were made meanwhile
             if user not in users:
                 with user._plan.lock:
