@@ -36,7 +36,11 @@ _poke: Any = ctypes.PYFUNCTYPE(None, *_arguments)(("PyErr_SetInterrupt", ctypes.
 def _offsets(code: CodeType) -> frozenset[int]:
     if not any(part in code.co_filename for part in _OURS):
         return frozenset()
-    found = {i.offset for i in dis.get_instructions(code) if i.opname.startswith(_KINDS)}
+    found = {
+        i.offset
+        for i in dis.get_instructions(code)
+        if i.opname.startswith(_KINDS) and not i.opname.startswith("CALL_INTRINSIC")
+    }
     return frozenset({*found, -1})
 
 

@@ -160,7 +160,7 @@ def test_a_handler_may_raise_while_a_thread_starts() -> None:
         assert run_apart(threading.get_ident) != threading.get_ident()
 
     places = [place for place in find_places(action) if place[0].co_filename == apart.__file__]
-    assert len(places) > 8
+    assert len(places) > 5  # how many there are is for each version of Python to say
     for place in places:
         with pytest.raises(StopError, match="enough"):
             interrupt(action, place, fail)
