@@ -4,6 +4,8 @@
 
 The public names, sorted. Importing this touches no device, starts no thread and loads no
 compiler; those wait for the first `prepare`.
+
+One idea: the list of public names, in the forms that readers, type checkers and `dir()` need.
 """
 
 from math import e, inf, nan, pi

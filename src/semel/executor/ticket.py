@@ -28,7 +28,7 @@ class Submitter:
     def __init__(self, plan: ExecutionPlan, lane: ExecutorLane, table: DeviceTable) -> None:
         self.lane, self._table = lane, table
         # Not the plan: who knows this one forgets it when the plan is gone.
-        self.engine = plan.lane_work
+        self.engine = plan.engine
         self.hold = self.engine.hold
         self.lock = self.hold.lock
         self.words, self._post = lane.timeline.words, lane.native.post

@@ -17,8 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import PlanError
-from semel.ir.expr import Dim, Substitution, Variable, is_positive, mod, upper_bound, variables
+from semel.errors import PlanError, VariableError
+from semel.ir.expr import (
+    Dim,
+    Substitution,
+    Variable,
+    evaluate,
+    is_positive,
+    mod,
+    upper_bound,
+    variables,
+)
 from semel.ir.target import Target
 from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
@@ -78,6 +87,15 @@ class PlanIO:
     type: TensorType
     default: Weight | None = None
     part: Shape = ()
+
+    def shape_at(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape at these values of variables."""
+        try:
+            return tuple(evaluate(dim, values) for dim in self.type.shape)
+        except KeyError as error:
+            raise VariableError(
+                "plan", f"input '{self.name}' needs {error}, never bound."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ or across. A row names the device that it runs on, if that is not the plan's, an
 rows of different lanes run side by side as far as bytes and dependencies allow. Rows
 are numbered as `walk` of `plan.tree` meets them, a loop before what is inside it: these numbers
 are *positions*.
+
+One idea: the table of row kinds, one record after the other.
 """
 
 from __future__ import annotations
