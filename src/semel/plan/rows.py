@@ -33,6 +33,7 @@ from semel.errors import GraphError, PlanError, VariableError
 from semel.ir.encode import as_int, as_list, as_text
 from semel.ir.expr import Dim, Variable
 from semel.ir.fields import (
+    NO_LIMIT,
     set_fields,
     take,
     take_dim,
@@ -337,7 +338,8 @@ class PreparedLoop(Row):
     variable that rows inside see by its name and that nobody binds: the runner writes it.
 
     With a bool in `buffer_indices` the loop is conditional: each iteration begins with the rows of
-    `test`, and is the last one, without its body, if the bool is false after them.
+    `test`, and is the last one, without its body, if the bool is false after them. With `NO_LIMIT`
+    as its `trip` nothing else ends it.
     """
 
     kind = "loop"
@@ -376,6 +378,11 @@ class PreparedLoop(Row):
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         return tuple(Use(index, "r", 1) for index in self.buffer_indices)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether only its condition ends it: `trip` says nothing about how often it runs."""
+        return self.trip == NO_LIMIT
 
     @property
     def counter_variable(self) -> Variable:

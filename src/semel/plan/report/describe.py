@@ -89,6 +89,10 @@ def alive_positions(parts: PlanParts, order: Sequence[int]) -> dict[int, tuple[i
     return found
 
 
+#: How often a loop runs that nothing else ends.
+UNTIL = "until its condition is false"
+
+
 def loop_times(parts: PlanParts) -> dict[int, str]:
     """For each operation inside loops how often it is run, for a loop how often what is inside."""
     found: dict[int, str] = {}
@@ -99,7 +103,7 @@ def loop_times(parts: PlanParts) -> dict[int, str]:
         if len(trips) > 1:
             trips = [f"({trip})" if " " in trip else trip for trip in trips]
         trips = [
-            f"up to {trip}" if loop.buffer_indices else trip
+            UNTIL if loop.is_open else f"up to {trip}" if loop.buffer_indices else trip
             for loop, trip in zip(loops, trips, strict=True)
         ]
         if trips:
@@ -184,14 +188,18 @@ def row_numbers(linked: LinkedRows) -> dict[int, int]:
 def moved_bytes(
     parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
 ) -> dict[int, int | None]:
-    """For each operation what it reads and writes in all iterations; None if that is not known."""
+    """For each operation what it reads and writes in all iterations; None if that is not known.
+
+    Of a loop that only its condition ends, in one.
+    """
     row_of = row_numbers(linked)
     found: dict[int, int | None] = {}
     for i in linked.order:
         once: int | None = 0
         if i in row_of:
             once = evaluate_or_none(linked.rows[row_of[i]].bytes, values)
-        trips = [evaluate_or_none(loop.trip, values) for loop in parts.placed[i].loops]
+        loops = (loop for loop in parts.placed[i].loops if not loop.is_open)
+        trips = [evaluate_or_none(loop.trip, values) for loop in loops]
         known = [max(trip, 0) for trip in trips if trip is not None]
         is_known = once is not None and len(known) == len(trips)
         found[i] = prod(known, start=once or 0) if is_known else None
@@ -199,10 +207,10 @@ def moved_bytes(
 
 
 def _times(placed: Placed, values: Mapping[str, int]) -> int:
-    """How often a row runs; a loop whose trip an outer counter decides counts as one."""
+    """How often a row runs; a loop whose trip is not known before counts as one."""
     times = 1
     for loop in placed.loops:
-        trip = evaluate_or_none(loop.trip, values)
+        trip = None if loop.is_open else evaluate_or_none(loop.trip, values)
         times *= 1 if trip is None else max(trip, 0)
     return times
 

@@ -51,7 +51,8 @@ class ExplainedOp:
     runs, if that is a loop. `inside` are the ops that it is a part of, outermost first. It runs
     on a `lane` of a `device`; what it waits for may be on another. `template` is the kind of its
     kernel. `moved_bytes` are what a run reads and writes there, all times together, at the
-    current variables; None where one is not bound.
+    current variables; None where one is not bound. Of a loop that only its condition ends
+    nobody knows how often it runs: they are those of one iteration.
     """
 
     op: int
@@ -191,7 +192,10 @@ class Explanation:
 
     @property
     def moved_bytes(self) -> int | None:
-        """What all ops of a run read and write; None where a variable is not bound."""
+        """What all ops of a run read and write; None where a variable is not bound.
+
+        Of a loop that only its condition ends, one iteration counts.
+        """
         amounts = [op.moved_bytes for op in self.ops]
         known = [amount for amount in amounts if amount is not None]
         return sum(known) if len(known) == len(amounts) else None

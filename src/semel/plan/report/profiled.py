@@ -49,6 +49,8 @@ def _report(
 ) -> ProfileReport:
     parts, values = engine.parts, engine.state.current_values()
     way = engine.ways.now
+    # A size that the run was to find out is none where the arm that does it did not run.
+    known = {**{v.variable.name: 0 for v in parts.late}, **values}
     limits = parts.device.limits(parts.threads) if with_limits else None
     events = [logged.events for logged in runs]
     took = makespans(events)
@@ -59,7 +61,7 @@ def _report(
         values,
         *runs[-1].steps,
         engine.memory.arena_bytes,
-        describe_arena(parts, way.linked, values),
+        describe_arena(parts, way.linked, known),
         limits,
         len(runs),
         max(logged.dropped for logged in runs),
@@ -71,7 +73,7 @@ def _report(
         middle(took),
         describe_places(parts),
     )
-    ops = describe_ops(parts, way.linked, values)
+    ops = describe_ops(parts, way.linked, known)
     return ProfileReport(merge_runs(ops, events, limits, switches), run)
 
 
