@@ -38,11 +38,6 @@ def written_positions(parts: PlanParts, op: PreparedOp) -> set[int]:
     return {i for i, use in enumerate(uses) if "w" in use.access} if uses else {0}
 
 
-def origins_of(op: PreparedOp) -> tuple[str, ...]:
-    """The source lines that a compiled kernel carries."""
-    return op.origins if isinstance(op, PreparedKernel) else ()
-
-
 def buffer_names(parts: PlanParts) -> list[str]:
     """A name for each buffer, with its index where the name alone could mean several."""
     values = parts.program.values
@@ -174,7 +169,7 @@ def describe_ops(
                 tiles=0 if work is None else evaluate(work.tiles, values) * times,
                 bytes=0 if work is None else evaluate(work.bytes, values) * times,
                 flops=0 if work is None else evaluate(work.flops, values) * times,
-                origins=origins_of(op),
+                origins=op.origins,
             )
         )
     return found

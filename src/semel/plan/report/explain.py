@@ -23,13 +23,12 @@ from semel.plan.report.describe import (
     kind_of,
     loop_times,
     moved_bytes,
-    origins_of,
     step_numbers,
     written_positions,
 )
 from semel.plan.report.layers import Repeat, find_repeats
 from semel.plan.report.text import explanation_html, format_explanation
-from semel.plan.row import COMPUTE, KernelNotes, LaneKey
+from semel.plan.row import COMPUTE, LaneKey
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.tree import Placed
 from semel.runtime.allocator import align
@@ -285,7 +284,7 @@ def _ops(
         before += linked.waits.get(i, ())
         before = [j for j in before if not _exclude_each_other(parts.placed[i], parts.placed[j])]
         written = written_positions(parts, op)
-        notes = op.notes if isinstance(op, PreparedKernel) else KernelNotes()
+        notes = op.notes
         bound = parts.scope.bind(op) if isinstance(op, PreparedKernel) else None
         found.append(
             ExplainedOp(
@@ -296,7 +295,7 @@ def _ops(
                 nodes=notes.nodes,
                 reason=notes.reason,
                 where=notes.where,
-                origins=origins_of(op),
+                origins=op.origins,
                 reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
                 writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),
                 tiles="" if bound is None else str(bound.tiles),
