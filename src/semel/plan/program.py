@@ -31,7 +31,7 @@ from semel.ir.expr import (
 from semel.ir.target import Target
 from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
-from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
+from semel.plan.rows import PreparedKernel, PreparedOp
 from semel.plan.tree import Placed, walk
 from semel.plan.weights import (
     Formula,
@@ -280,8 +280,7 @@ class Program:
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
         """The distinct kernels that runs call, in order of first use."""
-        rows = (placed.row for placed in self.walk())
-        return tuple(dict.fromkeys(r.kernel for r in rows if isinstance(r, PreparedKernel)))
+        return tuple(dict.fromkeys(k for placed in self.walk() for k in placed.row.kernels))
 
     @property
     def target(self) -> Target | None:
@@ -315,8 +314,7 @@ class Program:
         return tuple(
             PlanVariable(variable.as_variable(), limit=limit)
             for row in rows
-            if isinstance(row, PreparedRebind)
-            for variable, limit in zip(row.variables, row.limits, strict=True)
+            for variable, limit in row.late
         )
 
     @property

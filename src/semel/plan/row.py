@@ -193,9 +193,24 @@ class Row:
         return ()
 
     @property
+    def kernels(self) -> tuple[CachedKernel, ...]:
+        """What it calls itself."""
+        return ()
+
+    @property
+    def late(self) -> tuple[tuple[RuntimeVar, Dim], ...]:
+        """The variables that it gives values, and the most that each may be."""
+        return ()
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        """The expressions over variables that it has itself, and what each is."""
+        return ()
+
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The expressions over variables that it has itself."""
-        return ()
+        return tuple(dim for _, dim in self.amounts)
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
         """The same row with other lists of rows inside."""

@@ -153,6 +153,10 @@ class PreparedKernel(Row):
         return self.notes.name or self.kernel.name
 
     @property
+    def kernels(self) -> tuple[CachedKernel, ...]:
+        return (self.kernel,)
+
+    @property
     def origins(self) -> tuple[str, ...]:
         """The source lines of what a compiled kernel computes."""
         ast = self.ast
@@ -238,8 +242,8 @@ class PreparedCopy(Row):
             set_fields(self, size=take_dim(where, "size", self.size))
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return () if self.size is None else (self.size,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return () if self.size is None else (("value", self.size),)
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         target, source = self.buffer_indices
@@ -392,8 +396,8 @@ class PreparedLoop(Row):
         _check_depth(where, self)
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (self.trip,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return (("trip", self.trip),)
 
     @property
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
@@ -542,8 +546,13 @@ class PreparedRebind(Row):
         set_fields(self, variables=found, limits=limits, guards=guards)
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*self.limits, *(amount for amount, _ in self.guards))
+    def late(self) -> tuple[tuple[RuntimeVar, Dim], ...]:
+        return tuple(zip(self.variables, self.limits, strict=True))
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        guards = ((f"guard ({text})", amount) for amount, text in self.guards)
+        return (*(("limit", limit) for limit in self.limits), *guards)
 
     @property
     def is_fence(self) -> bool:
@@ -606,8 +615,8 @@ class _Timed(Row):
         return True
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (self.value,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return (("value", self.value),)
 
     def encode(self, to: RowWriter) -> dict[str, Any]:
         return {
@@ -658,6 +667,11 @@ PreparedOp: TypeAlias = (
     | PreparedSignal
     | PreparedWait
 )
+
+
+def is_row(value: object) -> bool:
+    """Whether it is one of the records above."""
+    return isinstance(value, PreparedOp)
 
 
 def _record_of(kind: str) -> Any:
@@ -747,7 +761,7 @@ def _take_common(op: PreparedOp) -> str:
 
 
 def _take_rows(where: str, what: str, rows: Any) -> tuple[PreparedOp, ...]:
-    return take_items(where, what, Row, rows, "Prepared*")
+    return take_items(where, what, PreparedOp, rows, "Prepared*")
 
 
 def _check_condition(where: str, row: PreparedOp, types: Sequence[TensorType]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, PlacedValue, ProfiledOp
-from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.rows import PreparedCustomFunction, PreparedLoop, PreparedOp
 from semel.plan.table import Signature, few
 from semel.plan.tree import Placed
 
@@ -156,7 +156,7 @@ def describe_ops(
         device, lane = op.lane_on(parts.program.device)
         found.append(
             ProfiledOp(
-                kernel=op.kernel if isinstance(op, PreparedKernel) else None,
+                kernel=next(iter(op.kernels), None),
                 device=device,
                 lane=lane,
                 num_buffers=len(op.buffer_indices),

@@ -235,7 +235,7 @@ def explain_plan(
     signature: str = "",
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
-    kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
+    kernels = [kernel for op in parts.ops for kernel in op.kernels]
     buffers = _buffers(parts, linked.order)
     return Explanation(
         device=parts.device.name,
