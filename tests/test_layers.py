@@ -279,3 +279,41 @@ def test_only_runtime_and_devices_know_the_native_table(path: Path) -> None:
         for alias in node.names
     }
     assert not imported & NATIVE, f"{_module(path)} imports {sorted(imported & NATIVE)}"
+
+
+#: A file of more lines, or a class with more methods, holds one idea; its docstring says which, and
+#: so why it is long, in a paragraph that begins like this.
+MOST_LINES, MOST_METHODS, REASON = 600, 40, "One idea: "
+
+
+def _says_why(node: ast.Module | ast.ClassDef) -> bool:
+    paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+    return any(paragraph.startswith(REASON) for paragraph in paragraphs)
+
+
+def _unexplained(source: str, name: str) -> set[str]:
+    """What is long here and does not say why; and what says why and is not long."""
+    tree = ast.parse(source)
+    found = set()
+    if (len(source.splitlines()) > MOST_LINES) != _says_why(tree):
+        found.add(f"{name}: {len(source.splitlines())} lines")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(member, ast.FunctionDef) for member in node.body)
+            if (methods > MOST_METHODS) != _says_why(node):
+                found.add(f"{name}.{node.name}: {methods} methods")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=_module)
+def test_what_is_long_holds_one_idea_and_says_so(path: Path) -> None:
+    assert not _unexplained(path.read_text(), _module(path))
+
+
+def test_what_is_long_is_seen() -> None:
+    methods = "".join(f"    def f{i}(self): ...\n" for i in range(MOST_METHODS + 1))
+    said = '    """A face.\n\n    One idea: of faces.\n    """\n'
+    assert _unexplained(f"class A:\n{methods}", "m") == {"m.A: 41 methods"}
+    assert _unexplained(f"class A:\n{said}{methods}", "m") == set()
+    assert _unexplained(f"class A:\n{said}", "m") == {"m.A: 0 methods"}
+    assert _unexplained("x = 1\n" * (MOST_LINES + 1), "m") == {"m: 601 lines"}

@@ -132,7 +132,8 @@ def _checker_imports() -> dict[str, str]:
 
 
 def test_what_is_imported_later_is_what_type_checkers_see() -> None:
-    assert vars(semel)["_LATER"] == _checker_imports()
+    rows = {"*": vars(semel)["_ROWS"]}  # whose names plan/rows.py lists
+    assert vars(semel)["_LATER"] | rows == _checker_imports()
 
 
 def test_a_name_that_does_not_exist_is_an_error() -> None:

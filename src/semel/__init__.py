@@ -4,6 +4,8 @@
 
 The public names, sorted. Importing this touches no device, starts no thread and loads no
 compiler; those wait for the first `prepare`.
+
+One idea: the list of public names, in the forms that readers, type checkers and `dir()` need.
 """
 
 from math import e, inf, nan, pi
@@ -547,17 +549,7 @@ if TYPE_CHECKING:
     from semel.plan.report.profile import ProfileReport
     from semel.plan.report.records import KernelProfile
     from semel.plan.row import RuntimeVar
-    from semel.plan.rows import (
-        PreparedBranch,
-        PreparedBufferView,
-        PreparedCopy,
-        PreparedCustomFunction,
-        PreparedKernel,
-        PreparedLoop,
-        PreparedRebind,
-        PreparedSignal,
-        PreparedWait,
-    )
+    from semel.plan.rows import *  # noqa: F403
     from semel.plan.snapshot import Snapshot
     from semel.runtime.buffer import Buffer
     from semel.runtime.custom import (
@@ -584,6 +576,8 @@ if TYPE_CHECKING:
     from semel.session.session import Session
     from semel.tracing.function import jit
 
+#: The records of rows: `Prepared*`.
+_ROWS = "semel.plan.rows"
 #: What a program that only makes tensors does without: imported when it is asked for. The
 #: imports above say the same to type checkers.
 _LATER = {
@@ -599,15 +593,6 @@ _LATER = {
     "ProfileReport": "semel.plan.report.profile",
     "KernelProfile": "semel.plan.report.records",
     "RuntimeVar": "semel.plan.row",
-    "PreparedBranch": "semel.plan.rows",
-    "PreparedBufferView": "semel.plan.rows",
-    "PreparedCopy": "semel.plan.rows",
-    "PreparedCustomFunction": "semel.plan.rows",
-    "PreparedKernel": "semel.plan.rows",
-    "PreparedLoop": "semel.plan.rows",
-    "PreparedRebind": "semel.plan.rows",
-    "PreparedSignal": "semel.plan.rows",
-    "PreparedWait": "semel.plan.rows",
     "Buffer": "semel.runtime.buffer",
     "custom_function": "semel.runtime.custom",
     "register_native_function": "semel.runtime.custom",
@@ -1194,10 +1179,11 @@ if not TYPE_CHECKING:  # a checker must not believe that every name exists
         from semel.locks import importing
         from semel.tensor.hints import advice
 
-        if name not in _LATER:
+        is_row = name.startswith("Prepared") and name in __all__
+        home = _ROWS if is_row else _LATER.get(name, "")
+        if not home:
             found = f"module 'semel' has no attribute {name!r}"
             raise AttributeError(found + advice(name, lambda: __all__), name=name)
-        home = _LATER[name]
         with importing:
             if home == __name__:
                 value: object = import_module(f"{home}.{name}")

@@ -54,6 +54,7 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
+from semel.plan.saving import resume
 from semel.plan.tree import walk
 from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
@@ -219,7 +220,7 @@ def _resume(
     plan = ExecutionPlan(check_plan(program, memory.buffers, device, count))
     plan.memory_limit = memory_limit
     check_limit(plan.device, plan.memory.peak_bytes, memory_limit)
-    plan.resume(memory.values, memory.shapes, memory.marks)
+    resume(plan.engine, memory.values, memory.shapes, memory.marks)
     return plan
 
 

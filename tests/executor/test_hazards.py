@@ -126,13 +126,13 @@ def test_who_could_not_be_submitted_stands_for_those_before(executor: UnifiedExe
 
     class Refusing:
         @property
-        def lane_work(self) -> Any:
+        def engine(self) -> Any:
             raise PlanError("test", "refused")
 
     submitter_lane = executor._contexts["cpu:0"].compute
     real = type(submitter_lane).submit_run
     try:
-        type(submitter_lane).submit_run = lambda self, *args: Refusing().lane_work  # type: ignore[method-assign]
+        type(submitter_lane).submit_run = lambda self, *args: Refusing().engine  # type: ignore[method-assign]
         with pytest.raises(PlanError, match="refused"):
             executor.submit(plan)
     finally:

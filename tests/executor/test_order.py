@@ -233,7 +233,7 @@ def test_whoever_touches_its_memory_sends_a_plan_the_long_way(
         executor.execute_kernel("cpu:0", lambda: None)
     else:
         executor.synchronize_all(PATIENCE)
-        plan._engine.relink()
+        plan.engine.relink()
     executor.submit(plan).wait(PATIENCE)
     assert executor.num_fast == 1
     executor.submit(plan).wait(PATIENCE)  # what it had to wait for is seen to have gone well

@@ -115,7 +115,7 @@ def test_a_device_that_does_not_come_back_keeps_nobody(
     np.testing.assert_array_equal(other(x=X), good)
     device.reset()
     np.testing.assert_array_equal(expected(plan), good)
-    assert plan._engine.executable._held == []  # type: ignore[attr-defined]
+    assert plan.engine.executable._held == []  # type: ignore[attr-defined]
     plan.release_all_buffers()
 
 
@@ -128,9 +128,9 @@ def test_memory_outlives_the_plan_that_a_device_still_uses(
     FAULTS.plan("is stuck")
     with pytest.raises(TimedOutError, match="must be over"):
         plan.execute_limited(timeout=0.05)
-    held = plan._engine.executable._held  # type: ignore[attr-defined]
-    assert held == [plan._engine.pins]
-    lane = plan._engine.executable._others[0].lane  # type: ignore[attr-defined]
+    held = plan.engine.executable._held  # type: ignore[attr-defined]
+    assert held == [plan.engine.pins]
+    lane = plan.engine.executable._others[0].lane  # type: ignore[attr-defined]
     del plan
     assert len(held) == 1
     device.reset()

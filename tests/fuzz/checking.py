@@ -123,7 +123,7 @@ def _used(graph: Graph, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 def _run(plan: ExecutionPlan, data: Mapping[str, Any], bound: Mapping[str, int]) -> Arrays:
     unknown = {name: value for name, value in bound.items() if name in plan.variables}
     for name, array in data.items():
-        node_buffer = plan.buffers[plan._engine.state.inputs[name].index]
+        node_buffer = plan.buffers[plan.engine.state.inputs[name].index]
         node_buffer.copyin(array)
     plan.execute_with_vars(unknown)
     return [buffer.numpy() for buffer in plan.output_buffers]

@@ -71,7 +71,7 @@ class Case:
             plan.clone,
             plan.release_intermediate_buffers,
             lambda: plan.execute_with_vars(n=rng.randrange(1, 64)),
-            lambda: plan.buffers[plan._engine.state.inputs["x"].index].copyin(array),
+            lambda: plan.buffers[plan.engine.state.inputs["x"].index].copyin(array),
             plan.output_buffer.numpy,
             lambda: self.bind(array),
         ]

@@ -140,7 +140,7 @@ def known_before(plan: ExecutionPlan, waits: Mapping[int, Sequence[int]]) -> dic
 
 def unordered(plan: ExecutionPlan, waits: Mapping[int, Sequence[int]]) -> list[tuple[int, int]]:
     """Pairs of rows that must follow each other and, with these waits, need not."""
-    parts, known = plan._engine.parts, known_before(plan, waits)
+    parts, known = plan.engine.parts, known_before(plan, waits)
     touched = [
         [(plan.buffers[u.index].byte_range, "w" in u.access) for u in op.uses(parts.scope)]
         for op in parts.ops
@@ -176,7 +176,7 @@ def test_lanes_give_the_bits_of_one(drawn: list[Drawn], seed: int, threads: int)
 @given(rows())
 def test_waits_are_enough_and_none_too_many(drawn: list[Drawn]) -> None:
     plan, _ = build(drawn, 1)
-    waits = plan._engine.linked.waits
+    waits = plan.engine.linked.waits
     assert not unordered(plan, waits)
     for i, found in waits.items():
         for j in found:

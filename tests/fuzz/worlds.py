@@ -69,7 +69,7 @@ class World:
         for plan in (self.plan, self.other):
             plan(x=A)
         self.given = [A]  #: what the plan's input may hold
-        self.input = self.plan.buffers[self.plan._engine.state.inputs["x"].index]
+        self.input = self.plan.buffers[self.plan.engine.state.inputs["x"].index]
 
     def call(self, x: Array) -> None:
         self.given.append(x)

@@ -249,7 +249,7 @@ def test_poison_fills_what_is_to_be_written() -> None:
         plan = g.prepare(dims=DIMS, extent="n")
         plan(x=np.ones((2, MOST, 3), np.float32))
         plan.set_extent("n", 2)
-        plan._engine._fill_stale_memory()
+        plan.engine._fill_stale_memory()
         found = plan.output_buffers[0].array((2, MOST, 3))
     assert np.isnan(found[:, :2]).all()
     assert (found[:, 2:] == 2).all()

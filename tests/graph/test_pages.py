@@ -195,12 +195,12 @@ def test_without_blocks_a_run_is_refused_before_it_begins() -> None:
     rng, plan, model = np.random.default_rng(2), prepared(blocks=4), Model()
     run_and_check(plan, model, given_rows(rng, 4, [4, 2, 0, 0]))
     run_and_check(plan, model, given_rows(rng, 1, [0, 0, 1, 0]))
-    held, attempts = check(plan, model), plan._engine.state.run.attempts
+    held, attempts = check(plan, model), plan.engine.state.run.attempts
     match = "sequence 3 must have a block for its next row, all 4 are taken"
     with pytest.raises(semel.StateError, match=match) as error:
         plan(**given_rows(rng, 2, [2, 1, 1, 1]))
     assert error.value.__dict__["sequence"] == 3
-    assert plan._engine.state.run.attempts == attempts
+    assert plan.engine.state.run.attempts == attempts
     check(plan, model)
     run_and_check(plan, model, given_rows(rng, 2, [2, 1, 1, 0]))
     held.release(2)

@@ -179,5 +179,5 @@ def typed(shape: tuple[Any, ...], dtype: str = "float32") -> TensorType:
 
 def table_of(plan: ExecutionPlan) -> OpTable:
     """The native table of a plan on the CPU."""
-    assert isinstance(plan._engine.executable, CpuExecutable)
-    return plan._engine.executable.table
+    assert isinstance(plan.engine.executable, CpuExecutable)
+    return plan.engine.executable.table

@@ -25,7 +25,7 @@ def clobbered(plan: ExecutionPlan, rng: Random) -> list[str]:
 
 class _Walk:
     def __init__(self, plan: ExecutionPlan, rng: Random) -> None:
-        self._parts, self._rng = plan._engine.parts, rng
+        self._parts, self._rng = plan.engine.parts, rng
         self._spoiled: dict[int, str] = {}
         self.found: list[str] = []
 

@@ -17,7 +17,7 @@ def once_running(
     plan: ExecutionPlan, action: Callable[[], object], later: float = 0.0
 ) -> threading.Thread:
     """Let another thread do `action` so many seconds after the plan's next run has begun."""
-    run = plan._engine.state.run
+    run = plan.engine.state.run
     attempts = run.attempts
 
     def watch() -> None:

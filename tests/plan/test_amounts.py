@@ -160,11 +160,11 @@ def test_what_the_bounds_show_costs_no_guard() -> None:
     s = Sketch(4096, fixed=False)
     s.op("increment", "x", "out")
     s.builder.add_op(PreparedCopy(7, (s.buffer("copy"), s.buffer("out"))))
-    assert s.build("copy")._engine.parts.guards == ()
+    assert s.build("copy").engine.parts.guards == ()
     n = Variable("n", 1, None)
     x = Tensor.input("x", (n, 24), "float32")
     plan = semel.prepare(((x @ x.T).softmax(-1) @ x).sum(0), threads=1)
-    assert plan._engine.parts.guards == ()
+    assert plan.engine.parts.guards == ()
 
 
 def test_a_saved_plan_has_each_guard_once(tmp_path: Any) -> None:
@@ -175,7 +175,7 @@ def test_a_saved_plan_has_each_guard_once(tmp_path: Any) -> None:
     plan = s.build("out")
     plan.save(tmp_path / "plan")
     loaded = semel.load_plan(tmp_path / "plan")
-    assert loaded._engine.parts.guards == plan._engine.parts.guards
-    assert len(plan._engine.parts.guards) == 1
+    assert loaded.engine.parts.guards == plan.engine.parts.guards
+    assert len(plan.engine.parts.guards) == 1
     with pytest.raises(SemelError, match="must not be negative"):
         loaded.execute_with_vars(n=3)

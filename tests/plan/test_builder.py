@@ -128,7 +128,7 @@ def test_a_cycle_is_shown_without_what_merely_waits_for_it() -> None:
 def test_repeated_ids_mean_the_latest_earlier_instance() -> None:
     builder = _builder(_kernel(id=42), _kernel(id=42, dependencies=(42,)), _kernel(id=42))
     plan = builder.build(threads=1)
-    assert plan._engine.parts.after == ((), (0,), ())
+    assert plan.engine.parts.after == ((), (0,), ())
     with pytest.raises(PlanError, match="earlier op 7"):
         _builder(_kernel(id=42, dependencies=(7,)), _kernel(id=42), _kernel(id=7)).build(threads=1)
 
@@ -136,7 +136,7 @@ def test_repeated_ids_mean_the_latest_earlier_instance() -> None:
 def test_instance_dependencies_name_positions() -> None:
     builder = _builder(_kernel(id=1))
     builder.add_op_with_instance_dependencies(_kernel(id=1), [0])
-    assert builder.build(threads=1)._engine.parts.after == ((), (0,))
+    assert builder.build(threads=1).engine.parts.after == ((), (0,))
     for wrong, message in (([5], "position 5"), ([0], "itself")):
         builder = _builder()
         builder.add_op_with_instance_dependencies(_kernel(id=1), wrong)

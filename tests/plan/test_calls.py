@@ -95,10 +95,10 @@ def test_a_reader_may_return_nothing() -> None:
         def prepare(self, engine: Engine) -> Callable[[], None]:
             return lambda: None
 
-    before = plan._engine.state.run.generation
+    before = plan.engine.state.run.generation
     for _ in range(3):
         assert calls_of(plan).run({"x": X, "y": X}, Nothing()) is None
-    assert plan._engine.state.run.generation == before + 3
+    assert plan.engine.state.run.generation == before + 3
 
 
 def test_a_reader_that_refuses_leaves_inputs_and_variables_as_they_were() -> None:
@@ -178,7 +178,7 @@ def test_bound_inputs_are_not_given_and_take_turns_on_the_short_way() -> None:
 
 def test_bound_outputs_that_take_turns_are_read_where_they_are() -> None:
     plan, sums = pair(), Sums()
-    name = plan._engine.parts.output_io[0].name
+    name = plan.engine.parts.output_io[0].name
     places = [np.zeros_like(X), np.zeros_like(X)]
     for k in range(4):
         plan.bind_output(name, places[k % 2])

@@ -77,7 +77,7 @@ def test_bound_arrays_are_copied_at_each_run() -> None:
         x[...] = X * scale
         plan.execute_with_vars(n=3)
         np.testing.assert_allclose(out, X * scale @ WEIGHTS + 3, rtol=1e-5)
-    assert plan.staged == ["x", "y"]
+    assert plan.engine.bindings.staged() == ["x", "y"]
 
 
 def test_plans_are_saved_loaded_and_pickled(tmp_path: Path) -> None:

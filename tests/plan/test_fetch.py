@@ -292,7 +292,7 @@ def test_a_growing_plan_grows_in_every_way() -> None:
         plan.execute_limited(fetch=["b"])
         np.testing.assert_array_equal(plan.output_buffers[1].numpy(), total)
         more = np.arange(2 * size, dtype=np.float32)
-        plan.buffers[plan._engine.parts.input_io[0].index].copyin(more)
+        plan.buffers[plan.engine.parts.input_io[0].index].copyin(more)
         plan.execute_with_vars(n=2 * size)
         np.testing.assert_array_equal(plan.output_buffers[0].numpy(), more[::-1] + 1)
 
@@ -334,7 +334,7 @@ def test_bound_arrays_are_used_in_every_way() -> None:
     overlapping = np.zeros(12, np.float32)
     plan.bind_input("x", overlapping[:8])
     plan.bind_output("a", overlapping[4:])
-    assert plan.staged
+    assert plan.engine.bindings.staged()
     plan.execute_limited(fetch=["b"])
     np.testing.assert_array_equal(overlapping, np.zeros(12))
     plan.execute_limited(fetch=["a"])
@@ -411,7 +411,7 @@ def test_states_go_on_whatever_is_fetched(fetches: list[set[str]]) -> None:
         if turn % 3 == 2:
             plan(x=array)
         else:
-            plan.buffers[plan._engine.parts.input_io[0].index].copyin(array)
+            plan.buffers[plan.engine.parts.input_io[0].index].copyin(array)
             plan.execute_limited(fetch=fetch)
         for name, buffer in zip(plan.outputs, plan.output_buffers, strict=True):
             if name in fetch or turn % 3 == 2:
@@ -437,7 +437,7 @@ def test_a_run_for_some_outputs_that_fails_spoils_what_it_was_updating() -> None
     with pytest.raises(TimedOutError, match="must be over within 0 s"):
         plan.execute_limited(timeout=0, fetch=["free"])
     assert plan.states["total"].is_valid  # it had not begun
-    plan.buffers[plan._engine.state.inputs["i"].index].copyin(bad)
+    plan.buffers[plan.engine.state.inputs["i"].index].copyin(bad)
     with pytest.raises(semel.IndexRangeError, match="8"):
         plan.execute_limited(fetch=["picked"])
     with pytest.raises(StateError, match="'total'"):
@@ -491,7 +491,7 @@ def test_subsets_of_outputs_of_random_graphs_have_the_same_bits(
     for fetch in fetches:
         for buffer in plan.output_buffers:
             buffer.array()[...] = np.nan
-        for arena in plan._engine.arena():
+        for arena in plan.engine.arena():
             arena.fill(0xFF)
         plan.execute_limited(fetch=fetch)
         for name, buffer in zip(plan.outputs, plan.output_buffers, strict=True):
@@ -559,20 +559,20 @@ def test_few_ways_are_kept() -> None:
         for k in range(8):
             plan.execute_limited(fetch=[f"o{k}"])
             np.testing.assert_array_equal(plan.output_buffers[k].numpy(), X[::-1] + k)
-            assert len(list(plan._engine.ways)) <= 1 + MOST_WAYS
+            assert len(list(plan.engine.ways)) <= 1 + MOST_WAYS
 
 
 def test_the_same_fetch_again_makes_nothing() -> None:
     plan = semel.prepare(chain(), threads=1)
     plan(x=np.ones((2, 8), np.float32))
     plan.execute_limited(fetch=["a"])
-    way = plan._engine.ways.now
+    way = plan.engine.ways.now
     plan.execute_limited(fetch=["a"])
-    assert plan._engine.ways.now is way
+    assert plan.engine.ways.now is way
     plan.execute()
-    assert plan._engine.ways.is_whole
+    assert plan.engine.ways.is_whole
     plan.execute_limited(fetch=["a"])
-    assert plan._engine.ways.now is way
+    assert plan.engine.ways.now is way
 
 
 def test_a_plan_that_was_fetched_from_is_gone_with_its_last_reference() -> None:
@@ -580,7 +580,7 @@ def test_a_plan_that_was_fetched_from_is_gone_with_its_last_reference() -> None:
         plan = semel.prepare(chain(), threads=1)
     plan(x=np.ones((2, 8), np.float32))
     plan.execute_limited(fetch=["a"])
-    engine = weakref.ref(plan._engine)
+    engine = weakref.ref(plan.engine)
     gc.disable()
     try:
         del plan
@@ -608,7 +608,7 @@ def test_clones_and_files_are_of_the_whole_plan(tmp_path: Any) -> None:
     for other in (plan.clone(), semel.load_plan(tmp_path / "a.plan", threads=1)):
         for found, one in zip(other(x=array), expected, strict=True):
             np.testing.assert_array_equal(found, one)
-    assert plan.num_barriers == 0 and plan._engine.ways.is_whole
+    assert plan.num_barriers == 0 and plan.engine.ways.is_whole
 
 
 def test_a_run_for_some_outputs_is_cancelled_and_limited_like_any_other() -> None:

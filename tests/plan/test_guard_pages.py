@@ -68,8 +68,8 @@ for rows, cols in {shapes}:
             for n, v in plain.items():
                 plan.bind_input(n, fenced(v, at_end))
             out = fenced(np.zeros_like(expected), at_end)
-            plan.bind_output(plan._engine.parts.output_io[0].name, out)
-            assert plan.staged == []
+            plan.bind_output(plan.engine.parts.output_io[0].name, out)
+            assert plan.engine.bindings.staged() == []
             print(name, rows, cols, at_end, file=sys.stderr, flush=True)
             plan.execute()
             np.testing.assert_array_equal(out, expected)

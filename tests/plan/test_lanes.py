@@ -94,7 +94,7 @@ class Laned(Sketch):
 
 
 def waits(plan: ExecutionPlan) -> dict[int, tuple[int, ...]]:
-    return plan._engine.linked.waits
+    return plan.engine.linked.waits
 
 
 def pipeline(**options: Any) -> tuple[Laned, ExecutionPlan]:
@@ -113,7 +113,7 @@ def pipeline(**options: Any) -> tuple[Laned, ExecutionPlan]:
 
 def test_copies_run_beside_kernels() -> None:
     s, plan = pipeline()
-    assert isinstance(plan._engine.executable, LanedExecutable)
+    assert isinstance(plan.engine.executable, LanedExecutable)
     assert waits(plan) == {1: (0,), 3: (1,)}
     for turn in range(20):
         s.buffers["x"].copyin(X + turn)
@@ -126,9 +126,9 @@ def test_a_plan_on_one_lane_knows_nothing_of_lanes() -> None:
     s = Laned(16)
     s.copy("x", "y", lane="compute")
     plan = s.build("y")
-    assert type(plan._engine.executable) is CpuExecutable
+    assert type(plan.engine.executable) is CpuExecutable
     assert waits(plan) == {}
-    assert plan._engine.enter == plan._engine.executable.call
+    assert plan.engine.enter == plan.engine.executable.call
 
 
 def test_lanes_meet_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_lanes_meet_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(40):
         s.copy(f"x{k}", f"x{k + 1}", lane="copy" if k % 2 else "compute")
     plan = s.build("x40")
-    executable = plan._engine.executable
+    executable = plan.engine.executable
     assert isinstance(executable, LanedExecutable) and len(waits(plan)) == 39
     entered: list[int] = []
 
@@ -357,7 +357,7 @@ def test_what_a_body_demands_is_checked_on_the_callers_lane() -> None:
     s.end()
     s.buffers["x"].copyin(X)
     plan = s.build("y")
-    assert isinstance(plan._engine.executable, LanedExecutable)
+    assert isinstance(plan.engine.executable, LanedExecutable)
     for value, p, want in ((3, True, X + 1), (4, False, 2 * X)):
         s.buffers["p"].copyin(np.array([p]))
         plan.execute_with_vars(m=value)

@@ -79,7 +79,7 @@ def spread(program: Program, count: int) -> list[ExecutionPlan]:
         except PlanError as error:
             assert "on lane cpu/compute" in str(error)  # late variables stay there
             continue
-        if isinstance(plan._engine.executable, LanedExecutable):
+        if isinstance(plan.engine.executable, LanedExecutable):
             found.append(plan)
         if len(found) == count:
             return found

@@ -120,7 +120,7 @@ def test_a_plan_that_a_destructor_saves_goes_on() -> None:
 
 def test_an_input_that_outlives_its_plan_does_not_grow_into_the_output() -> None:
     plan = _plan(43)
-    given, result = plan.buffers[plan._engine.state.inputs["x"].index], plan.output_buffer
+    given, result = plan.buffers[plan.engine.state.inputs["x"].index], plan.output_buffer
     del plan
     given.copyin(X + 1)
     with pytest.raises(ReleasedError, match=r"'n' is 100, there is room for 64 .* is gone"):
@@ -144,7 +144,7 @@ def test_a_token_is_nothing_that_the_collector_sees() -> None:
 def test_an_entry_that_points_nowhere_is_a_released_plan() -> None:
     """As an interruption leaves it that comes before the plan could say so."""
     plan = _plan(44)
-    plan._engine.executable.stop()
+    plan.engine.executable.stop()
     with pytest.raises(ReleasedError, match="interrupted"):
         plan.execute()
     with pytest.raises(ReleasedError, match="interrupted"):

@@ -153,17 +153,17 @@ def test_what_was_wanted_of_one_run_is_not_wanted_of_the_next(calls: list[Any]) 
     x = Tensor.input("x", (n,))
     plan = (x.flip(0) + 1).prepare(threads=1)
     plan(x=X)
-    run = plan._engine.state.run
-    enter = plan._engine.enter
+    run = plan.engine.state.run
+    enter = plan.engine.enter
 
     def cancelled() -> int:
         code = enter()
         run._words[Header.ASKED] = COME_BACK  # too late for this one
         return code
 
-    plan._engine.enter = cancelled
+    plan.engine.enter = cancelled
     plan.execute()
-    plan._engine.enter = enter
+    plan.engine.enter = enter
     more = np.arange(3000, dtype=np.float32)
     np.testing.assert_array_equal(plan(x=more), more[::-1] + 1)
     assert plan.growths == 1

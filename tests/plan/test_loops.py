@@ -116,13 +116,13 @@ def rows_plan(threads: int = 1) -> tuple[Buffer, Buffer, ExecutionPlan]:
 def codes_of(plan: ExecutionPlan) -> list[int]:
     """What every later native call of the plan returns."""
     codes: list[int] = []
-    enter = plan._engine.enter
+    enter = plan.engine.enter
 
     def counted() -> int:
         codes.append(enter())
         return codes[-1]
 
-    plan._engine.enter = counted
+    plan.engine.enter = counted
     return codes
 
 

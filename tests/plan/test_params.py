@@ -301,10 +301,10 @@ def test_a_released_plan_refuses() -> None:
 
 def test_a_plan_inside_its_own_run_refuses() -> None:
     plan = linear(draw(1, 50, 70), draw(2, 50))
-    plan._engine.hold.is_held = True
+    plan.engine.hold.is_held = True
     with pytest.raises(BusyError, match="inside"):
         plan.set_param("b", draw(3, 50))
-    plan._engine.hold.is_held = False
+    plan.engine.hold.is_held = False
 
 
 # ---------------------------------------------------------------- who holds what

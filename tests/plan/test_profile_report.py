@@ -250,14 +250,14 @@ def test_a_native_custom_function_is_timed_by_the_runner() -> None:
 
 def test_a_profiled_run_counts_as_an_execute_and_leaves_no_trace() -> None:
     plan = _host_plan()
-    enter = plan._engine.enter
+    enter = plan.engine.enter
     plan.execute_profiled(limits=False)
     assert table_of(plan).words[Header.GENERATION] == 1
     assert not _lanes(plan)[:, Lane.EVENTS].any()
     before = _lanes(plan)[:, Lane.NUM_EVENTS].copy()
     plan.execute()
     assert np.array_equal(_lanes(plan)[:, Lane.NUM_EVENTS], before), "execute() wrote events"
-    assert plan._engine.enter == enter
+    assert plan.engine.enter == enter
 
 
 def test_a_failing_host_call_leaves_the_plan_usable() -> None:

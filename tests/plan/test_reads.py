@@ -117,14 +117,14 @@ def test_shapes_and_variables_do_not_part_when_a_signal_comes_between(
 ) -> None:
     plan = symbolic_add()
     plan(x=np.ones(4, np.float32), y=np.ones(4, np.float32))
-    commit = plan._engine.commit
+    commit = plan.engine.commit
 
     def interrupted() -> None:
         commit()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(plan._engine, "commit", interrupted)
+        patched.setattr(plan.engine, "commit", interrupted)
         plan(x=np.ones(8, np.float32), y=np.ones(8, np.float32))
     plan.execute()
     assert plan.output_buffer.numpy().tolist() == [2, 2, 2, 2]

@@ -25,7 +25,7 @@ BIG = 1 << 18  #: elements of a buffer whose memory is a mapping of its own
 
 
 def _passing(s: Sketch, plan: ExecutionPlan) -> set[str]:
-    found = passing_ranges(plan._engine.parts)
+    found = passing_ranges(plan.engine.parts)
     return {name for name, buffer in s.buffers.items() if buffer.byte_range in found}
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.plan.build import Sketch
 
 import semel
@@ -77,6 +79,63 @@ def test_a_loop_is_a_row_and_its_ops_count_each_time() -> None:
         moved[rows] = inside.moved_bytes
     # Each time one row of x, and the state before and after.
     assert moved == {rows: rows * (16 + 16 + 16) for rows in (5, 10)}
+
+
+def _halved(nested: bool = False) -> ExecutionPlan:
+    """An open loop: only its condition ends it; if `nested`, in a loop of three iterations."""
+
+    def halve(x: Tensor) -> Tensor:
+        return semel.while_loop(lambda y: (y > 1).any(), lambda y: y / 2, x)
+
+    x = Tensor.input("x", (4,))
+    if not nested:
+        return halve(x).prepare(threads=1)
+
+    def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        return [halve(states[0]) + 4], []
+
+    (last,), _ = Tensor.loop(3, [x], body)
+    return last.prepare(threads=1)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_open_loop_counts_as_one_iteration(nested: bool) -> None:
+    plan = _halved(nested)
+    plan(x=np.full(4, 16, np.float32))
+    explained = plan.explain()
+    text, html = str(explained), explained._repr_html_()
+    assert ("times 3 x until its condition is false" if nested else "loop  until its c") in text
+    assert ("each iteration moves" in text) != nested
+    assert "bytes if each loop without max_trips has one iteration" in text
+    report = plan.execute_profiled(limits=False)
+    for shown in (text, html, str(explained.json()), str(report), str(plan.memory)):
+        assert not re.search(r"\d{15}", shown), shown
+    inside = [op.moved_bytes for op in explained.ops if op.inside]
+    assert all(amount is not None and amount <= 3 * 64 for amount in inside)
+
+
+def test_the_profile_counts_the_iterations_that_were() -> None:
+    plan = _halved()
+    moved = {}
+    for start in (2, 16):
+        plan(x=np.full(4, start, np.float32))
+        body = next(op.op for op in plan.explain().ops if op.inside and op.moved_bytes)
+        (seen,) = [op for op in plan.execute_profiled(limits=False) if op.op_index == body]
+        moved[start] = seen.tiles, seen.bytes
+    (one, once), (four, all_times) = moved[2], moved[16]
+    assert (one, four) == (1, 4) and all_times == 4 * once
+
+
+def test_a_profile_of_a_run_that_found_no_size() -> None:
+    x, chosen = Tensor.input("x", (N,)), Tensor.input("chosen", (), "bool")
+    result = semel.cond(chosen, lambda: x * 5, lambda: x * x[x > 0].sum())
+    plan = result.prepare(threads=1)
+    ones = np.ones(5, np.float32)
+    for is_first in (True, False):
+        assert np.array_equal(plan(x=ones, chosen=is_first), 5 * ones)
+        report = plan.execute_profiled(limits=False)
+        (compact,) = [op for op in report if "compact" in op.name]
+        assert (compact.tiles == 0) == is_first and str(report)
 
 
 def test_bytes_are_those_of_the_current_variables() -> None:

@@ -47,7 +47,7 @@ def test_tab_completion_offers_public_names_alone(plan: ExecutionPlan) -> None:
         assert all(not name.startswith("_") or name.endswith("__") for name in listed)
         assert all(hasattr(part, name) for name in listed)
     assert {"execute", "explain", "buffer", "save", "set_param"} <= set(dir(plan))
-    assert not {"calls", "direct_call", "pass_source"} & set(dir(plan))
+    assert not {"calls", "engine", "replicate"} & set(dir(plan))
     assert {"run", "run_slots", "plan"} <= set(dir(graph))
 
 

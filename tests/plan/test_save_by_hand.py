@@ -187,10 +187,10 @@ def test_every_field_of_every_record_comes_back(path: Path) -> None:
             found = getattr(loaded.program, field.name)
             assert getattr(made.program, field.name) == found, field.name
     for name in ("after", "order", "blocks", "variables", "guards", "ast_to_buffer"):
-        assert getattr(made._engine.parts, name) == getattr(loaded._engine.parts, name), name
+        assert getattr(made.engine.parts, name) == getattr(loaded.engine.parts, name), name
     assert [b.type for b in made.buffers] == [b.type for b in loaded.buffers]
     assert loaded.device == made.device
-    assert loaded._engine.parts.functions == made._engine.parts.functions
+    assert loaded.engine.parts.functions == made.engine.parts.functions
     assert loaded.op_dependencies == made.op_dependencies
     assert loaded.steps == made.steps
     assert [k.signature for k in loaded.kernels] == [k.signature for k in made.kernels]
@@ -199,7 +199,7 @@ def test_every_field_of_every_record_comes_back(path: Path) -> None:
 
 def test_no_saved_field_of_the_full_plan_has_its_default() -> None:
     """What keeps the test above honest."""
-    parts = full_plan()._engine.parts
+    parts = full_plan().engine.parts
     for name in ("alias_ids", "guards", "input_io", "output_io", "variables", "functions"):
         assert getattr(parts, name), name
     assert any(v.initial is not None for v in parts.variables)
@@ -448,7 +448,7 @@ def test_a_bound_array_is_saved_and_stays_bound(tmp_path: Path) -> None:
     plan, array = symbolic_double(), X[:8].copy()
     plan.bind_input("x", array)
     loaded = through_file(plan, tmp_path / "bound.plan")
-    assert plan.buffers[0].address == array.ctypes.data and plan.staged == []
+    assert plan.buffers[0].address == array.ctypes.data and plan.engine.bindings.staged() == []
     array += 1
     plan.execute()
     loaded.execute()
@@ -466,7 +466,7 @@ def test_a_variable_without_a_maximum_keeps_its_capacity(tmp_path: Path) -> None
     b.set_output_buffer(out)
     made = b.build()
     loaded = through_file(made, tmp_path / "m.plan")
-    assert loaded._engine.parts.variables == made._engine.parts.variables
+    assert loaded.engine.parts.variables == made.engine.parts.variables
     assert loaded.variables == {"m": 3}
 
 

@@ -135,7 +135,7 @@ def same(one: list[Any], other: list[Any]) -> None:
 def test_the_bits_are_those_of_one_device(graph: Any, fusion: bool, tmp_path: Path) -> None:
     alone = semel.prepare(graph(stay), fusion=fusion)
     spread = semel.prepare(graph(move), fusion=fusion)
-    assert isinstance(spread._engine.executable, LanedExecutable)
+    assert isinstance(spread.engine.executable, LanedExecutable)
     for rows in (5, 1, 16, 70 if graph is _rows else 3):
         x = RNG.standard_normal((rows, 8), dtype=np.float32)
         expected = run(alone, x)
@@ -185,10 +185,10 @@ def test_memory_is_told_by_device() -> None:
 
 def test_a_plan_on_one_device_has_one_block_and_no_lanes() -> None:
     plan = (x_input() @ Tensor(W[0])).to("cpu").prepare()
-    assert not isinstance(plan._engine.executable, LanedExecutable)
+    assert not isinstance(plan.engine.executable, LanedExecutable)
     assert list(plan.memory.devices) == ["cpu"]
     there = (Tensor.input("x", (N, 8), device="cpu:1") @ Tensor(W[0])).prepare(device="cpu:1")
-    assert not isinstance(there._engine.executable, LanedExecutable)
+    assert not isinstance(there.engine.executable, LanedExecutable)
     assert list(there.memory.devices) == ["cpu:1"]
 
 

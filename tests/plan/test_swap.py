@@ -35,13 +35,13 @@ def test_each_array_is_read_where_it_lies() -> None:
     for i in (0, 1, 0, 1, 2, 3, 2, 4, 0):
         plan.bind_input("x", arrays[i])
         plan.execute()
-        assert plan.staged == []
+        assert plan.engine.bindings.staged() == []
         np.testing.assert_array_equal(plan.output_buffer.numpy(), full(i + 2))
         arrays[i][:] += 0  # the caller's own
     arrays[0][:] = 40
     plan.execute()
     np.testing.assert_array_equal(plan.output_buffer.numpy(), full(42))
-    assert plan.buffers[plan._engine.state.inputs["x"].index].numpy().tolist() == [40] * 8
+    assert plan.buffers[plan.engine.state.inputs["x"].index].numpy().tolist() == [40] * 8
 
 
 def test_outputs_of_earlier_runs_are_void() -> None:
@@ -106,9 +106,9 @@ def test_arrays_that_overlap_what_is_written_are_staged() -> None:
     plan.bind_input("x", full(1))
     plan.bind_output("out", memory[:8])
     plan.bind_input("x", memory[16:24])
-    assert plan.staged == []
+    assert plan.engine.bindings.staged() == []
     plan.bind_input("x", memory[4:12])
-    assert plan.staged
+    assert plan.engine.bindings.staged()
     memory[:] = np.arange(32)
     plan.execute()
     np.testing.assert_array_equal(memory[:8], np.arange(4, 12) + 2)
@@ -159,7 +159,7 @@ def test_a_lent_array_is_the_memory_of_its_buffer() -> None:
     for array in (one, two, one):
         plan.bind_input("x", array)
         plan.execute()
-        buffer = plan.buffers[plan._engine.state.inputs["x"].index]
+        buffer = plan.buffers[plan.engine.state.inputs["x"].index]
         assert buffer.address == array.ctypes.data
         np.testing.assert_array_equal(plan.output_buffer.numpy(), array + 1)
 
@@ -177,7 +177,7 @@ def test_two_outputs_that_are_one_are_both_written() -> None:
         for k in (1, 2):
             plan(x=np.full(3, k, np.float32))
             assert a.tolist() == b.tolist() == [k + 1] * 3
-    assert plan.staged == ["b"]
+    assert plan.engine.bindings.staged() == ["b"]
 
 
 def test_an_input_and_an_output_of_one_name_are_unbound_apart() -> None:

@@ -202,7 +202,7 @@ if child == 0:
     for _ in range(3):
         plan.execute()
     good = np.array_equal(plan.output_buffer.numpy(), np.arange(64 * TILE)[::-1] + 1)
-    workers = plan._engine.parts.device.pool().num_workers
+    workers = plan.engine.parts.device.pool().num_workers
     os._exit(0 if good and workers == 1 else 3)
 _, status = os.waitpid(child, 0)
 plan.execute()
@@ -235,10 +235,10 @@ def test_a_fork_in_the_middle_of_what_another_thread_does(is_moving: bool) -> No
 
     def work() -> None:
         with plan.lock:
-            plan._engine.state.is_moving = is_moving
+            plan.engine.state.is_moving = is_moving
             begun.set()
             assert over.wait(100)
-            plan._engine.state.is_moving = False
+            plan.engine.state.is_moving = False
 
     def child() -> None:
         if is_moving:
@@ -267,7 +267,7 @@ def test_what_the_forking_thread_was_at_goes_on_in_the_child() -> None:
     s.op("double", "x", "out")
     plan = s.build("out")
     s.buffers["x"].copyin(np.ones(8, np.float32))
-    state = plan._engine.state
+    state = plan.engine.state
 
     def child() -> None:
         state.is_moving = False  # what it was at is over, here too

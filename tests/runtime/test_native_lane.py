@@ -337,9 +337,9 @@ def test_memory_grows_where_a_run_needs_more() -> None:
     plan, lane = (x.softmax(-1) * n).prepare(threads=1), NativeLane()
     for size in (4, 4000, 5):
         data = np.full(size, 2, np.float32)
-        plan.buffers[plan._engine.parts.input_io[0].index].copyin(data)
+        plan.buffers[plan.engine.parts.input_io[0].index].copyin(data)
         with plan.lock:
-            plan._engine.bind({"n": size})
+            plan.engine.bind({"n": size})
             value = lane.submit_run(plan)
         lane.timeline.wait(value, timeout=100)
         np.testing.assert_allclose(plan.output_buffer.numpy(), np.ones(size), rtol=1e-5)
@@ -515,7 +515,7 @@ def test_work_that_is_done_holds_nothing() -> None:
     lane.submit_call(partial(id, large))
     del large
     _, plan = counting()
-    engine = weakref.ref(plan._engine)
+    engine = weakref.ref(plan.engine)
     lane.submit_run(plan)
     lane.sync(timeout=100)
     del plan, _

@@ -26,7 +26,7 @@ def compiled(**options: Any) -> CompiledGraph:
 
 def skipped(c: CompiledGraph) -> int:
     """How many operations the last run did not do."""
-    return len(c.plan._engine.ways.now.skipped)
+    return len(c.plan.engine.ways.now.skipped)
 
 
 RUNS: dict[str, Callable[[CompiledGraph, Any], Any]] = {

@@ -88,7 +88,7 @@ def test_a_feed_copies_nothing() -> None:
     c.set_gpu_handle_feed("h", 0)
     places = {c.run_slots([None, X])[0] for _ in range(6)}
     assert len(places) == 2
-    assert c.plan.staged == []
+    assert c.plan.engine.bindings.staged() == []
 
 
 def test_a_fed_handle_that_is_given_is_fed_after_it() -> None:
@@ -422,7 +422,7 @@ def test_an_interruption_while_arrays_move_is_told(
     c.bind_handle("h", H)
     c.set_gpu_handle_feed("h", 0)
     c.run(x=X)
-    exchange = c.plan.exchange
+    exchange = c.plan.calls.exchange
 
     def interrupted(pairs: list[tuple[str, str]]) -> bool:
         if after:
@@ -430,7 +430,7 @@ def test_an_interruption_while_arrays_move_is_told(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(c.plan, "exchange", interrupted)
+        patched.setattr(c.plan.calls, "exchange", interrupted)
         c.run(x=X)
     with pytest.raises(StateError, match="h lost their values"):
         c.run(x=X)

@@ -125,7 +125,7 @@ def test_a_token_costs_what_is_valid_and_not_what_there_is_room_for(layout: str)
 
 def amounts(plan: ExecutionPlan, valid: int) -> list[tuple[int, int, int]]:
     """Tiles, bytes and operations of every kernel, for one token behind so many valid rows."""
-    parts = plan._engine.parts
+    parts = plan.engine.parts
     values = {"cursor": valid, "t": 1}
     bound = [parts.scope.bind(op) for op in plan.prepared_kernels]
     return [

@@ -10,19 +10,31 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import semel
 import semel.ops
-from semel import Tensor, Variable
+import semel.plan
+from semel import (
+    Buffer,
+    ExecutionPlan,
+    ExecutionPlanBuilder,
+    PlanError,
+    PreparedCopy,
+    PreparedLoop,
+    Tensor,
+    Variable,
+)
 from semel.ir.opdef import OPS, register
-from semel.ir.types import as_dtype
+from semel.ir.types import UINT8, TensorType, as_dtype
 from semel.ops import elementwise as ops_elementwise
 from semel.ops import reduce as ops_reduce
 from semel.ops.evaluate import evaluate
+from semel.plan import link, rows
+from semel.plan.row import Row
 from semel.runtime import device as devices
 from semel.tensor import reduce as tensor_reduce
 from semel.tensor import unary as tensor_unary
@@ -105,9 +117,9 @@ def test_a_reduction(parity: Callable[..., Tensor], dtype: str, axis: int | None
     x = Tensor.input("x", (Variable("n", 0, 16), 70), dtype)
     plan = semel.prepare(parity(x, axis), threads=1)
     every = (0, 1) if axis is None else axis
-    for rows in (13, 1, 0):
-        expected = np.bitwise_xor.reduce(array[:rows], axis=every)
-        np.testing.assert_array_equal(plan(x=array[:rows]), expected)
+    for count in (13, 1, 0):
+        expected = np.bitwise_xor.reduce(array[:count], axis=every)
+        np.testing.assert_array_equal(plan(x=array[:count]), expected)
 
 
 def test_a_long_reduction_is_one_of_parts(parity: Callable[..., Tensor]) -> None:
@@ -142,6 +154,73 @@ def test_a_device(mirror: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded(x=array), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Row]]:
+    record, steps, name = fragments("add-a-row.md")
+    before = [(module, dict(vars(module))) for module in (rows, link, semel)]
+    known, listed = dict(link.STEPS), [(m, list(m.__all__)) for m in (rows, semel)]
+    exec(record, vars(rows))
+    vars(link)["PreparedFill"] = vars(rows)["PreparedFill"]  # the import at its top
+    exec(steps, vars(link))
+    exec(name, vars(semel))
+    made: type[Row] = getattr(semel, "PreparedFill")  # noqa: B009  (no checker knows it)
+    yield made
+    for module, names in before:
+        vars(module).clear()
+        vars(module).update(names)
+    link.STEPS.clear()
+    link.STEPS.update(known)
+    for module, names_of in listed:
+        module.__all__[:] = names_of
+
+
+def _filled(fill: Any, threads: int, times: int | None = None) -> ExecutionPlan:
+    """`pattern` and a kernel's copy of `x`, one behind the other; the fill reads the latter."""
+    builder = ExecutionPlanBuilder("cpu")
+    given, pattern, filled = (
+        builder.add_buffer(i, Buffer.empty((size,), "uint8")) for i, size in enumerate((3, 3, 12))
+    )
+    builder.declare_input("x", given, TensorType((3,), UINT8))
+    builder.set_output_buffer(filled)
+    inside = (PreparedCopy(1, (pattern, given)), fill(2, (filled, pattern)))
+    for row in inside if times is None else [PreparedLoop(0, "i", times, inside)]:
+        builder.add_op(row)
+    return builder.build(threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("times", [None, 2])
+def test_a_row(fill: Any, threads: int, times: int | None, tmp_path: Path) -> None:
+    plan = _filled(fill, threads, times)
+    assert [row.kind for row in plan.prepared_ops][-2:] == ["copy", "fill"]
+    array = np.array([7, 0, 9], np.uint8)
+    clone = plan.clone()
+    plan.save(tmp_path / "plan.semel")
+    for each in (plan, clone, semel.load_plan(tmp_path / "plan.semel")):
+        for k in range(3):
+            np.testing.assert_array_equal(each(x=array + k), np.tile(array + k, 4))
+    assert "fill" in str(plan.explain()) and "fill" in str(plan.execute_profiled(limits=False))
+    assert plan.op_dependencies[-1] == (len(plan.prepared_ops) - 2,)  # found from bytes
+
+
+def test_a_row_says_what_it_needs(fill: Any) -> None:
+    builder = ExecutionPlanBuilder("cpu")
+    for i, size in enumerate((12, 5)):
+        builder.add_buffer(i, Buffer.empty((size,), "uint8"))
+    builder.set_output_buffer(0)
+    builder.add_op(fill(7, (0, 1)))
+    with pytest.raises(PlanError, match=r"\[op 7\] a fill needs .* got 12 and 5 bytes"):
+        builder.build()
+
+
+def test_rows_are_listed_once_for_people() -> None:
+    named = {name for name in semel.__all__ if name.startswith("Prepared")}
+    assert named == set(rows.__all__) - {"PreparedOp"}
+    assert set(rows.__all__) <= set(semel.plan.__all__)
+    assert {cls.__name__ for cls in get_args(rows.PreparedOp)} == named
+    assert all(getattr(semel, name) is getattr(rows, name) for name in named)
+
+
 def test_without_its_line_in_the_table_there_is_no_device() -> None:
     with pytest.raises(semel.UnsupportedError, match="mirror"):
         semel.prepare(Tensor.input("x", (2,)), device="mirror")
@@ -153,7 +232,8 @@ def test_without_its_line_in_the_table_there_is_no_device() -> None:
         ("add-an-op.md", "An elementwise op", 2),
         ("add-an-op.md", "A reduction", 2),
         ("add-a-device.md", "", 2),
+        ("add-a-row.md", "", 3),
     ],
 )
-def test_each_takes_two_files(page: str, heading: str, count: int) -> None:
+def test_each_takes_few_files(page: str, heading: str, count: int) -> None:
     assert len(fragments(page, heading)) == count

@@ -37,7 +37,7 @@ from semel.ir.graph import Array
 from semel.ir.outline import Outline
 from semel.ir.target import Target
 from semel.locks import make_lock
-from semel.plan.direct import DirectCall
+from semel.plan.direct import DirectCall, direct_call
 from semel.plan.instantiate import instantiate
 from semel.plan.program import Program
 from semel.runtime.free import HOST_DEVICE
@@ -66,7 +66,7 @@ class _Eager:
         return [k for k, number in self.fixed if numbers[k] != number]
 
     def open(self) -> DirectCall:
-        return instantiate(self.program).direct_call(self.names)
+        return direct_call(instantiate(self.program), self.names)
 
 
 class _Known:

@@ -6,6 +6,9 @@ Every materialised node becomes a value with a lifetime in execution steps; ever
 kernel call becomes a row that names values by number. Memory is not planned here:
 `plan.instantiate` does that, because it must be able to do it again when a
 variable outgrows its capacity.
+
+One idea: every row and value of a program is made from one schedule, and its parts share the maps
+from nodes to values.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Submitter:
         #: What it is, for reports.
         self.kind = kind
         # Not the plan: who knows this one forgets it when the plan is gone.
-        self.engine = plan.lane_work
+        self.engine = plan.engine
         self.hold = self.engine.hold
         self.lock = self.hold.lock
         self.words, self._post = lane.timeline.words, lane.native.post

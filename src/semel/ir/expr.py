@@ -13,6 +13,9 @@ Division rounds down, as in Python; divisors are positive: the compiler makes no
 those of users there is a guard, and a negative number gives its sign to the dividend.
 Simplification uses the ranges of the atoms: a loop index lies in [0, extent), a variable
 in [min, max].
+
+One idea: the algebra is closed, so that each operation must know every kind of atom, and they
+cannot be told apart by file.
 """
 
 from __future__ import annotations

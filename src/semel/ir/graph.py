@@ -12,6 +12,8 @@ its storage, not its content.
 While the body of a loop or of a branch is traced a `Scope` is open, and what is made then is the
 scope's own: an equal computation outside is another node, so that it can be told what belongs to
 the body. Whoever closes the body makes its nodes again, outside of the scope.
+
+One idea: a node is what it is equal to, and all that makes, numbers or keeps nodes relies on that.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ no store filled in this tile) raises `InternalError`.
 
 Math functions and narrow casts are evaluated with NumPy here; `kernel.math` replaces them by
 arithmetic, which this module then executes exactly as written.
+
+One idea: the meaning of the kernel IR, a case for each of its ops; it is long because the IR is.
 """
 
 from __future__ import annotations

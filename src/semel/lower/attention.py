@@ -14,6 +14,8 @@ Blocks of keys start at multiples of their size and are taken in order; every sc
 adds over the depth in order, every sum of weights in lanes that depend on the key alone.
 Keys that a query does not see weigh exactly nothing, so that blocks without any can be left
 out. So the result does not depend on threads, tiles, or how many queries there are.
+
+One idea: one kernel, whose parts share the accumulators, the scratch and the order of sums.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ not fill a block run in smaller blocks, the last ones singly.
 
 Every element adds its products in the order of k in one accumulator, whatever
 block it falls into, so that all tilings agree bit for bit.
+
+One idea: one kernel in its forms, which must add in the same order, so that they are read beside
+each other.
 """
 
 from __future__ import annotations

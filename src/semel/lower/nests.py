@@ -15,6 +15,9 @@ surrounds them all (column mode).
 
 Tiles: rows are dealt out in blocks large enough to be worth a claim, columns in
 blocks of whole vectors. What one element's value is never depends on the tile.
+
+One idea: one way to turn groups into loops; row mode and column mode share the phases and what is
+kept between them.
 """
 
 from __future__ import annotations
@@ -96,6 +99,8 @@ def lower_loops(group: Group, target: Target) -> Lowered:
 
 
 class _Lowering:
+    """One idea: the state of one lowering, and a method for each step of it."""
+
     def __init__(self, group: Group, target: Target) -> None:
         self.group, self.target = group, target
         self.names = Names()

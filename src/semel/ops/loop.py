@@ -35,8 +35,6 @@ from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check
 
 CONDITION = TensorType((), BOOL)
-#: The trip of a loop that only its condition ends.
-NO_LIMIT = (1 << 62) - 1
 
 
 # ---------------------------------------------------------------- types

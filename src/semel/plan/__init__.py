@@ -3,23 +3,13 @@
 Everything that a plan built by hand needs has its name here.
 """
 
+from semel.plan import rows
 from semel.plan.builder import ExecutionPlanBuilder
 from semel.plan.parts import PlanMemory
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.records import KernelProfile
 from semel.plan.row import RuntimeVar
-from semel.plan.rows import (
-    PreparedBranch,
-    PreparedBufferView,
-    PreparedCopy,
-    PreparedCustomFunction,
-    PreparedKernel,
-    PreparedLoop,
-    PreparedOp,
-    PreparedRebind,
-    PreparedSignal,
-    PreparedWait,
-)
+from semel.plan.rows import *  # noqa: F403  (names that are listed there)
 from semel.runtime.buffer import Buffer
 from semel.runtime.kernel import CachedKernel
 
@@ -30,15 +20,6 @@ __all__ = [
     "ExecutionPlanBuilder",
     "KernelProfile",
     "PlanMemory",
-    "PreparedBranch",
-    "PreparedBufferView",
-    "PreparedCopy",
-    "PreparedCustomFunction",
-    "PreparedKernel",
-    "PreparedLoop",
-    "PreparedOp",
-    "PreparedRebind",
-    "PreparedSignal",
-    "PreparedWait",
     "RuntimeVar",
+    *rows.__all__,
 ]

@@ -23,7 +23,7 @@ from semel.plan.check import check_index, check_plan
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import GIVEN, PlanIO, PlanVariable, Program, ProgramValue
 from semel.plan.row import RuntimeVar
-from semel.plan.rows import PreparedKernel, PreparedOp
+from semel.plan.rows import PreparedKernel, PreparedOp, is_row
 from semel.plan.tree import num_rows
 from semel.plan.variables import check_bounds, check_reserved
 from semel.runtime.buffer import Buffer
@@ -95,7 +95,7 @@ class ExecutionPlanBuilder:
     def add_op_with_instance_dependencies(self, op: PreparedOp, positions: Iterable[int]) -> int:
         """Add an operation that must follow those at `positions`, besides its `dependencies`."""
         self._check_open("add_op")
-        if not isinstance(op, PreparedOp):
+        if not is_row(op):
             raise PlanError("add_op", f"must be a Prepared* record, got {type(op).__name__}.")
         after = take_ints(f"op {op.id}", "positions", positions)
         position = self._num_rows

@@ -9,7 +9,7 @@ way: nothing is solved, checked or made but the copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from semel.plan.errors import arity_error, as_value, names_error
 from semel.plan.limits import RunLimits
 from semel.plan.readers import Copies, Reader
 from semel.runtime.buffer import Array, as_array
+from semel.runtime.hold import alone
 
 R = TypeVar("R")
 
@@ -141,6 +142,42 @@ class Calls:
         parts = self._engine.parts
         named = (*(io.index for io in parts.input_io), *parts.outputs)
         return all(parts.buffers[i].memory.is_host for i in named)
+
+    # ------------------------------------------------------------ what the callers ask before
+
+    def without_value(self, names: Iterable[str], *, sticky: bool = False) -> list[str]:
+        """Which of these inputs no array is bound to; if `sticky`, and were never written."""
+        keepers = self._state.inputs
+        return [
+            name
+            for name in names
+            if not keepers[name].is_bound
+            and not (sticky and keepers[name].recorded_shape() is not None)
+        ]
+
+    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse shapes that arrays for these inputs cannot have, alone or together.
+
+        Nothing changes, and it waits for no run. What does not follow from these shapes alone is
+        left for the run to say.
+        """
+        self._state.solve(shapes)
+
+    def is_written_in_part(self, output: str) -> bool:
+        """Whether runs at an extent leave rows of that output as they were."""
+        return any(io.name == output and io.part for io in self._engine.program.outputs)
+
+    @alone
+    def exchange(self, pairs: Sequence[tuple[str, str]]) -> bool:
+        """Let the arrays bound to an input and to an output change places, for each pair.
+
+        False if an array is copied at each run, or unlike the other: then nothing has changed.
+        These arrays must be nobody else's.
+        """
+        try:
+            return self._engine.bindings.exchange(pairs)
+        finally:
+            self._engine.check_moved()
 
     def forget(self) -> None:
         """Nothing is as in the last call."""

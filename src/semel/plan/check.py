@@ -23,7 +23,7 @@ from semel.ir.expr import (
     upper_bound,
     variables,
 )
-from semel.ir.types import BOOL, INT64
+from semel.ir.types import INT64
 from semel.plan.dependencies import find_fences, resolve_dependencies, topological_order
 from semel.plan.guards import all_guards
 from semel.plan.hazards import overlap
@@ -39,12 +39,10 @@ from semel.plan.program import (
 )
 from semel.plan.row import RuntimeVar
 from semel.plan.rows import (
-    PreparedBranch,
     PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
     PreparedKernel,
-    PreparedLoop,
     PreparedOp,
     PreparedRebind,
     PreparedSignal,
@@ -148,17 +146,12 @@ class _Checker:
                 self._check_view(where, row)
             case PreparedCustomFunction():
                 self._check_custom(where, row)
-            case PreparedLoop():
-                if row.buffer_indices:
-                    self._check_condition(f"{where} (loop)", row)
-                elif row.test:
-                    raise PlanError(where, "a loop with a test must have a bool too.", op=row.id)
-            case PreparedBranch():
-                self._check_condition(f"{where} (branch)", row)
             case PreparedSignal() | PreparedWait():
                 self._check_timed(where, row)
             case PreparedRebind():
                 self._check_rebind(where, row)
+            case _:
+                row.check(where, [self._buffers[i].type for i in row.buffer_indices])
         return row
 
     def _check_timed(self, where: str, row: PreparedSignal | PreparedWait) -> None:
@@ -174,13 +167,6 @@ class _Checker:
                 f"each signal needs a name of its own, got '{row.signal.name}' for two.",
                 op=row.id,
             )
-
-    def _check_condition(self, where: str, row: PreparedOp) -> None:
-        """One bool, which says where the run goes on."""
-        kinds = [self._buffers[i].type for i in row.buffer_indices]
-        if len(kinds) != 1 or kinds[0].dtype != BOOL or kinds[0].num_elements != 1:
-            found = ", ".join(map(str, kinds)) or "none"
-            raise PlanError(where, f"must have one buffer of one bool, got {found}.", op=row.id)
 
     def _check_rebind(self, where: str, row: PreparedRebind) -> None:
         for variable, index in zip(row.variables, row.buffer_indices, strict=True):

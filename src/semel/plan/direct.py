@@ -1,6 +1,6 @@
 """Runs of one plan over arrays that nobody changes, with as little around them as can be.
 
-    plan.direct_call(names)  -->  DirectCall: (arrays, variables) -> results
+    direct_call(plan, names)  -->  DirectCall: (arrays, variables) -> results
 
 Small arrays are copied into the plan's inputs. A large one is read where it lies: the input's
 base moves there for this run and back after it, so that the plan keeps no array alive. All
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from semel.plan.readers import output_copier
 from semel.runtime.buffer import Array
 from semel.runtime.runstate import RunState
 
@@ -62,6 +63,26 @@ class DirectCall:
         finally:
             for base, address in self._own:
                 run.set_base(base, address)
+
+
+def direct_call(plan: ExecutionPlan, names: Sequence[str]) -> DirectCall:
+    """A short way to run this plan, whose shapes are all fixed; inputs in the order of `names`."""
+    return plan.engine.hold.alone(_direct_call, plan, names)
+
+
+def _direct_call(plan: ExecutionPlan, names: Sequence[str]) -> DirectCall:
+    engine = plan.engine
+    engine.state.check_alive()
+    buffers, keepers = engine.parts.buffers, engine.state.inputs
+    slots: list[Slot] = []
+    for name in names:
+        keeper = keepers[name]
+        view = buffers[keeper.index].array(keeper.shape_now())
+        is_lent = view.nbytes >= LENT_FROM_BYTES and keeper.index not in engine.parts.outputs
+        slots.append((view, engine.linked.bases[keeper.index] if is_lent else None))
+        keeper.record(view.shape)
+    outputs = [output_copier(engine, i) for i in engine.parts.outputs]
+    return DirectCall(plan, slots, outputs, engine.state.run, engine.own_bytes)
 
 
 def _address(array: Array) -> int:

@@ -7,6 +7,9 @@ middle of one operation on the plan (`semel.runtime.hold`), so that nothing is l
 
 Invariants: variables, shapes and tables change together or not at all. While memory moves
 (`state.is_moving`) nothing can run; a change that is interrupted leaves a plan that says so.
+
+One idea: what must change together lies together: each method leaves variables, tables and memory
+agreeing.
 """
 
 from __future__ import annotations
@@ -57,7 +60,10 @@ from semel.runtime.memory import Memory
 
 
 class Engine:
-    """One plan's parts, state and executable. `enter` runs it and says why it came back."""
+    """One plan's parts, state and executable. `enter` runs it and says why it came back.
+
+    One idea: all changes of a running plan, which only together keep the invariants above.
+    """
 
     def __init__(self, parts: PlanParts, store: ProgramStore | None) -> None:
         self.parts, self.store = parts, store
@@ -511,12 +517,13 @@ class Engine:
         finally:
             self.check_moved()
 
-    def bind_input(self, io: PlanIO, array: Array) -> None:
-        """Read an input from an array; to be called while nothing is attached."""
-        self.bindings.add(io, array, is_output=False)
-        keeper = self.state.inputs[io.name]
-        keeper.record(array.shape)
-        keeper.is_bound = True
+    def bind_array(self, io: PlanIO, array: Array, is_output: bool) -> None:
+        """Read an input from an array, or write an output; while nothing is attached."""
+        self.bindings.add(io, array, is_output=is_output)
+        if not is_output:
+            keeper = self.state.inputs[io.name]
+            keeper.record(array.shape)
+            keeper.is_bound = True
 
     def unbind(self, name: str | None, is_output: bool | None) -> None:
         """Forget the arrays of that name, or all; to be called while nothing is attached."""
@@ -526,8 +533,17 @@ class Engine:
                 keeper.is_bound = False
                 keeper.forget()
 
-    def discard_passing(self) -> None:
-        """Give back what holds nothing between two runs of a plan built by hand."""
+    def discard_intermediates(self) -> None:
+        """Give back what holds nothing between two runs."""
+        for way in self.ways:
+            way.executable.discard_scratch()
+        for memory in self.arena():
+            memory.discard()
+        if self.store is None:
+            self._discard_passing()
+
+    def _discard_passing(self) -> None:
+        """Of a plan built by hand, which has no arena."""
         held = {buffer.memory.id: buffer.memory for buffer in self.parts.buffers}
         for storage, start, end in passing_ranges(self.parts):
             if not held[storage].is_held_beside(self):

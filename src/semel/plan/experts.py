@@ -10,7 +10,7 @@ the rows before it are over, which is how whoever keeps experts knows that a lay
 It is in a branch: a flag of the plan says that nobody of the layer is missing, and then nothing is
 called. Where it lies is told by the attributes of the row.
 
-What the row does is the plan's own business (`ExecutionPlan.use_function`). Without that, it brings
+What the row does is the plan's own business (`Engine.use_function`). Without that, it brings
 in who is needed, for good.
 """
 

@@ -17,7 +17,6 @@ from semel.ir.expr import variables
 from semel.plan.program import Program
 from semel.plan.row import COMPUTE, LANES, LaneKey
 from semel.plan.rows import (
-    PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
     PreparedOp,
@@ -67,7 +66,7 @@ class LaneChecker:
 
     def _check_buffers(self, where: str, row: PreparedOp) -> None:
         """A device works on its own memory; a copy and a host function may reach further."""
-        if isinstance(row, PreparedBufferView) or _is_hosted(row):
+        if not row.has_work or _is_hosted(row):
             return
         device, _ = row.lane_on(self._device)
         buffers = self._buffers
@@ -101,7 +100,7 @@ def check_lanes(program: Program, placed: Sequence[Placed]) -> None:
     for each in placed:
         row = each.row
         lane, where = row.lane_on(program.device), f"op {row.id} ({row.name})"
-        if isinstance(row, PreparedBufferView):
+        if not row.has_work:
             continue
         if each.around:
             outer = each.around[0].row

@@ -9,8 +9,9 @@ back or on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from semel.errors import OrderError
 from semel.ir.abi import RowKind
@@ -26,9 +27,9 @@ from semel.plan.hazards import (
     overlap,
 )
 from semel.plan.parts import BlockKey, PlanParts
+from semel.plan.row import Row
 from semel.plan.rows import (
     PreparedBranch,
-    PreparedBufferView,
     PreparedCopy,
     PreparedCustomFunction,
     PreparedKernel,
@@ -117,7 +118,7 @@ class LinkedRows:
 
 def link_rows(parts: PlanParts) -> LinkedRows:
     """Steps and flat rows."""
-    return _Linker(parts).link()
+    return Linker(parts).link()
 
 
 def levels(linked: LinkedRows, placed: Sequence[Placed]) -> list[list[int]]:
@@ -139,11 +140,11 @@ def levels(linked: LinkedRows, placed: Sequence[Placed]) -> list[list[int]]:
     return result
 
 
-class _Linker:
+class Linker:
     """Walks the blocks and writes steps down."""
 
     def __init__(self, parts: PlanParts) -> None:
-        self._parts, self._ops, self._scope = parts, parts.ops, parts.scope
+        self._parts, self._ops, self.scope = parts, parts.ops, parts.scope
         params = (recipe.value for recipe in parts.program.recipes)
         ios = (io.index for io in (*parts.input_io, *parts.output_io))
         movable = dict.fromkeys((*ios, *params))
@@ -204,20 +205,15 @@ class _Linker:
     def _step(self, step: list[list[int]]) -> None:
         first = step[0][0]
         row = self._ops[first]
-        if isinstance(row, PreparedLoop):
-            self._loop(first, row)
-            return
-        if isinstance(row, PreparedBranch):
-            self._branch(first, row)
-            return
-        if isinstance(row, PreparedRebind):
-            self._rebind(first, row)
+        own_steps = STEPS.get(type(row))
+        if own_steps is not None:
+            own_steps(self, first, row)
             return
         kind = self._kind(row)
         rows = [self._row(self._ops[i], kind) for segment in step for i in segment]
-        self._add(kind, step, rows)
+        self.add(kind, step, rows)
 
-    def _add(self, kind: RowKind, step: list[list[int]], rows: Sequence[TableRow]) -> int:
+    def add(self, kind: RowKind, step: list[list[int]], rows: Sequence[TableRow]) -> int:
         """One more step; its number."""
         made = self._made
         made.steps.append(step)
@@ -226,23 +222,23 @@ class _Linker:
         made.table_steps.append(TableStep(tuple(map(len, step)), kind))
         return len(made.table_steps) - 1
 
-    def _loop(self, position: int, row: PreparedLoop) -> None:
+    def loop(self, position: int, row: PreparedLoop) -> None:
         made, ends = self._made, [[position]]
         number = len(made.table_loops)
         made.table_loops.append(TableLoop(row.counter_variable, 0, 0))
-        first = self._add(RowKind.LOOP, ends, [TableRow(RowKind.LOOP, 0, (), (), row.trip)])
+        first = self.add(RowKind.LOOP, ends, [TableRow(RowKind.LOOP, 0, (), (), row.trip)])
         if row.buffer_indices:
             self._block((position, 0))
-            leave = self._control(RowKind.BRANCH, position, self._where(row))
+            leave = self._control(RowKind.BRANCH, position, self.places(row))
         self._block((position, 1))
-        last = self._add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
+        last = self.add(RowKind.END, ends, [TableRow(RowKind.END, 0, (), (), row.trip)])
         if row.buffer_indices:
             self._lead(leave)
         made.table_loops[number] = TableLoop(row.counter_variable, first, last)
 
-    def _branch(self, position: int, row: PreparedBranch) -> None:
+    def branch(self, position: int, row: PreparedBranch) -> None:
         """The condition leads on to `then` or behind it; the end of `then` behind `orelse`."""
-        otherwise = self._control(RowKind.BRANCH, position, self._where(row))
+        otherwise = self._control(RowKind.BRANCH, position, self.places(row))
         self._block((position, 0))
         if row.orelse:
             over = self._control(RowKind.JUMP, position)
@@ -254,21 +250,21 @@ class _Linker:
 
     def _control(self, kind: RowKind, position: int, places: tuple[Place, ...] = ()) -> int:
         """A step with a row that leads elsewhere; its number."""
-        return self._add(kind, [[position]], [TableRow(kind, 0, places, (), 1)])
+        return self.add(kind, [[position]], [TableRow(kind, 0, places, (), 1)])
 
     def _lead(self, step: int) -> None:
         """Let a step lead to where the next one will be."""
         steps = self._made.table_steps
         steps[step] = replace(steps[step], target=len(steps))
 
-    def _rebind(self, position: int, row: PreparedRebind) -> None:
-        number = self._control(RowKind.REBIND, position, self._where(row))
+    def rebind(self, position: int, row: PreparedRebind) -> None:
+        number = self._control(RowKind.REBIND, position, self.places(row))
         known = [self._parts.bounded[v.name] for v in row.variables]
         bounds = tuple((v.min, NO_LIMIT if v.max is None else v.max) for v in known)
         guards = self._parts.guards_at.get(position, ())
         self._made.table_rebinds.append(TableRebind(number, tuple(known), bounds, guards))
 
-    def _where(self, row: PreparedOp) -> tuple[Place, ...]:
+    def places(self, row: PreparedOp) -> tuple[Place, ...]:
         """Where the buffers of a row lie: a base, or none, and bytes from there."""
         buffers, bases = self._parts.buffers, self._made.bases
         return tuple(
@@ -276,9 +272,9 @@ class _Linker:
         )
 
     def _row(self, row: PreparedOp, kind: RowKind) -> TableRow:
-        buffers, scope = self._parts.buffers, self._scope
+        buffers, scope = self._parts.buffers, self.scope
         own = [buffers[b] for b in row.buffer_indices]
-        places = self._where(row)
+        places = self.places(row)
         match row:
             case PreparedKernel():
                 bound = scope.bind(row)
@@ -316,7 +312,7 @@ class _Linker:
     # ------------------------------------------------------------ what rows touch
 
     def _has_row(self, i: int) -> bool:
-        return not isinstance(self._ops[i], PreparedBufferView)
+        return self._ops[i].has_work
 
     def _kind(self, row: PreparedOp) -> RowKind:
         """What the runner does at a step of the row, which has no bodies."""
@@ -328,7 +324,7 @@ class _Linker:
             case PreparedWait():
                 return RowKind.WAIT
             case PreparedCustomFunction():
-                is_kernel = self._scope.function(row).convention == "kernel"
+                is_kernel = self.scope.function(row).convention == "kernel"
                 return RowKind.KERNEL if is_kernel else RowKind.HOST_CALL
             case _:
                 return RowKind.KERNEL
@@ -337,19 +333,20 @@ class _Linker:
         row, buffers, after = self._ops[i], self._parts.buffers, self._predecessors(i)
         touched = tuple(
             Access(*buffers[use.index].byte_range, "w" in use.access, use.tile_bytes)
-            for use in row.uses(self._scope)
+            for use in row.uses(self.scope)
             if use.access
         )
         match row:
             case PreparedKernel():
                 is_alone = not row.kernel.host_parallel_safe
-                return OpAccess(touched, self._scope.bind(row).tiles, after, is_alone)
+                return OpAccess(touched, self.scope.bind(row).tiles, after, is_alone)
             case PreparedCopy():
                 dst, src = (buffers[b].byte_range for b in row.buffer_indices)
-                size = dst[2] - dst[1] if row.size is None else self._scope.dim(row.size)
+                size = dst[2] - dst[1] if row.size is None else self.scope.dim(row.size)
                 return OpAccess(touched, _copy_tiles(size, dst, src), after)
             case _:
-                is_alone = row.is_fence or self._kind(row) is RowKind.HOST_CALL
+                is_alone = row.is_fence or type(row) in STEPS
+                is_alone = is_alone or self._kind(row) is RowKind.HOST_CALL
                 return OpAccess(touched, 1, after, is_alone)
 
     def _join_insides(self) -> None:
@@ -428,3 +425,11 @@ def _copy_tiles(size: Dim, dst: ByteRange, src: ByteRange) -> Dim:
     if overlap(dst, src) or dst[2] - dst[1] <= _COPY_TILE_BYTES:
         return 1
     return ceildiv(size, _COPY_TILE_BYTES)
+
+
+#: The rows that are steps of their own, alone in each of them, and who writes these steps.
+STEPS: dict[type[Row], Callable[[Linker, int, Any], object]] = {
+    PreparedLoop: Linker.loop,
+    PreparedBranch: Linker.branch,
+    PreparedRebind: Linker.rebind,
+}

@@ -14,14 +14,15 @@ between two runs. A clone of the outer plan has a clone of it; a file holds it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.errors import InputError, PlanError
 from semel.ir.types import TensorType
+from semel.plan.engine import Engine
 from semel.plan.plan import ExecutionPlan
 from semel.plan.rows import GRAPH
-from semel.runtime.buffer import Buffer
+from semel.runtime.buffer import Array, Buffer
 from semel.runtime.custom import CustomFunction
 
 
@@ -71,7 +72,41 @@ def graph(attrs: Any, buffers: Sequence[Buffer], variables: Mapping[str, int]) -
     def write(i: int, array: Any) -> None:
         _prefix(f"output {i}", outputs[i], array.shape)[...] = array
 
-    plan.run_between(values, read, write)
+    run_between(plan, values, read, write)
+
+
+def run_between(
+    plan: ExecutionPlan,
+    values: Mapping[str, int],
+    read: Callable[[str, tuple[int, ...]], Array],
+    write: Callable[[int, Array], None],
+) -> None:
+    """Run a plan as one operation: inputs from `read(name, shape)`, outputs to `write(i, array)`.
+
+    The shapes are those at `values`, and at the variables as they are where it has none.
+    """
+    engine = plan.engine
+    engine.hold.alone(_run_between, engine, values, read, write)
+
+
+def _run_between(
+    engine: Engine,
+    values: Mapping[str, int],
+    read: Callable[[str, tuple[int, ...]], Array],
+    write: Callable[[int, Array], None],
+) -> None:
+    state, buffers = engine.state, engine.parts.buffers
+    state.check_alive()
+    values = {name: value for name, value in values.items() if name in engine.index}
+    known = {**state.bound_values(), **state.held_values(), **values}
+    arrays = {io: read(io.name, io.shape_at(known)) for io in engine.parts.input_io}
+    for io, array in arrays.items():
+        state.inputs[io.name].begin_write(array.shape)
+        buffers[io.index].put(array)
+        state.inputs[io.name].end_write(array.shape)
+    engine.run_with(values)
+    for i, index in enumerate(engine.parts.outputs):
+        write(i, buffers[index].peek(buffers[index].shape))
 
 
 def _prefix(what: str, buffer: Buffer, shape: tuple[int, ...]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from semel.ir.expr import Dim, Variable
 from semel.locks import computed_once
 from semel.plan.program import PlanIO, PlanVariable, Program, ProgramState, bounded_variables
-from semel.plan.rows import PreparedLoop, PreparedOp, PreparedRebind
+from semel.plan.rows import PreparedLoop, PreparedOp
 from semel.plan.scope import RowScope
 from semel.plan.tree import Placed
 from semel.runtime.buffer import Buffer
@@ -82,9 +82,8 @@ class PlanParts:
         return tuple(
             variable.name
             for placed in self.placed[:position]
-            if isinstance(placed.row, PreparedRebind)
-            and around[: len(placed.around)] == placed.around
-            for variable in placed.row.variables
+            if around[: len(placed.around)] == placed.around
+            for variable, _ in placed.row.late
         )
 
     @property

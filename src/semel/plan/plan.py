@@ -7,12 +7,14 @@ time, in the runner, or behind the test (`plan.resolve`): refused variables, fai
 calls, starting the pool, and coming back now and then so that signals are seen. Runs of one plan
 are serialised; a run inside a run is an error. Outputs can be read only while they are those of
 the last execute.
+
+One idea: the public face of a plan, long by its docstrings; what is more than a few lines lies in
+the room that it serves.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
@@ -20,50 +22,40 @@ from typing import Any, TypeAlias, TypeVar
 from semel.errors import (
     InputError,
     PlanError,
-    VariableError,
 )
-from semel.ir.expr import evaluate
 from semel.ir.fields import (
-    NO_LIMIT,
     take,
     take_callback,
     take_int,
-    take_items,
     take_switch,
     take_threads,
 )
 from semel.ir.listed import public_names
-from semel.plan.again import compile_again
 from semel.plan.bindings import check_array
 from semel.plan.calls import Calls
-from semel.plan.direct import LENT_FROM_BYTES, DirectCall
+from semel.plan.cloning import parts_again, take_over
 from semel.plan.engine import Engine
 from semel.plan.errors import (
     as_values,
     find_io,
 )
 from semel.plan.fetch import needed_rows
-from semel.plan.file.write import PlanImage, pack_plan, save_plan, take_image
-from semel.plan.kept import follow_states
 from semel.plan.limits import RunLimits
 from semel.plan.link import levels
 from semel.plan.param_files import choose_params, param_of_bytes, read_source
 from semel.plan.params import with_params
 from semel.plan.parts import PlanMemory, PlanParts
 from semel.plan.pickled import restore_plan
-from semel.plan.program import PlanIO, Program
-from semel.plan.readers import output_copier
+from semel.plan.program import Program
+from semel.plan.release import passing_nodes
 from semel.plan.report.describe import (
-    describe_arena,
-    describe_ops,
-    describe_places,
     describe_plan,
 )
 from semel.plan.report.explain import Explanation, explain_plan
 from semel.plan.report.extent import ExtentReport, report_extents
 from semel.plan.report.html import html_block
 from semel.plan.report.profile import ProfileReport
-from semel.plan.report.records import RunInfo, makespans, merge_runs, middle
+from semel.plan.report.profiled import run_profiled
 from semel.plan.rows import (
     PreparedCustomFunction,
     PreparedKernel,
@@ -71,15 +63,13 @@ from semel.plan.rows import (
     PreparedSignal,
     PreparedWait,
 )
+from semel.plan.saving import pack, save_to
 from semel.plan.states import PlanStates
-from semel.plan.store import ProgramStore, fork_buffers
-from semel.plan.table import Signature, Table, io_table, named_outputs, param_table
+from semel.plan.store import ProgramStore
+from semel.plan.table import Signature, Table, named_outputs, param_table, table_now
 from semel.plan.tree import as_it_is, map_rows, walk
 from semel.runtime.buffer import Array, Buffer, read_arrays
 from semel.runtime.casting import check_casting
-from semel.runtime.custom import FunctionOwner, without_owner
-from semel.runtime.device import DeviceCode
-from semel.runtime.events import LoggedRun
 from semel.runtime.hold import alone
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
@@ -89,22 +79,7 @@ R = TypeVar("R")
 Values: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
 #: Members that the package uses, and people need not be offered.
-_OURS = frozenset(
-    {
-        "calls",
-        "check_shapes",
-        "direct_call",
-        "exchange",
-        "is_written_in_part",
-        "lane_work",
-        "pass_source",
-        "replicate",
-        "resume",
-        "run_between",
-        "use_function",
-        "without_value",
-    }
-)
+_OURS = frozenset({"calls", "engine", "replicate"})
 
 
 class ExecutionPlan:
@@ -119,16 +94,19 @@ class ExecutionPlan:
     >>> plan.output_buffer.numpy().tolist()
     [0.0, 0.0]
 
-    What people see of a plan: many short members, each of which asks or uses the engine.
+    What people see of a plan: many short members, each of which asks or uses the engine. The
+    package itself goes to `engine`, and to `calls` for runs with arrays.
     Made by `ExecutionPlanBuilder`, which gives it buffers, or from a compiled program by
     `instantiate`, with a store that can grow.
+
+    One idea: the face of a plan; the members are those that people know, each a few lines.
     """
 
     def __init__(self, parts: PlanParts, store: ProgramStore | None = None) -> None:
-        self._engine = Engine(parts, store)
-        #: Runs with arrays, for the package's own use: people call the plan, or a CompiledGraph.
-        self.calls = Calls(self._engine)
-        self._hold = self._engine.hold
+        self.engine = Engine(parts, store)
+        #: Runs with arrays: people call the plan, or a CompiledGraph.
+        self.calls = Calls(self.engine)
+        self._hold = self.engine.hold
         self.compile_count = parts.program.compile_count
         self.memory_limit = None if store is None else store.options.memory_limit
 
@@ -136,10 +114,10 @@ class ExecutionPlan:
         return public_names(self, _OURS)
 
     def __repr__(self) -> str:
-        if self._engine.state.is_released:
+        if self.engine.state.is_released:
             return f"ExecutionPlan({self.device}, released)"
-        values = self._engine.state.values_now()
-        return describe_plan(self._engine.parts, values, self.memory.peak_bytes, self.signature)
+        values = self.engine.state.values_now()
+        return describe_plan(self.engine.parts, values, self.memory.peak_bytes, self.signature)
 
     def _repr_html_(self) -> str:
         tables = (self.inputs, self.outputs, self.params, self.states)
@@ -161,18 +139,18 @@ class ExecutionPlan:
     @property
     def device(self) -> str:
         """Where it runs, by name: `cpu`, `cpu:1`, ..."""
-        return self._engine.parts.device.name
+        return self.engine.parts.device.name
 
     @property
     def target(self) -> str:
         """The name of the machine that its code was made for; empty if it calls no code of ours."""
-        target = self._engine.parts.program.target
+        target = self.engine.parts.program.target
         return "" if target is None else target.name
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers by index."""
-        return self._engine.parts.buffers
+        return self.engine.parts.buffers
 
     @property
     def prepared_ops(self) -> tuple[PreparedOp, ...]:
@@ -182,14 +160,12 @@ class ExecutionPlan:
         bound; of a loop's counter, where it stands), and where its buffers lie as `buffer_ptrs`
         and `buffer_ids`: bound arrays and grown memory show.
         """
-        with self._engine.lock:
-            values = self._values_with_counters()
-            buffers = () if self._engine.state.is_released else self._engine.parts.buffers
-            rows = map_rows(self._engine.parts.rows, lambda row: as_it_is(row, buffers, values))
+        with self.engine.lock:
+            state = self.engine.state
+            values = {**state.values_now(), **state.run.iterations}
+            buffers = () if state.is_released else self.engine.parts.buffers
+            rows = map_rows(self.engine.parts.rows, lambda row: as_it_is(row, buffers, values))
             return tuple(placed.row for placed in walk(rows))
-
-    def _values_with_counters(self) -> dict[str, int]:
-        return {**self._engine.state.values_now(), **self._engine.state.run.iterations}
 
     @property
     def prepared_kernels(self) -> tuple[PreparedKernel, ...]:
@@ -199,24 +175,24 @@ class ExecutionPlan:
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
         """The distinct kernels, in order of first use."""
-        return self._engine.parts.program.kernels
+        return self.engine.parts.program.kernels
 
     @property
     def ast_to_buffer_map(self) -> dict[int, int]:
         """Node id to buffer index."""
-        return dict(self._engine.parts.ast_to_buffer)
+        return dict(self.engine.parts.ast_to_buffer)
 
     @property
     def num_outputs(self) -> int:
         """How many arrays a run gives back."""
-        return len(self._engine.parts.outputs)
+        return len(self.engine.parts.outputs)
 
     @property
     def output_buffer_idx(self) -> int:
         """Index of the first output's buffer."""
-        if not self._engine.parts.outputs:
+        if not self.engine.parts.outputs:
             raise PlanError("plan", "has no outputs.")
-        return self._engine.parts.outputs[0]
+        return self.engine.parts.outputs[0]
 
     @property
     def output_buffer(self) -> Buffer | Any:
@@ -226,41 +202,35 @@ class ExecutionPlan:
     @property
     def output_buffers(self) -> list[Buffer]:
         """The outputs in order."""
-        return [self._engine.parts.buffers[i] for i in self._engine.parts.outputs]
+        return [self.engine.parts.buffers[i] for i in self.engine.parts.outputs]
 
     def output_buffer_at(self, index: int) -> Buffer | None:
         """The output at `index`, or None past the end."""
-        outputs, at = self._engine.parts.outputs, take_int("output_buffer_at", "index", index)
-        return self._engine.parts.buffers[outputs[at]] if 0 <= at < len(outputs) else None
+        outputs, at = self.engine.parts.outputs, take_int("output_buffer_at", "index", index)
+        return self.engine.parts.buffers[outputs[at]] if 0 <= at < len(outputs) else None
 
     def buffer(self, tensor_or_id: Any) -> Buffer | None:
         """The buffer of a tensor (anything with `.id`) or of a node id; None if it has none."""
         key = getattr(tensor_or_id, "id", tensor_or_id)
-        index = self._engine.parts.ast_to_buffer.get(take_int("buffer", "a tensor's id", key))
-        return None if index is None else self._engine.parts.buffers[index]
+        index = self.engine.parts.ast_to_buffer.get(take_int("buffer", "a tensor's id", key))
+        return None if index is None else self.engine.parts.buffers[index]
 
     @property
     def kept(self) -> dict[str, Buffer]:
         """What `prepare(keep=...)` asked for, by name: readable after each run, like outputs."""
-        return {name: self._engine.parts.buffers[index] for name, index in self.program.kept}
+        return {name: self.engine.parts.buffers[index] for name, index in self.program.kept}
 
     @property
     def inputs(self) -> Table:
         """What goes in, by name and in the order of the graph, read by anything or not."""
-        return self._io_table("input", self._engine.parts.input_io)
+        return table_now("input", self.engine.parts.input_io, self.engine)
 
     @property
     def outputs(self) -> Table:
         """What comes out, by name and in order."""
-        parts = self._engine.parts
+        parts = self.engine.parts
         named = named_outputs(parts.output_io, parts.outputs, parts.buffers)
-        return self._io_table("output", named)
-
-    def _io_table(self, what: str, ios: Sequence[PlanIO]) -> Table:
-        engine = self._engine
-        with engine.lock:
-            base = None if engine.state.is_released else self.arena_ptr
-            return io_table(what, ios, engine.parts.buffers, engine.state.values_now(), base)
+        return table_now("output", named, self.engine)
 
     @property
     def signature(self) -> Signature:
@@ -275,21 +245,21 @@ class ExecutionPlan:
         built by hand, that of the lowest buffer among them. It changes only when memory grows
         (`growths`); arrays that are bound lie where they lie, before it or behind it.
         """
-        engine = self._engine
+        engine = self.engine
         engine.state.check_alive()
         return engine.io_address
 
     @property
     def variables(self) -> dict[str, int | None]:
         """Current values by name; None: never bound, or late and not found out by a good run."""
-        values = self._engine.state.values_now()
-        known = (*self._engine.parts.variables, *self._engine.parts.late)
+        values = self.engine.state.values_now()
+        known = (*self.engine.parts.variables, *self.engine.parts.late)
         return {v.variable.name: values.get(v.variable.name) for v in known}
 
     @property
     def extents(self) -> dict[str, int]:
         """What inputs and outputs are read and written up to, by the names of their dims."""
-        values = self._engine.state.bound_values()
+        values = self.engine.state.bound_values()
         return {name: values[name] for name in self.program.extents}
 
     @alone
@@ -300,89 +270,89 @@ class ExecutionPlan:
         extents if it was prepared with one: `graph.prepare(extent="rows")`.
         """
         checked = take("set_extent", "name", str, name)
-        self._engine.set_extent(checked, take_int("set_extent", "value", value))
+        self.engine.set_extent(checked, take_int("set_extent", "value", value))
 
     @alone
     def extent_report(self) -> ExtentReport:
         """How much of the work of a run at the largest extents is done at those of now."""
-        self._engine.state.check_alive()
-        values = self._engine.state.values_now()
-        return report_extents(self._engine.parts, self._engine.linked, values)
+        self.engine.state.check_alive()
+        values = self.engine.state.values_now()
+        return report_extents(self.engine.parts, self.engine.linked, values)
 
     @property
     def states(self) -> PlanStates:
         """What is kept between runs, by name: to read, write, reset, truncate, snapshot."""
-        return PlanStates(self._engine)
+        return PlanStates(self.engine)
 
     @property
     def signals(self) -> dict[str, TimelineSignal]:
         """The signals that its rows reach or wait for, by name."""
-        rows = self._engine.parts.ops
+        rows = self.engine.parts.ops
         timed = (r for r in rows if isinstance(r, (PreparedSignal, PreparedWait)))
         return {row.signal.name: row.signal for row in timed}
 
     @property
     def threads(self) -> int:
         """Participants of an execute at most."""
-        return self._engine.parts.threads
+        return self.engine.parts.threads
 
     @property
     def steps(self) -> list[list[list[int]]]:
         """How it runs: steps of segments of positions in `prepared_ops`; barriers between steps."""
-        return self._engine.linked.shown_steps()
+        return self.engine.linked.shown_steps()
 
     @property
     def op_order(self) -> tuple[int, ...]:
         """Positions in the order in which operations are taken up; views have their place too."""
-        return tuple(self._engine.linked.order)
+        return tuple(self.engine.linked.order)
 
     @property
     def op_dependencies(self) -> list[tuple[int, ...]]:
         """For each operation the positions it must follow: declared, found from bytes, around."""
-        return list(self._engine.linked.before)
+        return list(self.engine.linked.before)
 
     @property
     def op_levels(self) -> list[list[int]]:
         """Positions by the longest chain of dependencies before them."""
-        return levels(self._engine.linked, self._engine.parts.placed)
+        return levels(self.engine.linked, self.engine.parts.placed)
 
     @property
     @alone
     def num_barriers(self) -> int:
         """How often the participants of one run wait for each other, at the current variables."""
-        state = self._engine.state
+        state = self.engine.state
         state.check_alive()
-        self._engine.ways.use(self._engine, None)
+        self.engine.ways.use(self.engine, None)
         # What only goes on by itself is bound at the next run: outputs are those of the last one.
         if state.run.is_dirty and not (state.run.is_valid and state.is_as_bound()):
-            self._engine.commit()
+            self.engine.commit()
         return state.run.count_steps()[2]
 
     @property
     def memory(self) -> PlanMemory:
         """What the plan holds, in bytes."""
-        return self._engine.memory
+        return self.engine.memory
 
     @property
     def program(self) -> Program:
         """What the plan does: values, rows, variables, guards."""
-        return self._engine.program
+        return self.engine.program
 
     @program.setter
     def program(self, program: Program) -> None:
         """Another one with the same rows may explain them better."""
-        self._engine.program = program
+        self.engine.program = program
 
     @property
     def growths(self) -> int:
         """How often the memory was planned again for larger variables."""
-        return self._engine.growths
+        return self.engine.growths
 
     # ------------------------------------------------------------ running
 
     def execute(self) -> None:
         """Run with the current inputs and variables. Hot: allocates nothing."""
-        engine = self._engine
+        engine = self.engine
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
@@ -398,11 +368,6 @@ class ExecutionPlan:
             finally:
                 hold.is_held = False
 
-    @property
-    def lane_work(self) -> Engine:
-        """What a lane runs: see `NativeLane.submit_run`."""
-        return self._engine
-
     def execute_limited(
         self, *, timeout: float | None = None, fetch: Iterable[str] | None = None
     ) -> None:
@@ -416,14 +381,14 @@ class ExecutionPlan:
         cannot be read after it. States go on as in any run. What is needed is found out when these
         outputs are asked for first, and kept for the sets that were used last.
         """
-        self._hold.alone(RunLimits(timeout, fetch).begin(self._engine))
+        self._hold.alone(RunLimits(timeout, fetch).begin(self.engine))
 
     @alone
     def rows_for(self, fetch: Iterable[str]) -> tuple[int, ...]:
         """What a run for these outputs does: positions of outermost rows in `prepared_ops`."""
-        self._engine.state.check_alive()
-        wanted = RunLimits(fetch=fetch).outputs(self._engine)
-        return tuple(sorted(needed_rows(self._engine.parts, wanted or ())))
+        self.engine.state.check_alive()
+        wanted = RunLimits(fetch=fetch).outputs(self.engine)
+        return tuple(sorted(needed_rows(self.engine.parts, wanted or ())))
 
     def cancel(self) -> None:
         """End the run that is under way before its next step: it raises a `CancelledError`.
@@ -432,14 +397,14 @@ class ExecutionPlan:
         at its last step is over as usual; if nothing runs, nothing happens. A plan that runs
         inside of this one, like any custom function, is not interrupted.
         """
-        self._engine.cancel()
+        self.engine.cancel()
 
     def execute_with_vars(self, values: Values | None = None, /, **named: int) -> None:
         """Bind variables and run. Checks everything first; values stay for later runs.
 
         They are given by name, as a mapping or as pairs: every keyword is a variable.
         """
-        self._hold.alone(self._engine.run_with, as_values(values, named))
+        self._hold.alone(self.engine.run_with, as_values(values, named))
 
     def execute_with_vars_profiled(
         self, values: Values | None = None, /, **named: int
@@ -469,62 +434,19 @@ class ExecutionPlan:
         count = take_int("execute_profiled", "runs", runs)
         if count < 1:
             raise PlanError("execute_profiled", f"runs must be >= 1, got {count}.")
-        self._engine.state.check_alive()
-        wanted = RunLimits(fetch=fetch).outputs(self._engine)
-        try:
-            self._engine.bind(as_values(values, {}))
-        except BaseException:
-            self._engine.abandon()
-            raise
-        # Bound first: only then is it known how many events there can be.
-        self._engine.commit()
-        self._engine.ways.use(self._engine, wanted)
-        self._engine.commit()
-        logged, switches = [], []
-        for _ in range(count):
-            before = _times_preempted()
-            logged.append(self._engine.run_logged())
-            switches.append(_times_preempted() - before)
-        return self._report(logged, switches, limits)
-
-    def _report(
-        self, runs: list[LoggedRun], switches: list[int], with_limits: bool
-    ) -> ProfileReport:
-        parts, values = self._engine.parts, self._engine.state.current_values()
-        way = self._engine.ways.now
-        limits = parts.device.limits(parts.threads) if with_limits else None
-        events = [logged.events for logged in runs]
-        took = makespans(events)
-        shown = runs[middle(took)]
-        run = RunInfo(
-            parts.device.name,
-            parts.threads,
-            values,
-            *runs[-1].steps,
-            self.memory.arena_bytes,
-            describe_arena(parts, way.linked, values),
-            limits,
-            len(runs),
-            max(logged.dropped for logged in runs),
-            way.skipped,
-            shown.waits,
-            shown.tracks,
-            tuple(took),
-            tuple(switches),
-            middle(took),
-            describe_places(parts),
-        )
-        ops = describe_ops(parts, way.linked, values)
-        return ProfileReport(merge_runs(ops, events, limits, switches), run)
+        self.engine.state.check_alive()
+        wanted = RunLimits(fetch=fetch).outputs(self.engine)
+        known = as_values(values, {})
+        return run_profiled(self.engine, known, wanted, count, with_limits=limits)
 
     def explain(self) -> Explanation:
         """Which nodes became which kernels and why, buffers, steps, what variables change."""
-        with self._engine.lock:
+        with self.engine.lock:
             return explain_plan(
-                self._engine.parts,
-                self._engine.linked,
+                self.engine.parts,
+                self.engine.linked,
                 self.memory,
-                self._engine.state.values_now(),
+                self.engine.state.values_now(),
                 self.compile_count,
                 self.signature.shortened(),
             )
@@ -544,7 +466,7 @@ class ExecutionPlan:
         If the array overlaps what the plan writes, it is copied in before each run instead. Another
         array of the same shape in the place of one costs next to nothing; the plan holds both.
         """
-        engine = self._engine  # like `Hold.alone`, in place: two arrays that take turns
+        engine = self.engine  # like `Hold.alone`, in place: two arrays that take turns
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
@@ -561,14 +483,14 @@ class ExecutionPlan:
                 raise
             finally:
                 hold.is_held = False
-        self._bind_input(name, array)
+        self._hold.alone(self._bind, name, array, False)
 
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
         If the array overlaps anything that the plan uses, it is copied out after each run.
         """
-        engine = self._engine  # as in `bind_input`
+        engine = self.engine  # as in `bind_input`
         with engine.lock:
             hold = engine.hold
             if hold.is_held:
@@ -585,24 +507,17 @@ class ExecutionPlan:
                 raise
             finally:
                 hold.is_held = False
-        self._bind_output(name, array)
+        self._hold.alone(self._bind, name, array, True)
 
-    @alone
-    def _bind_input(self, name: str, array: Array) -> None:
-        engine = self._engine
+    def _bind(self, name: str, array: Array, is_output: bool) -> None:
+        engine = self.engine
         engine.state.check_alive()
-        io = find_io("input", engine.parts.input_io, name)
-        checked = check_array(io, array, is_output=False)
-        engine.ensure_capacity(engine.state.solve({name: checked.shape}))
-        engine.rebind(lambda: engine.bind_input(io, checked))
-
-    @alone
-    def _bind_output(self, name: str, array: Array) -> None:
-        engine = self._engine
-        engine.state.check_alive()
-        io = find_io("output", engine.parts.output_io, name)
-        checked = check_array(io, array, is_output=True)
-        engine.rebind(lambda: engine.bindings.add(io, checked, is_output=True))
+        ios = engine.parts.output_io if is_output else engine.parts.input_io
+        io = find_io("output" if is_output else "input", ios, name)
+        checked = check_array(io, array, is_output=is_output)
+        if not is_output:
+            engine.ensure_capacity(engine.state.solve({name: checked.shape}))
+        engine.rebind(lambda: engine.bind_array(io, checked, is_output))
 
     @alone
     def unbind(self, name: str | None = None, *, is_output: bool | None = None) -> None:
@@ -611,82 +526,12 @@ class ExecutionPlan:
         An input must then be written again; an output is there after the next execute. An input
         and an output may have one name: both are meant, unless `is_output` says which.
         """
-        self._engine.state.check_alive()
-        names = [io.name for io in (*self._engine.parts.input_io, *self._engine.parts.output_io)]
+        self.engine.state.check_alive()
+        names = [io.name for io in (*self.engine.parts.input_io, *self.engine.parts.output_io)]
         if name is not None and name not in names:
             known = ", ".join(names) or "none"
             raise InputError("plan", f"has no input or output '{name}'; known: {known}.", name=name)
-        self._engine.rebind(lambda: self._engine.unbind(name, is_output))
-
-    @alone
-    def exchange(self, pairs: Sequence[tuple[str, str]]) -> bool:
-        """Let the arrays bound to an input and to an output change places, for each pair.
-
-        False if an array is copied at each run, or unlike the other: then nothing has changed.
-        For the package's own use: these arrays are nobody else's.
-        """
-        try:
-            return self._engine.bindings.exchange(pairs)
-        finally:
-            self._engine.check_moved()
-
-    def without_value(self, names: Iterable[str], *, sticky: bool = False) -> list[str]:
-        """Which of these inputs no array is bound to; if `sticky`, and were never written.
-
-        For the package's own use.
-        """
-        keepers = self._engine.state.inputs
-        return [
-            name
-            for name in names
-            if not keepers[name].is_bound
-            and not (sticky and keepers[name].recorded_shape() is not None)
-        ]
-
-    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse shapes that arrays for these inputs cannot have, alone or together.
-
-        Nothing changes, and it waits for no run. What does not follow from these shapes alone is
-        left for the run to say. For the package's own use.
-        """
-        self._engine.state.solve(shapes)
-
-    def is_written_in_part(self, output: str) -> bool:
-        """Whether runs at an extent leave rows of that output as they were."""
-        return any(io.name == output and io.part for io in self.program.outputs)
-
-    @property
-    def staged(self) -> list[str]:
-        """Names of the bound arrays that are copied at each run because they overlap."""
-        return self._engine.bindings.staged()
-
-    @alone
-    def use_function(self, kind: str, owner: FunctionOwner) -> None:
-        """Let rows of that kind call `owner`, and let it know what becomes of the plan.
-
-        For the package's own use. Clones of the plan have the function of that name again.
-        """
-        self._engine.use_function(kind, owner)
-
-    @alone
-    def direct_call(self, names: Sequence[str]) -> DirectCall:
-        """A short way to run this plan, whose shapes are all fixed: see plan/direct.py.
-
-        The inputs are given in the order of `names`. For the package's own use.
-        """
-        self._engine.state.check_alive()
-        buffers, keepers = self._engine.parts.buffers, self._engine.state.inputs
-        slots: list[tuple[Array, int | None]] = []
-        for name in names:
-            keeper = keepers[name]
-            view = buffers[keeper.index].array(keeper.shape_now())
-            is_lent = (
-                view.nbytes >= LENT_FROM_BYTES and keeper.index not in self._engine.parts.outputs
-            )
-            slots.append((view, self._engine.linked.bases[keeper.index] if is_lent else None))
-            keeper.record(view.shape)
-        outputs = [output_copier(self._engine, i) for i in self._engine.parts.outputs]
-        return DirectCall(self, slots, outputs, self._engine.state.run, self._engine.own_bytes)
+        self.engine.rebind(lambda: self.engine.unbind(name, is_output))
 
     # ------------------------------------------------------------ params
 
@@ -697,7 +542,7 @@ class ExecutionPlan:
 
     def missing_params(self) -> tuple[str, ...]:
         """The params that were declared without data and must be set before the first run."""
-        return self._engine.parts.program.missing_params
+        return self.engine.parts.program.missing_params
 
     def set_param(self, name: str, array: Any) -> None:
         """Replace a param by a copy of `array`, of its type, from the next execute on.
@@ -742,7 +587,7 @@ class ExecutionPlan:
         self._take_params(choose_params(self.params, given, strict, casting))
 
     def _take_params(self, given: Mapping[str, Any]) -> None:
-        engine = self._engine
+        engine = self.engine
         engine.state.check_alive()
         engine.take_weights(*with_params(engine.parts.program, given, engine.parts.threads))
 
@@ -758,91 +603,14 @@ class ExecutionPlan:
         constants and are shared.
         """
         given = take_threads("clone", threads)
-        self._engine.state.check_alive()
-        wanted = self._engine.parts.threads if given is None else given
-        made = (
-            self._again(wanted, self._engine.store.fork())
-            if self._engine.store
-            else self._fork(wanted)
-        )
-        made._take_over(self)
+        self.engine.state.check_alive()
+        wanted = self.engine.parts.threads if given is None else given
+        made = ExecutionPlan(*parts_again(self.engine, wanted, _cloned))
+        take_over(self.engine, made.engine)
+        made.compile_count = self.compile_count
         return made
 
     replicate = clone
-
-    def _again(self, threads: int, store: ProgramStore) -> ExecutionPlan:
-        """Another plan of the same program, with memory of its own."""
-        parts = self._engine.parts
-        functions = {kind: without_owner(known) for kind, known in parts.functions.items()}
-        made = replace(parts, buffers=store.buffers, threads=threads, functions=functions)
-        return ExecutionPlan(made, store)
-
-    def _fork(self, threads: int) -> ExecutionPlan:
-        """Another plan on copies of the buffers that it was given."""
-        self._engine.bindings.detach()
-        try:
-            parts = self._engine.parts
-            buffers = fork_buffers(parts.buffers, sorted(parts.own))
-        finally:
-            self._engine.attach()
-        rows = map_rows(parts.rows, _cloned)
-        program, placed = replace(parts.program, rows=rows), tuple(walk(rows))
-        made = replace(parts, program=program, placed=placed, buffers=buffers, threads=threads)
-        return ExecutionPlan(made)
-
-    def _take_over(self, source: ExecutionPlan) -> None:
-        """Start with the variables and inputs of another plan of the same program."""
-        held = source._engine.state.held_values()
-        known = source._engine.state.bound_values()
-        values = {name: value for name, value in known.items() if name not in held}
-        self._engine.ensure_capacity(values)
-        for name, keeper in source._engine.state.inputs.items():
-            shape = keeper.recorded_shape()
-            if shape is not None:
-                bound = source._engine.bindings.input_array(name)
-                array = (
-                    source._engine.parts.buffers[keeper.index].peek(shape)
-                    if bound is None
-                    else bound
-                )
-                self._engine.parts.buffers[keeper.index].put(array)
-                self._engine.state.inputs[name].record(shape)
-        self._engine.state.partial.update(source._engine.state.partial)
-        self._engine.set_values(values)
-        follow_states(source._engine, self._engine)
-        for io in self._engine.parts.output_io:
-            if io.part:
-                written = source._engine.parts.buffers[io.index].peek(_shape_at(io, values))
-                self._engine.parts.buffers[io.index].put(written)
-        self._engine.state.run.set_marks(dict(enumerate(source._engine.state.run.marks)))
-        self.compile_count = source.compile_count
-
-    # ------------------------------------------------------------ inside another plan
-
-    @alone
-    def run_between(
-        self,
-        values: Mapping[str, int],
-        read: Callable[[str, tuple[int, ...]], Array],
-        write: Callable[[int, Array], None],
-    ) -> None:
-        """Run as one operation: inputs from `read(name, shape)`, outputs to `write(i, array)`.
-
-        The shapes are those at `values`, and at the variables as they are where it has none. For
-        the package's own use.
-        """
-        self._engine.state.check_alive()
-        values = {name: value for name, value in values.items() if name in self._engine.index}
-        state = self._engine.state
-        known = {**state.bound_values(), **state.held_values(), **values}
-        arrays = {io: read(io.name, _shape_at(io, known)) for io in self._engine.parts.input_io}
-        for io, array in arrays.items():
-            self._engine.state.inputs[io.name].begin_write(array.shape)
-            self._engine.parts.buffers[io.index].put(array)
-            self._engine.state.inputs[io.name].end_write(array.shape)
-        self._engine.run_with(values)
-        for i, buffer in enumerate(self.output_buffers):
-            write(i, buffer.peek(buffer.shape))
 
     # ------------------------------------------------------------ saving
 
@@ -866,88 +634,15 @@ class ExecutionPlan:
 
         `about` is for who wraps a plan in something of their own: JSON that the file has beside it.
         """
-        others = () if targets is None else self._programs_for(targets)
-        self.pass_source(lambda source: save_plan(source, self._device_code(), path, others, about))
+        save_to(path, self.engine, targets, about)
 
-    def _programs_for(self, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
-        """The plan's graph for each target, in order, with the device's code for it."""
-        if isinstance(targets, str) or not isinstance(targets, Iterable):
-            raise PlanError(
-                "save",
-                f"targets must be a list of names of machines, got {targets!r}.",
-                hint='Write targets=["x86-64-v3"].',
-            )
-        names = take_items("save", "each of targets", str, targets)
-        program = self.program
-        if program.compile_for is None or not names:
-            raise PlanError(
-                "save",
-                "targets must be names of machines, and the plan one that was prepared here: code "
-                "for several machines is made from its graph.",
-                hint="Save it with `targets` where it is prepared.",
-            )
-        programs = [compile_again("save", program, target) for target in dict.fromkeys(names)]
-        device = self._engine.parts.device
-        return tuple((program, device.device_code(program.target)) for program in programs)
+    def pack(self) -> bytes:
+        """The contents of a file of this plan."""
+        return pack(self.engine)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a plan is what its file would hold."""
         return restore_plan, (self.pack(), self.threads, self.memory_limit)
-
-    def pack(self) -> bytes:
-        """The contents of a file of this plan."""
-        return self.pass_source(lambda source: pack_plan(source, self._device_code()))
-
-    def _device_code(self) -> DeviceCode:
-        """The device's own code that goes with the code of the kernels."""
-        parts = self._engine.parts
-        return parts.device.device_code(parts.program.target)
-
-    def pass_source(self, write: Callable[[Program | PlanImage], R]) -> R:
-        """`write(what a file of this plan is made from)`; it cannot run or change meanwhile.
-
-        A program never changes, so that a compiled plan can be written at any time. For the
-        package's own use.
-        """
-        if self._engine.store is not None:
-            return write(self.program)
-        result: R = self._hold.alone(self._pass_image, write)
-        return result
-
-    def _pass_image(self, write: Callable[[Program | PlanImage], R]) -> R:
-        self._engine.state.check_alive()
-        self._engine.bindings.detach()
-        try:
-            inputs = self._engine.state.inputs
-            bound = {name: self._engine.bindings.input_array(name) for name in inputs}
-            image = take_image(
-                self._engine.parts,
-                self._engine.state.bound_values(),
-                {name: keeper.recorded_shape() for name, keeper in inputs.items()},
-                {name: array for name, array in bound.items() if array is not None},
-                tuple(self._engine.state.run.marks),
-            )
-            return write(image)
-        finally:
-            self._engine.attach()
-
-    @alone
-    def resume(
-        self,
-        values: Mapping[str, int],
-        shapes: Mapping[str, tuple[int, ...]],
-        marks: Sequence[int] = (),
-    ) -> None:
-        """For plans from files: go on with these variables and with inputs written in these shapes.
-
-        All are within bounds; guards and shapes are compared at the next run. `marks` say how much
-        of the outputs earlier runs wrote. For the package's own use.
-        """
-        run = self._engine.state.run
-        run.set_marks(dict(enumerate(min(m, NO_LIMIT) for m in marks[: len(run.marks)])))
-        for name, shape in shapes.items():
-            self._engine.state.inputs[name].record(shape)
-        self._engine.set_values(values)
 
     # ------------------------------------------------------------ releasing
 
@@ -959,26 +654,11 @@ class ExecutionPlan:
         hand, an intermediate is what each run writes before it reads it and no other plan holds.
         """
         take_callback("release_intermediate_buffers", f)
-        self._engine.state.check_alive()
-        kept = {self._engine.parts.buffers[i].byte_range for i in self._engine.parts.outputs}
-        for way in self._engine.ways:
-            way.executable.discard_scratch()
-        for memory in self._engine.arena():
-            memory.discard()
-        if self._engine.store is None:
-            self._engine.discard_passing()
+        self.engine.state.check_alive()
+        self.engine.discard_intermediates()
         if f is not None:
-            for ast_id, index in self._engine.parts.ast_to_buffer.items():
-                if self._engine.parts.buffers[index].byte_range not in kept:
-                    f(ast_id)
-            outputs = {
-                ast_id
-                for ast_id, index in self._engine.parts.ast_to_buffer.items()
-                if self._engine.parts.buffers[index].byte_range in kept
-            }
-            for ast_id in self._engine.parts.alias_ids:
-                if ast_id not in outputs:
-                    f(ast_id)
+            for ast_id in passing_nodes(self.engine.parts):
+                f(ast_id)
 
     @alone
     def release_all_buffers(self, f: Callable[[int], object] | None = None) -> None:
@@ -987,25 +667,12 @@ class ExecutionPlan:
         Buffers whose memory another plan uses stay as they are, for that plan.
         """
         take_callback("release_all_buffers", f)
-        self._engine.state.check_alive()
+        self.engine.state.check_alive()
         self.calls.forget()
-        self._engine.release()
-        for ast_id in (*self._engine.parts.ast_to_buffer, *self._engine.parts.alias_ids):
+        self.engine.release()
+        for ast_id in (*self.engine.parts.ast_to_buffer, *self.engine.parts.alias_ids):
             if f is not None:
                 f(ast_id)
-
-
-def _times_preempted() -> int:
-    """How often the system has taken a core away from this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _shape_at(io: PlanIO, values: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an input at these values of variables."""
-    try:
-        return tuple(evaluate(dim, values) for dim in io.type.shape)
-    except KeyError as error:
-        raise VariableError("plan", f"input '{io.name}' needs {error}, never bound.") from None
 
 
 def _cloned(op: PreparedOp) -> PreparedOp:

@@ -17,12 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import PlanError
-from semel.ir.expr import Dim, Substitution, Variable, is_positive, mod, upper_bound, variables
+from semel.errors import PlanError, VariableError
+from semel.ir.expr import (
+    Dim,
+    Substitution,
+    Variable,
+    evaluate,
+    is_positive,
+    mod,
+    upper_bound,
+    variables,
+)
 from semel.ir.target import Target
 from semel.ir.types import INT32, INT64, Shape, TensorType
 from semel.plan.pickled import reduce_program, save_program
-from semel.plan.rows import PreparedKernel, PreparedOp, PreparedRebind
+from semel.plan.rows import PreparedKernel, PreparedOp
 from semel.plan.tree import Placed, walk
 from semel.plan.weights import (
     Formula,
@@ -79,6 +88,15 @@ class PlanIO:
     type: TensorType
     default: Weight | None = None
     part: Shape = ()
+
+    def shape_at(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape at these values of variables."""
+        try:
+            return tuple(evaluate(dim, values) for dim in self.type.shape)
+        except KeyError as error:
+            raise VariableError(
+                "plan", f"input '{self.name}' needs {error}, never bound."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +281,7 @@ class Program:
     @property
     def kernels(self) -> tuple[CachedKernel, ...]:
         """The distinct kernels that runs call, in order of first use."""
-        rows = (placed.row for placed in self.walk())
-        return tuple(dict.fromkeys(r.kernel for r in rows if isinstance(r, PreparedKernel)))
+        return tuple(dict.fromkeys(k for placed in self.walk() for k in placed.row.kernels))
 
     @property
     def target(self) -> Target | None:
@@ -309,8 +326,7 @@ class Program:
         return tuple(
             PlanVariable(variable.as_variable(), limit=limit)
             for row in rows
-            if isinstance(row, PreparedRebind)
-            for variable, limit in zip(row.variables, row.limits, strict=True)
+            for variable, limit in row.late
         )
 
     @property

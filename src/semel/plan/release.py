@@ -45,6 +45,15 @@ def passing_ranges(parts: PlanParts) -> list[ByteRange]:
     return [one for one in ranges if not any(overlap(one, other) for other in kept)]
 
 
+def passing_nodes(parts: PlanParts) -> list[int]:
+    """The ids of nodes whose buffer is no output."""
+    kept = {parts.buffers[i].byte_range for i in parts.outputs}
+    places = parts.ast_to_buffer
+    is_kept = {i: parts.buffers[index].byte_range in kept for i, index in places.items()}
+    nodes = [i for i in places if not is_kept[i]]
+    return nodes + [i for i in parts.alias_ids if not is_kept.get(i, False)]
+
+
 def seen_later(parts: PlanParts, uses_of: Callable[[PreparedOp], Sequence[Use]]) -> list[ByteRange]:
     """The byte ranges of which a run may read what was there before it.
 

@@ -27,7 +27,7 @@ from semel.plan.errors import (
 )
 from semel.plan.room import make_room
 from semel.plan.row import KernelNotes
-from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedSignal, PreparedWait
+from semel.plan.rows import PreparedCustomFunction, PreparedSignal, PreparedWait
 from semel.plan.stuck import late_place
 from semel.runtime.buffer import Buffer
 from semel.runtime.custom import call_on_host
@@ -135,8 +135,7 @@ def _on_status(engine: Engine) -> None:
 
 
 def _notes(engine: Engine, position: int) -> KernelNotes:
-    row = engine.program.walk()[position].row
-    return row.notes if isinstance(row, PreparedKernel) else KernelNotes()
+    return engine.program.walk()[position].row.notes
 
 
 def _on_host_call(engine: Engine) -> None:

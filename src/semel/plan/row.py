@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 from semel.errors import VariableError
 from semel.ir.expr import Dim, Variable
 from semel.ir.fields import set_fields, take, take_value
+from semel.ir.types import TensorType
 from semel.runtime.custom import CustomFunction
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
@@ -138,6 +139,10 @@ class KernelNotes:
     where: str = ""
 
 
+#: Of what the compiler says nothing.
+NO_NOTES = KernelNotes()
+
+
 class Row:
     """What all rows have; the records are in `plan.rows`.
 
@@ -163,6 +168,21 @@ class Row:
         return ()
 
     @property
+    def has_work(self) -> bool:
+        """Whether a run does anything for it; else it only says where bytes lie."""
+        return True
+
+    @property
+    def notes(self) -> KernelNotes:
+        """What the compiler tells people about it."""
+        return NO_NOTES
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The source lines of what it computes."""
+        return ()
+
+    @property
     def is_fence(self) -> bool:
         """Whether nothing may move across it."""
         return bool(self.bodies)
@@ -173,9 +193,24 @@ class Row:
         return ()
 
     @property
+    def kernels(self) -> tuple[CachedKernel, ...]:
+        """What it calls itself."""
+        return ()
+
+    @property
+    def late(self) -> tuple[tuple[RuntimeVar, Dim], ...]:
+        """The variables that it gives values, and the most that each may be."""
+        return ()
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        """The expressions over variables that it has itself, and what each is."""
+        return ()
+
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The expressions over variables that it has itself."""
-        return ()
+        return tuple(dim for _, dim in self.amounts)
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
         """The same row with other lists of rows inside."""
@@ -184,6 +219,9 @@ class Row:
     def lane_on(self, device: str) -> LaneKey:
         """Where it runs in a plan on this device."""
         return self.device or device, self.lane
+
+    def check(self, where: str, types: Sequence[TensorType]) -> None:
+        """Raise a PlanError that begins with `where` if its buffers, of these types, do not do."""
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         """What it touches itself, without what is inside."""

@@ -12,13 +12,15 @@ from what rows touch (`uses`); a dependency is needed only for an order that no 
 A record takes what it is given when it is made: values of the wrong type are refused there, lists
 and dicts are copied into tuples and read-only mappings, so that what was checked is what
 runs. It knows what it touches, what is inside it (`bodies`), what it is called, and its form in
-a file; so a new kind of row is a record here, and steps where a device links it.
+a file; so a new kind of row is a record here, and steps where `plan.link` writes them.
 
 A row with bodies is a fence, and so is a rebind: nothing around it on the same lane moves in, out
 or across. A row names the device that it runs on, if that is not the plan's, and a lane of it:
 rows of different lanes run side by side as far as bytes and dependencies allow. Rows
 are numbered as `walk` of `plan.tree` meets them, a loop before what is inside it: these numbers
 are *positions*.
+
+One idea: the table of row kinds, one record after the other.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from semel.errors import GraphError, PlanError, VariableError
 from semel.ir.encode import as_int, as_list, as_text
 from semel.ir.expr import Dim, Variable
 from semel.ir.fields import (
+    NO_LIMIT,
     set_fields,
     take,
     take_dim,
@@ -40,13 +43,35 @@ from semel.ir.fields import (
     take_value,
     take_values,
 )
-from semel.ir.types import INT64
-from semel.plan.row import COMPUTE, KernelNotes, Row, RowReader, RowWriter, RuntimeVar, Scope, Use
+from semel.ir.types import BOOL, INT64, TensorType
+from semel.plan.row import (
+    COMPUTE,
+    NO_NOTES,
+    KernelNotes,
+    Row,
+    RowReader,
+    RowWriter,
+    RuntimeVar,
+    Scope,
+    Use,
+)
 from semel.runtime.custom import find_custom_function
 from semel.runtime.kernel import CachedKernel
 from semel.runtime.timeline import TimelineSignal
 
-_NO_NOTES = KernelNotes()
+#: Names for people, from here and from `semel`.
+__all__ = [
+    "PreparedBranch",
+    "PreparedBufferView",
+    "PreparedCopy",
+    "PreparedCustomFunction",
+    "PreparedKernel",
+    "PreparedLoop",
+    "PreparedOp",
+    "PreparedRebind",
+    "PreparedSignal",
+    "PreparedWait",
+]
 #: The custom function whose attributes are a plan.
 GRAPH = "graph"
 #: Loops and branches inside each other; trees are walked by functions that call themselves.
@@ -81,7 +106,7 @@ class PreparedKernel(Row):
     buffer_ptrs: tuple[int, ...] = ()
     buffer_ids: tuple[int, ...] = ()
     runtime_vars: tuple[RuntimeVar, ...] = ()
-    notes: KernelNotes = field(default=_NO_NOTES, repr=False)  #: for reports and errors
+    notes: KernelNotes = field(default=NO_NOTES, repr=False)  #: for reports and errors
     lane: str = COMPUTE
 
     def __post_init__(self) -> None:
@@ -108,7 +133,7 @@ class PreparedKernel(Row):
         *,
         device: str = "",
         origins: tuple[str, ...] = (),
-        notes: KernelNotes = _NO_NOTES,
+        notes: KernelNotes = NO_NOTES,
     ) -> PreparedKernel:
         """A call as the compiler makes it: written is what the kernel's signature says."""
         written = [i for i, spec in enumerate(kernel.signature.buffers) if "w" in spec.access]
@@ -126,6 +151,10 @@ class PreparedKernel(Row):
     @property
     def name(self) -> str:
         return self.notes.name or self.kernel.name
+
+    @property
+    def kernels(self) -> tuple[CachedKernel, ...]:
+        return (self.kernel,)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -213,8 +242,8 @@ class PreparedCopy(Row):
             set_fields(self, size=take_dim(where, "size", self.size))
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return () if self.size is None else (self.size,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return () if self.size is None else (("value", self.size),)
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         target, source = self.buffer_indices
@@ -253,6 +282,10 @@ class PreparedBufferView(Row):
             byte_offset=take_int(where, "byte_offset", self.byte_offset),
             byte_size=take_int(where, "byte_size", self.byte_size),
         )
+
+    @property
+    def has_work(self) -> bool:
+        return False
 
     def encode(self, to: RowWriter) -> dict[str, Any]:
         return {**Row.encode(self, to), "bytes": [self.byte_offset, self.byte_size]}
@@ -335,7 +368,8 @@ class PreparedLoop(Row):
     variable that rows inside see by its name and that nobody binds: the runner writes it.
 
     With a bool in `buffer_indices` the loop is conditional: each iteration begins with the rows of
-    `test`, and is the last one, without its body, if the bool is false after them.
+    `test`, and is the last one, without its body, if the bool is false after them. With `NO_LIMIT`
+    as its `trip` nothing else ends it.
     """
 
     kind = "loop"
@@ -362,8 +396,8 @@ class PreparedLoop(Row):
         _check_depth(where, self)
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (self.trip,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return (("trip", self.trip),)
 
     @property
     def bodies(self) -> tuple[tuple[PreparedOp, ...], ...]:
@@ -372,8 +406,19 @@ class PreparedLoop(Row):
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
         return replace(self, test=bodies[0], body=bodies[1])
 
+    def check(self, where: str, types: Sequence[TensorType]) -> None:
+        if types:
+            _check_condition(f"{where} (loop)", self, types)
+        elif self.test:
+            raise PlanError(where, "a loop with a test must have a bool too.", op=self.id)
+
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         return tuple(Use(index, "r", 1) for index in self.buffer_indices)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether only its condition ends it: `trip` says nothing about how often it runs."""
+        return self.trip == NO_LIMIT
 
     @property
     def counter_variable(self) -> Variable:
@@ -433,6 +478,9 @@ class PreparedBranch(Row):
 
     def with_bodies(self, bodies: Sequence[tuple[PreparedOp, ...]]) -> PreparedOp:
         return replace(self, then=bodies[0], orelse=bodies[1])
+
+    def check(self, where: str, types: Sequence[TensorType]) -> None:
+        _check_condition(f"{where} (branch)", self, types)
 
     def uses(self, scope: Scope) -> tuple[Use, ...]:
         return (Use(self.buffer_indices[0], "r", 1),)
@@ -498,8 +546,13 @@ class PreparedRebind(Row):
         set_fields(self, variables=found, limits=limits, guards=guards)
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*self.limits, *(amount for amount, _ in self.guards))
+    def late(self) -> tuple[tuple[RuntimeVar, Dim], ...]:
+        return tuple(zip(self.variables, self.limits, strict=True))
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        guards = ((f"guard ({text})", amount) for amount, text in self.guards)
+        return (*(("limit", limit) for limit in self.limits), *guards)
 
     @property
     def is_fence(self) -> bool:
@@ -562,8 +615,8 @@ class _Timed(Row):
         return True
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (self.value,)
+    def amounts(self) -> tuple[tuple[str, Dim], ...]:
+        return (("value", self.value),)
 
     def encode(self, to: RowWriter) -> dict[str, Any]:
         return {
@@ -615,10 +668,18 @@ PreparedOp: TypeAlias = (
     | PreparedWait
 )
 
-_RECORDS = {
-    **{cls.kind: cls for cls in get_args(PreparedOp) if cls is not PreparedCustomFunction},
-    "function": PreparedCustomFunction,
-}
+
+def is_row(value: object) -> bool:
+    """Whether it is one of the records above."""
+    return isinstance(value, PreparedOp)
+
+
+def _record_of(kind: str) -> Any:
+    """The class of the rows that files call so; None if there is none."""
+    if kind == "function":  # whose own `kind` is the function
+        return PreparedCustomFunction
+    others = (cls for cls in get_args(PreparedOp) if cls is not PreparedCustomFunction)
+    return next((cls for cls in others if cls.kind == kind), None)
 
 
 # ---------------------------------------------------------------- reading
@@ -628,7 +689,7 @@ def decode_rows(records: Any, source: RowReader) -> tuple[PreparedOp, ...]:
     """The rows of a list of records from a file, of which nothing is trusted."""
     found: list[PreparedOp] = []
     for record in as_list(records):
-        cls = _RECORDS.get(as_text(record["kind"]))
+        cls = _record_of(as_text(record["kind"]))
         if cls is None:
             raise GraphError(
                 "decode", f"a row must be of a known kind, got {record['kind']!r:.40}."
@@ -701,6 +762,13 @@ def _take_common(op: PreparedOp) -> str:
 
 def _take_rows(where: str, what: str, rows: Any) -> tuple[PreparedOp, ...]:
     return take_items(where, what, PreparedOp, rows, "Prepared*")
+
+
+def _check_condition(where: str, row: PreparedOp, types: Sequence[TensorType]) -> None:
+    """One bool, which says where the run goes on."""
+    if len(types) != 1 or types[0].dtype != BOOL or types[0].num_elements != 1:
+        found = ", ".join(map(str, types)) or "none"
+        raise PlanError(where, f"must have one buffer of one bool, got {found}.", op=row.id)
 
 
 def _check_depth(where: str, row: PreparedOp) -> None:

@@ -27,7 +27,7 @@ class SizedCall:
 
     def __init__(self, plan: ExecutionPlan, names: Sequence[str]) -> None:
         self.plan = plan
-        self._engine, self._names = plan._engine, tuple(names)
+        self._engine, self._names = plan.engine, tuple(names)
         self._version = -1
         self._views: list[Array] = []
         #: (position, base, address of the plan's own memory) of what is read elsewhere.

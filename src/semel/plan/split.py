@@ -23,7 +23,7 @@ from semel.plan.lanes import name_lane
 from semel.plan.link import LinkedRows, Meeting, link_rows
 from semel.plan.parts import BlockKey, PlanParts
 from semel.plan.row import COMPUTE, LaneKey
-from semel.plan.rows import PreparedBufferView, PreparedOp, PreparedSignal, PreparedWait
+from semel.plan.rows import PreparedOp, PreparedSignal, PreparedWait
 from semel.plan.tree import num_rows, walk
 from semel.runtime.device import find_device
 from semel.runtime.linked import FlatLane, FlatProgram, Joint, JointKind
@@ -50,7 +50,7 @@ def find_crossings(parts: PlanParts, linked: LinkedRows) -> Crossings:
     """Where lanes wait for each other: as seldom as the edges of the plan allow."""
     device = parts.program.device
     taken = parts.blocks[None] if parts.run_order is None else parts.run_order
-    order = tuple(i for i in taken if not isinstance(parts.ops[i], PreparedBufferView))
+    order = tuple(i for i in taken if parts.ops[i].has_work)
     place = {i: at for at, i in enumerate(order)}
     lanes = {i: parts.ops[i].lane_on(device) for i in order}
     clocks = _Clocks(lanes)
@@ -101,7 +101,7 @@ def _with_work(parts: PlanParts, edges: Sequence[tuple[int, ...]], i: int) -> tu
     stack = list(edges[i])
     while stack:
         j = stack.pop()
-        if isinstance(parts.ops[j], PreparedBufferView):
+        if not parts.ops[j].has_work:
             stack += edges[j]
         else:
             found[j] = None

@@ -79,7 +79,11 @@ class StateMemory:
 
 
 class PlanStates(Mapping[str, StateInfo]):
-    """The states of one plan by name. Each method is an operation on the plan."""
+    """The states of one plan by name. Each method is an operation on the plan.
+
+    One idea: what people may do with states; the work is done in `kept`, `moves`, `sequences`
+    and `snapshot`.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

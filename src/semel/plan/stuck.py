@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import DeviceError
-from semel.plan.report.describe import origins_of
 
 if TYPE_CHECKING:
     from semel.plan.engine import Engine
@@ -54,6 +53,6 @@ def place_of(engine: Engine, row: int) -> tuple[str, dict[str, Any]]:
     op = engine.parts.ops[position]
     device, _ = op.lane_on(engine.parts.program.device)
     noted = (note.origin for note in engine.program.nodes if position in note.ops)
-    origin = next((each for each in (*reversed(origins_of(op)), *noted) if each), "")
+    origin = next((each for each in (*reversed(op.origins), *noted) if each), "")
     text = f"op {op.id} ({op.name}) on {device}{f', from {origin}' if origin else ''}"
     return text, {"device": device, "op": op.id, "row": position, "origin": origin}

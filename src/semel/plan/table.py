@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import InputError, UserError
 from semel.ir.expr import evaluate
@@ -22,6 +22,9 @@ from semel.plan.program import PlanIO
 from semel.plan.report.html import html_table
 from semel.plan.weights import Param
 from semel.runtime.buffer import Buffer
+
+if TYPE_CHECKING:
+    from semel.plan.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,13 @@ def few(items: Sequence[object], most: int = 4) -> str:
 
 
 # ---------------------------------------------------------------- tables of a plan
+
+
+def table_now(what: str, ios: Iterable[PlanIO], engine: Engine) -> Table:
+    """Inputs, or outputs, of a plan as it is now."""
+    with engine.lock:
+        base = None if engine.state.is_released else engine.io_address
+        return io_table(what, ios, engine.parts.buffers, engine.state.values_now(), base)
 
 
 def io_table(

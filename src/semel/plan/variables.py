@@ -121,7 +121,7 @@ def _used_before(row: PreparedOp) -> list[str]:
 
 def _told(row: PreparedOp) -> tuple[RuntimeVar, ...]:
     """The variables that a row gives values."""
-    return row.variables if isinstance(row, PreparedRebind) else ()
+    return tuple(variable for variable, _ in row.late)
 
 
 def _check_late_shapes(program: Program, known: Mapping[str, tuple[Around, ...]]) -> None:
@@ -213,14 +213,8 @@ def _dims(program: Program, placed: Sequence[Placed]) -> Iterator[tuple[str, str
 
 def own_dims(row: PreparedOp) -> Iterator[tuple[str, str, Dim]]:
     """The expressions that a row has itself: whose, what for, and which."""
-    if isinstance(row, PreparedRebind):
-        for dim in row.limits:
-            yield f"op {row.id}", "limit", dim
-        for dim, text in row.guards:
-            yield f"op {row.id}", f"guard ({text})", dim
-        return
-    for dim in row.dims:
-        yield f"op {row.id}", "trip" if row.kind == "loop" else "value", dim
+    for what, dim in row.amounts:
+        yield f"op {row.id}", what, dim
 
 
 def check_reserved(where: str, name: str) -> None:

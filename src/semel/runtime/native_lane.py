@@ -14,6 +14,9 @@ then is the parent's, or is dropped.
 
 Invariants: a submission counts from the moment that SUBMITTED says so, one native step; what it
 refers to is held until it is over.
+
+One idea: the protocol between a native thread, its companion and those who submit, which is told in
+one place or not understood.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ class LanePlan(Protocol):
     """A plan, for lanes."""
 
     @property
-    def lane_work(self) -> HeldWork: ...
+    def engine(self) -> HeldWork: ...
 
 
 class Done(NamedTuple):
@@ -165,7 +168,7 @@ class NativeLane:
         Inputs and variables are those of now, the outputs can be read afterwards. What failed of
         `after` fails the run, too; what it is `behind` must be over, well or not.
         """
-        return self.submit_held(plan.lane_work, after, behind)
+        return self.submit_held(plan.engine, after, behind)
 
     def submit_held(self, work: HeldWork, after: After = (), behind: After = ()) -> int:
         """Do work in the middle of an operation on a plan, which is the lane's until then."""

@@ -14,6 +14,9 @@ because others want it), or **materialised**: it becomes the root of a new group
 Invariants: a group never depends on itself through others; every element of a
 fused reduction or contraction is computed once; groups are in topological order.
 `Group.reason` says for every root why it was not computed in a group that wants it.
+
+One idea: one sweep that decides for each node where it is computed; the questions it asks of a node
+share what it has found so far.
 """
 
 from __future__ import annotations
@@ -138,6 +141,8 @@ class _Wanted:
 
 
 class _Scheduler:
+    """One idea: the state of one sweep, and a method for each question about a node."""
+
     def __init__(
         self,
         graph: Graph,

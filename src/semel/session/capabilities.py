@@ -88,7 +88,7 @@ def _bound(plan: ExecutionPlan) -> list[str]:
 
 
 def _feeds(plan: ExecutionPlan) -> tuple[tuple[str, str], ...]:
-    whole = [made for made in plan.outputs.values() if not plan.is_written_in_part(made.name)]
+    whole = [made for made in plan.outputs.values() if not plan.calls.is_written_in_part(made.name)]
     return tuple(
         (given.name, made.name)
         for given in plan.inputs.values()

@@ -7,6 +7,9 @@ defaults, handles, feeds, extents, states and pending tickets mean the same on a
 work is done by the plan, and there is no other way to it.
 
 Operations on the plan that belong together hold its lock, which a thread may take again.
+
+One idea: the public face of a compiled graph: all entry points, beside each other because they must
+mean the same.
 """
 
 from __future__ import annotations
@@ -76,7 +79,11 @@ class Request(NamedTuple, Generic[R]):
 
 
 class CompiledGraph(MoeMembers):
-    """A graph that is compiled: see `ExecutableGraph` for what each member promises."""
+    """A graph that is compiled: see `ExecutableGraph` for what each member promises.
+
+    One idea: one member for each entry point that callers of other runtimes expect, each around
+    `_go`.
+    """
 
     def __init__(
         self,
@@ -292,7 +299,7 @@ class CompiledGraph(MoeMembers):
         arrays = self._as_arrays(inputs)
         if len(arrays) < len(self._table):
             missing = [name for name in self._table if name not in arrays]
-            needed = self.plan.without_value(missing, sticky=self.options.sticky)
+            needed = self.plan.calls.without_value(missing, sticky=self.options.sticky)
             if needed:
                 raise missing_inputs(self._table, needed)
         return arrays
@@ -331,7 +338,7 @@ class CompiledGraph(MoeMembers):
         arrays = self._accept(inputs)
         shapes = {name: array.shape for name, array in arrays.items()}
         if shapes != self._good_shapes:
-            self.plan.check_shapes(shapes)
+            self.plan.calls.check_shapes(shapes)
             self._good_shapes = shapes
         return self._lane().submit(arrays, lambda staged: self._go_now(staged, request))
 

@@ -110,7 +110,7 @@ class Handles:
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Refuse arrays, of the inputs' dtypes, that cannot be theirs together."""
-        self._plan.check_shapes({name: array.shape for name, array in values.items()})
+        self._plan.calls.check_shapes({name: array.shape for name, array in values.items()})
 
     def bind(self, values: Mapping[str, Array]) -> None:
         """Let inputs have copies of these arrays in every run that is not given others."""
@@ -156,7 +156,7 @@ class Handles:
         wanted, found = self._plan.inputs[name].type, self._plan.outputs[output].type
         if wanted != found:
             raise InputError(where, f"output '{output}' must be {wanted}, as it is, got {found}.")
-        if self._plan.is_written_in_part(output):
+        if self._plan.calls.is_written_in_part(output):
             raise InputError(
                 where,
                 f"output '{output}' must be written whole by each run, with an extent it is not.",
@@ -265,7 +265,7 @@ class Handles:
             not self._is_shared
             and len(set(due.values())) == len(due)
             and self._away.isdisjoint(due)
-            and self._plan.exchange(list(due.items()))
+            and self._plan.calls.exchange(list(due.items()))
         )
 
     def _hand_over(self, due: Mapping[str, str]) -> None:

@@ -219,7 +219,7 @@ class Residency:
         self._bound = {v.variable.name for v in plan.program.variables if v.next is None}
         self._readers: dict[tuple[Reader[Any], tuple[str, ...] | None], LeavingReader] = {}
         store.add_user(self)
-        plan.use_function(EXPERTS, self)
+        plan.engine.hold.alone(plan.engine.use_function, EXPERTS, self)
 
     @staticmethod
     def of(plan: ExecutionPlan, routers: Sequence[Router], asked: ExpertResidency) -> Residency:

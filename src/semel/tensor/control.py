@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, Expr, Fn, Index, LateVariable, Variable, is_positive, variables
+from semel.ir.fields import NO_LIMIT
 from semel.ir.graph import Node, make_node, no_scope
 from semel.ir.types import BOOL, as_shape
 from semel.ops.attrs import CondAttrs, LoopAttrs, loop_step
 from semel.ops.bodies import free_level, replace_steps
-from semel.ops.loop import NO_LIMIT
 from semel.tensor.body import (
     Closing,
     Traced,

@@ -6,6 +6,8 @@ All of these become the ops reshape, permute, expand, slice, pad and concat, whi
 compiler turns into index arithmetic of whoever reads the result. Dims may be symbolic: one that
 is literally 1 stretches in a broadcast when the graph is made (expand), one that may be 1 in the
 runs where it is (stretch), and dims that must be equal are guarded (agree).
+
+One idea: the family of functions that only move elements, one after the other.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ tensor made from the old one keeps its value. Data is copied when a tensor is ma
 from then on, so that no array of the caller's can change a result behind anybody's back. Only
 what lies in bytes or in a file mapped for reading is used where it lies: weights of a
 safetensors file are not held twice.
+
+One idea: the table of what a tensor can do; the work is done in the modules beside it.
 """
 
 from __future__ import annotations
@@ -90,6 +92,9 @@ class Tensor(metaclass=Listed):
     modules beside this one, where the tensor is the first argument: `x.softmax(1)` is
     `nn.softmax(x, 1)`, and `semel.softmax` is that function, too. Functions that take no
     tensor first are static methods.
+
+    One idea: the table of what a tensor can do; the longer ones are made from functions
+    elsewhere.
     """
 
     __slots__ = ("__weakref__", "_node", "_value")

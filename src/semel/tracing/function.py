@@ -9,6 +9,9 @@ A call that is like the last one but for its numbers is compared with that and r
 the long way: its arguments become a tree of leaves, and the first form that fits is its own; if
 none does, the function is followed (trace.py) and prepared. A form counts once it is ready: a call
 that fails leaves nothing.
+
+One idea: the life of one traced function, from its decoration over its forms to the call that is
+like the last one.
 """
 
 from __future__ import annotations

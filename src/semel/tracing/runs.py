@@ -47,7 +47,7 @@ class _Taken:
 
     def __init__(self, call: SizedCall) -> None:
         self.call, self.at = call, None
-        self.program = call.plan._engine.parts.program
+        self.program = call.plan.engine.parts.program
 
     at: At | None
 
@@ -102,13 +102,13 @@ class Runs:
         return self._result(found, at)
 
     def _take(self) -> _Taken:
-        program = self._form.plan._engine.parts.program
+        program = self._form.plan.engine.parts.program
         while True:
             try:
                 taken = self._idle.pop()
             except IndexError:
                 return _Taken(SizedCall(self._form.plan.clone(), self._form.input_names))
-            if taken.call.plan._engine.parts.program is program:
+            if taken.call.plan.engine.parts.program is program:
                 return taken
 
     def _drop_clone(self) -> None:

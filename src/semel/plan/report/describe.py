@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from semel.ir.expr import Dim, evaluate
 from semel.plan.program import GIVEN
 from semel.plan.report.records import ArenaBlock, PlacedValue, ProfiledOp
-from semel.plan.rows import PreparedCustomFunction, PreparedKernel, PreparedLoop, PreparedOp
+from semel.plan.rows import PreparedCustomFunction, PreparedLoop, PreparedOp
 from semel.plan.table import Signature, few
 from semel.plan.tree import Placed
 
@@ -36,11 +36,6 @@ def written_positions(parts: PlanParts, op: PreparedOp) -> set[int]:
     """Positions among the operation's buffers that it may write; a view's first is its own."""
     uses = op.uses(parts.scope)
     return {i for i, use in enumerate(uses) if "w" in use.access} if uses else {0}
-
-
-def origins_of(op: PreparedOp) -> tuple[str, ...]:
-    """The source lines that a compiled kernel carries."""
-    return op.origins if isinstance(op, PreparedKernel) else ()
 
 
 def buffer_names(parts: PlanParts) -> list[str]:
@@ -89,6 +84,10 @@ def alive_positions(parts: PlanParts, order: Sequence[int]) -> dict[int, tuple[i
     return found
 
 
+#: How often a loop runs that nothing else ends.
+UNTIL = "until its condition is false"
+
+
 def loop_times(parts: PlanParts) -> dict[int, str]:
     """For each operation inside loops how often it is run, for a loop how often what is inside."""
     found: dict[int, str] = {}
@@ -99,7 +98,7 @@ def loop_times(parts: PlanParts) -> dict[int, str]:
         if len(trips) > 1:
             trips = [f"({trip})" if " " in trip else trip for trip in trips]
         trips = [
-            f"up to {trip}" if loop.buffer_indices else trip
+            UNTIL if loop.is_open else f"up to {trip}" if loop.buffer_indices else trip
             for loop, trip in zip(loops, trips, strict=True)
         ]
         if trips:
@@ -157,7 +156,7 @@ def describe_ops(
         device, lane = op.lane_on(parts.program.device)
         found.append(
             ProfiledOp(
-                kernel=op.kernel if isinstance(op, PreparedKernel) else None,
+                kernel=next(iter(op.kernels), None),
                 device=device,
                 lane=lane,
                 num_buffers=len(op.buffer_indices),
@@ -170,7 +169,7 @@ def describe_ops(
                 tiles=0 if work is None else evaluate(work.tiles, values) * times,
                 bytes=0 if work is None else evaluate(work.bytes, values) * times,
                 flops=0 if work is None else evaluate(work.flops, values) * times,
-                origins=origins_of(op),
+                origins=op.origins,
             )
         )
     return found
@@ -184,14 +183,18 @@ def row_numbers(linked: LinkedRows) -> dict[int, int]:
 def moved_bytes(
     parts: PlanParts, linked: LinkedRows, values: Mapping[str, int]
 ) -> dict[int, int | None]:
-    """For each operation what it reads and writes in all iterations; None if that is not known."""
+    """For each operation what it reads and writes in all iterations; None if that is not known.
+
+    Of a loop that only its condition ends, in one.
+    """
     row_of = row_numbers(linked)
     found: dict[int, int | None] = {}
     for i in linked.order:
         once: int | None = 0
         if i in row_of:
             once = evaluate_or_none(linked.rows[row_of[i]].bytes, values)
-        trips = [evaluate_or_none(loop.trip, values) for loop in parts.placed[i].loops]
+        loops = (loop for loop in parts.placed[i].loops if not loop.is_open)
+        trips = [evaluate_or_none(loop.trip, values) for loop in loops]
         known = [max(trip, 0) for trip in trips if trip is not None]
         is_known = once is not None and len(known) == len(trips)
         found[i] = prod(known, start=once or 0) if is_known else None
@@ -199,10 +202,10 @@ def moved_bytes(
 
 
 def _times(placed: Placed, values: Mapping[str, int]) -> int:
-    """How often a row runs; a loop whose trip an outer counter decides counts as one."""
+    """How often a row runs; a loop whose trip is not known before counts as one."""
     times = 1
     for loop in placed.loops:
-        trip = evaluate_or_none(loop.trip, values)
+        trip = None if loop.is_open else evaluate_or_none(loop.trip, values)
         times *= 1 if trip is None else max(trip, 0)
     return times
 

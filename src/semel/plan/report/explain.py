@@ -23,13 +23,12 @@ from semel.plan.report.describe import (
     kind_of,
     loop_times,
     moved_bytes,
-    origins_of,
     step_numbers,
     written_positions,
 )
 from semel.plan.report.layers import Repeat, find_repeats
 from semel.plan.report.text import explanation_html, format_explanation
-from semel.plan.row import COMPUTE, KernelNotes, LaneKey
+from semel.plan.row import COMPUTE, LaneKey
 from semel.plan.rows import PreparedBranch, PreparedKernel, PreparedLoop, PreparedOp
 from semel.plan.tree import Placed
 from semel.runtime.allocator import align
@@ -51,7 +50,8 @@ class ExplainedOp:
     runs, if that is a loop. `inside` are the ops that it is a part of, outermost first. It runs
     on a `lane` of a `device`; what it waits for may be on another. `template` is the kind of its
     kernel. `moved_bytes` are what a run reads and writes there, all times together, at the
-    current variables; None where one is not bound.
+    current variables; None where one is not bound. Of a loop that only its condition ends
+    nobody knows how often it runs: they are those of one iteration.
     """
 
     op: int
@@ -191,7 +191,10 @@ class Explanation:
 
     @property
     def moved_bytes(self) -> int | None:
-        """What all ops of a run read and write; None where a variable is not bound."""
+        """What all ops of a run read and write; None where a variable is not bound.
+
+        Of a loop that only its condition ends, one iteration counts.
+        """
         amounts = [op.moved_bytes for op in self.ops]
         known = [amount for amount in amounts if amount is not None]
         return sum(known) if len(known) == len(amounts) else None
@@ -232,7 +235,7 @@ def explain_plan(
     signature: str = "",
 ) -> Explanation:
     """Read everything off the parts of a plan; `values` are the bound variables."""
-    kernels = [op.kernel for op in parts.ops if isinstance(op, PreparedKernel)]
+    kernels = [kernel for op in parts.ops for kernel in op.kernels]
     buffers = _buffers(parts, linked.order)
     return Explanation(
         device=parts.device.name,
@@ -281,7 +284,7 @@ def _ops(
         before += linked.waits.get(i, ())
         before = [j for j in before if not _exclude_each_other(parts.placed[i], parts.placed[j])]
         written = written_positions(parts, op)
-        notes = op.notes if isinstance(op, PreparedKernel) else KernelNotes()
+        notes = op.notes
         bound = parts.scope.bind(op) if isinstance(op, PreparedKernel) else None
         found.append(
             ExplainedOp(
@@ -292,7 +295,7 @@ def _ops(
                 nodes=notes.nodes,
                 reason=notes.reason,
                 where=notes.where,
-                origins=origins_of(op),
+                origins=op.origins,
                 reads=tuple(b for p, b in enumerate(op.buffer_indices) if p not in written),
                 writes=tuple(b for p, b in enumerate(op.buffer_indices) if p in written),
                 tiles="" if bound is None else str(bound.tiles),

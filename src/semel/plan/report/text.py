@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
+from semel.plan.report.describe import UNTIL
 from semel.plan.report.html import html_block, html_table
 from semel.plan.report.layers import Repeat
 from semel.plan.row import COMPUTE
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
 
 _MAX_WHERE = 6
+_ONCE = " if each loop without max_trips has one iteration"
 _MAX_OPS = 60
 
 
@@ -124,6 +126,8 @@ def _head(it: Explanation) -> Iterator[str]:
     if it.target:
         yield f"code for {it.target}"
     moved = "" if it.moved_bytes is None else f"; a run moves {it.moved_bytes} bytes"
+    if moved and any(UNTIL in op.times for op in it.ops):
+        moved += _ONCE
     yield f"compiled {it.compile_count}, recompiles {it.recompiles}{moved}"
     yield from (f"devices, {line}" for line in it.placement)
 
@@ -150,6 +154,8 @@ def _ops(it: Explanation, left_out: Set[int] = frozenset()) -> Iterator[str]:
 def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[str]:
     tiles = f"  tiles {op.tiles}" if op.tiles else ""
     times = f"  times {op.times}" if op.times else ""
+    if op.times.startswith(UNTIL):
+        times = f"  {op.times}"
     kind = f"{op.kind}, {op.template}" if op.template else op.kind
     name = op.name if op.name == kind else f"{op.name} ({kind})"
     lane = f"  on {op.device}/{op.lane}" if is_elsewhere else ""
@@ -168,7 +174,9 @@ def _op(op: ExplainedOp, names: Sequence[str], is_elsewhere: bool) -> Iterator[s
     if op.writes:
         yield f"  writes {', '.join(names[b] for b in op.writes)}"
     if op.moved_bytes:
-        yield f"  moves {op.moved_bytes} bytes"
+        each = "each iteration " if op.times == UNTIL else ""
+        once = _ONCE if UNTIL in op.times and not each else ""
+        yield f"  {each}moves {op.moved_bytes} bytes{once}"
     if op.waits:
         yield f"  waits: {'; '.join(op.waits)}"
     if op.origins:
