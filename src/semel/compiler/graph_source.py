@@ -4,7 +4,10 @@
 
 A plan holds its source as long as it lives, and must not hold weights twice: of constants and
 params the source knows where they are and does not keep them. While somebody else has them, a
-model, a mapped file or the plan itself, the graph can be put together again.
+model, a mapped file or the plan itself, the graph can be put together again. What costs next to
+nothing, small constants and those in mapped files, is kept all the same; and with
+`keep_params=True`, which says that another copy is welcome, all constants are: params are the
+plan's.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ import numpy as np
 from semel.errors import PlanError
 from semel.ir.graph import Graph, Node, Storage, make_node, map_bodies, rewrite
 from semel.plan.program import Program
+from semel.runtime.interop import is_mapped
 
 #: What makes another graph of one, and says what each node became.
 Change = Callable[[Graph], tuple[Graph, Mapping[Node, Node]]]
 #: Where leaves have data.
 _DATA = {"constant": "storage", "param": "storage", "input": "default", "state": "init"}
+#: What the compiler made by the way (axes, scales, zero points) is smaller, and nobody else has it.
+_SMALL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class GraphSource:
     """Compiles the graph of a plan for a target by its name, with `compile_for`.
 
     `keep` are nodes of it that go by name: outputs behind the others, as long as they wait here.
+    With `keep_constants` the source holds what is no param.
     """
 
     def __init__(
@@ -47,7 +54,10 @@ class GraphSource:
         graph: Graph,
         keep: Mapping[str, Node],
         compile_for: Callable[[Graph, Mapping[str, Node], str], Program],
+        *,
+        keep_constants: bool = False,
     ) -> None:
+        self._keep_constants = keep_constants
         self._weights: dict[Node, _Weight] = {}
         self._num_kept = len(keep)
         self._compile_for = compile_for
@@ -85,10 +95,19 @@ class GraphSource:
         self._weights[hollow] = _Weight(
             node.op.name,
             lambda data: kind(**{where: data}, **rest),
-            (lambda: storage) if storage.is_missing else weakref.ref(storage),
+            (lambda: storage) if self._is_held(node, storage) else weakref.ref(storage),
             rest.get("name") or f"a constant {node.type}",
         )
         return hollow
+
+    def _is_held(self, node: Node, storage: Storage) -> bool:
+        """Whether the data of a leaf stays here: a param's may be replaced, and is the plan's."""
+        if storage.is_missing:
+            return True
+        if node.op.name == "param":
+            return False
+        array = storage.array
+        return self._keep_constants or array.nbytes <= _SMALL_BYTES or is_mapped(array)
 
     def _fill(self, node: Node, given: Mapping[str, Storage]) -> Node | None:
         weight = self._weights.get(node)
@@ -101,7 +120,8 @@ class GraphSource:
             raise PlanError(
                 "plan",
                 f"weights must be there to be laid out once more; {weight.label} is gone.",
-                hint="Hold the graph, or the tensors, that the plan was made from until then.",
+                hint="Hold the graph, or the tensors, that the plan was made from until then, or "
+                "prepare with keep_params=True.",
             )
         return make_node(weight.op, (), weight.make(storage))
 

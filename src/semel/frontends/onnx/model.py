@@ -31,7 +31,7 @@ from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
-from semel.graph.builder import Dims
+from semel.graph.builder import Dims, Graph
 from semel.ir.expr import Dim, Variable, evaluate, variables
 from semel.runtime.buffer import Array
 from semel.session.compiled import CompiledGraph
@@ -57,6 +57,22 @@ def load_onnx(
     it that of another one. `values` fixes what inputs hold. The other options are those of
     `Session.compile`.
     """
+    return load_held(source, dims=dims, values=values, device=device, **options)[0]
+
+
+def load_held(
+    source: Any,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+    device: Any = None,
+    **options: Any,
+) -> tuple[CompiledGraph | SpecialisedGraph | HostedGraph, Graph | None]:
+    """The same, and the graph of a model that is compiled once.
+
+    That holds the weights as the model has them, as the plan does not: who saves for other
+    machines holds it until then.
+    """
     model = read_model(source)
     fixed, bounds = _split_dims(dims or {})
     choices = Choices(fixed, values or {})
@@ -64,14 +80,14 @@ def load_onnx(
     parts = split_host(model)
     if parts is not None:
         inside = SpecialisedGraph(parts.numbers, choices, session, bounds, options)
-        return HostedGraph(model, parts, inside)
+        return HostedGraph(model, parts, inside), None
     try:
         built = build(model, choices)
     except (DecidedByContent, DecidedBySizes):
-        return SpecialisedGraph(model, choices, session, bounds, options)
+        return SpecialisedGraph(model, choices, session, bounds, options), None
     if _is_plain(built):
-        return _compile(built, session, bounds, options)
-    return SpecialisedGraph(model, choices, session, bounds, options)
+        return _compile(built, session, bounds, options), built.graph
+    return SpecialisedGraph(model, choices, session, bounds, options), None
 
 
 def _split_dims(
