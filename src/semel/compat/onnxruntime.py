@@ -303,8 +303,7 @@ class InferenceSession:
         threads = self._options.intra_op_num_threads or None
         made = load_onnx(path_or_bytes, dims=self._fixed_dims(), threads=threads)
         self._compiled: Any = made
-        for name, value in self._options._initializers.items():
-            self._compiled.set_param(name, value)
+        self._compiled.set_params(self._options._initializers)
         self._profile: list[tuple[float, float]] = []
 
     def _fixed_dims(self) -> dict[str, int]:
@@ -460,12 +459,10 @@ class _Override:
         self._compiled, self._given, self._before = compiled, given, before
 
     def __enter__(self) -> None:
-        for name, value in self._given.items():
-            self._compiled.set_param(name, value)
+        self._compiled.set_params(self._given)
 
     def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            self._compiled.set_param(name, value)
+        self._compiled.set_params(self._before)
 
 
 # ---------------------------------------------------------------- names and types
