@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import PlanError
+from semel.errors import ParamError, PlanError
 from semel.ir.graph import Graph, Node, Storage, make_node, map_bodies, rewrite
 from semel.plan.program import Program
 from semel.runtime.interop import is_mapped
@@ -124,6 +124,29 @@ class GraphSource:
                 "prepare with keep_params=True.",
             )
         return make_node(weight.op, (), weight.make(storage))
+
+
+def fill_params(graph: Graph, given: Mapping[str, Storage]) -> Graph:
+    """The graph with this data of params, by name; those in bodies too."""
+
+    def rule(node: Node) -> Node | None:
+        if node.op.name != "param":
+            return _with_bodies(node, rule)
+        name, old = node.attrs.name, node.attrs.storage.array
+        new = given.get(name)
+        if new is None:
+            return None
+        if new.array.shape != old.shape or new.array.dtype != old.dtype:
+            raise ParamError(
+                f"param '{name}'",
+                f"was replaced by {new.array.dtype}{list(new.array.shape)}, and another param of "
+                f"that name is {old.dtype}{list(old.shape)}.",
+                hint="Give them names of their own.",
+                name=name,
+            )
+        return make_node("param", (), replace(node.attrs, storage=new))
+
+    return rewrite(graph, rule)
 
 
 def _with_bodies(node: Node, rule: Callable[[Node], Node | None]) -> Node | None:
