@@ -5,13 +5,15 @@
 A plan holds its source as long as it lives, and must not hold weights twice: of constants and
 params the source knows where they are and does not keep them. While somebody else has them, a
 model, a mapped file or the plan itself, the graph can be put together again. What costs next to
-nothing, small constants and those in mapped files, is kept all the same; and with
-`keep_params=True`, which says that another copy is welcome, all constants are: params are the
-plan's.
+nothing, small constants and those in mapped files, a plan's source holds all the same; and with
+`keep_params=True`, which says that another copy is welcome, all constants: params are the plan's.
+A program that waits for the next plan (`compiler.programs`) holds no data, so that it is forgotten
+when nobody can ask for it any more.
 """
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -40,6 +42,8 @@ class _Weight:
     make: Callable[[Storage], Any]
     storage: Callable[[], Storage | None]
     label: str
+    #: Whether the source of a plan holds the data.
+    is_held: bool
 
 
 class GraphSource:
@@ -58,6 +62,7 @@ class GraphSource:
         keep_constants: bool = False,
     ) -> None:
         self._keep_constants = keep_constants
+        self._held: tuple[Storage | None, ...] = ()
         self._weights: dict[Node, _Weight] = {}
         self._num_kept = len(keep)
         self._compile_for = compile_for
@@ -84,6 +89,18 @@ class GraphSource:
             keep = {name: became[node] for name, node in keep.items()}
         return self._compile_for(graph, keep, target)
 
+    def holding(self) -> GraphSource:
+        """The same for a plan: with what it may hold."""
+        made = copy.copy(self)
+        made._held = tuple(w.storage() for w in self._weights.values() if w.is_held)
+        return made
+
+    def loose(self) -> GraphSource:
+        """The same without data of its own."""
+        made = copy.copy(self)
+        made._held = ()
+        return made
+
     def _hollow(self, node: Node) -> Node | None:
         storage = _data(node)
         if storage is None:
@@ -95,18 +112,17 @@ class GraphSource:
         self._weights[hollow] = _Weight(
             node.op.name,
             lambda data: kind(**{where: data}, **rest),
-            (lambda: storage) if self._is_held(node, storage) else weakref.ref(storage),
+            (lambda: storage) if storage.is_missing else weakref.ref(storage),
             rest.get("name") or f"a constant {node.type}",
+            self._is_held(node, storage),
         )
         return hollow
 
     def _is_held(self, node: Node, storage: Storage) -> bool:
-        """Whether the data of a leaf stays here: a param's may be replaced, and is the plan's."""
-        if storage.is_missing:
-            return True
-        if node.op.name == "param":
-            return False
+        """Whether the data of a leaf is a plan's to hold: a param's may be replaced."""
         array = storage.array
+        if storage.is_missing or node.op.name == "param":
+            return False
         return self._keep_constants or array.nbytes <= _SMALL_BYTES or is_mapped(array)
 
     def _fill(self, node: Node, given: Mapping[str, Storage]) -> Node | None:

@@ -167,7 +167,7 @@ def prepare_graph(
                 keep_on_disk(key, program, request.form.ids)
         remake = partial(_compile_for, fusion, choice, keep_params)
         source = GraphSource(graph, keep, remake, keep_constants=keep_params)
-        program = replace(program, compile_for=source, name=name)
+        program = replace(program, compile_for=source.holding(), name=name)
         keep_program(request, program)
     else:
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))

@@ -657,9 +657,12 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node | None]) -> Graph:
 def stands_for(made: Node, node: Node, known: set[Node] | None = None) -> None:
     """Let `made` be what people wrote as `node`; with it all it is made of that is not `known`.
 
-    A node that another graph has, too, may have got its name there: that is not asked.
+    A node that another graph has, too, may have got its name there: that is not asked. What an
+    input stands for was written elsewhere, and keeps its name.
     """
     made.origins = made.origins or node.origins
+    if node.op.name == "input":
+        return
     if known is None:
         made.made_by = node.made_by
         return

@@ -118,10 +118,11 @@ def build_schedule(
             graph, forced = resolve_conflict(graph, conflict, forced)
 
 
-def _number(dim: Dim) -> Node:
-    """A dim as data."""
-    counted = make_node("iota", (), IotaAttrs((1,), 0, INT64, dim))
-    return make_node("reshape", (counted,), ReshapeAttrs(()))
+def _number(dim: Dim, loop: Node) -> Node:
+    """A dim as data, for a loop."""
+    by = loop.made_by or loop.op.name
+    counted = make_node("iota", (), IotaAttrs((1,), 0, INT64, dim), made_by=by)
+    return make_node("reshape", (counted,), ReshapeAttrs(()), made_by=by)
 
 
 @dataclass(eq=False)
@@ -233,20 +234,20 @@ class _Scheduler:
         wanted = tuple(sorted(n.attrs.output for n in group.outputs))
         attrs = group.root.attrs
         if isinstance(attrs, LoopAttrs):
-            return self._loop_body(attrs, wanted)
+            return self._loop_body(group.root, attrs, wanted)
         then, orelse = (
             self._inner(some_outputs(body, wanted), why.RESULT_OF_BRANCH)
             for body in (attrs.then, attrs.orelse)
         )
         return BranchBody(then, orelse, wanted)
 
-    def _loop_body(self, attrs: LoopAttrs, wanted: tuple[int, ...]) -> LoopBody:
+    def _loop_body(self, loop: Node, attrs: LoopAttrs, wanted: tuple[int, ...]) -> LoopBody:
         body, kept = live_loop(attrs, wanted)
         last = upper_bound(attrs.trip)
         counter = Variable(step_name(attrs.level), 0, None if last is None else max(last - 1, 0))
         body = replace_steps(body, {attrs.step: counter})
         if attrs.has_condition:
-            body = body.with_values((*body.values, _number(counter + 1)))
+            body = body.with_values((*body.values, _number(counter + 1, loop)))
         return LoopBody(self._inner(body, why.LEFT_BY_ITERATION), kept, counter)
 
     def _inner(self, body: Graph, stored: Why) -> Schedule:
