@@ -269,6 +269,10 @@ def test_a_model_is_compiled_for_several_machines(tmp_path: Path, capsys: Captur
     loaded = semel.load(plan)
     assert loaded.plan.target in ("x86-64-v3", "aarch64")
     assert loaded.run(x=x)["y"].tobytes() == want.tobytes()
+    found = told(capsys, "inspect", plan)
+    assert found["machines"] == ["x86-64-v3", "aarch64"]
+    assert sorted(name for names in found["layouts"] for name in names) == ["aarch64", "x86-64-v3"]
+    assert "code for  x86-64-v3, aarch64" in said(capsys, "inspect", plan)
     raw = sum(onnx.numpy_helper.to_array(w).nbytes for w in onnx.load(path).graph.initializer)
     assert one.stat().st_size < 3 * raw  # what was read to be laid out again is not in the file
     with pytest.raises(semel.PlanError, match=r"is gone.*or prepare with keep_params=True"):

@@ -864,10 +864,26 @@ class ExecutionPlan:
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
 
+        A loaded plan has the code that it runs, and can be saved with that alone: where its file
+        had more, `targets` must say so.
+
         `about` is for who wraps a plan in something of their own: JSON that the file has beside it.
         """
-        others = () if targets is None else self._programs_for(targets)
+        others = self._own_code_alone() if targets is None else self._programs_for(targets)
         self.pass_source(lambda source: save_plan(source, self._device_code(), path, others, about))
+
+    def _own_code_alone(self) -> tuple[()]:
+        """Nothing beside the plan itself; what its file had for other machines is not here."""
+        machines = self.program.machines
+        if machines:
+            raise PlanError(
+                "save",
+                f"its file has code for {', '.join(machines)}, and the plan what it runs alone.",
+                hint=f'targets=["{self.target}"] saves that; where it is prepared, '
+                "targets=[...] saves all.",
+                machines=machines,
+            )
+        return ()
 
     def _programs_for(self, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
         """The plan's graph for each target, in order, with the device's code for it."""
@@ -879,6 +895,8 @@ class ExecutionPlan:
             )
         names = take_items("save", "each of targets", str, targets)
         program = self.program
+        if program.compile_for is None and names == (self.target,):
+            return ()
         if program.compile_for is None or not names:
             raise PlanError(
                 "save",
