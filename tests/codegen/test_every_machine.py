@@ -2,8 +2,8 @@
 
 x86-64-v2 has no fma and computes it from exact products and sums; v3 and AArch64 differ in width
 and number of registers. Machines that this one can neither be nor emulate are compared by the
-lanes in their kernels' text, which decide the order (`semel.kernel.lanes`). A NaN is a NaN: its
-sign and payload are the processor's.
+lanes in their kernels' text, which decide the order (`semel.kernel.shared_lanes`). A NaN is a NaN:
+its sign and payload are the processor's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from semel.ir.graph import Graph
 from semel.ir.target import AVX512, Target, target_for
 from semel.kernel import ir
 from semel.kernel.ir import walk_statements
-from semel.kernel.lanes import ordered_totals, sum_lanes
+from semel.kernel.shared_lanes import ordered_totals, sum_lanes
 from semel.lower.lowered import Lowered
 from semel.models.minilm import EncoderSize, build_minilm, minilm_weights, sentence_embedding
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.loaded import COMPILED, HOSTED, SPECIALISED, LoadedTarget, is_file, load_target
 from semel.cli.report import Section, count_of, format_bytes, format_seconds, show
-from semel.cli.target import COMPILED, HOSTED, SPECIALISED, LoadedTarget, is_file, load_target
 from semel.errors import SemelError, UnsupportedError
 from semel.loading import machines_of
 from semel.plan.plan import ExecutionPlan

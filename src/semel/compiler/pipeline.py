@@ -65,7 +65,7 @@ from semel.kernel.text import format_kernel
 from semel.lower import lower_groups, lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
-from semel.ops.entry import with_guards
+from semel.ops.guard_places import with_guards
 from semel.passes import all_passes, run_passes
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan

@@ -481,8 +481,8 @@ class Graph:
     Behind them come the next values of the states named in `updates`, in that order: each is an
     `update` of the state, or of an update of it. The others are its `values`. `held` are variables
     that go on by themselves. `guards` are dims that must be zero where it runs, each with a
-    sentence, once somebody took them (ops/entry.py). `declared` are leaves that it has in this
-    order, before all others, read by anything or not.
+    sentence, once somebody took them (ops/guard_places.py). `declared` are leaves that it has in
+    this order, before all others, read by anything or not.
     """
 
     outputs: tuple[Node, ...]

@@ -38,7 +38,7 @@ from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
 from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, no_gather, operand_index
-from semel.ops.narrow import is_widened
+from semel.ops.narrow_weights import is_widened
 from semel.ops.stored import WEIGHTS, is_known, stored
 from semel.passes.pack_bits import are_packed, packed_bits
 from semel.passes.patterns import below_expand, expand_to, reshape_to, uniform

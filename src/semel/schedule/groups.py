@@ -45,7 +45,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.filled import spread_numbers
 from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index, reshape_runs
 from semel.ops.loop import live_loop
-from semel.ops.narrow import is_widened
+from semel.ops.narrow_weights import is_widened
 from semel.ops.outputs import copy_leaf_outputs
 from semel.ops.state import has_places, stored_shape
 from semel.schedule import reasons as why
@@ -61,7 +61,7 @@ from semel.schedule.group import (
     LoopBody,
     Schedule,
 )
-from semel.schedule.order import order_groups
+from semel.schedule.group_order import order_groups
 from semel.schedule.products import count_terms, summed_product, views_below
 from semel.schedule.reasons import Reason, Why
 from semel.schedule.siblings import merge_siblings
