@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -578,6 +580,23 @@ def test_params_that_one_form_refuses_are_set_in_none() -> None:
     assert f(x, False)[0, 0].item() == 1
     assert f(x, True)[0, 0].item() == 4
     assert plan.params["a"].version == 1
+
+
+def test_data_of_params_is_kept_if_asked_for(tmp_path: Path) -> None:
+    """Then each is set alone, and weights are laid out for other machines."""
+
+    @semel.jit(keep_params=True)
+    def f(x: Tensor) -> Tensor:
+        a, b = (Tensor.param(name, np.full((64, 64), 2, F32)) for name in "ab")
+        return x @ (a @ b)
+
+    x = np.eye(64, dtype=F32)
+    assert f(x)[0, 0].item() == 256
+    f.set_param("a", np.ones((64, 64), F32))
+    assert f(x)[0, 0].item() == 128
+    gc.collect()
+    f.plan.save(tmp_path / "f.plan", targets=["x86-64-v3", "aarch64"])
+    assert semel.load_plan(tmp_path / "f.plan")(x=x)[0, 0] == 128
 
 
 def test_params_must_be_those_of_a_form() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from semel.errors import GraphError, InputError, RecompileError, UserError
 from semel.ir import questions
 from semel.ir.expr import Dim, Variable
-from semel.ir.fields import take, take_int, take_threads
+from semel.ir.fields import take, take_int, take_switch, take_threads
 from semel.ir.graph import Graph, Storage, is_tracing, topological
 from semel.ir.types import TensorType, is_known
 from semel.locks import importing, make_lock
@@ -82,6 +82,7 @@ class Jit(Generic[R]):
         max_forms: int = MAX_FORMS,
         threads: int | None = None,
         device: Any = None,
+        keep_params: bool = False,
         owner: Any = None,
     ) -> None:
         self._function, self._owner = function, owner
@@ -91,13 +92,14 @@ class Jit(Generic[R]):
             self._signature = _without_first(self._signature)
         self._settings: dict[str, Any] = {
             "dims": dims, "static": static, "donate": donate, "max_forms": max_forms,
-            "threads": threads, "device": device,
+            "threads": threads, "device": device, "keep_params": keep_params,
         }  # fmt: skip
         self._static = _names_of(static, self._signature, self._name, "static")
         self._donate = _names_of(donate, self._signature, self._name, "donate")
         self._dims = _declared(dims, function, self._signature, self._name)
         self._max_forms = take_int("jit", "max_forms", max_forms)
         self._threads, self._device = take_threads("jit", threads), device
+        self._keep_params = bool(take_switch("jit", "keep_params", keep_params))
         self._options = Options(self._name, {})
         self._forms: dict[Any, list[tuple[Form, Runs]]] = {}
         self._order: list[Form] = []
@@ -392,7 +394,11 @@ class Jit(Generic[R]):
         def prepare(graph: Graph) -> Any:
             filled = fill_params(graph, params) if params else graph
             return prepare_graph(
-                filled, threads=self._threads, device=self._device, name=self._name
+                filled,
+                threads=self._threads,
+                device=self._device,
+                keep_params=self._keep_params,
+                name=self._name,
             )
 
         try:
@@ -490,6 +496,7 @@ def jit(
     max_forms: int = MAX_FORMS,
     threads: int | None = None,
     device: Any = None,
+    keep_params: bool = False,
 ) -> Callable[[Callable[..., R]], Jit[R]]: ...
 def jit(function: Any = None, /, **options: Any) -> Any:
     """Prepare a function of tensors once per form of its arguments, and run it often.
@@ -508,7 +515,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     `dims` says more of an array: `{"x": ("n", 384)}` names the first axis and fixes the second,
     None says nothing; `Annotated[Tensor, ("n", 384)]` says the same. The arrays in `donate` may be
     written to, and must not be used after the call. More than `max_forms` forms are a
-    `RecompileError`, which says what changed. `threads` and `device` are those of `semel.prepare`.
+    `RecompileError`, which says what changed. `threads`, `device` and `keep_params` are those of
+    `semel.prepare`.
     """
     if function is None:
         return functools.partial(_jit, options)
