@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.plan import PlanRow
-from semel.devices.cpu.limits import FmaLoop
+from semel.devices.cpu.yardstick import FmaLoop
 from semel.executor.executor import UnifiedExecutor
 from semel.plan.plan import ExecutionPlan
 from semel.runtime.buffer import Buffer

@@ -111,7 +111,7 @@ class _Limits:
     version = ""
 
     def __init__(self, threads: int) -> None:
-        from semel.devices.cpu.limits import ReadLoop, measure_limits
+        from semel.devices.cpu.yardstick import ReadLoop, measure_limits
 
         self._measure = partial(measure_limits, threads)
         # It remembers its first answer; a state of the machine is wanted each time.

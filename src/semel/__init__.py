@@ -339,7 +339,7 @@ from semel.tensor.pieces import (
     vsplit,
     vstack,
 )
-from semel.tensor.pool import (
+from semel.tensor.pooling import (
     adaptive_avg_pool,
     adaptive_max_pool,
     avg_pool,

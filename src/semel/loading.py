@@ -38,6 +38,7 @@ from semel.ir.target import Target
 from semel.locks import importing
 from semel.plan.check import check_plan
 from semel.plan.distrust import check_calls, check_lives, check_names
+from semel.plan.file.machines import Machines, find_machines
 from semel.plan.file.read import (
     MALFORMED,
     PlanFile,
@@ -132,6 +133,14 @@ def open_plan(
     return _make_plan(file, rebuild, how.threads, how.memory_limit, change), file
 
 
+def machines_of(path: str | os.PathLike[str]) -> Machines:
+    """The machines that a plan file has code for; nothing of it is run."""
+    data, private = map_file(take_path("load_plan", path))
+    file = parse_file(data, private, str(path), verify=False)
+    with reading(file.name):
+        return find_machines(file)
+
+
 def plan_from_bytes(
     data: bytes,
     threads: int | None = None,
@@ -181,12 +190,15 @@ def _make_plan(
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
     with reading(file.name):
+        machines = tuple(each.made_for.name for each in file.variants())
         file = _choose(file, rebuild)
         _check_functions(file)
         kernels = _load_kernels(file) if rebuild is None else _rebuild_kernels(file, rebuild)
         inside = partial(_plan_inside, file, rebuild, threads, memory_limit)
         program = read_program(file, kernels, inside, int(rebuild is not None))
         _check_kinds(file, program, kernels)
+        if len(machines) > 1:
+            program = replace(program, machines=machines)
         is_image = _is_image(file)
         if rebuild is _confined:
             check_names(program, storage_devices(file) if is_image else ())

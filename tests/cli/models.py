@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+_MICROSOFT = "com.microsoft"
+
 
 def _write(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], *more: Any) -> Path:
     graph = helper.make_graph(nodes, path.stem, inputs, outputs, *more)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    opsets = [helper.make_opsetid(d, v) for d, v in (("", 17), ("my.own", 1), (_MICROSOFT, 1))]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     return path
 
@@ -32,6 +34,30 @@ def product(folder: Path) -> Path:
     return _write(
         folder / "product.onnx", nodes, inputs, outputs, [numpy_helper.from_array(w, "w")]
     )
+
+
+def packed(folder: Path) -> Path:
+    """Weights that every machine wants in another order: initializers, a node, and 4 bits."""
+    r = np.random.default_rng(1)
+    weights = {
+        "kernel": r.standard_normal((8, 4, 3, 3)).astype(np.float32),
+        "w": r.standard_normal((512, 64)).astype(np.float32),
+        "q": r.integers(0, 256, (48, 2, 16)).astype(np.uint8),
+        "s": r.standard_normal(96).astype(np.float32),
+    }
+    last = numpy_helper.from_array(r.standard_normal((48, 40)).astype(np.float32))
+    bits = {"K": 64, "N": 48, "bits": 4, "block_size": 32, "domain": _MICROSOFT}
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Flatten", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["c"]),
+        helper.make_node("MatMulNBits", ["c", "q", "s"], ["d"], **bits),
+        helper.make_node("Constant", [], ["last"], value=last),
+        helper.make_node("MatMul", ["d", "last"], ["y"]),
+    ]
+    inputs, outputs = [_info("x", ["n", 4, 8, 8])], [_info("y", ["n", 40])]
+    arrays = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    return _write(folder / "packed.onnx", nodes, inputs, outputs, arrays)
 
 
 def reshape(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from semel import config
 from semel.cli.demo import command, peers, screen
 from semel.cli.demo.race import Limit, Timing, limit_of
 from semel.cli.demo.report import Contender, DemoReport, contenders_table, limit_lines
-from semel.cli.demo.words import make_words
+from semel.cli.demo.vocabulary import make_words
 from semel.cli.main import main
 from semel.cli.report import Section, plain
 from semel.models.gpt2 import gpt2_weights

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import semel
 from semel import config
 from semel.cli import bench, progress
 from semel.cli.bench import BenchRow, Kernels, Times, advise
@@ -257,6 +258,43 @@ def test_a_compiled_model_runs_from_its_file(tmp_path: Path, capsys: Capture) ->
         capsys, "run", plan, "--bound", "seq=3", code=2
     )
     assert said(capsys, "compile", plan, code=2).startswith("semel: [compile] needs -o")
+
+
+def test_a_model_is_compiled_for_several_machines(tmp_path: Path, capsys: Capture) -> None:
+    path, plan, one = models.packed(tmp_path), tmp_path / "two.plan", tmp_path / "one.plan"
+    told(capsys, "compile", path, "-o", one, "--for", "x86-64-v2")
+    told(capsys, "compile", path, "-o", plan, "--for", "x86-64-v3", "--for", "aarch64")
+    x = np.random.default_rng(2).standard_normal((3, 4, 8, 8)).astype(np.float32)
+    want = semel.load(path).run(x=x)["y"]
+    loaded = semel.load(plan)
+    assert loaded.plan.target in ("x86-64-v3", "aarch64")
+    assert loaded.run(x=x)["y"].tobytes() == want.tobytes()
+    found = told(capsys, "inspect", plan)
+    assert found["machines"] == ["x86-64-v3", "aarch64"]
+    assert sorted(name for names in found["layouts"] for name in names) == ["aarch64", "x86-64-v3"]
+    assert "code for  x86-64-v3, aarch64" in said(capsys, "inspect", plan)
+    raw = sum(onnx.numpy_helper.to_array(w).nbytes for w in onnx.load(path).graph.initializer)
+    assert one.stat().st_size < 3 * raw  # what was read to be laid out again is not in the file
+    with pytest.raises(semel.PlanError, match=r"is gone.*or prepare with keep_params=True"):
+        semel.load(path).save(tmp_path / "gone.plan", targets=["x86-64-v3"])
+    kept = semel.load(path, keep_params=True)
+    kept.save(plan, targets=["x86-64-v3", "aarch64"])
+    assert semel.load(plan).run(x=x)["y"].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", ["demo", "tests.cli.test_models:made"])
+def test_what_is_no_model_is_compiled_for_several_machines(
+    name: str, tmp_path: Path, capsys: Capture
+) -> None:
+    plan = tmp_path / "two.plan"
+    quick = ["--quick"] if name == "demo" else []
+    told(capsys, "compile", name, *quick, "-o", plan, "--for", "x86-64-v3", "--for", "aarch64")
+    assert semel.load(plan).plan.target in ("x86-64-v3", "aarch64")
+
+
+def made() -> semel.Tensor:
+    """What a module that is named on the command line returns."""
+    return semel.Tensor.input("x", (4, 64)) @ semel.Tensor(np.ones((64, 48), np.float32))
 
 
 def test_a_plan_needs_inputs_that_decide_to_be_fixed(tmp_path: Path, capsys: Capture) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from tests.codegen.machine import Array, Native
 
 from semel import Tensor
+from semel.compiler.once import store_known
 from semel.devices import choose_target
 from semel.ir.expr import evaluate
 from semel.ir.graph import Graph, Node
@@ -18,9 +19,11 @@ from semel.kernel.interpret import interpret
 from semel.kernel.ir import Kernel
 from semel.lower import lower_schedule
 from semel.lower.lowered import Argument, Arm, LoopRegion, Lowered, Region, regions_around
+from semel.lower.register_tiles import panel_width
 from semel.ops.outputs import copy_leaf_outputs
 from semel.ops.stored import WEIGHTS
-from semel.passes import run_passes
+from semel.passes import all_passes, run_passes
+from semel.schedule.group import Schedule
 from semel.schedule.groups import build_schedule
 
 Run = Callable[[Kernel, list[Array], Mapping[str, int]], Any]
@@ -33,6 +36,22 @@ def lower_graph(
     graph = copy_leaf_outputs(run_passes(Graph(tuple(t.node for t in outputs)), verify=True))
     schedule = build_schedule(graph, fusion=fusion)
     return schedule.graph, lower_schedule(schedule, target or choose_target("cpu"))
+
+
+def lower_with_weights(
+    outputs: Sequence[Tensor], target: Target
+) -> tuple[Graph, tuple[Lowered, ...]]:
+    """The same as a plan has it: weights in the order in which the target's kernels read them."""
+    panel = panel_width(target)
+
+    def scheduled(graph: Graph) -> Schedule:
+        return build_schedule(run_passes(graph, all_passes(target, panel), True), panel=panel)
+
+    schedule = scheduled(Graph(tuple(t.node for t in outputs)))
+    known = store_known(schedule)
+    if known is not schedule.graph:
+        schedule = scheduled(known)
+    return schedule.graph, lower_schedule(schedule, target)
 
 
 def run_kernels(

@@ -14,10 +14,10 @@ from semel.codegen.scalar.frame import Frame
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.integers import Integers
-from semel.codegen.scalar.lanes import OneLane
 from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.scalar.scalar_memory import ScalarMemory
 from semel.codegen.scalar.scalars import Scalars
+from semel.codegen.scalar.single_lane import OneLane
 from semel.codegen.scalar.statements import Checks, Conditions, Locals, Rules, Stores
 from semel.codegen.scalar.values import Values
 from semel.ir.target import Target

@@ -2,8 +2,8 @@
 
 x86-64-v2 has no fma and computes it from exact products and sums; v3 and AArch64 differ in width
 and number of registers. Machines that this one can neither be nor emulate are compared by the
-lanes in their kernels' text, which decide the order (`semel.kernel.lanes`). A NaN is a NaN: its
-sign and payload are the processor's.
+lanes in their kernels' text, which decide the order (`semel.kernel.shared_lanes`). A NaN is a NaN:
+its sign and payload are the processor's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ import pytest
 from tests.codegen.emulate import can_emulate, emulator
 from tests.codegen.lowering import (
     lower_graph,
+    lower_with_weights,
     run_by_interpreter,
     run_by_machine,
     run_kernels,
 )
 from tests.codegen.machine import Array, runs_here
 
+import semel
 from semel import Tensor, Variable
+from semel.ir.graph import Graph
 from semel.ir.target import AVX512, Target, target_for
 from semel.kernel import ir
 from semel.kernel.ir import walk_statements
-from semel.kernel.lanes import ordered_totals, sum_lanes
+from semel.kernel.shared_lanes import ordered_totals, sum_lanes
+from semel.lower.lowered import Lowered
 from semel.models.minilm import EncoderSize, build_minilm, minilm_weights, sentence_embedding
 
 Case = tuple[Callable[[Tensor], Tensor], tuple[int, ...], str]
@@ -58,6 +62,41 @@ def conv(x: Tensor) -> Tensor:
 def depthwise(x: Tensor) -> Tensor:
     weight = np.linspace(-1, 1, 3 * 9, dtype=np.float32).reshape(3, 1, 3, 3)
     return x.conv2d(Tensor(weight), padding=1, groups=3)
+
+
+def whole(low: int, high: int, *shape: int) -> Array:
+    return np.random.default_rng(high).integers(low, high, shape)
+
+
+def in_blocks(dtype: str, low: int, high: int) -> Tensor:
+    """A weight whose blocks of 32 numbers share a scale; too large to be folded."""
+    numbers = Tensor(whole(low, high, 128, 160).astype(np.int8)).cast(dtype)
+    scales = np.linspace(0.01, 0.02, 4 * 160, dtype=np.float32).reshape(4, 160)
+    return Tensor(numbers.numpy()).dequantize_linear(scales, axis=0, block_size=32)
+
+
+def quantised(x: Tensor) -> Tensor:
+    """A layer of a quantised model: bytes in, products of bytes, bytes out."""
+    weight = Tensor(whole(-100, 100, 150, 40).astype(np.int8)).dequantize_linear(0.01)
+    given = x.quantize_linear(0.05, Tensor(np.int8(3))).dequantize_linear(0.05, np.int8(3))
+    return (given @ weight).relu().quantize_linear(0.1, Tensor(np.uint8(7)))
+
+
+def conv_transposed(x: Tensor) -> Tensor:
+    weight = np.linspace(-1, 1, 3 * 8 * 9, dtype=np.float32).reshape(3, 8, 3, 3)
+    return x.conv_transpose2d(Tensor(weight), stride=2, padding=1)
+
+
+def conv_quantised(x: Tensor) -> Tensor:
+    weight = Tensor(whole(-90, 90, 8, 3, 3, 3).astype(np.int8)).dequantize_linear(0.01)
+    given = x.quantize_linear(0.05, Tensor(np.uint8(128))).dequantize_linear(0.05, np.uint8(128))
+    return given.conv2d(weight, padding=1).quantize_linear(0.1, Tensor(np.uint8(7)))
+
+
+def positive(x: Tensor) -> Tensor:
+    rows = x.shape[0]
+    assert isinstance(rows, int)
+    return x @ x.T + Tensor(8 * np.eye(rows, dtype=np.float32))
 
 
 #: Row lengths around the lanes of a sum: none, some, all of them, and what is left of each.
@@ -101,8 +140,35 @@ CASES: dict[str, Case] = {
     "log64": (lambda x: x.abs().log(), (200,), "float64"),
     "power": (lambda x: x.abs() ** x, (300,), "float32"),
 }
+#: Those with weights, as plans have them: panels of words, of bytes, of floats.
+WITH_WEIGHTS: dict[str, Case] = {
+    "four_bits": (lambda x: x @ in_blocks("int4", -8, 8), (3, 128), "float32"),
+    "four_bits_of_one_row": (lambda x: x @ in_blocks("uint4", 0, 16), (1, 128), "float32"),
+    "two_bits": (lambda x: (x @ in_blocks("int2", -2, 2)).relu(), (7, 128), "float32"),
+    "bytes_in_blocks": (lambda x: x @ in_blocks("int8", -128, 128), (3, 128), "float32"),
+    "quantised": (quantised, (7, 150), "float32"),
+    "conv_quantised": (conv_quantised, (1, 3, 9, 9), "float32"),
+    "conv_packed": (conv, (1, 3, 9, 9), "float32"),
+    "conv_transposed": (conv_transposed, (1, 3, 7, 7), "float32"),
+    "one_column": (lambda x: x @ Tensor(np.linspace(-1, 1, 50)), (21, 50), "float64"),
+    "one_column_of_a_product": (lambda x: (x @ x.T) @ x[:, :1], (21, 50), "float32"),
+    "group_norm": (lambda x: x.group_norm(4).silu(), (2, 24, 5, 5), "float32"),
+    "permuted_sum": (lambda x: x.permute(0, 2, 3, 1).mean((1, 2)), (2, 24, 5, 7), "float32"),
+    "merged_rows": (lambda x: x.permute(0, 2, 1).reshape(24, 12).sum(1), (2, 12, 12), "float32"),
+    "rfft": (semel.fft.rfft, (3, 64), "float32"),
+    "fft_of_a_prime": (semel.fft.rfft, (2, 97), "float32"),
+    "cholesky": (lambda x: semel.linalg.cholesky(positive(x)), (4, 5), "float32"),
+    "solve": (lambda x: semel.linalg.solve(positive(x), x), (4, 5), "float32"),
+    "eigh": (lambda x: semel.linalg.eigh(positive(x))[1], (2, 4), "float32"),
+    "qr": (lambda x: semel.linalg.qr(x)[1], (5, 4), "float64"),
+}
+CASES |= WITH_WEIGHTS
 #: The interpreter takes a moment for each element.
-SLOW = ("runs", "attention", "many_columns", "conv")
+SLOW = (
+    *("runs", "attention", "many_columns", "conv", "conv_packed", "conv_quantised"),
+    *("four_bits", "two_bits", "bytes_in_blocks", "conv_transposed", "group_norm", "quantised"),
+    *("fft_of_a_prime", "four_bits_of_one_row"),
+)
 
 
 def inputs(name: str) -> Array:
@@ -112,9 +178,14 @@ def inputs(name: str) -> Array:
 
 
 def run(name: str, target: Target) -> Array:
-    function, shape, dtype = CASES[name]
-    graph, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], target)
+    graph, kernels = lowered(name, target)
     return run_kernels(graph, kernels, {"x": inputs(name)}, {}, run_by_machine(target))[0]
+
+
+def lowered(name: str, target: Target) -> tuple[Graph, tuple[Lowered, ...]]:
+    function, shape, dtype = CASES[name]
+    lower = lower_with_weights if name in WITH_WEIGHTS else lower_graph
+    return lower([function(Tensor.input("x", shape, dtype))], target)
 
 
 @cache
@@ -139,10 +210,22 @@ def test_machines_agree(name: str, machine: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in SLOW])
 def test_the_interpreter_agrees(name: str) -> None:
-    function, shape, dtype = CASES[name]
-    graph, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], V3)
+    graph, kernels = lowered(name, V3)
     found = run_kernels(graph, kernels, {"x": inputs(name)}, {}, run_by_interpreter)[0]
     assert bits(found) == expected(name)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_weights_lie_as_in_plans(machine: str) -> None:
+    """Else the cases would say nothing about the kernels that read them."""
+    found = {
+        name: {str(node.type.dtype) for node in graph.nodes if node.op.name == "stored"}
+        for name in ("four_bits", "two_bits", "quantised", "conv_packed")
+        for graph, _ in [lowered(name, MACHINES[machine])]
+    }
+    assert all("int32" in found[name] for name in ("four_bits", "two_bits"))
+    assert found["conv_packed"] == {"float32"}
+    assert found["quantised"], found
 
 
 def encoder() -> tuple[Tensor, dict[str, Array]]:
@@ -175,8 +258,7 @@ def test_a_model_has_the_same_bits(machine: str) -> None:
 
 def shared_lanes(name: str, target: Target) -> list[tuple[int, str]]:
     """The lanes of every loop in which lanes share a sum."""
-    function, shape, dtype = CASES[name]
-    _, kernels = lower_graph([function(Tensor.input("x", shape, dtype))], target)
+    _, kernels = lowered(name, target)
     loops = [s for k in kernels for s in walk_statements(k.kernel.body) if isinstance(s, ir.Loop)]
     return [
         (loop.lanes, combine)

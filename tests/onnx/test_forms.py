@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import semel
-from semel.errors import ModelError, UnsupportedError
+from semel.errors import InputError, ModelError, ParamError, UnsupportedError
 
 onnx = pytest.importorskip("onnx")
 
@@ -183,3 +183,142 @@ def test_a_rank_that_data_decides_is_refused() -> None:
     text = "(float[n] x) => (int64[m] y) { i = NonZero (x) \n y = Squeeze (i) }"
     with pytest.raises(UnsupportedError, match="a size that decides what is computed"):
         semel.load(parsed(text, 11))
+
+
+# ---------------------------------------------------------------- params of several forms
+
+
+def with_weights(model: Any, **arrays: Any) -> Any:
+    for name, array in arrays.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def few_bits(weights: dict[str, Any]) -> Any:
+    """A product whose weight is made of two params, and axes that decide."""
+    text = """(float[n, 64] x, int64[1] axes) => (float[a] y) {
+        p = com.microsoft.MatMulNBits <K=64, N=48, bits=4, block_size=32> (x, B, s)
+        y = ReduceSum <keepdims=0> (p, axes)
+    }"""
+    opsets = '"" : 21, "com.microsoft" : 1'
+    model = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{opsets}]> g {text}")
+    return with_weights(model, **weights)
+
+
+def joined() -> Any:
+    """y = x @ [the first columns of w, v]; of no columns of w, v alone is the weight."""
+    text = """(float[n, 4] x, int64[1] end) => (float[a, b] y) {
+        q = Slice (w, zero, end, one)
+        p = Concat <axis=1> (q, v)
+        y = MatMul (x, p)
+    }"""
+    numbers = {"zero": np.array([0]), "one": np.array([1])}
+    return with_weights(parsed(text), **numbers, w=WHOLE["w"], v=WHOLE["v"])
+
+
+RNG = np.random.default_rng(3)
+WHOLE = {n: RNG.standard_normal((4, 4)).astype(np.float32) for n in "wv"}
+FEW, OTHER = (
+    {
+        "B": RNG.integers(0, 256, (48, 2, 16)).astype(np.uint8),
+        "s": RNG.standard_normal(96).astype(np.float32),
+    }
+    for _ in range(2)
+)
+WIDE = RNG.standard_normal((5, 64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_params_of_one_weight_are_set_together_in_all_forms(before: int) -> None:
+    """Before any form is compiled, after one, and after both."""
+    compiled: Any = semel.load(few_bits(FEW))
+    for axes in AXES[:before]:
+        compiled.run(WIDE, axes)
+    other = compiled.clone()
+    compiled.set_params(OTHER)
+    wanted: Any = semel.load(few_bits(OTHER))
+    unchanged: Any = semel.load(few_bits(FEW))
+    for axes in AXES:
+        assert compiled.run(WIDE, axes)["y"].tobytes() == wanted.run(WIDE, axes)["y"].tobytes()
+        assert other.run(WIDE, axes)["y"].tobytes() == unchanged.run(WIDE, axes)["y"].tobytes()
+
+
+@pytest.mark.parametrize("forms", [0, 1])
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"w": np.ones((3, 3), np.float32)}, InputError, r"\[param 'w'\] shape must be \(1, 2\)"),
+        ({"w": np.ones((1, 2))}, InputError, "dtype must be float32, got float64"),
+        ({"none": np.ones(2)}, ParamError, "'none' must be an initializer of the model"),
+        ({"x": X}, ParamError, "'x' must be an initializer of the model"),
+        ({"w": np.ones((1, 2), np.float32), "none": 1}, ParamError, "'none' must be"),
+    ],
+)
+def test_what_is_refused_changes_nothing(forms: int, given: Any, error: Any, message: str) -> None:
+    compiled: Any = semel.load(reduced())
+    for axes in AXES[:forms]:
+        compiled.run(X, axes)
+    with pytest.raises(error, match=message):
+        compiled.set_params(given)
+    for axis, axes in enumerate(AXES):
+        want = X.sum(axis, keepdims=True) * [[2, 2]]
+        np.testing.assert_array_equal(compiled.run(X, axes)["y"], want)
+
+
+def test_a_form_that_refuses_changes_no_other_form() -> None:
+    compiled: Any = semel.load(joined())
+    x, ends = np.eye(4, dtype=np.float32), (np.array([0]), np.array([-1]), np.array([-2]))
+    want = [np.concatenate([WHOLE["w"][:, : end[0]], WHOLE["v"]], 1) for end in ends]
+    for end in ends[:2]:
+        compiled.run(x, end)
+    with pytest.raises(InputError, match=r"'v'.*must be set together with 'w'"):
+        compiled.set_param("v", np.zeros((4, 4), np.float32))
+    for end, whole in zip(ends, want, strict=True):
+        np.testing.assert_array_equal(compiled.run(x, end)["y"], whole)
+    compiled.set_params({"w": WHOLE["v"], "v": WHOLE["w"]})
+    for end in ends:
+        swapped = np.concatenate([WHOLE["v"][:, : end[0]], WHOLE["w"]], 1)
+        np.testing.assert_array_equal(compiled.run(x, end)["y"], swapped)
+
+
+def test_a_param_is_set_alone_where_params_are_kept() -> None:
+    compiled: Any = semel.load(joined(), keep_params=True)
+    x, ends = np.eye(4, dtype=np.float32), (np.array([-1]), np.array([0]))
+    compiled.run(x, ends[0])
+    compiled.set_param("v", WHOLE["w"])
+    for end in ends:
+        found = compiled.run(x, end)["y"]
+        np.testing.assert_array_equal(found[:, -4:], WHOLE["w"])
+
+
+def test_what_decides_is_no_param_of_the_forms_that_know_it() -> None:
+    text = """(float[n, m] x, int64[1] axes) => (float[a, b] y) {
+        r = Resize <mode="nearest"> (x, , scales)
+        y = ReduceSum (r, axes)
+    }"""
+    model = with_weights(parsed(text), scales=np.array([1, 2], np.float32))
+    compiled: Any = semel.load(model)
+    compiled.set_param("scales", np.array([1, 3], np.float32))  # nothing knows it yet
+    assert compiled.run(X, AXES[0])["y"].shape == (1, 6)
+    with pytest.raises(ParamError, match=r"\[param 'scales'\] must be no constant"):
+        compiled.set_param("scales", np.array([1, 2], np.float32))
+
+
+def test_params_of_models_with_a_part_on_the_host() -> None:
+    text = """(string[k] words, float[n, 64] x, int64[1] axes) => (string[k] up, float[a] y) {
+        up = StringNormalizer <case_change_action="UPPER"> (words)
+        p = com.microsoft.MatMulNBits <K=64, N=48, bits=4, block_size=32> (x, B, s)
+        y = ReduceSum <keepdims=0> (p, axes)
+    }"""
+    opsets = '"" : 21, "com.microsoft" : 1'
+    model = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{opsets}]> g {text}")
+    compiled: Any = semel.load(with_weights(model, **FEW))
+    words = np.array(["a"], object)
+    compiled.run(words, WIDE, AXES[0])
+    with pytest.raises(InputError, match="must be set together with 's'"):
+        compiled.set_param("B", OTHER["B"])
+    compiled.set_params(OTHER)
+    wanted: Any = semel.load(few_bits(OTHER))
+    for axes in AXES:
+        found = compiled.run(words, WIDE, axes)["y"]
+        assert found.tobytes() == wanted.run(WIDE, axes)["y"].tobytes()

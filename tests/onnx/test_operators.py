@@ -240,3 +240,21 @@ def test_an_unknown_mode_names_the_node() -> None:
     model = loaded("p = Constant<value_ints=[1, 1]>() y = Pad<mode='mirror'>(x, p)", "float[a] x")
     with pytest.raises(semel.errors.UnsupportedError, match=r"Pad.*mode 'mirror' is unknown"):
         semel.load(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("resize", "(float[1, 2, 4, 4] x) => (float[1, 2, 6, 6] y) { y = Resize (x, , , s) }"),
+        ("lrn", "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { y = LRN <size=3> (x) }"),
+        ("dft", "(float[1, 16, 1] x) => (float[1, 16, 2] y) { y = DFT (x) }"),
+        ("softmax", "(float[1, 16] x) => (float[1, 16] y) { y = Softmax (x) }"),
+    ],
+)
+def test_kernels_are_named_after_functions_of_tensors_or_the_operator(name: str, text: str) -> None:
+    """Not after a helper that no user calls."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 19]> g {text}')
+    sizes = onnx.numpy_helper.from_array(np.array([1, 2, 6, 6]), "s")
+    model.graph.initializer.append(sizes)
+    plan = semel.load(model).plan
+    assert {kernel.name.split("_")[0] for kernel in plan.prepared_kernels} == {name}

@@ -18,7 +18,7 @@ from tests.forks import in_child
 
 import semel
 from semel import Buffer, DeviceRegistry, Tensor, UnifiedExecutor, Variable, config, load_plan
-from semel.devices.disk import file as disk_file
+from semel.devices.disk import block_file as disk_file
 from semel.devices.disk.backend import DiskDevice
 from semel.errors import (
     CancelledError,

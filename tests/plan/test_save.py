@@ -231,7 +231,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     Program: (
         "name nodes values rows inputs outputs results kept guards variables log device after "
         "run_order alias_ids states params recipes experts placement",
-        "stage_seconds compile_count max_capacity compile_for",
+        "stage_seconds compile_count max_capacity compile_for machines",
     ),
     # Ids of nodes mean something in plans built by hand only.
     ProgramValue: ("name type place weight first last node_ids device", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from semel.devices.cpu.toolchain import host_target
 from semel.errors import PlanError, PlanFileError, UnsupportedError
 from semel.ir.graph import Graph, attr_bodies
 from semel.ir.target import named_target
+from semel.loading import machines_of
+from semel.plan.file.machines import Machines
 from semel.plan.file.read import map_file, parse_file
 
 ALL = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")
@@ -179,6 +182,37 @@ def test_constants_in_the_bodies_of_loops_are_found_again(tmp_path: Path) -> Non
     plan.save(tmp_path / "plan", targets=ALL)
     loaded = semel.load_plan(tmp_path / "plan")
     assert loaded(x=DATA).tobytes() == plan(x=DATA).tobytes()
+
+
+def test_a_loaded_plan_says_that_it_has_code_for_one_machine(tmp_path: Path) -> None:
+    weights = tensors()
+    plan = model(weights).prepare()
+    plan.save(tmp_path / "plan", targets=ALL)
+    loaded = semel.load_plan(tmp_path / "plan")
+    with pytest.raises(PlanError, match=f"code for x86-64-v2, .*targets=..{HERE[-1]}.. saves that"):
+        loaded.save(tmp_path / "other")
+    with pytest.raises(PlanError, match="must be names of machines"):
+        loaded.save(tmp_path / "other", targets=[ELSEWHERE[0]])
+    assert not (tmp_path / "other").exists()
+    loaded.save(tmp_path / "other", targets=[HERE[-1]])
+    assert targets_in(tmp_path / "other") == [HERE[-1]]
+    again = semel.load_plan(tmp_path / "other")
+    assert again(x=DATA).tobytes() == plan(x=DATA).tobytes()
+    again.save(tmp_path / "third")  # that is all its file had
+    assert pickle.loads(pickle.dumps(loaded))(x=DATA).tobytes() == plan(x=DATA).tobytes()
+
+
+def test_a_file_says_which_machines_read_weights_alike(tmp_path: Path) -> None:
+    weights = tensors()
+    model(weights).prepare().save(tmp_path / "plan", targets=ALL)
+    found = machines_of(tmp_path / "plan")
+    assert found.names == ALL
+    assert found.layouts == (("x86-64-v2",), ("x86-64-v3", "aarch64"), ("x86-64-v4",))
+    raw = sum(weight.nbytes for weight in WEIGHTS)
+    assert 2 * raw <= found.again_bytes < 3 * raw
+    plain = (Tensor.input("x", (3,)) + 1).prepare()
+    plain.save(tmp_path / "one")
+    assert machines_of(tmp_path / "one") == Machines((plain.target,), ((plain.target,),), 0)
 
 
 def test_the_log_says_which_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

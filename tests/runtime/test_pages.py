@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tests.forks import in_child
 
-from semel.runtime import pages
+from semel.runtime import forked_pages as pages
 from semel.runtime.allocator import HostMemory, allocate
+from semel.runtime.forked_pages import BLOCK_BYTES, PAGE_BYTES, Layer
 from semel.runtime.libc import map_over
-from semel.runtime.pages import BLOCK_BYTES, PAGE_BYTES, Layer
 
 MIB = 1 << 20
 

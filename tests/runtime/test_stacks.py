@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import DeviceError
 from semel.plan.spill import Spill
-from semel.runtime.pages import PAGE_BYTES
+from semel.runtime.forked_pages import PAGE_BYTES
 from semel.runtime.slab import LARGE_PAGE_BYTES
 from semel.runtime.stacks import StackMemory
 

@@ -33,7 +33,7 @@ from semel.plan.distrust import check_lives
 from semel.plan.experts import EXPERTS as EXPERTS_ROW
 from semel.plan.program import Program
 from semel.plan.spill import Spill, _is_in_memory
-from semel.runtime.pages import PAGE_BYTES
+from semel.runtime.forked_pages import PAGE_BYTES
 from semel.session.experts import layer_masks, merged_mask
 from semel.session.residency import Residency, ResidencyStats
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -523,12 +525,134 @@ def test_plans_are_reached_and_made_ahead() -> None:
     assert repr(f) == "<jit <lambda>(x, w), 1 form>"
 
 
-def test_params_are_set_on_the_plan() -> None:
+def test_params_of_a_plan_are_those_of_one_form() -> None:
     w = Tensor.param("w", [1.0, 2.0])
     f = semel.jit(lambda x: x * w)
     assert f(np.ones(2, F32)).tolist() == [1, 2]
     f.plan.set_param("w", np.array([3, 4], F32))
     assert f(np.ones(2, F32)).tolist() == [3, 4]
+    assert f(np.ones((1, 2), F32)).tolist() == [[1, 2]]
+
+
+def test_params_are_set_in_all_forms_and_in_those_to_come() -> None:
+    w = Tensor.param("w", np.ones((8, 4), F32))
+    f = semel.jit(lambda x, b: x @ w + b)
+    x, forms = np.ones((3, 8), F32), [np.zeros((3, 4), F32), np.zeros((1, 4), F32), np.float32(0)]
+    for b in forms[:2]:
+        assert f(x, b).tolist() == np.full((3, 4), 8).tolist()
+    new = np.full((8, 4), 2, F32)
+    f.set_param("w", new)
+    new[:] = 5  # a copy was taken
+    for b in forms:
+        assert f(x, b).tolist() == np.full((3, 4), 16).tolist()
+    assert f.compile_count == 3
+    f.set_params({"w": np.zeros((8, 4), F32)})
+    for b in forms:
+        assert not f(x, b).numpy().any()
+    assert w.numpy().all()
+
+
+def test_params_in_bodies_and_made_inside_are_found_in_forms_to_come() -> None:
+    def f(x: Tensor) -> Tensor:
+        w = Tensor.param("w", np.ones(2, F32))
+        (last,), _ = Tensor.loop(3, [x], lambda _, states: ([states[0] * w], []))
+        return last
+
+    jitted = semel.jit(f)
+    jitted(np.ones(2, F32))
+    jitted.set_param("w", np.full(2, 2, F32))
+    assert jitted(np.ones(2, F32)).tolist() == [8, 8]
+    assert jitted(np.ones((1, 2), F32)).tolist() == [[8, 8]]
+
+
+def test_params_that_one_form_refuses_are_set_in_none() -> None:
+    """The product of both is one weight; neither is held beside it."""
+    a, b = (Tensor.param(name, np.full((4, 4), 2, F32)) for name in "ab")
+    f = semel.jit(lambda x, joint: x @ (a @ b) if joint else x @ a)
+    x = np.eye(4, dtype=F32)
+    assert f(x, False)[0, 0].item() == 2
+    assert f(x, True)[0, 0].item() == 16
+    plan = f.plan
+    with pytest.raises(semel.InputError, match=r"\[param 'a'\] must be set together with 'b'"):
+        f.set_param("a", np.zeros((4, 4), F32))
+    assert f(x, False)[0, 0].item() == 2
+    f.set_params({"a": np.ones((4, 4), F32), "b": np.ones((4, 4), F32)})
+    assert f(x, False)[0, 0].item() == 1
+    assert f(x, True)[0, 0].item() == 4
+    assert plan.params["a"].version == 1
+
+
+def test_data_of_params_is_kept_if_asked_for(tmp_path: Path) -> None:
+    """Then each is set alone, and weights are laid out for other machines."""
+
+    @semel.jit(keep_params=True)
+    def f(x: Tensor) -> Tensor:
+        a, b = (Tensor.param(name, np.full((64, 64), 2, F32)) for name in "ab")
+        return x @ (a @ b)
+
+    x = np.eye(64, dtype=F32)
+    assert f(x)[0, 0].item() == 256
+    f.set_param("a", np.ones((64, 64), F32))
+    assert f(x)[0, 0].item() == 128
+    gc.collect()
+    f.plan.save(tmp_path / "f.plan", targets=["x86-64-v3", "aarch64"])
+    assert semel.load_plan(tmp_path / "f.plan")(x=x)[0, 0] == 128
+
+
+def test_params_must_be_those_of_a_form() -> None:
+    w = Tensor.param("w", np.ones(2, F32))
+    f = semel.jit(lambda x: x * w)
+    with pytest.raises(semel.InputError, match=r"<lambda>\] has no param 'w' .*known: none\. Call"):
+        f.set_param("w", np.zeros(2, F32))
+    f(np.ones(2, F32))
+    with pytest.raises(semel.InputError, match=r"has no param 'v' .*known: w"):
+        f.set_param("v", np.zeros(2, F32))
+    with pytest.raises(semel.InputError, match=r"param 'w'\] shape must be \(2,\), got \(3,\)"):
+        f.set_param("w", np.zeros(3, F32))
+    with pytest.raises(semel.InputError, match="dtype must be float32"):
+        f.set_param("w", np.zeros(2))
+    assert f(np.ones(2, F32)).tolist() == [1, 1]
+
+
+def test_another_param_of_the_same_name_is_refused_once_one_was_set() -> None:
+    f = semel.jit(lambda x: x * Tensor.param("w", np.ones(x.ndim + 1, F32)))
+    f(np.ones(2, F32))
+    f.set_param("w", np.zeros(2, F32))
+    with pytest.raises(semel.ParamError, match=r"was replaced by float32\[2\], and another param"):
+        f(np.ones((2, 3), F32))
+    assert f.compile_count == 1
+
+
+def test_params_that_are_set_while_a_form_is_made_are_those_of_the_form() -> None:
+    w, sets = Tensor.param("w", np.ones(2, F32)), [np.full(2, 3, F32)]
+
+    @semel.jit
+    def f(x: Tensor) -> Tensor:
+        if x.ndim == 2 and sets:
+            f.set_param("w", sets.pop())  # as another thread may
+        return x * w
+
+    f(np.ones(2, F32))
+    assert f(np.ones((1, 2), F32)).tolist() == [[3, 3]]
+    assert f(np.ones(2, F32)).tolist() == [3, 3]
+    assert f.compile_count == 2
+
+
+def test_each_object_has_params_of_its_own() -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.w = Tensor.param("w", np.ones(2, F32))
+
+        @semel.jit
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.w
+
+    one, other = Layer(), Layer()
+    for layer in (one, other):
+        layer(np.ones(2, F32))
+    one.__call__.set_param("w", np.zeros(2, F32))
+    assert one(np.ones((1, 2), F32)).tolist() == [[0, 0]]
+    assert other(np.ones((1, 2), F32)).tolist() == [[1, 1]]
 
 
 def test_an_exception_leaves_nothing() -> None:

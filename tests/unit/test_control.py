@@ -15,8 +15,8 @@ from semel.errors import GraphError, IndexRangeError, UnsupportedError, Variable
 from semel.ir.graph import Graph, Node, attr_bodies, make_node
 from semel.ir.text import format_graph, parse_graph
 from semel.ir.verify import verify_graph
-from semel.ops.entry import with_guards
 from semel.ops.evaluate import evaluate
+from semel.ops.guard_places import with_guards
 from semel.ops.guards import guards
 from semel.passes import run_passes
 

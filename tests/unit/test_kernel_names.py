@@ -62,6 +62,39 @@ def test_a_kernel_is_named_after_what_it_computes(name: str, made: Any) -> None:
     assert names(made()) == [name]
 
 
+PAIRS = Tensor.input("pairs", (3, 64, 2))
+SQUARE = Tensor.input("square", (5, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("rfft", lambda: semel.fft.rfft(Tensor.input("x", (3, 64)))),
+        ("fft", lambda: semel.fft.fft(PAIRS)),
+        ("irfft", lambda: semel.fft.irfft(PAIRS)),
+        ("stft", lambda: semel.fft.stft(Tensor.input("x", (3, 64)), 16)),
+        ("fftshift", lambda: semel.fft.fftshift(Tensor.input("x", (3, 64)))),
+        ("cholesky", lambda: semel.linalg.cholesky(SQUARE)),
+        ("lu", lambda: semel.linalg.lu(SQUARE)),
+        ("qr", lambda: semel.linalg.qr(SQUARE)),
+        ("eigh", lambda: semel.linalg.eigh(SQUARE)),
+        ("svd", lambda: semel.linalg.svd(SQUARE)),
+        ("det", lambda: semel.linalg.det(SQUARE)),
+        ("inv", lambda: semel.linalg.inv(SQUARE)),
+    ],
+)
+def test_all_kernels_of_a_function_are_named_after_it(name: str, made: Any) -> None:
+    """Whatever it is made of, in the bodies of its loops and in their states, too."""
+    outputs = made()
+    found = names(*(outputs if isinstance(outputs, tuple) else (outputs,)))
+    assert {each.split("_")[0] for each in found} == {name}
+
+
+def test_loops_that_are_written_out_are_named_after_what_they_do() -> None:
+    last = Tensor.while_loop(lambda x: x.sum() < 9, lambda x: x.tanh() + 1, SQUARE)
+    assert set(names(last)) == {"while_loop", "while_loop_reshape", "sum_lt", "tanh_add"}
+
+
 def test_what_is_moved_for_a_function_says_so() -> None:
     y = IMAGE.conv2d(data(16, 16, 3, 3), padding=1).batch_norm(*STATISTICS).relu()
     assert names(y) == ["conv_pad", "conv_bn_relu"]

@@ -160,18 +160,22 @@ def test_random_numbers_of_other_keys_are_other_graphs() -> None:
     assert semel.randn(4).numpy().tobytes() != semel.randn(4).numpy().tobytes()
 
 
-def test_constants_die_with_the_tensors_and_plans_that_use_them() -> None:
-    weights = Tensor(np.ones(4, np.float32))
+@pytest.mark.parametrize("columns", [4, 1 << 13])
+def test_constants_die_with_the_tensors_and_plans_that_use_them(columns: int) -> None:
+    forget_programs()
+    weights = Tensor(np.ones(columns, np.float32))
     storage = weakref.ref(weights.node.attrs.storage)
-    plan = _model(weights).prepare()
-    program = weakref.ref(plan.program)
-    del weights
+    plan = (Tensor.input("x", (N, columns)) * weights).softmax(-1).prepare()
+    again = plan.clone()
+    del weights, plan
     gc.collect()
-    assert storage() is None  # the cache holds the program, and no node
-    _model(5.0).prepare()  # whoever asks next clears the place
-    del plan
+    assert (storage() is None) == (columns > 4)  # what is small is the plan's
+    del again
     gc.collect()
-    assert program() is None
+    assert storage() is None  # the cache holds the program, and no data
+    assert len(programs._known) == 1
+    Tensor(1.0).prepare()  # whoever asks next clears the place
+    assert len(programs._known) == 1
 
 
 def test_large_programs_are_known_while_somebody_has_them() -> None:

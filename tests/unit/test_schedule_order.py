@@ -11,7 +11,7 @@ from semel.ir.graph import Node, make_node
 from semel.ir.types import FLOAT32
 from semel.ops.attrs import ScalarAttrs
 from semel.schedule.group import Group
-from semel.schedule.order import order_groups
+from semel.schedule.group_order import order_groups
 from semel.schedule.reasons import IS_OUTPUT, Reason
 
 

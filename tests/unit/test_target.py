@@ -13,7 +13,6 @@ import pytest
 
 from semel.devices.cpu import toolchain
 from semel.devices.cpu.elf import load_object
-from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import (
     assembly,
     available_cores,
@@ -23,6 +22,7 @@ from semel.devices.cpu.toolchain import (
     host_target,
     undefined_symbols,
 )
+from semel.devices.cpu.yardstick import measure_limits
 from semel.errors import CompileError, InternalError, UnsupportedError
 from semel.ir.target import Target, named_target, target_for
 

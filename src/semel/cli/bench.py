@@ -32,9 +32,9 @@ from semel.cli.grammar import (
     parse_grid,
     parse_threads,
 )
+from semel.cli.loaded import LoadedTarget, load_target
 from semel.cli.progress import working
 from semel.cli.report import Section, format_seconds, show
-from semel.cli.target import LoadedTarget, load_target
 from semel.devices.cpu.toolchain import available_cores
 from semel.errors import UnsupportedError
 

@@ -21,8 +21,8 @@ import semel
 from semel.cache.kernels import KernelCache, default_cache
 from semel.cache.key import CODE_SOURCES
 from semel.cli.grammar import Commands, add_choices, add_command, add_target
+from semel.cli.loaded import load_target
 from semel.cli.report import Section, format_bytes, show
-from semel.cli.target import load_target
 from semel.compiler.tuning_store import default_memory
 from semel.config import parse_size, settings
 from semel.devices import choose_target

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_target
+from semel.cli.loaded import HOSTED, is_file, load_target
 from semel.cli.progress import working
 from semel.cli.report import count_of, format_bytes, format_seconds
-from semel.cli.target import HOSTED, is_file, load_target
 from semel.errors import InputError, UnsupportedError
 from semel.session.compiled import CompiledGraph
 

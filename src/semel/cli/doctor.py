@@ -25,8 +25,8 @@ from semel.cli.links import DeviceInfo, Link, choose_devices, list_devices, meas
 from semel.cli.report import Section, format_bytes, format_seconds, show
 from semel.config import settings
 from semel.devices import choose_target
-from semel.devices.cpu.limits import Limits, measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_target
+from semel.devices.cpu.yardstick import Limits, measure_limits
 from semel.errors import DeviceError
 from semel.ir.target import Target
 from semel.runtime.free import HOST_DEVICE

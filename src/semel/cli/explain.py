@@ -13,7 +13,7 @@ import argparse
 import json
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
-from semel.cli.target import COMPILED, load_target
+from semel.cli.loaded import COMPILED, load_target
 
 
 def run(arguments: argparse.Namespace) -> int:

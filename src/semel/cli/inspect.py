@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.loaded import COMPILED, HOSTED, SPECIALISED, LoadedTarget, is_file, load_target
 from semel.cli.report import Section, count_of, format_bytes, format_seconds, show
-from semel.cli.target import COMPILED, HOSTED, SPECIALISED, LoadedTarget, is_file, load_target
 from semel.errors import SemelError, UnsupportedError
+from semel.loading import machines_of
 from semel.plan.plan import ExecutionPlan
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class Inspection:
     weights: int | None = None
     weights_bytes: int | None = None
     prepare_seconds: float | None = None
+    machines: tuple[str, ...] = ()
+    layouts: tuple[tuple[str, ...], ...] = ()
+    again_bytes: int = 0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,22 +91,29 @@ def inspect_target(arguments: argparse.Namespace) -> Inspection:
 
 
 def _file_record(name: str) -> dict[str, Any]:
-    """What an ONNX file says of itself; nothing of other targets."""
-    if not is_file(name) or name.endswith(".plan"):
+    """What a file says of itself, without being compiled; nothing of other targets."""
+    if not is_file(name):
         return {}
+    if name.endswith(".plan"):
+        found = machines_of(name)
+        return {
+            "machines": found.names,
+            "layouts": found.layouts,
+            "again_bytes": found.again_bytes,
+        }
     try:
         from semel.frontends.onnx.describe import describe_model  # needs onnx
     except ModuleNotFoundError:
         return {}  # loading it says what is missing
-    found: Description = describe_model(name)
+    model: Description = describe_model(name)
     return {
-        "producer": found.producer,
-        "opsets": found.opsets,
-        "operators": found.operators,
-        "weights": found.weights,
-        "weights_bytes": found.weights_bytes,
-        "inputs": tuple(Named(d.name, d.kind, _shape(d.shape)) for d in found.inputs),
-        "outputs": tuple(Named(d.name, d.kind, _shape(d.shape)) for d in found.outputs),
+        "producer": model.producer,
+        "opsets": model.opsets,
+        "operators": model.operators,
+        "weights": model.weights,
+        "weights_bytes": model.weights_bytes,
+        "inputs": tuple(Named(d.name, d.kind, _shape(d.shape)) for d in model.inputs),
+        "outputs": tuple(Named(d.name, d.kind, _shape(d.shape)) for d in model.outputs),
     }
 
 
@@ -188,6 +199,10 @@ def _about(found: Inspection) -> list[tuple[str, str]]:
         rows.append(("weights", f"{found.weights}, {format_bytes(found.weights_bytes)}"))
     if found.form:
         rows.append(("form", _FORMS[found.form]))
+    if found.machines:
+        rows.append(("code for", ", ".join(found.machines)))
+    if len(found.layouts) > 1:
+        rows.append(("weights", _layouts(found)))
     if found.deciding:
         rows.append(("decided by", ", ".join(found.deciding)))
     if found.undecided:
@@ -195,6 +210,15 @@ def _about(found: Inspection) -> list[tuple[str, str]]:
     if found.kernels is not None and found.prepare_seconds is not None:
         rows.append(("kernels", f"{found.kernels}, ready {format_seconds(found.prepare_seconds)}"))
     return rows
+
+
+def _layouts(found: Inspection) -> str:
+    """Which machines read the same weights, and what the others cost."""
+    alike = "; ".join(" and ".join(names) for names in found.layouts)
+    return (
+        f"in {len(found.layouts)} layouts ({alike}): {format_bytes(found.again_bytes)} are there "
+        "again, packed for registers of another width"
+    )
 
 
 def _operators(counts: Mapping[str, int]) -> Section:

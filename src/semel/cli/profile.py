@@ -14,8 +14,8 @@ import json
 import sys
 
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.loaded import load_target
 from semel.cli.report import terminal_width
-from semel.cli.target import load_target
 from semel.plan.plan import ExecutionPlan
 from semel.plan.report.profile import ProfileReport
 

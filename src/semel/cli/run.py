@@ -20,8 +20,8 @@ import numpy as np
 
 from semel.cli.compare import PEERS, Difference, check_comparable, differences, open_peer, run_peer
 from semel.cli.grammar import Commands, add_choices, add_command, add_inputs, add_target, parse_dims
+from semel.cli.loaded import LoadedTarget, load_target
 from semel.cli.report import Section, format_seconds, show
-from semel.cli.target import LoadedTarget, load_target
 
 _SHOWN = 8
 

@@ -19,7 +19,7 @@ import itertools
 import re
 from types import MappingProxyType
 
-from semel.codegen.scalar.control import (
+from semel.codegen.scalar.branches import (
     atomic_load,
     atomic_store,
     branch,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from semel.ir.graph import Graph, Node, rewrite
-from semel.ops.narrow import is_widened
+from semel.ops.narrow_weights import is_widened
 from semel.ops.stored import KNOWN, can_be_made, stored
 from semel.schedule.group import DEAR, Schedule
 

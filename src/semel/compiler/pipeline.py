@@ -66,7 +66,7 @@ from semel.kernel.text import format_kernel
 from semel.lower import lower_groups, lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
-from semel.ops.entry import with_guards
+from semel.ops.guard_places import with_guards
 from semel.passes import Pass, all_passes, passes_for, run_passes
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
@@ -112,7 +112,7 @@ def prepare_graph(
 
     A graph that was compiled before, for the same options, is not compiled again: one of this
     process is found with its weights, a large one of another process on disk.
-    With `keep_params` the data of params is held as it was given, too.
+    With `keep_params` the data of params and constants is held as it was given, too.
     """
     threads = take_threads("prepare", threads)
     memory_limit = take_memory_limits("prepare", memory_limit)
@@ -169,7 +169,8 @@ def prepare_graph(
             if key is not None:
                 keep_on_disk(key, program, request.form.ids)
         remake = partial(_compile_for, fusion, choice, keep_params)
-        program = replace(program, compile_for=GraphSource(graph, keep, remake), name=name)
+        source = GraphSource(graph, keep, remake, keep_constants=keep_params)
+        program = replace(program, compile_for=source.holding(), name=name)
         keep_program(request, program)
     else:
         _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))

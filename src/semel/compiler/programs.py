@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from semel.compiler.graph_source import GraphSource
 from semel.compiler.tune import Tuning
 from semel.config import settings
 from semel.ir.form import GraphForm, graph_form
@@ -111,6 +112,8 @@ def find_program(request: Request) -> Program | None:
         return None
     if entry.ids != request.form.ids:
         found = for_nodes(found, dict(zip(entry.ids, request.form.ids, strict=True)))
+    if not isinstance(entry.program, weakref.ref):
+        found = _with_source(found, GraphSource.holding)
     keep_program(request, found)
     return found
 
@@ -121,8 +124,9 @@ def keep_program(request: Request, program: Program) -> None:
         return
     key = request.key
     is_small = sum(array.nbytes for array in program.sections().values()) <= SMALL_BYTES
+    kept = _with_source(program, GraphSource.loose) if is_small else program
     entry = _Known(
-        (lambda: program) if is_small else weakref.ref(program),
+        (lambda: kept) if is_small else weakref.ref(program),
         request.form.ids,
         tuple(weakref.ref(s, lambda _: _gone.append(key)) for s in request.form.storages),
     )
@@ -132,6 +136,14 @@ def keep_program(request: Request, program: Program) -> None:
         while len(_known) > MAX_PROGRAMS:
             gone.append(_known.popitem(last=False)[1])
     del gone
+
+
+def _with_source(program: Program, change: Callable[[GraphSource], GraphSource]) -> Program:
+    """The program with another source, if it has one."""
+    source = program.compile_for
+    if not isinstance(source, GraphSource):
+        return program
+    return replace(program, compile_for=change(source))
 
 
 def forget_programs() -> None:

@@ -42,7 +42,7 @@ def load(
     """
     if _is_model(source):
         # One whose inputs decide what is computed has these members too, and is no subclass.
-        return _load_model(source, dims=dims, values=values, device=device, **options)  # type: ignore[no-any-return]
+        return _models().load_onnx(source, dims=dims, values=values, device=device, **options)  # type: ignore[no-any-return]
     for name, given in (("dims", dims), ("values", values), ("device", device)):
         if given is not None:
             raise InputError("load", f"{name} are chosen when a model is compiled; {source} is.")
@@ -57,14 +57,21 @@ def _is_model(source: Any) -> bool:
     return True  # what it may be, the reader of models says
 
 
-def _load_model(source: Any, **options: Any) -> Any:
+def load_held(source: Any, **options: Any) -> tuple[Any, Any]:
+    """What `load` makes of it, and of an ONNX model what holds its weights as they came, if any."""
+    if not _is_model(source):
+        return load(source, **options), None
+    found: tuple[Any, Any] = _models().load_held(source, **options)
+    return found
+
+
+def _models() -> Any:
     try:
         with importing:
-            onnx = import_module("semel.frontends.onnx.model")
+            return import_module("semel.frontends.onnx.model")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("onnx", "google"):
             raise
         raise UnsupportedError(
             "load", "ONNX models need the package onnx.", hint="pip install 'semel[onnx]'"
         ) from error
-    return onnx.load_onnx(source, **options)

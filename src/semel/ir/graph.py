@@ -483,8 +483,8 @@ class Graph:
     Behind them come the next values of the states named in `updates`, in that order: each is an
     `update` of the state, or of an update of it. The others are its `values`. `held` are variables
     that go on by themselves. `guards` are dims that must be zero where it runs, each with a
-    sentence, once somebody took them (ops/entry.py). `declared` are leaves that it has in this
-    order, before all others, read by anything or not.
+    sentence, once somebody took them (ops/guard_places.py). `declared` are leaves that it has in
+    this order, before all others, read by anything or not.
     """
 
     outputs: tuple[Node, ...]
@@ -667,9 +667,12 @@ def rewrite_nodes(
 def stands_for(made: Node, node: Node, known: set[Node] | None = None) -> None:
     """Let `made` be what people wrote as `node`; with it all it is made of that is not `known`.
 
-    A node that another graph has, too, may have got its name there: that is not asked.
+    A node that another graph has, too, may have got its name there: that is not asked. What an
+    input stands for was written elsewhere, and keeps its name.
     """
     made.origins = made.origins or node.origins
+    if node.op.name == "input":
+        return
     if known is None:
         made.made_by = node.made_by
         return

@@ -6,7 +6,7 @@
 This is the definition of what each op means on every target: integers wrap, division
 by zero and shifts past the width have results, casts saturate, float16 and bfloat16
 compute in float32 and round once per op, `fma` rounds once. Tiles and loops run in order; the
-lanes of a vector loop share its sums as `kernel.lanes` says, so that sums have the machine's bits.
+lanes of a vector loop share its sums as `kernel.shared_lanes` says: they have the machine's bits.
 Whatever a correct kernel never does (an index outside its buffer, a read of scratch that
 no store filled in this tile) raises `InternalError`.
 
@@ -55,7 +55,7 @@ from semel.kernel.ir import (
     statement_values,
     walk_values,
 )
-from semel.kernel.lanes import joining, ordered_totals, rest_lanes, widest_total
+from semel.kernel.shared_lanes import joining, ordered_totals, rest_lanes, widest_total
 from semel.kernel.values import larger, smaller, word_elements
 
 Array = np.ndarray[Any, np.dtype[Any]]

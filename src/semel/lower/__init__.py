@@ -20,8 +20,8 @@ from semel.ir.expr import Index
 from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement
-from semel.kernel.lanes import registers_at_once, sum_lanes, widest_total
 from semel.kernel.math import expand_kernel_math
+from semel.kernel.shared_lanes import registers_at_once, sum_lanes, widest_total
 from semel.lower.attention import lower_attention
 from semel.lower.byte_dot import lower_words
 from semel.lower.choices import Choice, default_choice, is_empty
@@ -152,7 +152,7 @@ def _lower_nothing(group: Group, target: Target) -> Lowered:
 def choose_lanes(kernel: Kernel, registers: int | None = None) -> Kernel:
     """Give vector loops their lanes, now that the work of their bodies is known.
 
-    The lanes of a reduction are its partial sums, the same on every machine (`kernel.lanes`).
+    The lanes of a reduction are its partial sums, those of every machine (`kernel.shared_lanes`).
     Other loops fill `registers` of this one, or several if their bodies are light enough.
     """
     return replace(kernel, body=tuple(_widen(s, registers) for s in kernel.body))

@@ -43,9 +43,9 @@ from semel.ir.target import Target
 from semel.ir.types import INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
-from semel.kernel.lanes import rest_lanes
 from semel.kernel.math.exponential import exp_at_most_one
 from semel.kernel.rewrite import substitute_indices
+from semel.kernel.shared_lanes import rest_lanes
 from semel.lower.attention_operands import ALIASING_BYTES, KEYS, Block, Operands, Shared
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator

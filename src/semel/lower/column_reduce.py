@@ -19,8 +19,8 @@ from dataclasses import replace
 from semel.ir.expr import Dim, Index, ceildiv, minimum, product, upper_bound
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Local, Statement, Value
-from semel.kernel.lanes import RUN, joining
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
+from semel.kernel.shared_lanes import RUN, joining
 from semel.lower.lowered import Names, split_rows
 from semel.passes.decompose import is_longer_than_a_run
 

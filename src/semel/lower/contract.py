@@ -64,7 +64,7 @@ from semel.lower.stage import (
 )
 from semel.lower.taps import find_taps
 from semel.ops.index_maps import Indices, contraction_index
-from semel.ops.narrow import block_sizes, is_word
+from semel.ops.narrow_weights import block_sizes, is_word
 from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name

@@ -31,7 +31,7 @@ from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Lowered, Names, finish_kernel
 from semel.lower.register_tiles import cut_columns, cut_panels, register_tile
 from semel.ops.grouped import HEADER, depth_index
-from semel.ops.narrow import is_word
+from semel.ops.narrow_weights import is_word
 from semel.ops.state import stored_at
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name

@@ -89,6 +89,8 @@ class _Bodied:
     ) -> None:
         self.group, self.parent, self.target, self.lower = group, parent, target, lower
         self.operands = group.root.inputs
+        #: Who copies: the function that loops, as kernels are called.
+        self.by = group.root.made_by or group.root.op.name
         self.results = {n.attrs.output: n for n in group.outputs}
 
     def _body(self, schedule: Schedule, region: Region, places: Places) -> list[Lowered]:
@@ -102,7 +104,7 @@ class _Bodied:
 
     def _make(self, value: Node, to: Place, places: Places, why: Why) -> Lowered:
         """A kernel that computes a value of a small graph where `to` says."""
-        copied = make_node("reshape", (value,), ReshapeAttrs(value.type.shape))
+        copied = make_node("reshape", (value,), ReshapeAttrs(value.type.shape), made_by=self.by)
         (made,) = self.lower(build_schedule(Graph((copied,)), stored=why), self.target, None)
 
         def move(lowered: Lowered) -> Lowered:
@@ -176,8 +178,9 @@ class _Loop(_Bodied):
             return self._copy_from(last, result.type, _whole(result), LEAVES_STATE)
         slot = self.states[k]
         both, count = body_operand(0, slot.type), body_operand(1, _COUNT)
-        number = make_node("imod", (count, filled(2, _COUNT.dtype, _COUNT.shape)))
-        value = make_node("gather", (both, number), GatherAttrs(0))
+        two = filled(2, _COUNT.dtype, _COUNT.shape)
+        number = make_node("imod", (count, two), made_by=self.by)
+        value = make_node("gather", (both, number), GatherAttrs(0), made_by=self.by)
         places = {both: [Place(slot, slot.type.num_elements)], count: [self.count]}
         return self._make(value, _whole(result), places, LEAVES_STATE)
 

@@ -43,8 +43,8 @@ from semel.ir.target import Target
 from semel.ir.types import INT32, INT64, DType
 from semel.kernel import ir
 from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
-from semel.kernel.lanes import RUN, widest_total
 from semel.kernel.rewrite import substitute_indices
+from semel.kernel.shared_lanes import RUN, widest_total
 from semel.lower.column_reduce import ROWS, four_rows, is_worth_streaming, run_sums, stream_columns
 from semel.lower.evaluate import Evaluator, combine_of, value_atoms
 from semel.lower.lowered import (

@@ -23,7 +23,7 @@ from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Names, split_rows
 from semel.ops.index_maps import Indices, contraction_index
-from semel.ops.narrow import is_widened, is_word
+from semel.ops.narrow_weights import is_widened, is_word
 from semel.schedule.group import SKINNY_ROWS
 
 #: Elements of a cache line, for those of four bytes.

@@ -4,7 +4,7 @@
 
 The other body does not run: nothing in it takes time or can fail. Both are graphs of their
 own, and so may be optimised, scheduled and lowered by what does that for graphs. What a body's
-shapes demand of the variables is demanded when it runs (ops/entry.py).
+shapes demand of the variables is demanded when it runs (ops/guard_places.py).
 Why this way: docs/decisions/0037-bodies.md.
 """
 

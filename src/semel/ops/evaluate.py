@@ -21,7 +21,7 @@ from semel.ir.expr import Dim, LateVariable, Variable
 from semel.ir.graph import Graph, Node
 from semel.ir.late import with_counts
 from semel.ir.types import as_dtype
-from semel.ops.entry import with_guards
+from semel.ops.guard_places import with_guards
 
 Array = np.ndarray[Any, Any]
 

@@ -24,7 +24,7 @@ from semel.ir.opdef import Contraction, Indices, OpDef, register
 from semel.ir.types import INT64, TensorType
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.ops.index_maps import Fresh, flat_index
-from semel.ops.narrow import block_sizes
+from semel.ops.narrow_weights import block_sizes
 from semel.ops.numerics import Array
 from semel.ops.shapes import (
     Requirement,

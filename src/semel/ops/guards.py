@@ -4,7 +4,7 @@
 
 `x[n] + y[m]` is legal while n == m; `reshape x[n] to [n // 4, 4]` while n is a multiple
 of 4; a slice of 16 while n >= 16; `n // m` while m >= 1. Each becomes one expression that is
-zero exactly then, checked at every bind; those of a body when it is entered (ops/entry.py).
+zero exactly then, checked at every bind; those of a body when it is entered (ops/guard_places.py).
 Invariant: no guard is provably zero (it is dropped) or, but for divisors, provably non-zero
 (making the node raises).
 

@@ -19,7 +19,7 @@ from semel.ir.expr import Dim, floordiv, mod, product
 from semel.ir.graph import Node
 from semel.ir.opdef import Indices
 from semel.ir.types import Shape
-from semel.ops.narrow import block_sizes
+from semel.ops.narrow_weights import block_sizes
 
 __all__ = [
     "Fresh",

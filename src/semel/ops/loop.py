@@ -29,7 +29,7 @@ from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, INT64, TensorType
 from semel.ops.attrs import LoopAttrs
 from semel.ops.bodies import Env, check_body, free_level, is_filled, run_body, some_outputs
-from semel.ops.entry import checked_before
+from semel.ops.guard_places import checked_before
 from semel.ops.guards import guards
 from semel.ops.numerics import Array
 from semel.ops.shapes import Requirement, at_most, check

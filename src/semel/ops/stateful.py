@@ -16,8 +16,8 @@ import numpy as np
 from semel.ir import expr
 from semel.ir.graph import Graph
 from semel.ir.late import with_counts
-from semel.ops.entry import with_guards
 from semel.ops.evaluate import Array, evaluate_nodes
+from semel.ops.guard_places import with_guards
 
 
 class StateReference:

@@ -15,6 +15,9 @@ from semel.ops.attrs import StoredAttrs
 WEIGHTS = frozenset({"constant", "param", "stored"})
 #: Leaves that need no run.
 KNOWN = WEIGHTS | {"scalar"}
+#: Views that show each element at most once, where numbers say: what a weight is packed under, and
+#: experts are seen through.
+PLAIN_VIEWS = ("reshape", "permute", "slice")
 
 
 def stored(value: Node) -> Node:

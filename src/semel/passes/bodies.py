@@ -26,7 +26,7 @@ from semel.ir.late import in_order, substitute_graph
 from semel.ops.attrs import CondAttrs, LoopAttrs
 from semel.ops.bodies import body_operand, replace_operands, some_outputs, with_bodies
 from semel.ops.filled import filled
-from semel.ops.narrow import is_widened
+from semel.ops.narrow_weights import is_widened
 from semel.ops.stored import KNOWN
 from semel.passes.patterns import is_uniform, uniform
 

@@ -10,7 +10,8 @@
 `split_large_reductions`: a reduction of many elements to very few is one long chain for one
 core. It becomes runs of RUN elements, which any core may take, and a short reduction of
 their results, in order. A kernel that takes all runs itself adds in the same order
-(`kernel.lanes`), so that neither the number of threads nor what is known of sizes changes a bit.
+(`kernel.shared_lanes`), so that neither the number of threads nor what is known of sizes changes
+a bit.
 
     before                                          after
     %1 = reduce_sum %0 {axes=(0,)} : f32[1]         %1 = reshape %0 {shape=(1, 1000000)} : ...
@@ -27,7 +28,7 @@ from semel.ir.expr import Dim, product, upper_bound
 from semel.ir.graph import Graph, Node, make_node, rewrite
 from semel.ir.opdef import Combiner
 from semel.ir.types import FLOAT32
-from semel.kernel.lanes import RUN
+from semel.kernel.shared_lanes import RUN
 from semel.ops.attrs import CastAttrs, ReduceAttrs, ReducePartialAttrs
 from semel.passes.patterns import reshape_to
 

@@ -38,12 +38,11 @@ from semel.ops.bodies import has_bodies, with_bodies
 from semel.ops.contract import PanelWidth
 from semel.ops.filled import filled
 from semel.ops.index_maps import Indices, no_gather, operand_index
-from semel.ops.narrow import is_widened
-from semel.ops.stored import WEIGHTS, is_known, stored
+from semel.ops.narrow_weights import is_widened
+from semel.ops.stored import PLAIN_VIEWS, WEIGHTS, is_known, stored
 from semel.passes.pack_bits import are_packed, packed_bits
 from semel.passes.patterns import Where, below_expand, expand_to, reshape_to, uniform
 
-_VIEWS = ("reshape", "permute", "slice")
 _BYTE = 8
 
 
@@ -144,7 +143,7 @@ def _packed_parts(node: Node, views: tuple[Node, ...], lanes: int) -> Node:
     if node.op.kind == "elementwise" and not _is_narrow_part(node):
         parts = [_packed_parts(n, views, lanes) for n in node.inputs]
         return make_node(node.op.name, parts, node.attrs)
-    if node.op.name in _VIEWS:
+    if node.op.name in PLAIN_VIEWS:
         return _packed_parts(node.inputs[0], (node, *views), lanes)
     if node.op.name == "expand" and node.inputs[0].op.kind == "elementwise":
         wide = [expand_to(n, node.type.shape) for n in node.inputs[0].inputs]
@@ -240,7 +239,7 @@ def below_batch(node: Node) -> Node:
 def weight_chain(node: Node) -> list[Node] | None:
     """The views from a weight up to `node`, or None if there is no weight below."""
     chain: list[Node] = []
-    while node.op.name in _VIEWS:
+    while node.op.name in PLAIN_VIEWS:
         chain.append(node)
         node = node.inputs[0]
     # Neither sizes nor starts may wait for a run, or for the step of a loop.

@@ -22,7 +22,7 @@ from semel.ops.attrs import (
     SliceAttrs,
 )
 from semel.ops.filled import filled
-from semel.ops.narrow import WORD_BITS
+from semel.ops.narrow_weights import WORD_BITS
 from semel.ops.stored import stored
 from semel.passes.patterns import expand_to, reshape_to
 

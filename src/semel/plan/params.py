@@ -29,7 +29,7 @@ from semel.plan.weights import (
     needed_params,
     weight_store,
 )
-from semel.runtime.buffer import as_array
+from semel.runtime.buffer import as_array_of
 from semel.runtime.interop import is_immutable, is_mapped
 from semel.runtime.spare import spare_memory
 
@@ -90,9 +90,9 @@ def _checked_all(
             raise InputError("plan", f"has no param '{name}'; known: {known}.", name=name)
     found: dict[int, Storage | np.ndarray[Any, Any]] = {}
     for name, data in given.items():
-        i = number[name]
-        is_shared = isinstance(data, Storage)
-        array = _checked(params[i], data.array if is_shared else data)
+        i, is_shared = number[name], isinstance(data, Storage)
+        kind, value = params[i].type, data.array if is_shared else data
+        array = as_array_of(value, kind.dtype, kind.shape, f"param '{name}'")
         found[i] = data if is_shared else array
     return found
 
@@ -171,19 +171,6 @@ def _check_sources(params: tuple[Param, ...], recipe: Recipe, given: Any) -> Non
             hint="plan.set_params({...}) sets several; prepare(keep_params=True) holds their data.",
             together=together,
         )
-
-
-def _checked(param: Param, value: Any) -> np.ndarray[Any, Any]:
-    """The array, if it is one of the param's type."""
-    where = f"param '{param.name}'"
-    array = as_array(value, param.type.dtype, where)
-    if array.shape != param.type.shape:
-        raise InputError(
-            where,
-            f"shape must be {param.type.shape}, got {array.shape}.",
-            shape=array.shape,
-        )
-    return array
 
 
 def _lent(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

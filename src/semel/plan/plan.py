@@ -632,6 +632,9 @@ class ExecutionPlan:
         hand is saved as it is now, with the contents of its buffers and the values of its
         variables; custom functions go by their names. The file appears whole or not at all.
 
+        A loaded plan has the code that it runs, and can be saved with that alone: where its file
+        had more, `targets` must say so.
+
         `about` is for who wraps a plan in something of their own: JSON that the file has beside it.
         """
         save_to(path, self.engine, targets, about)

@@ -243,7 +243,7 @@ class Program:
     of params, by theirs, where known, and a change of the graph, or None (`plan.again`).
     `name` is that of the graph, for people, and `nodes` say what became of it. `experts` are the
     layers whose stacks need not be in memory as a whole. `placement` says how devices were chosen,
-    if they were.
+    if they were. `machines` are those that the file it came from has code for, if several.
     """
 
     values: tuple[ProgramValue, ...]
@@ -270,6 +270,7 @@ class Program:
     nodes: tuple[NodeNote, ...] = ()
     experts: tuple[ExpertLayer, ...] = ()
     placement: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""

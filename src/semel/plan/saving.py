@@ -32,7 +32,7 @@ def save_to(
     about: Mapping[str, Any] | None,
 ) -> None:
     """Write the plan to a file, with code for each of `targets` beside that of its own."""
-    others = () if targets is None else _programs_for(engine, targets)
+    others = _own_code_alone(engine) if targets is None else _programs_for(engine, targets)
     pass_source(engine, lambda source: save_plan(source, _code(engine), path, others, about))
 
 
@@ -72,6 +72,20 @@ def _code(engine: Engine) -> DeviceCode:
     return engine.parts.device.device_code(engine.parts.program.target)
 
 
+def _own_code_alone(engine: Engine) -> tuple[()]:
+    """Nothing beside the plan itself; what its file had for other machines is not here."""
+    machines, own = engine.program.machines, engine.program.target
+    if machines:
+        raise PlanError(
+            "save",
+            f"its file has code for {', '.join(machines)}, and the plan what it runs alone.",
+            hint=f'targets=["{"" if own is None else own.name}"] saves that; where it is prepared, '
+            "targets=[...] saves all.",
+            machines=machines,
+        )
+    return ()
+
+
 def _programs_for(engine: Engine, targets: Sequence[str]) -> tuple[tuple[Program, DeviceCode], ...]:
     """The plan's graph for each target, in order, with the device's code for it."""
     if isinstance(targets, str) or not isinstance(targets, Iterable):
@@ -82,6 +96,8 @@ def _programs_for(engine: Engine, targets: Sequence[str]) -> tuple[tuple[Program
         )
     names = take_items("save", "each of targets", str, targets)
     program = engine.program
+    if program.compile_for is None and program.target and names == (program.target.name,):
+        return ()
     if program.compile_for is None or not names:
         raise PlanError(
             "save",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from semel.errors import DeviceError, InputError
-from semel.runtime.pages import PAGE_BYTES
+from semel.runtime.forked_pages import PAGE_BYTES
 from semel.runtime.stacks import StackFile
 from semel.topics import Topic
 

@@ -6,8 +6,8 @@ Every block starts on a cache line, is zeroed, is never smaller than a line and 
 line of slack after its end, so that a vector load that starts inside stays inside. Large
 blocks are anonymous mappings: pages cost nothing until they are touched, and `discard` gives
 them back while the address stays valid. `fork` makes a block that shares the pages which neither
-side writes (`semel.runtime.pages`). `counters()` says what is held: a block counts until it is
-released or dropped.
+side writes (`semel.runtime.forked_pages`). `counters()` says what is held: a block counts until it
+is released or dropped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 
 from semel.errors import OutOfMemoryError
 from semel.locks import make_lock
+from semel.runtime.forked_pages import BLOCK_BYTES, PAGE_BYTES, Pages, Unshareable, written_bytes
 from semel.runtime.free import HOST_DEVICE, check_free, free_bytes
 from semel.runtime.memory import Bytes, HeldMemory
-from semel.runtime.pages import BLOCK_BYTES, PAGE_BYTES, Pages, Unshareable, written_bytes
 from semel.runtime.words import address_of
 
 ALIGNMENT_BYTES = 64

@@ -525,6 +525,14 @@ def as_array(value: Any, dtype: DType, where: str) -> Array:
     return array
 
 
+def as_array_of(value: Any, dtype: DType, shape: tuple[Any, ...], where: str) -> Array:
+    """The same, which must have this shape."""
+    array = as_array(value, dtype, where)
+    if array.shape != shape:
+        raise InputError(where, f"shape must be {shape}, got {array.shape}.", shape=array.shape)
+    return array
+
+
 def _convert(value: Any, dtype: DType, where: str) -> Array:
     try:
         plain = np.asarray(value)

@@ -43,7 +43,7 @@ from semel.ir.abi import Base, Header, Lane, Opcode, Row, RowKind, Segment, Step
 from semel.ir.abi import Point as PointWord
 from semel.ir.expr import Dim, Variable
 from semel.runtime.bases import Bases, Place
-from semel.runtime.control import JUMPS, check_control, find_points
+from semel.runtime.control_steps import JUMPS, check_control, find_points
 from semel.runtime.registers import BIND, ONCE, RegisterProgram
 from semel.runtime.words import Words, WordSpace, address_of, aligned_words
 

@@ -27,11 +27,11 @@ import numpy as np
 from semel.errors import DeviceError, OutOfMemoryError
 from semel.locks import make_lock
 from semel.runtime.allocator import ALIGNMENT_BYTES, SLACK_BYTES, HostMemory
+from semel.runtime.forked_pages import PAGE_BYTES
 from semel.runtime.free import HOST_DEVICE, free_bytes
 from semel.runtime.freed import when_freed
 from semel.runtime.libc import libc
 from semel.runtime.memory import Bytes
-from semel.runtime.pages import PAGE_BYTES
 from semel.runtime.slab import LARGE_PAGE_BYTES
 from semel.runtime.words import address_of
 

@@ -49,7 +49,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.filled import spread_numbers
 from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index, reshape_runs
 from semel.ops.loop import live_loop
-from semel.ops.narrow import is_widened
+from semel.ops.narrow_weights import is_widened
 from semel.ops.outputs import copy_leaf_outputs
 from semel.ops.state import has_places, stored_shape
 from semel.schedule import reasons as why
@@ -65,7 +65,7 @@ from semel.schedule.group import (
     LoopBody,
     Schedule,
 )
-from semel.schedule.order import order_groups
+from semel.schedule.group_order import order_groups
 from semel.schedule.products import count_terms, summed_product, views_below
 from semel.schedule.reasons import Reason, Why
 from semel.schedule.siblings import merge_siblings
@@ -125,10 +125,11 @@ def build_schedule(
             graph, forced = resolve_conflict(graph, conflict, forced)
 
 
-def _number(dim: Dim) -> Node:
-    """A dim as data."""
-    counted = make_node("iota", (), IotaAttrs((1,), 0, INT64, dim))
-    return make_node("reshape", (counted,), ReshapeAttrs(()))
+def _number(dim: Dim, loop: Node) -> Node:
+    """A dim as data, for a loop."""
+    by = loop.made_by or loop.op.name
+    counted = make_node("iota", (), IotaAttrs((1,), 0, INT64, dim), made_by=by)
+    return make_node("reshape", (counted,), ReshapeAttrs(()), made_by=by)
 
 
 @dataclass(eq=False)
@@ -256,7 +257,7 @@ class _Scheduler:
         counter = Variable(step_name(attrs.level), 0, None if last is None else max(last - 1, 0))
         body = replace_steps(body, {attrs.step: counter})
         if attrs.has_condition:
-            body = body.with_values((*body.values, _number(counter + 1)))
+            body = body.with_values((*body.values, _number(counter + 1, group.root)))
         return LoopBody(self._inner(body, why.LEFT_BY_ITERATION, group), kept, counter)
 
     def _inner(self, body: Graph, stored: Why, group: Group) -> Schedule:

@@ -37,9 +37,9 @@ from semel.tensor.indexing import (
     merge_axes,
     merged_index,
 )
-from semel.tensor.key import Cut, Key, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import fill_value, is_negative, of_shape, reach, slice_axes
 from semel.tensor.spelling import AXIS, DIM, NEEDED, same_as, spelled
+from semel.tensor.subscript import Cut, Key, is_computed_mask, parse_key, result_axes
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor

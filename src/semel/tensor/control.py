@@ -34,7 +34,7 @@ from semel.tensor.body import (
 )
 from semel.tensor.handle import TensorLike, lift, tensor_class, weak_kind, weak_scalar, wrap
 from semel.tensor.movement import agreeing, may_agree
-from semel.tensor.origin import user_origin
+from semel.tensor.origin import call_origin
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -263,7 +263,7 @@ class _Loop:
         condition: Node | None = None,
     ) -> None:
         self.trip, self.initial, self.condition = trip, initial, condition
-        trace, self.origin = next_trace(), user_origin()
+        trace, (self.origin, self.made_by) = next_trace(), call_origin()
         step = traced_step(trip, trace)
         states: list[Node] = []
 
@@ -284,8 +284,9 @@ class _Loop:
     def results(self, backward: tuple[bool, ...]) -> list[Any]:
         first = () if self.condition is None else (self.condition,)
         operands = (*(t.node for t in self.initial), *first, *self.captured)
+        by, origin = self.made_by, self.origin
         nodes = [
-            make_node("loop", operands, self._attrs(backward, k), origin=self.origin)
+            make_node("loop", operands, self._attrs(backward, k), origin=origin, made_by=by)
             for k in range(len(self.body.values))
         ]
         return [wrap(node) for node in nodes]
@@ -301,11 +302,9 @@ def _branch(predicate: Node, then: Traced, orelse: Traced) -> list[Node]:
     """The results of a branch between two traced bodies."""
     closing = Closing(first=1)
     bodies = [closing.close(each, (), own_nodes(each)) for each in (then, orelse)]
-    operands, origin = (predicate, *closing.captured), user_origin()
-    return [
-        make_node("cond", operands, CondAttrs(bodies[0], bodies[1], k), origin=origin)
-        for k in range(len(then.outputs))
-    ]
+    operands, (origin, by) = (predicate, *closing.captured), call_origin()
+    made = [CondAttrs(bodies[0], bodies[1], k) for k in range(len(then.outputs))]
+    return [make_node("cond", operands, attrs, origin=origin, made_by=by) for attrs in made]
 
 
 def _checked_trip(where: str, what: str, trip: Any) -> Dim:

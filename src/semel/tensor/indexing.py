@@ -34,10 +34,10 @@ from semel.tensor.handle import (
     whole_number,
     wrap,
 )
-from semel.tensor.key import Cut, Key, MaskAxis, is_computed_mask, parse_key, result_axes
 from semel.tensor.movement import broadcast, broadcast_shapes, of_shape, slice_axes
 from semel.tensor.origin import call_origin, user_origin
 from semel.tensor.spelling import AXIS, DIM, NEEDED, same_as, spelled
+from semel.tensor.subscript import Cut, Key, MaskAxis, is_computed_mask, parse_key, result_axes
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor

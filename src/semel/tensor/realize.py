@@ -74,9 +74,9 @@ def prepare(
     where a model of the machine's parts has it computed best, and `plan.explain()` says why. A
     `memory_limit` may be one for each device, by name. `target` names what its code may ask of the
     processor, as "x86-64-v3" does, and this machine must have; else it is as the settings say, by
-    default all that this machine has. With `keep_params` the plan holds the data of params as it
-    was given beside the forms that it reads, so that each can be replaced alone even where a
-    weight is made of several.
+    default all that this machine has. With `keep_params` the plan holds the data of params and
+    constants as it was given beside the forms that it reads, so that each param can be replaced
+    alone even where a weight is made of several, and `save(targets=...)` finds them.
     """
     # Two thirds of the package are the compiler and its plans, imported when one is wanted.
     with importing:

@@ -55,7 +55,7 @@ from semel.tensor import (
     patches,
     pieces,
     place,
-    pool,
+    pooling,
     products,
     quantise,
     random,
@@ -685,19 +685,19 @@ class Tensor(metaclass=Listed):
     conv_transpose2d = convolution.conv_transpose2d
     conv_transpose3d = convolution.conv_transpose3d
 
-    max_pool = pool.max_pool
-    max_pool1d = pool.max_pool1d
-    max_pool2d = pool.max_pool2d
-    max_pool_with_indices = pool.max_pool_with_indices
-    avg_pool = pool.avg_pool
-    avg_pool1d = pool.avg_pool1d
-    avg_pool2d = pool.avg_pool2d
-    lp_pool = pool.lp_pool
-    global_max_pool = pool.global_max_pool
-    global_avg_pool = pool.global_avg_pool
-    global_lp_pool = pool.global_lp_pool
-    adaptive_avg_pool = pool.adaptive_avg_pool
-    adaptive_max_pool = pool.adaptive_max_pool
+    max_pool = pooling.max_pool
+    max_pool1d = pooling.max_pool1d
+    max_pool2d = pooling.max_pool2d
+    max_pool_with_indices = pooling.max_pool_with_indices
+    avg_pool = pooling.avg_pool
+    avg_pool1d = pooling.avg_pool1d
+    avg_pool2d = pooling.avg_pool2d
+    lp_pool = pooling.lp_pool
+    global_max_pool = pooling.global_max_pool
+    global_avg_pool = pooling.global_avg_pool
+    global_lp_pool = pooling.global_lp_pool
+    adaptive_avg_pool = pooling.adaptive_avg_pool
+    adaptive_max_pool = pooling.adaptive_max_pool
 
     # ------------------------------------------------------------ losses and distances
 

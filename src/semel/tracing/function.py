@@ -30,10 +30,11 @@ import numpy as np
 from semel.errors import GraphError, InputError, RecompileError, UserError
 from semel.ir import questions
 from semel.ir.expr import Dim, Variable
-from semel.ir.fields import take_int, take_threads
-from semel.ir.graph import is_tracing, topological
-from semel.ir.types import is_known
+from semel.ir.fields import take, take_int, take_switch, take_threads
+from semel.ir.graph import Graph, Storage, is_tracing, topological
+from semel.ir.types import TensorType, is_known
 from semel.locks import importing, make_lock
+from semel.runtime.buffer import as_array_of, read_arrays
 from semel.runtime.interop import check_unmasked, read_array
 from semel.tensor.donate import give_away, own_array
 from semel.tensor.handle import SYMBOLIC
@@ -84,6 +85,7 @@ class Jit(Generic[R]):
         max_forms: int = MAX_FORMS,
         threads: int | None = None,
         device: Any = None,
+        keep_params: bool = False,
         owner: Any = None,
     ) -> None:
         self._function, self._owner = function, owner
@@ -93,16 +95,19 @@ class Jit(Generic[R]):
             self._signature = _without_first(self._signature)
         self._settings: dict[str, Any] = {
             "dims": dims, "static": static, "donate": donate, "max_forms": max_forms,
-            "threads": threads, "device": device,
+            "threads": threads, "device": device, "keep_params": keep_params,
         }  # fmt: skip
         self._static = _names_of(static, self._signature, self._name, "static")
         self._donate = _names_of(donate, self._signature, self._name, "donate")
         self._dims = _declared(dims, function, self._signature, self._name)
         self._max_forms = take_int("jit", "max_forms", max_forms)
         self._threads, self._device = take_threads("jit", threads), device
+        self._keep_params = bool(take_switch("jit", "keep_params", keep_params))
         self._options = Options(self._name, {})
         self._forms: dict[Any, list[tuple[Form, Runs]]] = {}
         self._order: list[Form] = []
+        #: What params were replaced by, for forms to come; another mapping after each change.
+        self._params: Mapping[str, Storage] = {}
         self._lock = make_lock()
         self._like: _Like | None = None
         self._last: Form | None = None
@@ -152,6 +157,40 @@ class Jit(Generic[R]):
         form, _, _ = self._find(call) or self._make(call)
         self._last = form
         return form.plan
+
+    # ------------------------------------------------------------ params
+
+    def set_param(self, name: str, array: Any) -> None:
+        """Replace a param by a copy of `array` in all forms, those that are yet to come too."""
+        self.set_params({take("set_param", "name", str, name): array})
+
+    def set_params(self, arrays: Mapping[str, Any]) -> None:
+        """Replace several params at once, in all forms or in none.
+
+        The tensors that the function reads them from stay as they are. The data is held, for forms
+        to come.
+        """
+        with importing:
+            from semel.plan.several import set_params_of_all
+        given = read_arrays("set_params", arrays)
+        with self._lock:
+            plans = [form.plan for form in self._order if form.plan is not None]
+            known = {p.name: p.type for plan in plans for p in plan.program.params}
+            new = {name: self._checked(name, data, known) for name, data in given.items()}
+            set_params_of_all(plans, new)
+            self._params = {**self._params, **new}
+
+    def _checked(self, name: str, data: Any, known: Mapping[str, TensorType]) -> Storage:
+        if name not in known:
+            shown = ", ".join(known) or "none"
+            raise InputError(
+                self._name,
+                f"has no param '{name}' in the forms that there are; known: {shown}.",
+                hint=f"Call it, or {self._name}.prepare(...), before." if not known else "",
+                name=name,
+            )
+        kind = known[name]
+        return Storage(np.array(as_array_of(data, kind.dtype, kind.shape, f"param '{name}'")))
 
     # ------------------------------------------------------------ calls
 
@@ -342,6 +381,7 @@ class Jit(Generic[R]):
     def _make(self, call: CallForm) -> tuple[Form, Runs, dict[str, Any]]:
         """Follow the function through this call, and prepare what it does."""
         with importing:
+            from semel.compiler.graph_source import fill_params
             from semel.compiler.pipeline import prepare_graph
         reason = self._reason(call)
         if len(self._order) >= self._max_forms:
@@ -352,9 +392,18 @@ class Jit(Generic[R]):
                 "or allow more forms.",
             )
         options = Options(self._name, self._dims)
-        prepare = functools.partial(
-            prepare_graph, threads=self._threads, device=self._device, name=self._name
-        )
+        params = self._params
+
+        def prepare(graph: Graph) -> Any:
+            filled = fill_params(graph, params) if params else graph
+            return prepare_graph(
+                filled,
+                threads=self._threads,
+                device=self._device,
+                keep_params=self._keep_params,
+                name=self._name,
+            )
+
         try:
             form = follow(self._function, call, self._invoke, options, prepare)
         except RecompileError:
@@ -365,16 +414,25 @@ class Jit(Generic[R]):
             ) from None
         values = form.match(call.leaves)
         assert values is not None, str(form)
-        return self._keep(call, form, values, reason)
+        found = self._keep(call, form, values, reason, params)
+        return self._make(call) if found is None else found
 
     def _keep(
-        self, call: CallForm, form: Form, values: dict[str, Any], reason: str
-    ) -> tuple[Form, Runs, dict[str, Any]]:
+        self,
+        call: CallForm,
+        form: Form,
+        values: dict[str, Any],
+        reason: str,
+        params: Mapping[str, Storage],
+    ) -> tuple[Form, Runs, dict[str, Any]] | None:
+        """The form, or that of another thread; None if `params` are not those of now."""
         made = Runs(form)
         with self._lock:
             found = self._find(call)  # another thread may have been faster
             if found is not None:
                 return found
+            if params is not self._params:
+                return None
             self._forms.setdefault(call.key, []).append((form, made))
             self._order.append(form)
         _COMPILE("jit %s: form %d, %s: %s", self._name, len(self._order), form, reason)
@@ -441,6 +499,7 @@ def jit(
     max_forms: int = MAX_FORMS,
     threads: int | None = None,
     device: Any = None,
+    keep_params: bool = False,
 ) -> Callable[[Callable[..., R]], Jit[R]]: ...
 def jit(function: Any = None, /, **options: Any) -> Any:
     """Prepare a function of tensors once per form of its arguments, and run it often.
@@ -459,7 +518,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     `dims` says more of an array: `{"x": ("n", 384)}` names the first axis and fixes the second,
     None says nothing; `Annotated[Tensor, ("n", 384)]` says the same. The arrays in `donate` may be
     written to, and must not be used after the call. More than `max_forms` forms are a
-    `RecompileError`, which says what changed. `threads` and `device` are those of `semel.prepare`.
+    `RecompileError`, which says what changed. `threads`, `device` and `keep_params` are those of
+    `semel.prepare`.
     """
     if function is None:
         return functools.partial(_jit, options)

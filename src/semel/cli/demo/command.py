@@ -44,7 +44,7 @@ from semel.cli.demo.report import (
 )
 from semel.cli.demo.screen import Screen, open_screen
 from semel.cli.demo.second_start import start_again, write_tokens
-from semel.cli.demo.words import make_words
+from semel.cli.demo.vocabulary import make_words
 from semel.cli.grammar import Commands, add_command, parse_threads
 from semel.cli.progress import heard
 from semel.cli.report import Section, format_bytes

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
-from semel.devices.cpu.limits import FmaLoop, ReadLoop
+from semel.devices.cpu.yardstick import FmaLoop, ReadLoop
 
 _UNTIMED, _IN_A_ROW = 3, 10
 _LEAST_ROUNDS = 4

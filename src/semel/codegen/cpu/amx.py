@@ -10,11 +10,11 @@ end, so that threads that go on to other code carry no tile state.
 
 from __future__ import annotations
 
-from semel.codegen.scalar.control import branch, phi
+from semel.codegen.scalar.branches import branch, phi
 from semel.codegen.scalar.frame import Frame
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
-from semel.codegen.scalar.lanes import Lanes
+from semel.codegen.scalar.single_lane import Lanes
 from semel.errors import InternalError
 from semel.ir.expr import Dim
 from semel.ir.target import Target

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from semel.codegen.scalar.control import branch, jump, phi
+from semel.codegen.scalar.branches import branch, jump, phi
 from semel.codegen.scalar.frame import Frame, LocalKey, Ref, Scope
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
-from semel.codegen.scalar.lanes import Lanes
+from semel.codegen.scalar.single_lane import Lanes
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index
 from semel.kernel import ir

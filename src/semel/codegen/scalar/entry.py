@@ -8,7 +8,7 @@ A machine that is called another way has an entry of its own.
 
 from __future__ import annotations
 
-from semel.codegen.scalar.control import branch
+from semel.codegen.scalar.branches import branch
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions

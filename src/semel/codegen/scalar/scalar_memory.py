@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from semel.codegen.scalar.control import branch, jump
+from semel.codegen.scalar.branches import branch, jump
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices

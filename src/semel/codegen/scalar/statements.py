@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from semel.codegen.scalar.control import branch, jump, phi
+from semel.codegen.scalar.branches import branch, jump, phi
 from semel.codegen.scalar.counted_loops import Body, CountedLoops
 from semel.codegen.scalar.entry import Entry
 from semel.codegen.scalar.frame import Frame, Ref, Scope, constants
 from semel.codegen.scalar.instructions import Instructions
-from semel.codegen.scalar.lanes import Lanes
 from semel.codegen.scalar.llvm_types import element_type
 from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.scalar.scalar_memory import Memory
 from semel.codegen.scalar.scalars import Scalars
+from semel.codegen.scalar.single_lane import Lanes
 from semel.codegen.scalar.values import Values
 from semel.errors import InternalError
 from semel.ir.types import BOOL

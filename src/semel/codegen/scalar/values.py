@@ -16,10 +16,10 @@ from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref, constants
 from semel.codegen.scalar.indices import Indices
 from semel.codegen.scalar.instructions import Instructions
-from semel.codegen.scalar.lanes import Lanes
 from semel.codegen.scalar.llvm_types import element_type, literal
 from semel.codegen.scalar.scalar_memory import Memory
 from semel.codegen.scalar.scalars import Scalars
+from semel.codegen.scalar.single_lane import Lanes
 from semel.ir.types import INT32, INT64
 from semel.kernel.ir import Buffer, Local, Value, walk_values
 

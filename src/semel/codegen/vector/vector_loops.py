@@ -4,9 +4,9 @@
 
 A vector loop is a main loop over `lanes` elements, which LLVM splits into independent
 registers, and a loop of fewer lanes for the rest, masked in the end. Lanes that share a sum are
-those of the kernel's text (`semel.kernel.lanes`), on every machine: where its registers are too few
-for the body on all of them at once, the body runs part by part, on accumulators that stay in
-registers.
+those of the kernel's text (`semel.kernel.shared_lanes`), on every machine: where its registers are
+too few for the body on all of them at once, the body runs part by part, on accumulators that stay
+in registers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
-from semel.kernel.lanes import joining, registers_at_once, rest_lanes, widest_total
+from semel.kernel.shared_lanes import joining, registers_at_once, rest_lanes, widest_total
 
 #: Half a register takes what is left of a known number of elements, if it has so many lanes.
 LEAST_LANES = 8

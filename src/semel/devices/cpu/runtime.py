@@ -22,8 +22,8 @@ from semel.config import settings
 from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.executable import CpuExecutable
-from semel.devices.cpu.limits import measure_limits
 from semel.devices.cpu.toolchain import available_cores, host_model, host_target
+from semel.devices.cpu.yardstick import measure_limits
 from semel.ir import abi
 from semel.ir.target import Target
 from semel.locks import make_lock

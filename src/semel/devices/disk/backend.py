@@ -19,8 +19,8 @@ from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.partition import CpuPartition
 from semel.devices.cpu.runtime import CpuDevice
 from semel.devices.cpu.toolchain import host_target
+from semel.devices.disk.block_file import Region, StoreFile
 from semel.devices.disk.executable import DiskExecutable, Located
-from semel.devices.disk.file import Region, StoreFile
 from semel.devices.disk.memory import DiskMemory
 from semel.errors import UnsupportedError
 from semel.locks import make_lock

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from semel.devices.cpu.executable import CpuExecutable
-from semel.devices.disk.file import PIECE_BYTES, Region, pieces
+from semel.devices.disk.block_file import PIECE_BYTES, Region, pieces
 from semel.errors import UnsupportedError
 from semel.ir import abi
 from semel.ir.abi import Code, Row, RowKind

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from semel.devices.disk.file import Region, as_bytes
+from semel.devices.disk.block_file import Region, as_bytes
 from semel.errors import DeviceError, OutOfMemoryError
 from semel.runtime.allocator import take_storage_id
 from semel.runtime.memory import Bytes, HeldMemory

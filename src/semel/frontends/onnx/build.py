@@ -36,6 +36,7 @@ from semel.frontends.onnx.values import (
 from semel.frontends.onnx.walk import Around, DecidedByContent, DecidedByWeights, Walk
 from semel.graph.builder import Graph
 from semel.ir.expr import Dim, Variable
+from semel.ir.types import as_dtype
 from semel.runtime.buffer import Array
 from semel.tensor.tensor import Tensor
 
@@ -59,6 +60,8 @@ class Built:
     outputs: dict[str, Any] = field(default_factory=dict)
     #: The same of inputs that are no tensors, or of any rank.
     inputs: dict[str, Any] = field(default_factory=dict)
+    #: Initializers whose numbers decide what is computed: params in no graph like this one.
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def _scales(model: Model) -> frozenset[str]:
 
 def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
     proto = model.proto.graph
-    built = Built(Graph(_graph_name(model)))
+    built = Built(Graph(_graph_name(model)), known=constants)
     functions = {(f.domain, f.name): f for f in model.proto.functions}
     next_key = _Keys(built.graph).draw
     around = Around(built.content, built.graph.inputs, next_key, choices.truths, functions)
@@ -286,8 +289,7 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
 def _add_initializers(
     model: Model, choices: Choices, built: Built, walk: Walk, constants: frozenset[str]
 ) -> None:
-    small = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
-    for name, array in (small | model.weights).items():
+    for name, array in initializers(model).items():
         if name in constants:
             walk.values[name] = Value.of_array(array)
         elif name not in choices.values:
@@ -297,9 +299,16 @@ def _add_initializers(
 def _initializer(graph: Graph, name: str, array: Array) -> AnyValue:
     if array.dtype.kind in "OSU":
         return Text(np.asarray(array, object))
-    value = Value.of_array(array)
-    is_data = array.size > _LARGE or (value.dtype.is_float and array.size > 1)
-    return Value.of(graph.param(name, array)) if is_data else value
+    if is_data(array):
+        return Value.of(graph.param(name, array))
+    return Value.of_array(array)
+
+
+def is_data(array: Array) -> bool:
+    """Whether an initializer is a param, as far as nothing must know what it holds."""
+    if array.dtype.kind in "OSU":
+        return False
+    return array.size > _LARGE or (as_dtype(array.dtype, "onnx").is_float and array.size > 1)
 
 
 # ---------------------------------------------------------------- outputs
@@ -316,6 +325,12 @@ def _add_output(graph: Graph, name: str, value: AnyValue) -> Any:
         case Nothing():
             return None
     raise ModelError(f"output '{name}'", "text is no output of a compiled graph.")
+
+
+def initializers(model: Model) -> dict[str, Array]:
+    """The values that are in the model; small ones may have been replaced by a param's data."""
+    small = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
+    return small | model.weights
 
 
 def initializer_names(model: Model) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from semel.errors import UnsupportedError
 from semel.frontends.onnx.build import Built
+from semel.ir.fields import take
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
@@ -34,8 +35,9 @@ class ByForm(ABC):
         """The graphs that were compiled so far."""
 
     @abstractmethod
-    def set_param(self, name: str, data: Any) -> None:
-        """Replace a param by a copy of `data`."""
+    def set_params(self, arrays: Mapping[str, Any]) -> None:
+        """Replace params by copies of these in all forms, those that are yet to come too: all of
+        them everywhere, or none anywhere."""
 
     @abstractmethod
     def _begun(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> RunTicket[Outputs]:
@@ -49,10 +51,9 @@ class ByForm(ABC):
         """The same."""
         return self.clone()
 
-    def set_params(self, arrays: Mapping[str, Any]) -> None:
-        """Replace params by copies of these."""
-        for name, data in arrays.items():
-            self.set_param(name, data)
+    def set_param(self, name: str, data: Any) -> None:
+        """Replace a param by a copy of `data`."""
+        self.set_params({take("set_param", "name", str, name): data})
 
     def commit_no_wait(self, *args: Any, **named: Any) -> RunTicket[Outputs]:
         """Begin a run and return at once; a new form is compiled before it returns."""

@@ -21,8 +21,9 @@ from semel.frontends.onnx.build import (
     Built,
     Choices,
     build,
-    initializer_names,
+    initializers,
     input_names,
+    is_data,
     is_open,
     kind_of,
     sizes_of,
@@ -32,9 +33,10 @@ from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.unknown import check_operators
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
-from semel.graph.builder import Dims
+from semel.graph.builder import Dims, Graph
 from semel.ir.expr import Dim, Variable, evaluate, variables
-from semel.runtime.buffer import Array
+from semel.ir.types import as_dtype
+from semel.runtime.buffer import Array, as_array_of, read_arrays
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
@@ -58,6 +60,22 @@ def load_onnx(
     it that of another one. `values` fixes what inputs hold. The other options are those of
     `Session.compile`.
     """
+    return load_held(source, dims=dims, values=values, device=device, **options)[0]
+
+
+def load_held(
+    source: Any,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+    device: Any = None,
+    **options: Any,
+) -> tuple[CompiledGraph | SpecialisedGraph | HostedGraph, Graph | None]:
+    """The same, and the graph of a model that is compiled once.
+
+    That holds the weights as the model has them, as the plan does not: who saves for other
+    machines holds it until then.
+    """
     model = read_model(source)
     fixed, bounds = _split_dims(dims or {})
     choices = Choices(fixed, values or {})
@@ -65,15 +83,15 @@ def load_onnx(
     parts = split_host(model)
     if parts is not None:
         inside = SpecialisedGraph(parts.numbers, choices, session, bounds, options)
-        return HostedGraph(model, parts, inside)
+        return HostedGraph(model, parts, inside), None
     try:
         built = build(model, choices)
     except (DecidedByContent, DecidedBySizes):
         check_operators(model)
-        return SpecialisedGraph(model, choices, session, bounds, options)
+        return SpecialisedGraph(model, choices, session, bounds, options), None
     if _is_plain(built):
-        return _compile(built, session, bounds, options)
-    return SpecialisedGraph(model, choices, session, bounds, options)
+        return _compile(built, session, bounds, options), built.graph
+    return SpecialisedGraph(model, choices, session, bounds, options), None
 
 
 def _split_dims(
@@ -128,7 +146,6 @@ class SpecialisedGraph(ByForm):
         ]
         #: Conditions of sizes that decide what is computed.
         self._conditions: list[Dim] = []
-        self._params: dict[str, Array] = {}
         self._forms: dict[Any, tuple[CompiledGraph, Built]] = {}
         #: The forms of shapes and deciding contents that were met lately.
         self._met: dict[Any, tuple[CompiledGraph, Built]] = {}
@@ -181,20 +198,41 @@ class SpecialisedGraph(ByForm):
             self._model, self._choices, self._session, self._bounds, self._options
         )
         made._deciding, made._sizes = dict(self._deciding), set(self._sizes)
-        made._conditions, made._params = list(self._conditions), dict(self._params)
+        made._conditions = list(self._conditions)
         made._forms = {key: (form.clone(), built) for key, (form, built) in self._forms.items()}
         made.compile_count = self.compile_count
         return made
 
-    def set_param(self, name: str, data: Any) -> None:
-        """Replace a param by a copy of `data`, in all forms, those that are yet to come too."""
-        known = input_names(self._model)
-        if name in known or name not in initializer_names(self._model):
-            raise ParamError("set_param", f"'{name}' must be an initializer of the model.")
-        self._params[name] = np.array(data)
-        for compiled, _ in self._forms.values():
-            if name in compiled.params:
-                compiled.set_param(name, data)
+    def set_params(self, arrays: Mapping[str, Any]) -> None:
+        """Replace params by copies of these in all forms, those that are yet to come too: all of
+        them everywhere, or none anywhere."""
+        old = initializers(self._model)
+        new = {
+            name: self._checked(name, x, old)
+            for name, x in read_arrays("set_params", arrays).items()
+        }
+        changed: list[CompiledGraph] = []
+        try:
+            for compiled, _ in self._forms.values():
+                changed.append(_given(compiled, new))
+        except BaseException:
+            for compiled in changed:
+                _given(compiled, {name: old[name] for name in new})
+            raise
+        # What is compiled from now on is compiled with these.
+        self._model = replace(self._model, weights={**self._model.weights, **new})
+
+    def _checked(self, name: str, data: Any, known: Mapping[str, Array]) -> Array:
+        """A copy of what is given for a param, if it is one, and of its type."""
+        where = f"param '{name}'"
+        if name in input_names(self._model) or name not in known:
+            raise ParamError("set_params", f"'{name}' must be an initializer of the model.")
+        if not is_data(known[name]) or any(name in b.known for _, b in self._forms.values()):
+            raise ParamError(
+                where, "must be no constant: what it holds decides what is computed.", name=name
+            )
+        old = known[name]
+        return np.array(as_array_of(data, as_dtype(old.dtype, where), old.shape, where))
 
     def form_of(self, inputs: Mapping[str, Any]) -> tuple[CompiledGraph, Built]:
         """The graph for what these inputs decide; compiled if it is new."""
@@ -249,8 +287,6 @@ class SpecialisedGraph(ByForm):
                 self._note(error)
                 continue
             compiled = _compile(built, self._session, self._bounds, self._options)
-            for name in self._params.keys() & set(compiled.params):
-                compiled.set_param(name, self._params[name])
             self.compile_count += 1
             used = compiled.plan.variables
             built.content = {v: source for v, source in built.content.items() if v in used}
@@ -279,6 +315,14 @@ class SpecialisedGraph(ByForm):
                 held.reshape(-1)[i] = number if is_exact else _unless_size(number)
             content[name] = held
         return content
+
+
+def _given(compiled: CompiledGraph, arrays: Mapping[str, Array]) -> CompiledGraph:
+    """The form with those of these params that it has."""
+    own = {name: array for name, array in arrays.items() if name in compiled.params}
+    if own:
+        compiled.set_params(own)
+    return compiled
 
 
 def _unless_size(number: Any) -> Any:
@@ -333,9 +377,9 @@ class HostedGraph(ByForm):
         parts = (self._parts.before, self._parts.behind)
         return sum(part.num_nodes for part in parts if part.outputs)
 
-    def set_param(self, name: str, data: Any) -> None:
-        """Replace a param of the compiled part."""
-        self._inside.set_param(name, data)
+    def set_params(self, arrays: Mapping[str, Any]) -> None:
+        """Replace params of the compiled part, all or none."""
+        self._inside.set_params(arrays)
 
     @property
     def deciding_inputs(self) -> list[str]:

@@ -11,6 +11,7 @@ where it can, so that a user hears at once of everything that a model has and we
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ from semel.tensor.tensor import Tensor
 
 #: Content of an input that decides what is computed has at most so many numbers.
 _MOST_NUMBERS = 64
+#: The functions of tensors that users know; what others make is named after the operator.
+_METHODS = frozenset(dir(Tensor))
 #: Ops beside elementwise ones that programs about shapes have.
 _MOVING = frozenset(
     ("input", "scalar", "constant", "iota", "reshape", "permute", "slice", "concat", "expand")
@@ -168,7 +171,8 @@ class Walk:
         domain = domain_name(proto.domain)
         inputs = [self.value(name) if name else None for name in proto.input]
         node = Node(proto, self.versions.get(domain, 1), inputs, self)
-        with origin_of(f"{proto.op_type} '{node.name}'"), _named(node):
+        line, operator = f"{proto.op_type} '{node.name}'", _snake_case(proto.op_type)
+        with origin_of(line, operator, _METHODS), _named(node):
             found: Any = compute(node) if domain == STANDARD else None
             if found is None:
                 convert = converters().get((domain, proto.op_type))
@@ -367,6 +371,11 @@ def _shown(value: AnyValue | None) -> str:
 
 
 # ---------------------------------------------------------------- function bodies
+
+
+def _snake_case(operator: str) -> str:
+    """An operator as kernels are called: LpNormalization -> lp_normalization, LRN -> lrn."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", operator).lower()
 
 
 def _function_body(node: Node) -> FunctionProto | None:

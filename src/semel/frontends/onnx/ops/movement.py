@@ -9,8 +9,8 @@ from semel.ir.dims import ceildiv, equal, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
 from semel.tensor.indexing import certain_rows
-from semel.tensor.key import MAX_AXIS
 from semel.tensor.movement import along, broadcast_shapes
+from semel.tensor.subscript import MAX_AXIS
 from semel.tensor.tensor import Tensor
 
 #: Exporters write "to the end" as the largest number of 32 or 64 bits.

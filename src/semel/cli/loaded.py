@@ -16,7 +16,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from semel.cli.grammar import parse_bounds
 from semel.cli.progress import working
 from semel.compiler.pipeline import prepare_graph
 from semel.errors import InputError, SemelError
-from semel.frontends.load import load
+from semel.frontends.load import load, load_held
 from semel.ir.expr import Variable, variables
 from semel.plan.plan import ExecutionPlan
 from semel.session.compiled import CompiledGraph
@@ -45,13 +45,18 @@ _FILES = (".onnx", ".onnx.pb", ".ort", ".plan")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """Something that runs, its inputs, those that came with it, and how long it took to get."""
+    """Something that runs, its inputs, those that came with it, and how long it took to get.
+
+    `source` holds its weights as they came, which its plan does not, if the command lays them out
+    for other machines.
+    """
 
     name: str
     graph: Any
     specs: tuple[InputSpec, ...]
     given: Mapping[str, Any]
     seconds: float
+    source: Any = field(default=None, repr=False)
 
     @property
     def form(self) -> str:
@@ -128,8 +133,9 @@ def load_target(arguments: Namespace, threads: int | None = None) -> LoadedTarge
     threads = threads if threads is not None else arguments.threads
     begin = time.perf_counter()
     with working(f"prepare {name}"):
-        graph, specs, given = _open(name, arguments, threads)
-    return LoadedTarget(name, graph, specs, given, time.perf_counter() - begin)
+        graph, specs, given, source = _open(name, arguments, threads)
+    held = source if getattr(arguments, "target_machine", ()) else None
+    return LoadedTarget(name, graph, specs, given, time.perf_counter() - begin, held)
 
 
 def is_file(name: str) -> bool:
@@ -139,35 +145,37 @@ def is_file(name: str) -> bool:
 
 def _open(
     name: str, arguments: Namespace, threads: int | None
-) -> tuple[Any, tuple[InputSpec, ...], Mapping[str, Any]]:
+) -> tuple[Any, tuple[InputSpec, ...], Mapping[str, Any], Any]:
     if is_file(name):
-        graph, specs = _load_file(name, arguments, threads)
-        return graph, specs, {}
+        graph, specs, source = _load_file(name, arguments, threads)
+        return graph, specs, {}, source
     if arguments.bound or arguments.freeze:
         raise InputError("command", f"--bound and --freeze are for ONNX models, {name} is none.")
-    plan, given = _prepare_named(name, threads, arguments.quick)
+    plan, given, source = _prepare_named(name, threads, arguments.quick)
     graph = CompiledGraph(plan)
-    return graph, _specs_of(graph), given
+    return graph, _specs_of(graph), given, source
 
 
 def _load_file(
     name: str, arguments: Namespace, threads: int | None
-) -> tuple[Any, tuple[InputSpec, ...]]:
+) -> tuple[Any, tuple[InputSpec, ...], Any]:
     if not Path(name).is_file():
         raise InputError("command", f"there is no file {name!r}.")
     dims = parse_bounds(arguments.bound)
     options: dict[str, Any] = {"threads": threads}
     if name.endswith(".plan"):
         graph: Any = load(name, dims=dims or None, values=arguments.freeze or None, **options)
-        return graph, _specs_of(graph)
+        return graph, _specs_of(graph), None
     if getattr(arguments, "tune", False):
         options["tune"] = True
     specs = specs_of_model(name) if arguments.freeze else ()
-    graph = load(name, dims=dims, values=_frozen(specs, arguments.freeze), **options)
+    values = _frozen(specs, arguments.freeze)
+    graph, source = load_held(name, dims=dims, values=values, **options)
     if isinstance(graph, CompiledGraph):
-        return graph, _specs_of(graph)
+        return graph, _specs_of(graph), source
     names = graph.input_names
-    return graph, tuple(spec for spec in specs or specs_of_model(name) if spec.name in names)
+    found = tuple(spec for spec in specs or specs_of_model(name) if spec.name in names)
+    return graph, found, source
 
 
 def _specs_of(graph: CompiledGraph) -> tuple[InputSpec, ...]:
@@ -195,16 +203,16 @@ def _frozen(specs: tuple[InputSpec, ...], texts: list[str]) -> dict[str, Any]:
 
 def _prepare_named(
     name: str, threads: int | None, quick: bool
-) -> tuple[ExecutionPlan, Mapping[str, Any]]:
+) -> tuple[ExecutionPlan, Mapping[str, Any], Any]:
     if name == "demo":
         graph = build_encoder(QUICK if quick else EncoderSize())
-        return prepare_graph(graph, threads=threads), {}
+        return prepare_graph(graph, threads=threads), {}, graph
     made = _call(name)
     inputs: Mapping[str, Any] = {}
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
         made, inputs = made
     plan = made if isinstance(made, ExecutionPlan) else prepare(made, threads=threads)
-    return plan, inputs
+    return plan, inputs, made
 
 
 def _call(name: str) -> Any:
