@@ -566,7 +566,8 @@ class ExecutionPlan:
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
-        If the array overlaps anything that the plan uses, it is copied out after each run.
+        If the array overlaps anything that the plan uses, it is copied out after each run; one that
+        shares memory with the array of another output is refused.
         """
         engine = self._engine  # as in `bind_input`
         with engine.lock:
@@ -602,6 +603,7 @@ class ExecutionPlan:
         engine.state.check_alive()
         io = find_io("output", engine.parts.output_io, name)
         checked = check_array(io, array, is_output=True)
+        engine.bindings.check_apart(io, checked)
         engine.rebind(lambda: engine.bindings.add(io, checked, is_output=True))
 
     @alone
