@@ -22,6 +22,8 @@ from semel.passes import run_passes
 
 T = Variable("t", 0, 64)
 N = Variable("n", 1, 64)
+#: The package without its types: what is refused by them is refused by the code.
+LOOSE: Any = semel
 
 
 def value(tensor: Tensor, inputs: dict[str, Any] | None = None, **variables: int) -> Any:
@@ -376,44 +378,47 @@ def test_a_loop_that_makes_no_sense_is_refused(
     ("make", "message"),
     [
         (
-            lambda: semel.while_loop(lambda i, s: i < 3, lambda s: s, (Tensor(0), Tensor(1.0))),
+            lambda: LOOSE.while_loop(lambda i, s: i < 3, lambda s: s, (Tensor(0), Tensor(1.0))),
             r"\[while_loop\] cond must be a function that is called as cond\(states\), got missing "
             r"a required argument: 's'\. Both functions are given what init is, .* a, b = states",
         ),
         (
-            lambda: semel.while_loop(lambda s: s[0] < 3, lambda i, s: s, (Tensor(0), Tensor(1.0))),
+            lambda: LOOSE.while_loop(lambda s: s[0] < 3, lambda i, s: s, (Tensor(0), Tensor(1.0))),
             r"\[while_loop\] body must be a function that is called as body\(states\)",
         ),
         (
-            lambda: semel.while_loop(lambda s: s < 3, Tensor(1.0), Tensor(0)),
+            lambda: LOOSE.while_loop(lambda s: s < 3, Tensor(1.0), Tensor(0)),
             r"\[while_loop\] body must be a function, got Tensor",
         ),
         (
-            lambda: semel.cond(True, Tensor(1.0), Tensor(2.0)),
+            lambda: LOOSE.cond(True, Tensor(1.0), Tensor(2.0)),
             r"\[cond\] then must be a function, got Tensor\. Write lambda: x",
         ),
         (
-            lambda: semel.cond(True, lambda: 1.0, 2.0),
+            lambda: LOOSE.cond(True, lambda: 1.0, 2.0),
             r"\[cond\] orelse must be a function, got float",
         ),
         (
-            lambda: semel.cond(True, lambda: 1.0, lambda x: x),
+            lambda: LOOSE.cond(True, lambda: 1.0, lambda x: x),
             r"orelse must be a function that is called as orelse\(\), got missing a required",
         ),
         (
-            lambda: semel.cond(True, lambda x: x, lambda: 1.0, Tensor(1.0)),
+            lambda: LOOSE.cond(True, lambda x: x, lambda: 1.0, Tensor(1.0)),
             r"orelse must be a function that is called as orelse\(operand0\), got too many",
         ),
         (
-            lambda: Tensor.loop(2, [Tensor(0)], lambda h: (h, [])),
+            lambda: LOOSE.Tensor.loop(2, [Tensor(0)], lambda h: (h, [])),
             r"\[loop\] body must be a function that is called as body\(step, states\), got too",
         ),
         (
-            lambda: Tensor.loop(2, Tensor([0.0, 1.0]), lambda k, h: (h, [])),
+            lambda: LOOSE.Tensor.loop(2, Tensor([0.0, 1.0]), lambda k, h: (h, [])),
             r"\[loop\] states must be a sequence of tensors, got f32\[2\]",
         ),
         (lambda: doubled_until(3, max_trips=-1), r"\[while_loop\] max_trips must be >= 0, got -1"),
-        (lambda: Tensor.loop(-2, [Tensor(0)], lambda k, h: (h, [])), r"\[loop\] trip must be >= 0"),
+        (
+            lambda: LOOSE.Tensor.loop(-2, [Tensor(0)], lambda k, h: (h, [])),
+            r"\[loop\] trip must be >= 0",
+        ),
     ],
 )
 def test_functions_that_cannot_be_called_so_are_refused(

@@ -65,10 +65,7 @@ def loop(
     """
     count = _checked_trip("loop", "trip", trip)
     _check_function("loop", "body", body, ("step", "states"))
-    if isinstance(states, tensor_class()):
-        found = f"states must be a sequence of tensors, got {states.type}."
-        raise GraphError("loop", found, hint="Write [x] for one state x.")
-    initial = [lift(s) for s in states]
+    initial = _first_states(states)
     counts: list[int] = []
 
     def iteration(step: Index, inside: Sequence[Tensor]) -> list[Tensor]:
@@ -233,6 +230,14 @@ def _one_bool(value: TensorLike, where: str, what: str) -> Tensor:
     if found.dtype != BOOL or found.size != 1:
         raise GraphError(where, f"{what} must be one bool, got {found.type}.")
     return found if found.ndim == 0 else found.reshape(())
+
+
+def _first_states(states: Any) -> list[Tensor]:
+    """The states before the first iteration; the rows of one tensor are none."""
+    if isinstance(states, tensor_class()):
+        found = f"states must be a sequence of tensors, got {states.type}."
+        raise GraphError("loop", found, hint="Write [x] for one state x.")
+    return [lift(s) for s in states]
 
 
 def _states(after: Sequence[TensorLike], initial: Sequence[Tensor]) -> list[Tensor]:
