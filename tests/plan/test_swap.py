@@ -180,6 +180,48 @@ def test_two_outputs_that_are_one_are_both_written() -> None:
     assert plan.engine.bindings.staged() == ["b"]
 
 
+def two_outputs() -> ExecutionPlan:
+    x = Tensor.input("x", (8,))
+    return semel.prepare({"a": x * 2, "b": x.flip(0) + 1, "c": x * 2})
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("start", [0, 4, 7])
+def test_two_outputs_must_not_share_memory(first: str, second: str, start: int) -> None:
+    plan, memory = two_outputs(), np.zeros(24, np.float32)
+    data = np.arange(8, dtype=np.float32)
+    want = {"a": data * 2, "b": data[::-1] + 1}
+    plan.bind_output(first, memory[:8])
+    for is_bound in (False, True):
+        with pytest.raises(
+            InputError, match=rf"\[output '{second}'\] array must have memory of its"
+        ) as e:
+            plan.bind_output(second, memory[start : start + 8])
+        assert f"bound to '{first}'" in str(e.value) and "unbind the other one first" in str(
+            e.value
+        )
+        plan(x=data)
+        np.testing.assert_array_equal(memory[:8], want[first])
+        if not is_bound:  # what was bound before stays bound
+            plan.bind_output(second, memory[8:16])
+        np.testing.assert_array_equal(memory[8:16], want[second] if is_bound else 0)
+    plan.unbind(first)
+    plan.bind_output(second, memory[:8])
+    plan.bind_output(first, memory[8:16])
+    plan(x=data)
+    np.testing.assert_array_equal(memory[:16], np.r_[want[second], want[first]])
+
+
+def test_two_outputs_that_are_one_may_have_one_array() -> None:
+    plan, memory = two_outputs(), np.zeros(16, np.float32)
+    plan.bind_output("a", memory[:8])
+    plan.bind_output("c", memory[:8])
+    with pytest.raises(InputError, match="memory of its own"):
+        plan.bind_output("c", memory[1:9])
+    plan(x=np.ones(8, np.float32))
+    np.testing.assert_array_equal(memory, [2] * 8 + [0] * 8)
+
+
 def test_an_input_and_an_output_of_one_name_are_unbound_apart() -> None:
     g = semel.Graph("same")
     g.output("x", g.input("x", (3,)) + 1)

@@ -22,6 +22,8 @@ from semel.passes import run_passes
 
 T = Variable("t", 0, 64)
 N = Variable("n", 1, 64)
+#: The package without its types: what is refused by them is refused by the code.
+LOOSE: Any = semel
 
 
 def value(tensor: Tensor, inputs: dict[str, Any] | None = None, **variables: int) -> Any:
@@ -370,6 +372,68 @@ def test_a_loop_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(GraphError, match=message):
         semel.while_loop(cond, body, init)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: LOOSE.while_loop(lambda i, s: i < 3, lambda s: s, (Tensor(0), Tensor(1.0))),
+            r"\[while_loop\] cond must be a function that is called as cond\(states\), got missing "
+            r"a required argument: 's'\. Both functions are given what init is, .* a, b = states",
+        ),
+        (
+            lambda: LOOSE.while_loop(lambda s: s[0] < 3, lambda i, s: s, (Tensor(0), Tensor(1.0))),
+            r"\[while_loop\] body must be a function that is called as body\(states\)",
+        ),
+        (
+            lambda: LOOSE.while_loop(lambda s: s < 3, Tensor(1.0), Tensor(0)),
+            r"\[while_loop\] body must be a function, got Tensor",
+        ),
+        (
+            lambda: LOOSE.cond(True, Tensor(1.0), Tensor(2.0)),
+            r"\[cond\] then must be a function, got Tensor\. Write lambda: x",
+        ),
+        (
+            lambda: LOOSE.cond(True, lambda: 1.0, 2.0),
+            r"\[cond\] orelse must be a function, got float",
+        ),
+        (
+            lambda: LOOSE.cond(True, lambda: 1.0, lambda x: x),
+            r"orelse must be a function that is called as orelse\(\), got missing a required",
+        ),
+        (
+            lambda: LOOSE.cond(True, lambda x: x, lambda: 1.0, Tensor(1.0)),
+            r"orelse must be a function that is called as orelse\(operand0\), got too many",
+        ),
+        (
+            lambda: LOOSE.Tensor.loop(2, [Tensor(0)], lambda h: (h, [])),
+            r"\[loop\] body must be a function that is called as body\(step, states\), got too",
+        ),
+        (
+            lambda: LOOSE.Tensor.loop(2, Tensor([0.0, 1.0]), lambda k, h: (h, [])),
+            r"\[loop\] states must be a sequence of tensors, got f32\[2\]",
+        ),
+        (lambda: doubled_until(3, max_trips=-1), r"\[while_loop\] max_trips must be >= 0, got -1"),
+        (
+            lambda: LOOSE.Tensor.loop(-2, [Tensor(0)], lambda k, h: (h, [])),
+            r"\[loop\] trip must be >= 0",
+        ),
+    ],
+)
+def test_functions_that_cannot_be_called_so_are_refused(
+    make: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
+        make()
+
+
+def test_an_error_inside_of_a_function_is_the_functions_own() -> None:
+    def body(states: Any) -> Any:
+        return int("no number")
+
+    with pytest.raises(ValueError, match="no number"):
+        semel.while_loop(lambda s: s < 3, body, Tensor(0))
 
 
 @pytest.mark.parametrize("trips", [1.5, "3", True])

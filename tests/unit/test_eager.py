@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import operator
 import os
 import threading
@@ -15,13 +16,18 @@ import numpy as np
 import pytest
 
 import semel
-from semel import IndexRangeError, RecompileError, Tensor, config
-from semel.compiler import eager, pipeline
+from semel import GraphError, IndexRangeError, RecompileError, Tensor, config
+from semel.compiler import eager, moved, pipeline
+from semel.ir.graph import Graph, attr_bodies, make_node
 from semel.ir.opdef import OPS
 from semel.ir.outline import take_outline
+from semel.ir.types import BOOL, TensorType, as_dtype
+from semel.ops.bodies import with_data_outside
+from semel.ops.elementwise import BINARY, UNARY
+from semel.ops.evaluate import evaluate
+from semel.ops.filled import filled
 from semel.plan.direct import LENT_FROM_BYTES, DirectCall
-from semel.tensor.elementwise import binary
-from semel.tensor.handle import scalar
+from semel.tensor.handle import scalar, wrap
 from semel.tensor.realize import build_graph
 
 DATA = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
@@ -147,33 +153,170 @@ def test_programs_of_prepare_keep_their_constants() -> None:
 # ---------------------------------------------------------------- numbers
 
 
+def _accepts(op: str, arity: int, dtype: str) -> bool:
+    try:
+        OPS[op].infer(None, *[TensorType((2,), as_dtype(dtype))] * arity)
+    except GraphError:
+        return False
+    return True
+
+
 _FLOATS = (2.0, -0.0, 0.0, np.inf, np.nan, 0.1, -3.0, 1.0)
-_ON_INTEGERS = {"and", "or", "xor", "shl", "shr"}
+_INTEGERS = (3, 1, 0, 2, -1, 7)
+_ACCEPTED = [
+    (name, dtype)
+    for names, dtypes in (
+        (UNARY, ("float64",)),
+        ((*UNARY, *BINARY), ("float32", "float16", "int32", "bool")),
+    )
+    for name, dtype in itertools.product(names, dtypes)
+    if _accepts(name, 1 if name in UNARY else 2, dtype)
+]
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize(
-    "op", sorted(op.name for op in OPS.values() if op.is_exact and op.name not in ("where", "pad"))
-)
-def test_a_number_that_is_given_acts_like_one_that_is_known(op: str, swap: bool) -> None:
-    is_integer = op in _ON_INTEGERS
-    array = np.arange(-4, 5) if is_integer else np.array([*_FLOATS, 7.5], np.float32)
-    numbers = (3, 1, 0, 2) if is_integer else _FLOATS
+def _same_bits(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
+    """Equal to the sign of a zero; which NaN it is the processor says."""
+    np.testing.assert_array_equal(got, want)
+    real = got == got
+    np.testing.assert_array_equal(np.signbit(got[real]), np.signbit(want[real]))
 
-    def result(number: float) -> np.ndarray[Any, Any]:
-        return binary(Tensor(array), op, number, swap=swap).numpy()
 
+def _known_and_given(
+    function: Callable[[Any], Tensor], numbers: Any, others: Any, programs: list[Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The value by a program that was made for the numbers, and by one that is given others too."""
+    eager.forget_eager()
+    known = function(numbers).numpy()
+    eager.forget_eager()
+    function(others).numpy()
+    given = function(numbers).numpy()
+    ((known_of,),) = [list(eager._known.values())]
+    assert all(p.lifted == known_of.scalars for p in known_of.programs.values() if p.lifted)
+    made = len(programs)
+    with semel.no_recompiles():
+        function(others).numpy()
+    assert len(programs) == made
+    return known, given
+
+
+@pytest.mark.parametrize(("op", "dtype"), _ACCEPTED)
+def test_a_number_that_is_given_acts_like_one_that_is_known(
+    op: str, dtype: str, programs: list[Any]
+) -> None:
+    kind = as_dtype(dtype)
+    numbers: tuple[Any, ...] = _FLOATS if kind.is_float else _INTEGERS
+    data = np.array([*numbers, *numbers[::-1]]).astype(kind.numpy)
+    arity = 1 if op in UNARY else 2
+
+    def each(numbers: tuple[Any, ...]) -> Iterator[Tensor]:
+        for number in numbers:
+            one = filled(number, kind, data.shape)
+            others = (Tensor(data).node,) * (arity - 1)
+            for operands in dict.fromkeys([(one, *others), (*others, one)]):
+                yield wrap(make_node(op, operands))
+
+    # An exponent that is another op is code, and is its own program.
+    specials = OPS[op].specials
+    mixed = tuple(n for n in numbers if n not in specials)
+    others = tuple(not n for n in mixed) if kind == BOOL else (9, *mixed[:-1])
+    for taken, changed in [(mixed, others), *(((n,), (n,)) for n in specials)]:
+
+        def function(numbers: Any) -> Tensor:
+            return Tensor.stack(list(each(numbers)))
+
+        known, given = _known_and_given(function, taken, changed, programs)
+        _same_bits(given, known)
+
+
+_LEFT, _RIGHT = np.random.default_rng(3).random((2, 200, 30), np.float32)
+
+#: A function of two arrays and a number, and numbers: what a sum sees may hang on them.
+_FUNCTIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], tuple[Any, ...]]] = {
+    "a product times one": (lambda x, y, n: (x * y * n).sum(1), (1.0, 2.0, 3.0)),
+    "a product over one": (lambda x, y, n: (x * y / n).sum(1), (1.0, 4.0, 3.0)),
+    "a product without zero": (lambda x, y, n: (x * y - n).sum(1), (0.0, 2.0)),
+    "a product and no sum": (lambda x, y, n: (x * y + n).sum(1), (-0.0, 2.0)),
+    "a product moved": (lambda x, y, n: ((x * y).T * n).sum(0), (1.0, 2.0)),
+    "powers": (lambda x, y, n: (x**n).sum(1), (2.0, 5.0, 3.0, 2.0, 1.0)),
+    "a power of a product": (lambda x, y, n: ((x * y) ** n).sum(1), (1.0, 5.0, 0.0)),
+    "a power that is one": (lambda x, y, n: (x * y * x**n).sum(1), (0.0, 5.0)),
+    "an exponent that was cast": (
+        lambda x, y, n: (x ** Tensor(np.int32(n)).cast("float32")).sum(1),
+        (2, 5, 3),
+    ),
+    "a base": (lambda x, y, n: (n**x).sum(1), (2.5, 3.0, 1.0)),
+    "a chosen product": (
+        lambda x, y, n: (Tensor(n) > 2).where(x * y, x).sum(1),
+        (3.0, 1.0, 5.0),
+    ),
+    "a branch": (
+        lambda x, y, n: semel.cond(Tensor(n) > 2, lambda: x * y, lambda: x + y).sum(1),
+        (3.0, 1.0, 0.0),
+    ),
+    "a branch in a branch": (
+        lambda x, y, n: semel.cond(
+            x.sum() > 0,
+            lambda: semel.cond(Tensor(n) > 2, lambda: x * y, lambda: x).sum(1),
+            lambda: x[:, 0],
+        ),
+        (3.0, 1.0, 0.0),
+    ),
+    "no iteration": (
+        lambda x, y, n: semel.while_loop(
+            lambda s: s[1] > 2, lambda s: (s[0] * 2, s[1] - 1), (x * y, Tensor(n))
+        )[0].sum(1),
+        (0.0, 1.0, 5.0),
+    ),
+    "iterations that add nothing": (
+        lambda x, y, n: Tensor.loop(3, [x * y], lambda _, h: ([h[0] + n], []))[0][0].sum(1),
+        (-0.0, 1.0, 5.0),
+    ),
+    "a sum in a body": (
+        lambda x, y, n: Tensor.loop(
+            3, [x], lambda _, h: ([h[0] + (h[0] * y * n).sum(1, keepdims=True) / 9], [])
+        )[0][0],
+        (1.0, 2.0, 3.0),
+    ),
+    "a power in a body": (
+        lambda x, y, n: Tensor.loop(
+            3, [x], lambda _, h: ([h[0] + (h[0] ** n).sum(1, keepdims=True) / 900], [])
+        )[0][0],
+        (2.0, 3.0, 1.0),
+    ),
+    "a scale of scores": (
+        lambda x, y, n: (x @ y.T * n).softmax(-1) @ y,
+        (1.0, 3.0, 0.5),
+    ),
+    "a number alone": (lambda x, y, n: x @ y.T * Tensor(n).exp(), (1.0, 0.5, 3.0)),
+    "an added number": (lambda x, y, n: (x * 0 + 1 + n).sum(1), (0.1, 0.2)),
+    "stacked numbers": (lambda x, y, n: Tensor.stack([Tensor(n), Tensor(n + 1)]).exp(), (0.1, 2.0)),
+    "a cast": (
+        lambda x, y, n: (x * 9).cast("int32") + Tensor(n).cast("int32"),
+        (2.5, -7.5, np.inf),
+    ),
+    "a pattern of bits": (lambda x, y, n: Tensor(np.float32(n)).bitcast("int32"), (2.5, -0.0)),
+    "an index": (lambda x, y, n: x[Tensor(np.int64(n))], (3, -1, 0)),
+    "a taken row": (lambda x, y, n: semel.take(x, Tensor(n), axis=0), (3, -1, 0)),
+    "a place of a pad": (lambda x, y, n: x.pad(((1, 1), (0, 0)), n), (3.0, -0.0)),
+}
+
+
+@pytest.mark.parametrize("case", _FUNCTIONS)
+def test_what_is_known_does_not_change_a_bit(case: str, programs: list[Any]) -> None:
+    function, numbers = _FUNCTIONS[case]
+    x, y = Tensor(_LEFT), Tensor(_RIGHT)
     known = []
     for number in numbers:
-        eager.forget_eager()  # compiled for this number
-        known.append(result(number))
-    for number, want in zip((5, *numbers), (None, *known), strict=True):
-        got = result(number)
-        if want is not None:
-            np.testing.assert_array_equal(got, want)
-        if want is not None and op not in ("max", "min"):  # which of two zeros is not said
-            real = ~np.isnan(want)
-            np.testing.assert_array_equal(np.signbit(got[real]), np.signbit(want[real]))
+        eager.forget_eager()
+        known.append(function(x, y, number).numpy())
+    eager.forget_eager()
+    for number in reversed(numbers):
+        function(x, y, number).numpy()
+    made = len(programs)
+    with semel.no_recompiles():
+        for number, want in zip(numbers, known, strict=True):
+            _same_bits(function(x, y, number).numpy(), want)
+    assert len(programs) == made
 
 
 def test_chosen_numbers_may_be_given() -> None:
@@ -183,18 +326,18 @@ def test_chosen_numbers_may_be_given() -> None:
         np.testing.assert_array_equal(got, np.where(DATA > 0, DATA, np.float32(i)))
 
 
-def test_an_exponent_is_part_of_the_code(programs: list[Any]) -> None:
+def test_an_exponent_that_is_another_op_is_part_of_the_code(programs: list[Any]) -> None:
     a = Tensor(DATA)
-    for exponent in (2, 3, 2, 3):
+    for exponent in (2, 3, 2, 4, 5, 2, 6):
         np.testing.assert_allclose((a**exponent).numpy(), DATA**exponent, rtol=1e-5)
-    assert len(programs) == 2
+    assert len(programs) == 3  # of 2, of 3, and of all others
 
 
 def test_few_programs_are_known_for_numbers_in_the_code(
     programs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eager, "MAX_VARIANTS", 2)
-    for exponent in (2, 3, 4, 4, 2):
+    for exponent in (0, 1, 2, 2, 0):
         (Tensor(DATA) ** exponent).numpy()
     assert len(programs) == 4
 
@@ -282,18 +425,206 @@ def test_graphs_without_data() -> None:
         assert (semel.zeros(2, 2) + 1).tolist() == [[1, 1], [1, 1]]
 
 
-def test_loops_with_and_without_data_of_their_own(programs: list[Any]) -> None:
-    w = Tensor(np.full(3, 2, np.float32))
-
+def test_what_bodies_hold_makes_no_new_program(programs: list[Any]) -> None:
     def run(x: Tensor, inner: Any) -> list[float]:
         states, _ = Tensor.loop(3, [x], lambda _, s: ([s[0] * inner], []))
         return states[0].tolist()
 
-    for k in (1.0, 2.0, 3.0):
+    for k in (1.0, 2.0, 3.0, 4.0):
         x = Tensor(np.full(3, k, np.float32))
-        assert run(x, 2.0) == [8 * k] * 3
-        assert run(x, w) == [8 * k] * 3
-    assert len(programs) == 4  # the body of the second one holds `w`: it is prepared as ever
+        assert run(x, k) == [k**4] * 3
+        assert run(x, Tensor(np.full(3, k, np.float32))) == [k**4] * 3
+    assert len(programs) == 3  # one of a number that is known, of one that is given, of an array
+
+
+def _captured(i: int) -> tuple[Any, Any]:
+    d = np.array([i, 1, 2], np.float32)
+    start = Tensor(np.ones(3, np.float32))
+    got = semel.while_loop(lambda s: s.sum() < 100, lambda s: s * 2 + Tensor(d), start)
+    want = np.ones(3, np.float32)
+    while want.sum() < 100:
+        want = want * 2 + d
+    return got.tolist(), want.tolist()
+
+
+def _branched(i: int) -> tuple[Any, Any]:
+    d = np.array([i, 1, 2], np.float32)
+    held = Tensor(d)
+    got = semel.cond(held.sum() > 5 + i % 7, lambda: held + i, lambda: held * 2)
+    return got.tolist(), (d + i if d.sum() > 5 + i % 7 else d * 2).tolist()
+
+
+def _nested(i: int) -> tuple[Any, Any]:
+    a, d = DATA[:4, :3], np.full(3, i + 0.5, np.float32)
+    table, held = Tensor(a), Tensor(d)
+
+    def inner(h: Tensor, k: Any) -> Tensor:
+        chosen = semel.cond(h.sum() > 3 + i, lambda: held, lambda: table[0])
+        return h + table[k] * held + chosen.sum()
+
+    def outer(k: Any, h: Any) -> Any:
+        states, _ = Tensor.loop(2, h, lambda _, g: ([inner(g[0], k)], []))
+        return states, [states[0] * held]
+
+    states, stacked = Tensor.loop(4, [held], outer)
+    want, rows = d.copy(), []
+    for k in range(4):
+        for _ in range(2):
+            want = want + a[k] * d + (d if want.sum() > 3 + i else a[0]).sum()
+        rows.append(want * d)
+    return [*states[0].tolist(), *stacked[0].reshape(-1).tolist()], [*want, *np.ravel(rows)]
+
+
+def _started(i: int) -> tuple[Any, Any]:
+    got = semel.while_loop(lambda s: s < 100.0 + i, lambda s: s * 2 + i, Tensor(1.0 + i))
+    want = np.float32(1 + i)
+    while want < 100 + i:
+        want = want * np.float32(2) + np.float32(i)
+    return got.item(), want
+
+
+def _held_twice(i: int) -> tuple[Any, Any]:
+    d = Tensor(np.full(3, i, np.float32))
+    got = semel.while_loop(lambda s: s[0].sum() < 9, lambda s: (s[0] + d + 1, s[1] * d), (d, d))
+    want = [np.full(3, i, np.float32)] * 2
+    while want[0].sum() < 9:
+        want = [want[0] + i + 1, want[1] * i]
+    return [g.tolist() for g in got], [w.tolist() for w in want]
+
+
+@pytest.mark.parametrize("case", [_captured, _branched, _nested, _started, _held_twice])
+def test_loops_and_branches_over_new_data_make_no_new_program(
+    case: Callable[[int], tuple[Any, Any]], programs: list[Any]
+) -> None:
+    def check(i: int) -> None:
+        got, want = case(i)
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+    for i in range(4):
+        check(i)
+    known = len(programs)
+    with semel.no_recompiles():
+        for i in range(4, 40):
+            check(i)
+    assert len(programs) == known <= 6
+
+
+def test_data_outside_of_bodies_is_the_same_loop() -> None:
+    d = Tensor(DATA)
+
+    def body(k: Any, h: Any) -> Any:
+        chosen = semel.cond(h[0].sum() > 3, lambda: d[k] * 2, lambda: d[0])
+        return [h[0] + chosen], [h[0] * d[k]]
+
+    states, stacked = Tensor.loop(6, [d[1]], body)
+    for result in (states[0], stacked[0]):
+        opened = with_data_outside(result.node)
+        assert all(not list(_data_inside(body)) for body in attr_bodies(opened.attrs))
+        assert len(opened.inputs) > len(result.node.inputs)
+        assert with_data_outside(opened) is opened
+        want, got = (evaluate(Graph((node,)), {}) for node in (result.node, opened))
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_allclose(result.numpy(), want[0], rtol=1e-6)
+
+
+def _data_inside(body: Graph) -> Iterator[Any]:
+    for node in body.nodes:
+        if node.op.kind == "leaf" and node.op.name != "input":
+            yield node
+        for inner in attr_bodies(node.attrs):
+            yield from _data_inside(inner)
+
+
+# ---------------------------------------------------------------- what is only moved
+
+_HALVES = np.arange(40, dtype=np.uint16).reshape(8, 5).view(np.float16)
+_ODD = np.array([0x7F800001, 0xFFC12345, 0x80000000, 1, 0x3F800000], np.uint32).view(np.float32)
+
+#: A form for each number, and NumPy's answer.
+_MOVES: dict[str, Callable[[int], tuple[Tensor, Any]]] = {
+    "a mask that is an array": lambda i: (Tensor(DATA)[np.arange(8) < i], DATA[:i]),
+    "a mask that is a tensor": lambda i: (Tensor(DATA)[Tensor(np.arange(8) < i)], DATA[:i]),
+    "a mask of elements": lambda i: (Tensor(DATA)[i > DATA * 4], DATA[i > DATA * 4]),
+    "two indices": lambda i: (Tensor(DATA)[[1] * i, [-1] * i], DATA[[1] * i, [-1] * i]),
+    "an index and a slice": lambda i: (Tensor(DATA)[:, [2] * i, None], DATA[:, [2] * i, None]),
+    "a start": lambda i: (Tensor(DATA)[i:], DATA[i:]),
+    "a stop": lambda i: (Tensor(DATA)[:i], DATA[:i]),
+    "a step": lambda i: (Tensor(DATA)[::-i], DATA[::-i]),
+    "a roll": lambda i: (semel.roll(Tensor(DATA), i, 0), np.roll(DATA, i, 0)),
+    "a pad": lambda i: (
+        semel.pad(Tensor(DATA), ((i, 0), (0, i))),
+        np.pad(DATA, ((i, 0), (0, i))),
+    ),
+    "numbers": lambda i: (semel.arange(i), np.arange(i)),
+    "zeros": lambda i: (semel.zeros((i, 2)), np.zeros((i, 2), np.float32)),
+    "half": lambda i: (Tensor(_HALVES).T[1:, i:], _HALVES.T[1:, i:]),
+    "parts": lambda i: (semel.concat([Tensor(DATA)[:i], Tensor(DATA)]), np.r_[DATA[:i], DATA]),
+    "copies": lambda i: (semel.tile(Tensor(DATA), (i, 2)), np.tile(DATA, (i, 2))),
+    "along": lambda i: (
+        semel.take_along_axis(Tensor(DATA), Tensor(np.full((8, i), i % 5)), 1),
+        np.take_along_axis(DATA, np.full((8, i), i % 5), 1),
+    ),
+    "chosen": lambda i: (
+        semel.where(Tensor(DATA[:i] > 0), Tensor(DATA[:i]), 0.0),
+        np.where(DATA[:i] > 0, DATA[:i], np.float32(0)),
+    ),
+    "not a number": lambda i: (Tensor(_ODD)[[0, 1, 2, 3, 4] * i], np.tile(_ODD, i)),
+}
+
+
+@pytest.mark.parametrize("case", _MOVES)
+def test_new_sizes_of_what_is_only_moved_are_no_compile(
+    case: str, programs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(1, 8):
+        with semel.no_recompiles():
+            tensor, want = _MOVES[case](i)
+            got = tensor.numpy()
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        assert got.tobytes() == want.tobytes()
+    assert not programs
+    monkeypatch.setattr(moved, "MAX_MOVED_BYTES", -1)
+    compiled = _MOVES[case](3)[0].numpy()
+    assert compiled.tobytes() == _MOVES[case](3)[1].tobytes()
+    assert len(programs) == 1
+
+
+def test_what_was_moved_is_nobodys_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = DATA.copy()
+    with semel.no_recompiles():
+        for x in (Tensor(array).reshape(5, 8), Tensor(array)[:], Tensor.param("p", array)[0]):
+            assert not np.shares_memory(x.numpy(), x.numpy())
+            value = np.asarray(x, copy=False)
+            assert not np.shares_memory(value, array)
+            assert value.flags.c_contiguous
+
+
+def test_what_is_computed_is_compiled(programs: list[Any]) -> None:
+    a = Tensor(DATA)
+    places = Tensor(np.array([0.5, 1.5], np.float32))
+    forms: list[Callable[[], Tensor]] = [
+        lambda: a + 1,
+        lambda: a[:, 0] * 2,
+        lambda: a.sum(0),
+        lambda: Tensor(np.arange(3)) + 1,
+        lambda: a[(places * 2).cast("int64")],
+        lambda: a[Tensor(np.array([1, 2]))] + Tensor(np.array([1, 2]))[:, None],
+        lambda: a[a > 0],
+        lambda: Tensor(np.zeros(moved.MAX_MOVED_BYTES, np.int8))[1:].tile(2),
+    ]
+    for k, form in enumerate(forms):
+        with semel.no_recompiles(), pytest.raises(RecompileError, match="would be compiled"):
+            form().numpy()
+        form().numpy()
+        assert len(programs) == k + 1
+
+
+def test_a_bad_place_of_what_is_moved_names_its_line() -> None:
+    table, index = Tensor(DATA), Tensor.param("index", np.array([3, 8]))
+    picked = table[index]
+    with pytest.raises(IndexRangeError, match=r"8") as caught:
+        picked.numpy()
+    assert picked.node.origins[0] in str(caught.value)
 
 
 # ---------------------------------------------------------------- errors

@@ -6,7 +6,9 @@ A program of a graph's outline takes the data as inputs, so that it serves all g
 outline: other arrays, other indices, other scalars make no new program. A number (a scalar, the
 start of a slice) is part of the code while all graphs of the outline had the same one there,
 and is given at each run from when a second one is seen: what never changes may make kernels
-better, and at most as many further programs are made as there are numbers that change.
+better, and at most as many further programs are made as there are numbers that change. Which
+numbers may be given is said in `semel.compiler.numbers`; what is only moved needs no program
+(`semel.compiler.moved`).
 
 Plans at rest wait for the next run; a run takes one for itself, or makes one if there is none,
 so that threads, and values asked for inside of a run, never meet. At most `MAX_OUTLINES` are
@@ -22,13 +24,14 @@ from typing import Any
 
 from semel.compiler.lift import (
     data_name,
-    free_scalars,
     lift_graph,
     lines_of,
     movable_starts,
     number_name,
     with_lines,
 )
+from semel.compiler.moved import is_moved, move
+from semel.compiler.numbers import free_scalars, given_scalars, special_scalars
 from semel.compiler.pipeline import compile_graph
 from semel.config import Settings
 from semel.devices import check_runs_here, choose_target
@@ -70,16 +73,26 @@ class _Eager:
 
 
 class _Known:
-    """What is known of an outline; `stiff` numbers choose among its programs."""
+    """What is known of an outline.
+
+    `given` numbers are no part of the code, `stiff` ones choose among its programs, and so do
+    `specials` where they are met.
+    """
 
     def __init__(self, outline: Outline) -> None:
         self.scalars, self.starts = free_scalars(outline), movable_starts(outline)
         free = self.scalars | self.starts
         self.stiff = [k for k in range(len(outline.numbers)) if k not in free]
+        self.given = self.scalars & given_scalars(outline)
+        special = special_scalars(outline)
+        self.specials = [(k, special[k]) for k in sorted(self.scalars & special.keys())]
         self.programs: OrderedDict[Hashable, _Eager] = OrderedDict()
 
-    def variant(self, numbers: Sequence[Hashable]) -> Hashable:
-        return tuple([numbers[k] for k in self.stiff])
+    def variant(self, outline: Outline) -> Hashable:
+        numbers, values = outline.numbers, outline.values
+        stiff = [numbers[k] for k in self.stiff]
+        met = [numbers[k] if values[k] in special else None for k, special in self.specials]
+        return (*stiff, *met)
 
 
 _known: OrderedDict[Hashable, _Known] = OrderedDict()
@@ -101,6 +114,8 @@ def compute(outline: Outline, options: Settings) -> Array:
         options.target,
     )
     eager, call = _take(key, outline)
+    if eager is None and is_moved(outline):
+        return move(outline)
     if eager is None:
         eager = _compile(key, outline)
     if call is None:
@@ -131,7 +146,7 @@ def _take(key: Hashable, outline: Outline) -> tuple[_Eager | None, DirectCall | 
         if known is None:
             return None, None
         _known.move_to_end(key)
-        eager = known.programs.get(known.variant(outline.numbers))
+        eager = known.programs.get(known.variant(outline))
         if eager is None or eager.changed(outline.numbers):
             return None, None
         if not eager.idle:
@@ -149,9 +164,9 @@ def _compile(key: Hashable, outline: Outline) -> _Eager:
             return eager
         with _lock:
             known = _known.get(key) or _Known(outline)
-        variant = known.variant(outline.numbers)
+        variant = known.variant(outline)
         before = known.programs.get(variant)
-        lifted = frozenset[int]()
+        lifted = known.given
         if before is not None:
             lifted = before.lifted.union(before.changed(outline.numbers))
         graph = lift_graph(outline, lifted)

@@ -6,10 +6,8 @@ Every array becomes an input. A lifted scalar becomes an input of shape (), a li
 a slice a variable with the bounds that the operand leaves it, and so does what a pad puts in
 front, in a result of the same size. The others stay what they are.
 
-Which numbers may be lifted is a matter of the outline alone. A scalar may be if nothing but
-exact arithmetic sees it: there, a number that the compiler knows and one that it does not give
-the same bits. An exponent may not, since `x ** 2` is a product and `x ** y` is none; nor may the
-start of a slice that has no room to move.
+Which scalars may be lifted is said in `semel.compiler.numbers`. The start of a slice that has no
+room to move stays what it is.
 
 Nodes that are made here say as their origin which place in the outline they stand for. A program
 of them serves graphs from many lines; `lines_of` tells those of one.
@@ -45,27 +43,12 @@ def number_name(place: int) -> str:
     return f"number{place}"
 
 
-# ---------------------------------------------------------------- which may be lifted
+# ---------------------------------------------------------------- starts
 
 
 def movable_starts(outline: Outline) -> frozenset[int]:
     """Places of the numbers that are starts with room to move: these can become variables."""
     return frozenset(k for k, low, high in _starts(outline) if low < high)
-
-
-def free_scalars(outline: Outline) -> frozenset[int]:
-    """Places of the numbers that only exact arithmetic sees: these can become inputs."""
-    is_free = [True] * len(outline.nodes)
-    for place in reversed(range(len(outline.nodes))):
-        op = outline.nodes[place].op
-        may_be = is_free[place] if op.repeats else op.is_exact
-        for operand in outline.wires[place]:
-            is_free[operand] &= may_be
-    return frozenset(
-        slot
-        for place, slot in outline.slots.items()
-        if outline.nodes[place].op.is_literal and is_free[place]
-    )
 
 
 def _starts(outline: Outline) -> Iterator[tuple[int, int, int]]:

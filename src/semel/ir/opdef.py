@@ -107,12 +107,14 @@ class OpDef:
       is_product     the product of its operands
       is_approximate its reference and its kernels may differ in the last bits, of floats
       is_exact       a number that the compiler knows and one that it does not give the same bits
+      specials       but for these as the last operand: with them it is another op, of other bits
       converts       it is the operand's number in another dtype
       carries        elementwise, and it takes its operands as they are: whatever their dtype is
       may_fail       a run may end there
       repeats        one number, if its operand is, if it has one
       made_of(node)  the same node written with other ops; None: it is none that is written so
       has_bodies     it runs graphs that its attributes hold, and may have several results
+      opened(node)   the same node with the data that these graphs hold among its operands
       reads(node)    the operands that a kernel of its own reads from memory, by number; None: all
       moves          it is its operand, in memory of another device: a copy, no kernel
       kernel_name    what a kernel is called that computes it; "": as whoever wrote it called it
@@ -138,12 +140,14 @@ class OpDef:
     is_product: bool = False
     is_approximate: bool = False
     is_exact: bool = False
+    specials: tuple[float, ...] = ()
     converts: bool = False
     carries: bool = False
     may_fail: bool = False
     repeats: bool = False
     made_of: Callable[[Any], Any] | None = None
     has_bodies: bool = False
+    opened: Callable[[Any], Any] | None = None
     reads: Callable[[Any], Iterable[int]] | None = None
     moves: bool = False
     kernel_name: str = ""

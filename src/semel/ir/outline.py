@@ -30,7 +30,7 @@ class Feature:
     """What a node says beside its operands, its data and its numbers.
 
     `is_known` is False if a value needs more than the graph: an input, a variable that is not late,
-    another device, or constants inside the body of a loop or a branch, which no list shows.
+    or another device.
     """
 
     __slots__ = ("__weakref__", "is_known", "kind")
@@ -42,6 +42,7 @@ class Feature:
 class Outline:
     """`data` are arrays; `numbers` are what tells numbers apart, `values` the numbers themselves.
 
+    What the bodies of loops and branches hold of data is theirs from outside, as operands.
     `nodes` stand in the order of the walk, operands first, and `wires` has the places of each
     one's operands. A number stands there once for each use, and so does what repeats it: that two
     of them are equal now says nothing of the next graph. `slots` has the place in `data`, or the
@@ -67,13 +68,18 @@ def take_outline(output: Node) -> Outline | None:
     """The outline of the graph of one output; None if it has no value of its own."""
     found = Outline()
     place: dict[Node, int] = {}
+    opened: dict[Node, Node] = {}
     key: list[Hashable] = []
     stack = [output]
     while stack:
-        node = stack[-1]
+        node = top = stack[-1]
         if node in place:
             stack.pop()
             continue
+        if node.op.opened is not None:
+            if node not in opened:
+                opened[node] = node.op.opened(node)
+            node = opened[node]
         missing = [n for n in node.inputs if n not in place and not n.is_number]
         sizes = _late_variables(node)
         if sizes:
@@ -89,7 +95,7 @@ def take_outline(output: Node) -> Outline | None:
         if sizes:
             _name_by_place(found, sizes, [place[n] for n in counts if n is not None])
         wires = [place[n] if n in place else _repeat(found, key, n) for n in node.inputs]
-        at = place[node] = _add(found, key, node, wires)
+        at = place[top] = _add(found, key, node, wires)
         if at < 0:
             return None
     if found.late:
@@ -219,8 +225,7 @@ def _make_feature(node: Node, attrs: Any) -> Feature:
             kind = "before"
             rest = tuple(b + a for b, a in zip(attrs.before, attrs.after, strict=True))
         case "loop" | "cond":
-            rest, storages = plain_attrs(attrs)
-            is_known = is_known and not storages
+            rest, _ = plain_attrs(attrs)
         case "input" | "state" | "frame" | "stored" | "move":
             is_known = False
     return _find_feature((name, rest, len(node.inputs), is_known), kind)

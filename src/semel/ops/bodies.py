@@ -16,10 +16,20 @@ from typing import Any
 from semel.errors import GraphError, UnsupportedError
 from semel.ir import expr
 from semel.ir.expr import Dim, Expr, Fn, Index, atoms, variables
-from semel.ir.graph import Graph, Node, attr_bodies, make_node, map_bodies, rewrite
+from semel.ir.graph import (
+    Graph,
+    Node,
+    attr_bodies,
+    make_node,
+    map_bodies,
+    no_scope,
+    rewrite,
+    stands_for,
+)
 from semel.ir.types import TensorType
-from semel.ops.attrs import InputAttrs, LoopAttrs
+from semel.ops.attrs import InputAttrs, LoopAttrs, ScalarAttrs
 from semel.ops.evaluate import run_graph
+from semel.ops.filled import repeated
 from semel.ops.guards import has_guards
 from semel.ops.numerics import Array
 
@@ -163,6 +173,45 @@ def _replaced(attrs: Any, by: Mapping[Index, Dim]) -> Any:
 
 def _replace_dim(value: Any, by: Mapping[Index, Dim]) -> Any:
     return expr.substitute(value, by) if isinstance(value, (Index, Fn, Expr)) else value
+
+
+def with_data_outside(node: Node) -> Node:
+    """The loop or branch without data and numbers in its bodies: what they held are operands behind
+    the others.
+
+    So it is the same whatever the data is; passes bring inside what is known.
+    """
+    outside: list[Node] = []
+    known: dict[Node, Node] = {}
+
+    def operand(data: Node) -> Node:
+        outside.append(data)
+        return body_operand(len(node.inputs) + len(outside) - 1, data.type)
+
+    def replaced(each: Node) -> Node | None:
+        if each.op.is_literal:
+            number = make_node("scalar", (), ScalarAttrs(each.attrs.value, each.attrs.dtype))
+            return repeated(operand(number), each.attrs.shape)
+        if each.op.name in ("constant", "param"):
+            return operand(each)
+        if not has_bodies(each):
+            return None
+        opened, count = with_data_outside(each), len(each.inputs)
+        inputs = (*opened.inputs[:count], *map(operand, opened.inputs[count:]))
+        return make_node(each.op.name, inputs, opened.attrs)
+
+    def rule(each: Node) -> Node | None:
+        if each not in known:
+            known[each] = replaced(each) or each
+        return known[each]
+
+    with no_scope():
+        attrs = map_bodies(node.attrs, lambda body: rewrite(body, rule))
+        if not outside:
+            return node
+        made = make_node(node.op.name, (*node.inputs, *outside), attrs)
+    stands_for(made, node)
+    return made
 
 
 def some_outputs(body: Graph, kept: Sequence[int]) -> Graph:

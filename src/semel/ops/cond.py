@@ -15,7 +15,7 @@ from semel.ir.graph import Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, TensorType
 from semel.ops.attrs import CondAttrs
-from semel.ops.bodies import Env, check_body, run_body
+from semel.ops.bodies import Env, check_body, run_body, with_data_outside
 from semel.ops.numerics import Array
 
 PREDICATE = TensorType((), BOOL)
@@ -49,4 +49,15 @@ def _reference(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return run_body(body, arrays, env)[attrs.output]
 
 
-register(OpDef("cond", "opaque", CondAttrs, _infer, _reference, cost=1, has_bodies=True))
+register(
+    OpDef(
+        "cond",
+        "opaque",
+        CondAttrs,
+        _infer,
+        _reference,
+        cost=1,
+        has_bodies=True,
+        opened=with_data_outside,
+    )
+)

@@ -70,7 +70,7 @@ class Scalar:
     `domain` is a key of `shapes.DOMAINS`; `numeric` is `exact` (rounded correctly), `approximate`
     (computed in float64) or `compared`, and says how `function`, which is NumPy's, is applied.
     `value` makes the result of kernel values; an op with a kernel op of its name needs none.
-    `result` is the dtype if it is not the operands'.
+    `result` is the dtype if it is not the operands'. `specials` are as `OpDef` says.
     """
 
     name: str
@@ -82,11 +82,11 @@ class Scalar:
     value: Callable[..., Value] | None = None
     result: DType | None = None
     is_product: bool = False
+    specials: tuple[float, ...] = ()
 
     @property
     def op(self) -> OpDef:
         """The op's record."""
-        is_approximate = self.numeric is approximate
         return OpDef(
             self.name,
             "elementwise",
@@ -96,9 +96,9 @@ class Scalar:
             self.cost,
             _pairwise,
             value=self.value or partial(kernel.op, self.name),
-            is_approximate=is_approximate,
-            # Of two operands, one may be a number that each run is given.
-            is_exact=self.arity > 1 and not is_approximate,
+            is_approximate=self.numeric is approximate,
+            is_exact=True,
+            specials=self.specials,
             is_product=self.is_product,
         )
 
@@ -293,7 +293,8 @@ _SCALARS = (
     Scalar("idiv", 2, "number", exact, numerics.floor_divide, 20, scalars.idiv),
     Scalar("imod", 2, "number", exact, numerics.floor_mod, 20, scalars.imod),
     Scalar("fmod", 2, "float", exact, np.fmod, 30),
-    Scalar("pow", 2, "float", approximate, np.power, 50),
+    # One, the operand, and a product of it, which a sum does not round.
+    Scalar("pow", 2, "float", approximate, np.power, 50, specials=(0.0, 1.0, 2.0)),
     Scalar("atan2", 2, "float", approximate, np.arctan2, 30),
     Scalar("max", 2, "any", exact, kernel.larger, 2),
     Scalar("min", 2, "any", exact, kernel.smaller, 2),
@@ -313,7 +314,7 @@ _SCALARS = (
 for _scalar in _SCALARS:
     register(_scalar.op)
 
-_op = partial(OpDef, kind="elementwise")
+_op = partial(OpDef, kind="elementwise", is_exact=True)
 
 for _each in (
     _op(
@@ -324,7 +325,6 @@ for _each in (
         cost=1,
         require=_pairwise,
         value=kernel.select,
-        is_exact=True,
         carries=True,
     ),
     _op(

@@ -28,7 +28,15 @@ from semel.ir.graph import Graph, Node
 from semel.ir.opdef import OpDef, register
 from semel.ir.types import BOOL, INT64, TensorType
 from semel.ops.attrs import LoopAttrs
-from semel.ops.bodies import Env, check_body, free_level, is_filled, run_body, some_outputs
+from semel.ops.bodies import (
+    Env,
+    check_body,
+    free_level,
+    is_filled,
+    run_body,
+    some_outputs,
+    with_data_outside,
+)
 from semel.ops.guard_places import checked_before
 from semel.ops.guards import guards
 from semel.ops.numerics import Array
@@ -134,6 +142,7 @@ register(
         cost=1,
         require=_requirements,
         has_bodies=True,
+        opened=with_data_outside,
         reads=_reads,
     )
 )

@@ -473,7 +473,7 @@ def _index_take_along(node: Node, operand: int, at: Indices, gathered: Gathered)
     return tuple(chosen if d == node.attrs.axis else i for d, i in enumerate(at))
 
 
-_op = partial(OpDef, kind="movement", cost=0)
+_op = partial(OpDef, kind="movement", cost=0, is_exact=True)
 #: Those that are index arithmetic alone; the others choose by value or by comparing indices.
 _view = partial(_op, is_view=True)
 _choice = partial(_op, cost=2)
@@ -548,7 +548,6 @@ for _each in (
         require=_require_pad,
         index=_index_pad,
         element=_element_pad,
-        is_exact=True,
     ),
     _choice(
         "concat",

@@ -7,7 +7,8 @@ nothing that the plan writes may overlap an array it reads, and an array it writ
 nothing at all; and of several for one buffer, only the first does. Otherwise the array is *staged*:
 an input is copied in before each run, an output copied out after it, so that the run is as if
 everything were read before anything is written. Which one it is depends on addresses alone and is
-decided for all arrays together, whenever one is bound or unbound.
+decided for all arrays together, whenever one is bound or unbound. Arrays of two outputs must be
+apart, since no order of copies makes both right.
 
 An array of the same shape in the place of a direct one is *swapped*: it is compared with the bytes
 that it must not overlap, which are known from the last decision, and the input's base moves. The
@@ -128,6 +129,22 @@ class Bindings:
         for is_of_output, gone in keys:
             (self.outputs if is_of_output else self.inputs).pop(gone)
         return [self._bound.pop(key) for key in keys]
+
+    def check_apart(self, io: PlanIO, array: Array) -> None:
+        """Refuse an array for an output that shares bytes with that of another one, whatever the
+        order: the one written last would win. Two outputs that are one may have one array."""
+        where = _range(array)
+        for name, other in self.outputs.items():
+            is_one = other.io.index == io.index and _range(other.array) == where
+            if name != io.name and not is_one and _meet(where, _range(other.array)):
+                raise InputError(
+                    f"output '{io.name}'",
+                    "array must have memory of its own, it shares some with the array that is "
+                    f"bound to '{name}'.",
+                    hint="Bind arrays that are apart; unbind the other one first if these change "
+                    "places.",
+                    name=io.name,
+                )
 
     # ------------------------------------------------------------ placing
 

@@ -488,7 +488,8 @@ class ExecutionPlan:
     def bind_output(self, name: str, array: Array) -> None:
         """Let the plan write the output to `array` itself at each run, until `unbind`.
 
-        If the array overlaps anything that the plan uses, it is copied out after each run.
+        If the array overlaps anything that the plan uses, it is copied out after each run; one that
+        shares memory with the array of another output is refused.
         """
         engine = self.engine  # as in `bind_input`
         with engine.lock:
@@ -515,7 +516,9 @@ class ExecutionPlan:
         ios = engine.parts.output_io if is_output else engine.parts.input_io
         io = find_io("output" if is_output else "input", ios, name)
         checked = check_array(io, array, is_output=is_output)
-        if not is_output:
+        if is_output:
+            engine.bindings.check_apart(io, checked)
+        else:
             engine.ensure_capacity(engine.state.solve({name: checked.shape}))
         engine.rebind(lambda: engine.bind_array(io, checked, is_output))
 

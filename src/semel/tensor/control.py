@@ -12,6 +12,7 @@ once, if that cannot fail; of what a branch makes nothing is.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 _DIMS = (int, Variable, Expr, Fn, Index)
+_TAKE_APART = "Both functions are given what init is, in one piece: a, b = states takes it apart."
 
 
 def loop(
@@ -62,7 +64,8 @@ def loop(
     (6.0, [0.0, 1.0, 3.0])
     """
     count = _checked_trip("loop", "trip", trip)
-    initial = [lift(s) for s in states]
+    _check_function("loop", "body", body, ("step", "states"))
+    initial = _first_states(states)
     counts: list[int] = []
 
     def iteration(step: Index, inside: Sequence[Tensor]) -> list[Tensor]:
@@ -123,6 +126,8 @@ def while_loop(
     """
     limit = NO_LIMIT if max_trips is None else max_trips
     trip = _checked_trip("while_loop", "max_trips", limit)
+    _check_function("while_loop", "cond", cond, ("states",), _TAKE_APART)
+    _check_function("while_loop", "body", body, ("states",), _TAKE_APART)
     shape, values = _several(init, "while_loop", "init")
     initial = [lift(value) for value in values]
     if not initial:
@@ -164,6 +169,9 @@ def cond(
     >>> Tensor.cond(x.sum() > 5, lambda: x / 2, lambda: x * 2).tolist()
     [1.5, 2.0]
     """
+    names = tuple(f"operand{k}" for k in range(len(operands)))
+    for what, function in (("then", then), ("orelse", orelse)):
+        _check_function("cond", what, function, names, "Write lambda: x for a tensor x.")
     truth = _one_bool(predicate, "cond", "the predicate")
     given = [lift(each) for each in operands]
     shapes: list[_Shape] = []
@@ -195,12 +203,41 @@ def cond(
 # ------------------------------------------------------------ what functions are given
 
 
+def _check_function(
+    where: str, what: str, function: Any, arguments: Sequence[str], hint: str = ""
+) -> None:
+    """Refuse what cannot be called with these arguments, before anything is traced."""
+    if not callable(function):
+        raise GraphError(
+            where, f"{what} must be a function, got {type(function).__name__}.", hint=hint
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it has none to ask: it is called
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        called = f"{what}({', '.join(arguments)})"
+        raise GraphError(
+            where, f"{what} must be a function that is called as {called}, got {error}.", hint=hint
+        ) from None
+
+
 def _one_bool(value: TensorLike, where: str, what: str) -> Tensor:
     """One bool, of shape ()."""
     found = lift(value)
     if found.dtype != BOOL or found.size != 1:
         raise GraphError(where, f"{what} must be one bool, got {found.type}.")
     return found if found.ndim == 0 else found.reshape(())
+
+
+def _first_states(states: Any) -> list[Tensor]:
+    """The states before the first iteration; the rows of one tensor are none."""
+    if isinstance(states, tensor_class()):
+        found = f"states must be a sequence of tensors, got {states.type}."
+        raise GraphError("loop", found, hint="Write [x] for one state x.")
+    return [lift(s) for s in states]
 
 
 def _states(after: Sequence[TensorLike], initial: Sequence[Tensor]) -> list[Tensor]:
@@ -310,6 +347,8 @@ def _branch(predicate: Node, then: Traced, orelse: Traced) -> list[Node]:
 def _checked_trip(where: str, what: str, trip: Any) -> Dim:
     if isinstance(trip, bool) or not isinstance(trip, _DIMS):
         raise GraphError(where, f"{what} must be an int or an expression, got {trip!r}.")
+    if isinstance(trip, int) and trip < 0:
+        raise GraphError(where, f"{what} must be >= 0, got {trip}.")
     (count,) = as_shape((trip,), where)
     return count
 

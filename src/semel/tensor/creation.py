@@ -180,12 +180,14 @@ def arange(
             raise GraphError("arange", f"bounds must be finite, got {bound}.")
     floats = any(isinstance(v, (float, np.floating)) for v in (first, end, step))
     wanted = as_dtype(dtype or (FLOAT32 if floats else INT64), "arange")
-    steps = iota((_arange_length(first, end, step, floats),), 0)
+    made = iota((_arange_length(first, end, step, floats),), 0)
     if wanted.is_float:
-        made = convert(steps, wanted) * weak_scalar(step, wanted) + weak_scalar(first, wanted)
-    else:
-        made = convert(binary(binary(steps, "mul", step), "add", first), wanted)
-    return _on(made, device, "arange")
+        made = convert(made, wanted)
+    for op, number, nothing in (("mul", step, 1), ("add", first, 0)):
+        if type(number) is not int or number != nothing:
+            given = weak_scalar(number, wanted) if wanted.is_float else number
+            made = binary(made, op, given)
+    return _on(convert(made, wanted), device, "arange")
 
 
 def linspace(
