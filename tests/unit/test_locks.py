@@ -363,6 +363,8 @@ def test_a_wait_that_is_interrupted_anywhere_ends_with_the_lock(depth: int) -> N
             with lock:
                 if depth == 2:
                     lock.acquire()
+                # From Python 3.12 on, instructions are traced if a frame asked for it before.
+                sys._getframe().f_trace_opcodes = True
                 sys.settrace(_raise_at(number, Changed.wait.__code__))
                 try:
                     changed.wait(0)

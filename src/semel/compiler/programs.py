@@ -112,8 +112,6 @@ def find_program(request: Request) -> Program | None:
         return None
     if entry.ids != request.form.ids:
         found = for_nodes(found, dict(zip(entry.ids, request.form.ids, strict=True)))
-    if not isinstance(entry.program, weakref.ref):
-        found = _with_source(found, GraphSource.holding)
     keep_program(request, found)
     return found
 
@@ -124,9 +122,8 @@ def keep_program(request: Request, program: Program) -> None:
         return
     key = request.key
     is_small = sum(array.nbytes for array in program.sections().values()) <= SMALL_BYTES
-    kept = _with_source(program, GraphSource.loose) if is_small else program
     entry = _Known(
-        (lambda: kept) if is_small else weakref.ref(program),
+        _waiting(program) if is_small else weakref.ref(program),
         request.form.ids,
         tuple(weakref.ref(s, lambda _: _gone.append(key)) for s in request.form.storages),
     )
@@ -136,6 +133,12 @@ def keep_program(request: Request, program: Program) -> None:
         while len(_known) > MAX_PROGRAMS:
             gone.append(_known.popitem(last=False)[1])
     del gone
+
+
+def _waiting(program: Program) -> Callable[[], Program]:
+    """The program while anybody has it, and afterwards without the data of its source."""
+    live, kept = weakref.ref(program), _with_source(program, GraphSource.loose)
+    return lambda: live() or _with_source(kept, GraphSource.holding)
 
 
 def _with_source(program: Program, change: Callable[[GraphSource], GraphSource]) -> Program:

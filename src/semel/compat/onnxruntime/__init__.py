@@ -19,13 +19,13 @@ from semel.compat.onnxruntime.errors import (
     NoSuchFile,
     NotImplemented,
 )
-from semel.compat.onnxruntime.options import (
+from semel.compat.onnxruntime.inference import PROVIDER, InferenceSession, IOBinding
+from semel.compat.onnxruntime.session_options import (
     ExecutionMode,
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
 )
-from semel.compat.onnxruntime.session import PROVIDER, InferenceSession, IOBinding
 from semel.compat.onnxruntime.values import ModelMetadata, NodeArg, OrtDevice, OrtValue
 from semel.version import VERSION
 

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from semel.compat.onnxruntime import errors
 from semel.compat.onnxruntime.errors import InvalidArgument
-from semel.compat.onnxruntime.options import RunOptions, SessionOptions
+from semel.compat.onnxruntime.session_options import RunOptions, SessionOptions
 from semel.compat.onnxruntime.values import (
     ModelMetadata,
     NodeArg,
