@@ -39,6 +39,8 @@ from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
 from semel.session.session import Session
 
+#: From here on, numbers are no sizes: a slice up to the largest integer is one up to the end.
+_NO_SIZE = 2**31
 #: How many combinations of shapes and contents are known again without looking closer.
 _MET = 256
 
@@ -280,8 +282,9 @@ class SpecialisedGraph(ByForm):
 
 
 def _unless_size(number: Any) -> Any:
-    """A number; None for one that is a size, and may be another."""
-    return None if not isinstance(number, (bool, float)) and number > 0 else number
+    """A number; None for one that is a size, and may be another: what is larger means "the end"."""
+    is_size = not isinstance(number, (bool, float)) and 0 < number < _NO_SIZE
+    return None if is_size else number
 
 
 def given_inputs(
