@@ -34,7 +34,7 @@ from semel.frontends.onnx.values import (
 )
 from semel.ir.expr import Dim, Variable, variables
 from semel.ir.graph import Graph
-from semel.ir.types import INT64
+from semel.ir.types import BOOL, INT64
 from semel.runtime.buffer import Array
 from semel.tensor.late import item_dim
 from semel.tensor.origin import origin_of
@@ -46,6 +46,10 @@ _MOST_NUMBERS = 64
 _MOVING = frozenset(
     ("input", "scalar", "constant", "iota", "reshape", "permute", "slice", "concat", "expand")
 ) | {"stretch"}
+
+
+#: What runs are given, or keep.
+_GIVEN = ("input", "param", "state")
 
 
 class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
@@ -275,6 +279,21 @@ class Walk:
             raise DecidedBySizes(condition)
         return self.around.truths[condition]
 
+    def is_decided(self, condition: Dim) -> bool:
+        """Whether a condition of sizes is one that a form was chosen by."""
+        return condition in self.around.truths
+
+    def is_switch(self, value: Value) -> bool:
+        """Whether a condition is about inputs of the model that are one bool each.
+
+        Such inputs are there to choose: there is a form for each of the two values.
+        """
+        leaves = [n for n in Graph((value.tensor.node,)).nodes if n.op.name in _GIVEN]
+        return bool(leaves) and all(
+            leaf.type.dtype == BOOL and leaf.type.num_elements == 1 and self._is_own(leaf)
+            for leaf in leaves
+        )
+
     def known_size(self, node: Node, dim: Dim) -> int:
         """A dim whose number decides what is computed."""
         if isinstance(dim, int):
@@ -303,7 +322,7 @@ class Walk:
         if value.known is not None:
             return value.known
         graph = Graph((value.tensor.node,))
-        leaves = [node for node in graph.nodes if node.op.name in ("input", "param", "state")]
+        leaves = [node for node in graph.nodes if node.op.name in _GIVEN]
         if not leaves:
             if graph.variables:  # sizes, through operators that the arithmetic does not know
                 return None
@@ -323,13 +342,17 @@ class Walk:
 
         How many they are may be open, if each of them is a size that is asked for.
         """
-        own = self.around.inputs.get(leaf.attrs.name)
-        if own is None or own.node is not leaf:  # a param, or an input of a body
+        if not self._is_own(leaf):
             return False
         count = leaf.type.num_elements
         if isinstance(count, int):
             return bool(count <= _MOST_NUMBERS)
         return is_moved and bool(leaf.type.rank <= 1)
+
+    def _is_own(self, leaf: Any) -> bool:
+        """Whether it is an input of the model, no param and no input of a body."""
+        own = self.around.inputs.get(leaf.attrs.name)
+        return own is not None and own.node is leaf
 
 
 #: What Python raises where a node does not keep to its operator: too few inputs, no such axis.
