@@ -110,7 +110,7 @@ def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
     walk.run(proto.node)
     walk.check(model.name)
     for output in proto.output:
-        built.outputs[output.name] = _add_output(built.graph, output.name, walk.value(output.name))
+        built.outputs[output.name] = _add_output(built.graph, output.name, walk.output(output.name))
     return built
 
 

@@ -27,6 +27,8 @@ from semel.frontends.onnx.ratio import OPEN, as_ratio
 from semel.frontends.onnx.table import STANDARD, converters, domain_name
 from semel.frontends.onnx.values import (
     AnyValue,
+    Items,
+    Rows,
     Text,
     Value,
     as_value,
@@ -169,6 +171,15 @@ class Walk:
             raise ModelError("onnx", f"'{name}' is used and nothing computes it.")
         return found
 
+    def output(self, name: str) -> AnyValue:
+        """The value with this name, as runs give it: of a sequence, how many items is known."""
+        value = self.value(name)
+        if not isinstance(value, Rows):
+            return value
+        return Items(
+            self.items_of(Node(NodeProto(op_type="output", name=name), 1, (), self), value)
+        )
+
     # ------------------------------------------------------------ one node
 
     def _convert(self, proto: NodeProto) -> None:
@@ -249,10 +260,9 @@ class Walk:
         value = node.value(position)
         found = self.known(value, exact=True)
         if found is not None and found.dtype == object:
-            inputs = self._content_of(found)
-            if inputs:
-                raise DecidedByContent(inputs, exact=True)
-        if found is None or found.dtype == object:
+            for number in found.flat:
+                self._ask(node, number)
+        if found is None:
             raise node.refuse(
                 f"input {position} decides what is computed, so it must be known.",
                 "Give its value when the model is loaded (values={...}) if it is an input.",
@@ -296,26 +306,31 @@ class Walk:
 
     def known_size(self, node: Node, dim: Dim) -> int:
         """A dim whose number decides what is computed."""
-        if isinstance(dim, int):
-            return dim
-        inputs, dims = self._origins(node, dim)
-        raise DecidedByContent(inputs, True, dims)
+        self._ask(node, dim)
+        assert isinstance(dim, int)
+        return dim
 
-    def _origins(self, node: Node, dim: Dim) -> tuple[frozenset[str], frozenset[str]]:
-        """Whose content a dim is made of, and of which sizes of inputs; of nothing else."""
-        used = frozenset(variable.name for variable in variables(dim))
+    def _ask(self, node: Node, number: Any) -> None:
+        """Ask for the sizes and the contents that a number is made of, if it is not known yet."""
+        if isinstance(number, OPEN):
+            inputs, dims = self._origins(node, number)
+            raise DecidedByContent(inputs, True, dims)
+
+    def items_of(self, node: Node, rows: Rows) -> list[AnyValue]:
+        """The items of a sequence that a loop built, one by one."""
+        return [
+            Value.of(rows.tensor[i]) for i in range(self.known_size(node, rows.tensor.shape[0]))
+        ]
+
+    def _origins(self, node: Node, number: Any) -> tuple[frozenset[str], frozenset[str]]:
+        """Whose content a number is made of, and of which sizes of inputs; of nothing else."""
+        ratio, content = as_ratio(number), self.around.content
+        used = frozenset(v.name for v in (*variables(ratio.top), *variables(ratio.bottom)))
         given = {v.name for x in self.around.inputs.values() for d in x.shape for v in variables(d)}
-        inputs, dims = self._content_of(object_array([dim])), used & given
-        if not used <= dims | self.around.content.keys():
-            raise node.refuse(f"a size that decides what is computed must be known, got {dim}.")
+        inputs, dims = frozenset(content[name][0] for name in used & content.keys()), used & given
+        if not used or not used <= dims | content.keys():
+            raise node.refuse(f"a size that decides what is computed must be known, got {number}.")
         return inputs, dims
-
-    def _content_of(self, dims: Array) -> frozenset[str]:
-        """The inputs whose content these dims are made of."""
-        open_dims = [as_ratio(dim) for dim in dims.flat if isinstance(dim, OPEN)]
-        used = [v.name for r in open_dims for v in (*variables(r.top), *variables(r.bottom))]
-        content = self.around.content
-        return frozenset(content[name][0] for name in used if name in content)
 
     def known(self, value: Value, exact: bool) -> Array | None:
         """What a value is, if that can be known before a run; None if data decides it."""

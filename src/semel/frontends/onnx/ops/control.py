@@ -20,6 +20,7 @@ from onnx import GraphProto
 from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import walk_nodes
 from semel.frontends.onnx.node import Converter, Node
+from semel.frontends.onnx.ops.appended import find_appended
 from semel.frontends.onnx.ops.trips import Counter, find_trips
 from semel.frontends.onnx.values import AnyValue, Value, as_value
 from semel.ir.expr import Dim
@@ -69,7 +70,8 @@ def _if(node: Node) -> Any:
     if not chosen.is_alike and (value.is_symbolic or node.walk.is_switch(value)):
         # Their sizes might agree in a run, but most probably do not: two graphs, each with one.
         with suppress(UnsupportedError):
-            return _side(node, node.walk.is_true(node, value))
+            is_then = node.walk.is_true(node, value)
+            return _side(node, is_then)
     return chosen.outputs
 
 
@@ -146,13 +148,18 @@ def _loop(node: Node) -> Any:
     states = [node.any_value(i) for i in range(2, len(node.inputs))]
     if _is_known_false(node) and len(graph.output) == 1 + len(states):
         return states
-    values = [state for state in states if isinstance(state, Value)]
-    if len(values) == len(states):
-        try:
-            return _in_one_type(node, graph, values)
-        except (GraphError, ModelError, _NoTensor) as error:
-            return _written_out(node, graph, states, error)
-    return _written_out(node, graph, states, None)
+    appended = find_appended(graph, states)
+    values = [state for state in appended.left(states) if isinstance(state, Value)]
+    if len(values) + len(appended.states) < len(states):
+        return _written_out(node, graph, states, None)
+    try:
+        return appended.together(_in_one_type(node, appended.graph, values))
+    except (GraphError, ModelError, _NoTensor) as error:
+        return _written_out(node, graph, states, error)
+    except UnsupportedError:
+        if not appended.states:
+            raise
+        return _written_out(node, graph, states, None)  # with steps and items that are known
 
 
 def _is_known_false(node: Node) -> bool:
