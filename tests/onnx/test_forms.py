@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,8 +116,121 @@ def test_sizes_of_zero_are_asked_for() -> None:
         found = compiled.run(np.ones((n, 2), np.float32))
         assert found["y"].shape == (n, 2)
         np.testing.assert_array_equal(found["s"], np.full((1, 2), n))
-    with pytest.raises(semel.errors.InputError, match=r"must lie in \[1,"):
-        semel.load(model).run(np.ones((0, 2), np.float32))
+    with pytest.raises(
+        semel.InputError, match=r"Sizes of 0 are asked for: dims={'n': \(0, None\)}"
+    ):
+        semel.load(model).run_raw(np.ones((0, 2), np.float32))
+
+
+DECODER = """(float[1, t, 4] x, float[1, p, 4] past) => (float[1, t, 4] y, float[1, q, 4] next) {
+    next = Concat <axis = 1> (past, x)
+    turned = Transpose <perm = [0, 2, 1]> (next)
+    scores = MatMul (x, turned)
+    shares = Softmax <axis = -1> (scores)
+    seen = MatMul (shares, next)
+    y = Add (seen, bias)
+}"""
+BIAS = np.arange(4, dtype=np.float32)
+
+
+def decoder(folder: Path) -> Path:
+    model = parsed(DECODER)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(BIAS, "bias"))
+    path: Path = folder / "decoder.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def decoded(x: Any, past: Any, bias: Any = BIAS) -> Any:
+    following = np.concatenate([past, x], 1)
+    scores = np.exp(x @ following.transpose(0, 2, 1))
+    return scores / scores.sum(-1, keepdims=True) @ following + bias
+
+
+def floats(*shape: int) -> Any:
+    return np.random.default_rng(4).standard_normal(shape, dtype=np.float32)
+
+
+def test_the_first_step_of_a_decoder_has_an_empty_past(tmp_path: Path) -> None:
+    """A second graph, compiled and counted once; the first one stays without guards."""
+    compiled = semel.load(decoder(tmp_path))
+    past = floats(1, 0, 4)
+    with semel.no_recompiles(), pytest.raises(semel.RecompileError, match="would be compiled"):
+        compiled.run(floats(1, 3, 4), past)
+    for t in (3, 1, 1):
+        x = floats(1, t, 4)
+        found = compiled.run(x=x, past=past)
+        np.testing.assert_allclose(found["y"], decoded(x, past), rtol=1e-5, atol=1e-6)
+        past = found["next"]
+    assert compiled.plan.compile_count == 2
+    with semel.no_recompiles():
+        x, none = floats(1, 5, 4), floats(1, 0, 4)
+        found = compiled.commit_no_wait(x, none).result()
+        np.testing.assert_allclose(found["y"], decoded(x, none), rtol=1e-5, atol=1e-6)
+    with pytest.raises(semel.InputError, match="Sizes of 0 are asked for"):
+        compiled.run_raw(x, none)
+    assert compiled.run(floats(1, 0, 4), floats(1, 2, 4))["y"].shape == (1, 0, 4)
+    assert compiled.plan.compile_count == 3
+
+
+def test_params_and_clones_reach_the_graph_for_empty_sizes(tmp_path: Path) -> None:
+    compiled = semel.load(decoder(tmp_path))
+    x, none = floats(1, 3, 4), floats(1, 0, 4)
+    compiled.run(x, none)
+    other = compiled.clone()
+    other.set_param("bias", BIAS + 1)
+    for each, bias in ((other, BIAS + 1), (compiled, BIAS)):
+        with semel.no_recompiles():
+            found = each.run(x, none)["y"]
+        np.testing.assert_allclose(found, decoded(x, none, bias), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_is_not_as_it_was_read_has_no_second_graph(tmp_path: Path) -> None:
+    """Its params were replaced, or its file was: what is there is not what was loaded."""
+    path = decoder(tmp_path)
+    changed, rewritten, gone = (semel.load(path) for _ in range(3))
+    changed.set_params({"bias": BIAS + 1})
+    os.utime(path, ns=(1, 1))
+    for each in (changed, rewritten):
+        with pytest.raises(semel.InputError, match="Sizes of 0 are asked for"):
+            each.run(floats(1, 3, 4), floats(1, 0, 4))
+    path.unlink()
+    with pytest.raises(semel.InputError, match="Sizes of 0 are asked for"):
+        gone.run(floats(1, 3, 4), floats(1, 0, 4))
+
+
+def test_models_from_memory_are_held_if_they_are_small() -> None:
+    x, none = floats(1, 3, 4), floats(1, 0, 4)
+    for size, is_held in ((4, True), (1 << 18, False)):
+        model = parsed(DECODER)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(BIAS, "bias"))
+        rest = onnx.numpy_helper.from_array(np.zeros(size, np.float32), "rest")
+        model.graph.initializer.append(rest)
+        for source in (model, model.SerializeToString()):
+            compiled = semel.load(source)
+            if is_held:
+                found = compiled.run(x, none)["y"]
+                np.testing.assert_allclose(found, decoded(x, none), rtol=1e-5, atol=1e-6)
+                continue
+            with pytest.raises(semel.InputError, match="Sizes of 0 are asked for"):
+                compiled.run(x, none)
+
+
+def test_bounds_that_were_given_hold(tmp_path: Path) -> None:
+    path = decoder(tmp_path)
+    compiled = semel.load(path, dims={"p": (1, 8)})
+    with pytest.raises(semel.InputError, match=r"must lie in \[1, 8\]. Sizes of 0 are asked for"):
+        compiled.run(floats(1, 3, 4), floats(1, 0, 4))
+    assert compiled.plan.compile_count == 1
+
+
+def test_forms_have_sizes_of_zero_too() -> None:
+    compiled: Any = semel.load(reduced())
+    for rows, axis in ((3, 0), (0, 0), (2, 0), (0, 1), (0, 0)):
+        x, axes = floats(rows, 2), np.array([axis])
+        found = compiled.run(x, axes)["y"]
+        np.testing.assert_allclose(found, x.sum(axis, keepdims=True) * [[2, 2]], rtol=1e-6)
+    assert compiled.compile_count == 3
 
 
 OLD = """(float[n, c, l] x) => (float[n, c, l] y) {

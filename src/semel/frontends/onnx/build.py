@@ -70,7 +70,7 @@ class Choices:
     that decides shapes: exact numbers, or None where a run binds a size. `kinds` are what inputs
     are whose types leave it open: sequences of so many items, optionals, tensors of any rank.
     `truths` are conditions of sizes that hold, or do not; `sizes` are dims by name whose numbers
-    decide what is computed.
+    decide what is computed. `empty` are dims by name that may be 0.
     """
 
     dims: Mapping[str, int | str | Variable] = field(default_factory=dict)
@@ -79,6 +79,7 @@ class Choices:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     truths: Mapping[Dim, bool] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    empty: frozenset[str] = frozenset()
 
 
 def build(model: Model, choices: Choices) -> Built:
@@ -190,7 +191,7 @@ def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[
         if given.name not in inputs:
             continue
         if is_open(given.type):
-            found |= _open_sizes(given.name, inputs[given.name])
+            found |= open_sizes(given.name, inputs[given.name])
             continue
         shape = _shape(given.name, given.type, choices)
         sizes = list(zip(shape, np.shape(inputs[given.name]), strict=False))
@@ -214,10 +215,10 @@ def kind_of(given: Any) -> Kind:
     return array.dtype.name, array.ndim
 
 
-def _open_sizes(name: str, given: Any) -> dict[str, int]:
+def open_sizes(name: str, given: Any) -> dict[str, int]:
     """The values of the variables that `_open_input` makes for this."""
     if isinstance(given, (list, tuple)):
-        items = [_open_sizes(f"{name}.{i}", item) for i, item in enumerate(given)]
+        items = [open_sizes(f"{name}.{i}", item) for i, item in enumerate(given)]
         return {name: size for item in items for name, size in item.items()}
     return {_open_dim(name, axis): size for axis, size in enumerate(np.shape(given))}
 
@@ -251,6 +252,8 @@ def _shape(name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
         own = dim_name(dim.dim_param, name, axis)
         chosen = choices.dims.get(dim.dim_param, choices.dims.get(own, own))
         name_of = chosen.name if isinstance(chosen, Variable) else str(chosen)
+        if chosen in choices.empty:
+            chosen = Variable(name_of, 0)
         found.append(choices.sizes.get(name_of, chosen))
     return tuple(found)
 

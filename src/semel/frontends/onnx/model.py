@@ -25,8 +25,10 @@ from semel.frontends.onnx.build import (
     input_names,
     is_open,
     kind_of,
+    open_sizes,
     sizes_of,
 )
+from semel.frontends.onnx.empty import LoadedGraph, source_again
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
@@ -72,7 +74,8 @@ def load_onnx(
     except (DecidedByContent, DecidedBySizes):
         return SpecialisedGraph(model, choices, session, bounds, options)
     if _is_plain(built):
-        return _compile(built, session, bounds, options)
+        compiled = _compile(built, session, bounds, options)
+        return _with_sizes_of_zero(compiled, source, choices, session, bounds, options)
     return SpecialisedGraph(model, choices, session, bounds, options)
 
 
@@ -101,6 +104,37 @@ def _compile(
     given = {name: bounds.get(name, (1, None)) for name in {**bounds, **least}}
     dims = {name: (max(low, least.get(name, 1)), high) for name, (low, high) in given.items()}
     return session.compile(built.graph, dims=dims, **options)
+
+
+def _with_sizes_of_zero(
+    compiled: CompiledGraph,
+    source: Any,
+    choices: Choices,
+    session: Session,
+    bounds: Dims,
+    options: Mapping[str, Any],
+) -> CompiledGraph:
+    """The same, which compiles another one when a size is 0, if it can be read again."""
+    if options.get("experts") is not None:
+        return compiled
+    again = source_again(source)
+
+    def reopened(names: frozenset[str]) -> CompiledGraph | None:
+        found = None if names & _bounded(choices, bounds) else again()
+        if found is None:
+            return None
+        try:
+            built = build(read_model(found), replace(choices, empty=names))
+        except (DecidedByContent, DecidedBySizes):
+            return None
+        return _compile(built, session, bounds, options)
+
+    return LoadedGraph(compiled, reopened)
+
+
+def _bounded(choices: Choices, bounds: Dims) -> set[str]:
+    """Dims whose sizes the caller has spoken of."""
+    return {*bounds, *(dim.name for dim in choices.dims.values() if isinstance(dim, Variable))}
 
 
 class SpecialisedGraph(ByForm):
@@ -232,14 +266,20 @@ class SpecialisedGraph(ByForm):
             kinds = {name: kind_of(inputs[name]) for name in self._open}
             known = sizes_of(self._model, self._choices, inputs)
             sizes = {name: known[name] for name in sorted(self._sizes)}
+            empty = self._empty(known, inputs)
             truths = self._truths(known)
             held = ((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items())
-            key = (repr(kinds), tuple(truths.values()), *sizes.items(), *held)
+            key = (repr(kinds), tuple(truths.values()), empty, *sizes.items(), *held)
             if key in self._forms:
                 return self._forms[key]
             try:
                 choices = replace(
-                    self._choices, content=content, kinds=kinds, truths=truths, sizes=sizes
+                    self._choices,
+                    content=content,
+                    kinds=kinds,
+                    truths=truths,
+                    sizes=sizes,
+                    empty=empty,
                 )
                 built = build(self._model, choices)
             except DecidedBySizes as error:
@@ -264,6 +304,12 @@ class SpecialisedGraph(ByForm):
         if self._deciding == before and not found.dims:  # it was a size, and that is not enough
             self._deciding |= dict.fromkeys(found.inputs, True)
         assert self._deciding != before or found.dims, found
+
+    def _empty(self, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> frozenset[str]:
+        """Dims that are 0, where nobody said what they may be: a form of its own, with guards."""
+        known = _bounded(self._choices, self._bounds)
+        known.update(dim for name in self._open for dim in open_sizes(name, inputs[name]))
+        return frozenset(name for name, size in sizes.items() if not size and name not in known)
 
     def _truths(self, sizes: Mapping[str, int]) -> dict[Dim, bool]:
         """Which conditions hold for these sizes of inputs; others are not about them."""
