@@ -294,7 +294,61 @@ def test_a_squeeze_of_all_axes_has_a_form_for_each_rank() -> None:
     assert compiled.compile_count == 4
 
 
-def test_a_rank_that_data_decides_is_refused() -> None:
-    text = "(float[n] x) => (int64[m] y) { i = NonZero (x) \n y = Squeeze (i) }"
-    with pytest.raises(UnsupportedError, match="a size that decides what is computed"):
-        semel.load(parsed(text, 11))
+def test_a_squeeze_keeps_what_data_decides() -> None:
+    """That it is not of size 1 is checked in the run: there, others give a tensor of lower rank."""
+    text = """(float[n] x) => (float[m] y) {
+        i = NonZero (x)
+        j = Squeeze (i)
+        y = Gather (x, j)
+    }"""
+    compiled = semel.load(parsed(text, 11))
+    for x in ([0, 2, 3, 0, 1], [0, 0], [4, 5]):
+        given = np.array(x, np.float32)
+        np.testing.assert_array_equal(compiled.run(given)["y"], given[given != 0])
+    with pytest.raises(semel.VariableError, match=r"\(Squeeze 'j'\). Found late\d*=1"):
+        compiled.run(np.array([0, 7, 0], np.float32))
+
+
+DIMS = "(float[batch, seq] x, float[b2, 4] w) => (float[p, q] y) { y = Concat <axis = 0> (w, x) }"
+NO_DIM = r"must be a size, \(least, largest or None\), the name of another dim or a Variable"
+REFUSED_DIMS = [
+    ({"typo": 3}, r"dims must be of the model's \(b2, batch, seq\), got 'typo'"),
+    ({"typo": (1, 3)}, r"dims must be of the model's"),
+    (["seq"], "dims must map names of dims"),
+    *(
+        ({"seq": said}, NO_DIM)
+        for said in (2.5, None, True, -3, (5, 2), (1, 2, 3), ("a", 3), (2.5, 3), (0, -3), (-1, 4))
+    ),
+]
+
+
+@pytest.mark.parametrize(("dims", "message"), REFUSED_DIMS, ids=[str(d) for d, _ in REFUSED_DIMS])
+def test_dims_must_be_the_models_and_sizes(dims: Any, message: str) -> None:
+    with pytest.raises(semel.InputError, match=message):
+        semel.load(parsed(DIMS), dims=dims)
+
+
+def test_dims_of_numpy_and_by_other_names() -> None:
+    compiled = semel.load(parsed(DIMS), dims={"seq": np.int64(4), "b2": "batch", "batch": (1, 8)})
+    shapes = [tuple(map(str, x.shape)) for x in compiled.inputs.values()]
+    assert shapes == [("batch", "4"), ("batch", "4")]
+    followed = semel.load(parsed(DIMS), dims={"b2": "batch", "batch": 3, "seq": 4})
+    assert [tuple(x.shape) for x in followed.inputs.values()] == [(3, 4), (3, 4)]
+
+
+def test_dims_are_known_by_what_the_model_calls_them() -> None:
+    model = parsed(DIMS)
+    for given in model.graph.input:
+        given.type.tensor_type.shape.dim[0].dim_param = "batch size"
+    compiled = semel.load(model, dims={"batch size": (1, 8), "seq": 4})
+    with pytest.raises(semel.InputError, match=r"batch_size=9, which must lie in \[1, 8\]"):
+        compiled.run(np.ones((9, 4), np.float32), np.ones((9, 4), np.float32))
+
+
+def test_values_must_be_numbers_of_inputs() -> None:
+    for values, message in (
+        ([1], "must be given a mapping"),
+        ({"axes": "x"}, "must be numbers of"),
+    ):
+        with pytest.raises(semel.InputError, match=message):
+            semel.load(reduced(), values=values)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ import onnx
 
 from semel.errors import InputError, SemelError
 from semel.frontends.onnx.build import dim_name
+from semel.frontends.onnx.dims import dim_names
 from semel.frontends.onnx.file import read_model
 from semel.frontends.onnx.model import load_onnx
 from semel.runtime.free import HOST_DEVICE
@@ -309,7 +310,8 @@ class InferenceSession:
 
     def _fixed_dims(self) -> dict[str, int]:
         denoted = self._options._denoted
-        found = dict(self._options._dims)
+        names = dim_names(self._model)  # options may be for several models, as theirs
+        found = {name: size for name, size in self._options._dims.items() if name in names}
         for given in self._graph.input:
             for axis, dim in enumerate(given.type.tensor_type.shape.dim):
                 if dim.denotation in denoted and not dim.HasField("dim_value"):

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
-from semel.errors import ModelError
+from semel.errors import InputError, ModelError
 from semel.frontends.onnx.file import Model
 from semel.frontends.onnx.node import dtype_of
 from semel.frontends.onnx.values import (
@@ -161,7 +161,11 @@ def _frozen(given: ValueInfoProto, value: Any) -> AnyValue:
     if not given.type.HasField("tensor_type") or code == TensorProto.STRING:
         return as_value(value)
     dtype = dtype_of(code, f"input '{given.name}'")
-    return as_value(np.asarray(value, None if isinstance(value, np.ndarray) else dtype.numpy))
+    try:
+        return as_value(np.asarray(value, None if isinstance(value, np.ndarray) else dtype.numpy))
+    except (TypeError, ValueError) as error:
+        where = f"input '{given.name}'"
+        raise InputError(where, f"its value must be numbers of {dtype}: {error}.") from error
 
 
 def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:

@@ -2,6 +2,7 @@
 
     TensorProto  --Weights.array-->  array        in the message: decoded
                                                   in a file: a view of its mapping, nothing is read
+    SparseTensorProto  --Weights.dense-->  array  with its zeros
 
 A model is not trusted: it names files, and says where in them something is. So only regular files
 below the model's own folder are opened, wherever links lead, and only what lies inside of them is
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from semel.errors import ModelError
 from semel.frontends.onnx.node import dtype_of
@@ -55,6 +56,28 @@ class Weights:
             return array
         except (ValueError, TypeError) as error:
             raise self._error(tensor, f"must hold what its type says: {error}.") from error
+
+    def dense(self, sparse: SparseTensorProto) -> Array:
+        """A sparse tensor with its zeros: no kernel here leaves them out."""
+        values, places = self.array(sparse.values), self.array(sparse.indices)
+        dims = tuple(sparse.dims)
+        if values is None or values.ndim != 1 or places is None or any(n < 0 for n in dims):
+            raise self._error(sparse.values, "must have a list of values, indices, and dims.")
+        shape = (len(values),) if places.ndim == 1 else (len(values), len(dims))
+        if places.dtype != np.int64 or places.shape != shape:
+            message = f"must have int64 indices of shape {list(shape)}, got {list(places.shape)}."
+            raise self._error(sparse.values, message)
+        try:
+            found = np.zeros(dims, values.dtype)
+            if places.ndim == 1:
+                places = np.stack(np.unravel_index(places, dims), 1)
+            if (places < 0).any():
+                raise IndexError("an index is negative")
+            found[tuple(places.T)] = values
+        except (ValueError, IndexError, MemoryError) as error:
+            message = f"must have indices and dims that fit: {error}."
+            raise self._error(sparse.values, message) from error
+        return found
 
     def _external(self, tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
         where = {entry.key: entry.value for entry in tensor.external_data}

@@ -209,6 +209,7 @@ def _with_size(proto: ModelProto, size: int) -> ModelProto:
 def _take_weights(model: Model, weights: Weights) -> None:
     """Take large initializers out of the main graph, and resolve external ones everywhere."""
     graph = model.proto.graph
+    _resolve(model.proto, weights)
     kept: list[TensorProto] = []
     for tensor in graph.initializer:
         array = weights.array(tensor)
@@ -221,20 +222,24 @@ def _take_weights(model: Model, weights: Weights) -> None:
             graph.input.append(onnx.helper.make_value_info(tensor.name, kind))
     del graph.initializer[:]
     graph.initializer.extend(kept)
-    for tensor in _inner_tensors(model.proto):
+
+
+def _resolve(proto: ModelProto, weights: Weights) -> None:
+    """Bring sparse tensors, and what nodes have in files, into messages, as all others are."""
+    of_functions = (walk_nodes(function) for function in proto.functions)
+    nodes = list(itertools.chain(walk_nodes(proto.graph), *of_functions))
+    bodies = [body for node in nodes for body in bodies_of(node)]
+    for graph in (proto.graph, *bodies):
+        dense = [(each.values.name, weights.dense(each)) for each in graph.sparse_initializer]
+        graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in dense)
+        del graph.sparse_initializer[:]
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.HasField("sparse_tensor"):
+            value = numpy_helper.from_array(weights.dense(attribute.sparse_tensor))
+            attribute.CopyFrom(onnx.helper.make_attribute("value", value))
+    of_nodes = (t for node in nodes for a in node.attribute for t in (a.t, *a.tensors))
+    for tensor in itertools.chain(of_nodes, *(body.initializer for body in bodies)):
         if tensor.data_location == TensorProto.EXTERNAL:
             array = weights.array(tensor)
             assert array is not None
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _inner_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Tensors of nodes, sub-graphs and functions."""
-    of_functions = (walk_nodes(function) for function in proto.functions)
-    for node in itertools.chain(walk_nodes(proto.graph), *of_functions):
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-        for body in bodies_of(node):
-            yield from body.initializer

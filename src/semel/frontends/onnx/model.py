@@ -28,6 +28,7 @@ from semel.frontends.onnx.build import (
     open_sizes,
     sizes_of,
 )
+from semel.frontends.onnx.dims import read_dims
 from semel.frontends.onnx.empty import LoadedGraph, source_again
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
@@ -35,6 +36,7 @@ from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
 from semel.graph.builder import Dims
 from semel.ir.expr import Dim, Variable, evaluate, variables
+from semel.ir.fields import take_arrays
 from semel.runtime.buffer import Array
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
@@ -62,8 +64,8 @@ def load_onnx(
     `Session.compile`.
     """
     model = read_model(source)
-    fixed, bounds = _split_dims(dims or {})
-    choices = Choices(fixed, values or {})
+    fixed, bounds = read_dims(model, dims)
+    choices = Choices(fixed, take_arrays("load", values or {}))
     session = Session(device)
     parts = split_host(model)
     if parts is not None:
@@ -77,19 +79,6 @@ def load_onnx(
         compiled = _compile(built, session, bounds, options)
         return _with_sizes_of_zero(compiled, source, choices, session, bounds, options)
     return SpecialisedGraph(model, choices, session, bounds, options)
-
-
-def _split_dims(
-    given: Mapping[str, Any],
-) -> tuple[dict[str, int | str | Variable], dict[str, Any]]:
-    """What says what dims are, and bounds of others; a dim that may be 0 is a variable at once."""
-    fixed: dict[str, int | str | Variable] = {}
-    for name, dim in given.items():
-        if isinstance(dim, (int, str, Variable)):
-            fixed[name] = dim
-        elif isinstance(dim, (tuple, list)) and len(dim) == 2 and dim[0] == 0:
-            fixed[name] = Variable(name, *dim)
-    return fixed, {name: dim for name, dim in given.items() if name not in fixed}
 
 
 def _is_plain(built: Built) -> bool:
