@@ -90,6 +90,40 @@ def test_an_input_of_any_rank_may_decide() -> None:
         assert compiled.run(np.ones(6, np.float32), np.array(to))["y"].shape == tuple(to)
 
 
+@pytest.mark.parametrize("names", [("1", "2"), ("to.1", "to_1")], ids=["numbers", "alike"])
+def test_deciding_inputs_may_be_called_anything(names: tuple[str, str]) -> None:
+    """Old exporters number values; and two names may differ in signs that variables do not have."""
+    model = parsed(
+        """(float[n] x, int64[2] a, int64[2] b) => (float[p, q] y, float[r, s] z) {
+            y = Reshape (x, a)
+            z = Reshape (x, b)
+        }"""
+    )
+    for i, name in enumerate(names):
+        model.graph.input[1 + i].name = model.graph.node[i].input[1] = name
+    compiled: Any = semel.load(model)
+    found = compiled.run(np.ones(6, np.float32), np.array([2, 3]), np.array([6, 1]))
+    assert (found["y"].shape, found["z"].shape) == ((2, 3), (6, 1))
+
+
+def test_axes_that_are_computed_from_an_input() -> None:
+    compiled: Any = semel.load(
+        parsed(
+            """(float[n, m] x, int64 first) => (float[p, q] y) {
+                two = Constant <value_int = 2> ()
+                one = Constant <value_int = 1> ()
+                axes = Range (first, two, one)
+                y = ReduceSum (x, axes)
+            }"""
+        )
+    )
+    for first in (1, 0, 1):
+        axes = tuple(range(first, 2))
+        found = compiled.run(X, np.array(first))["y"]
+        np.testing.assert_array_equal(found, X.sum(axes, keepdims=True))
+    assert compiled.compile_count == 2
+
+
 def test_sizes_of_an_input_of_any_rank_may_decide() -> None:
     """How many numbers there are is how many axes the result has."""
     model = parsed("(float[n] x, int64[2] to) => (float[a, b] y) { y = Reshape (x, to) }")

@@ -228,8 +228,7 @@ def open_sizes(name: str, given: Any) -> dict[str, int]:
 
 
 def _open_dim(name: str, axis: int) -> str:
-    stem = re.sub(r"\W", "_", name)
-    return f"{stem}_{axis}"
+    return _identifier(f"{name}_{axis}")
 
 
 def _open_input(
@@ -266,8 +265,12 @@ def dim_name(written: str, name: str, axis: int) -> str:
     """What a dim is called: as in the model if that is a name, else after its input."""
     if written.isidentifier() and written != "core_id":
         return written
-    made = re.sub(r"\W", "_", written) if re.search(r"\w", written) else f"{name}_{axis}"
-    made = re.sub(r"\W", "_", made)
+    return _identifier(written if re.search(r"\w", written) else f"{name}_{axis}")
+
+
+def _identifier(text: str) -> str:
+    """What a variable may be called for this."""
+    made = re.sub(r"\W", "_", text)
     return made if made.isidentifier() else f"d_{made}"
 
 
@@ -278,8 +281,11 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
         if number is not None:
             dims.append(number.item() if hasattr(number, "item") else number)
             continue
-        variable = Variable(re.sub(r"\W", "_", f"{name}_{position}_value"), 1, None)
-        built.content[variable.name] = name, position
+        own = _identifier(f"{name}_{position}_value")
+        while own in built.content:  # of another input, whose name differs in signs only
+            own += "_"
+        variable = Variable(own, 1, None)
+        built.content[own] = name, position
         dims.append(variable)
     found = Value.of_dims(object_array(dims).reshape(content.shape), tensor.dtype)
     if found.is_symbolic:

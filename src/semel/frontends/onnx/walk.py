@@ -263,6 +263,7 @@ class Walk:
             for number in found.flat:
                 self._ask(node, number)
         if found is None:
+            self._ask_for_sizes(node, value)
             raise node.refuse(
                 f"input {position} decides what is computed, so it must be known.",
                 "Give its value when the model is loaded (values={...}) if it is an input.",
@@ -273,6 +274,7 @@ class Walk:
         """Whether a condition holds, which must be known: exactly, or by the sizes of a run."""
         known = self.known(value, exact=True)
         if known is None:
+            self._ask_for_sizes(node, value)
             raise node.refuse("its condition comes from data, so it cannot be known.")
         if known.dtype != object:
             return bool(known.reshape(()))
@@ -315,6 +317,13 @@ class Walk:
         if isinstance(number, OPEN):
             inputs, dims = self._origins(node, number)
             raise DecidedByContent(inputs, True, dims)
+
+    def _ask_for_sizes(self, node: Node, value: Value) -> None:
+        """Ask for the sizes that a value is computed from, if they are all that it is made of."""
+        graph = Graph((value.tensor.node,))
+        if not any(each.op.name in _GIVEN for each in graph.nodes):
+            for variable in graph.variables:
+                self._ask(node, variable)
 
     def items_of(self, node: Node, rows: Rows) -> list[AnyValue]:
         """The items of a sequence that a loop built, one by one."""
