@@ -4,13 +4,19 @@ The changed ones are cases of the official suite, small and of many operators. A
 bytes of the file or to the message: nodes that are gone, doubled or rewired, other attributes,
 dims, types and numbers. Whatever a model says, loading it and running it neither crashes nor
 raises anything but errors of ours.
+
+The same of weights in files beside the model: inputs of a case become such weights, and where they
+lie, what they are and the file itself are changed.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import warnings
 import zlib
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -115,14 +121,15 @@ def check(rng: Random) -> str:
         return _judge(case, content, data)
 
 
-def _judge(case: Any, content: bytes, data: list[Any]) -> str:
+def _judge(case: Any, content: bytes, data: list[Any], source: Any = None) -> str:
+    """What becomes of a model, which is `source` where its weights lie in files."""
     try:
         proto = onnx.ModelProto.FromString(content)
         feed = _feed(proto, data)
     except Exception:
         feed = {}
     try:
-        found = semel.load(content, threads=1).run(feed)
+        found = semel.load(source or content, threads=1).run(feed)
         names = [output.name for output in onnx.ModelProto.FromString(content).graph.output]
         ours = [found[name] for name in names]
     except InternalError:
@@ -188,9 +195,88 @@ def _is_disputed(before: Any, model: Any) -> bool:
     return False
 
 
+# ---------------------------------------------------------------- weights in files
+
+_PLACES = ("w.bin", "none.bin", "../w.bin", "/dev/zero", "pipe", ".", "", "w\0", "link")
+_NUMBERS = ("0", "1", "4", "-4", "1000000", "x", str(2**63), "9" * 5000)
+
+
+def check_external(rng: Random) -> str:
+    case = suite.cases()[rng.choice(NAMES)]
+    data, _ = next(iter(case.data()))
+    arrays = [isinstance(x, np.ndarray) and x.dtype.kind in "fiub" for x in data]
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"):
+            path, left = _with_files(case, data, arrays, Path(name), rng)
+            try:
+                whole = onnx.load(path).SerializeToString()  # by the reader of the standard
+            except Exception:
+                whole = b""
+            return _judge(case, whole, left, path)
+
+
+def _with_files(
+    case: Any, data: list[Any], arrays: list[bool], folder: Path, rng: Random
+) -> tuple[Path, list[Any]]:
+    """A model whose inputs are weights in a file, all or some, and the inputs that are left."""
+    made, left, stored = onnx.ModelProto(), [], bytearray()
+    made.CopyFrom(case.model)
+    for given, x, is_array in zip(case.model.graph.input, data, arrays, strict=False):
+        if not is_array or rng.random() < 0.3:
+            left.append(x)
+            continue
+        tensor = onnx.numpy_helper.from_array(x, given.name)
+        stored += bytes(rng.choice((0, 0, 1, 4, 64)))
+        said = {
+            "location": "w.bin",
+            "offset": str(len(stored)),
+            "length": str(len(tensor.raw_data)),
+        }
+        stored += tensor.raw_data
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        if rng.random() < 0.3:
+            _damage(tensor, said, rng)
+        for key, value in said.items():
+            tensor.external_data.add(key=key, value=value)
+        made.graph.initializer.append(tensor)
+    if stored and rng.random() < 0.1:
+        del stored[rng.randrange(len(stored)) :]
+    (folder / "w.bin").write_bytes(stored)
+    (folder / "link").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    return folder / "model.onnx", left
+
+
+def _damage(tensor: Any, said: dict[str, str], rng: Random) -> None:
+    match rng.randrange(6):
+        case 0:
+            said["location"] = rng.choice(_PLACES)
+        case 1 | 2:
+            said[rng.choice(("offset", "length"))] = rng.choice(_NUMBERS)
+        case 3:
+            said.pop(rng.choice(list(said)))
+        case 4 if tensor.dims:
+            tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice((-1, 0, 1, 3, 2**40, 2**62))
+        case _:
+            tensor.data_type = rng.choice((0, 1, 6, 7, 8, 9, 10, 11, 14, 16, 17, 22, 23, 99))
+
+
 def test_changed_models_are_refused_or_right() -> None:
     outcomes = Counter(check(Random(seed)) for seed in range(150))
     assert outcomes["refused"] > 30 and outcomes["equal"] > 10
+
+
+def test_changed_weights_in_files_are_refused_or_right() -> None:
+    outcomes = Counter(check_external(Random(seed)) for seed in range(120))
+    assert outcomes["refused"] > 20 and outcomes["equal"] > 20
+
+
+@long
+def test_newly_changed_weights_in_files_are_refused_or_right() -> None:
+    search(lambda seed: check_external(Random(seed)))
 
 
 @long

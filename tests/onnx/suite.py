@@ -1,12 +1,13 @@
 """The official suite of ONNX (`onnx.backend.test`): its cases, and what we make of each.
 
-    python -m tests.onnx.suite [PATTERN] [--symbolic] [--list] [--report FILE]
+    python -m tests.onnx.suite [PATTERN] [--symbolic | --unfolded] [--list] [--report FILE]
 
 With `--symbolic`, every dim of every input that is no weight is a variable, and what was compiled
 runs at the case's sizes and at others, where `onnx.reference` says what is right. Counted are the
 native kernels of what was compiled, and what is left to the host: calls of functions in plans, and
 nodes about text and images. Constants are folded as always, but inputs are none: a case without a
-kernel computes nothing, or is about what inputs hold.
+kernel computes nothing, or is about what inputs hold. With `--unfolded`, initializers and Constants
+are inputs too, so that there is nothing to fold.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 from tests.onnx.sizes import num_symbols, other_sizes, with_symbols
+from tests.onnx.unfolded import with_inputs_only
 
 import semel
 from semel.errors import SemelError, UnsupportedError
@@ -132,12 +134,21 @@ class Work:
     failure: str = ""
 
 
-def check(case: Case, symbolic: bool = False) -> Work:
+def check(case: Case, symbolic: bool = False, unfolded: bool = False) -> Work:
     """Run a case and compare: dtypes, shapes, and values within the suite's tolerance."""
     model = with_symbols(case.model) if symbolic else case.model
+    constants: dict[str, Any] = {}
+    weights = {tensor.name for tensor in model.graph.initializer}
+    names = [given.name for given in model.graph.input if given.name not in weights]
+    if unfolded:
+        model, constants = with_inputs_only(model)
     compiled = semel.load(model, threads=1)
     work = Work()
     for inputs, expected in case.data():
+        if constants:
+            named = constants | dict(zip(names, inputs, strict=True))
+            _run(case, model, compiled, [named], expected)
+            continue
         _run(case, model, compiled, inputs, expected)
         if not symbolic:
             continue
@@ -200,10 +211,10 @@ def _tolerance(case: Case, want: Any, is_own: bool) -> tuple[float, float]:
     return (1e-2, 4e-3) if is_half else (rtol, max(atol, 1e-6))
 
 
-def outcome(case: Case, symbolic: bool) -> Work:
+def outcome(case: Case, symbolic: bool, unfolded: bool = False) -> Work:
     """What became of a case."""
     try:
-        return check(case, symbolic)
+        return check(case, symbolic, unfolded)
     except UnsupportedError as error:
         return Work(failure=f"unsupported: {str(error)[:160]}")
     except SemelError as error:
@@ -217,7 +228,9 @@ def outcome(case: Case, symbolic: bool) -> Work:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pattern", nargs="?", default="")
-    parser.add_argument("--symbolic", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--symbolic", action="store_true", help="every dim of inputs is a variable")
+    kind.add_argument("--unfolded", action="store_true", help="constants are inputs")
     parser.add_argument("--list", action="store_true", help="every failure, not only kinds of them")
     parser.add_argument("--report", type=Path, help="a line for each case, as Markdown")
     given = parser.parse_args()
@@ -228,7 +241,7 @@ def main() -> int:
     found: dict[str, Work] = {}
     begin = time.perf_counter()
     for number, case in enumerate(chosen, 1):
-        work = found[case.name] = outcome(case, given.symbolic)
+        work = found[case.name] = outcome(case, given.symbolic, given.unfolded)
         if work.failure and given.list:
             print(f"{case.name}: {work.failure}", flush=True)
         _progress(number, len(chosen), found, time.perf_counter() - begin)

@@ -63,3 +63,44 @@ def test_sizes_in_an_input_are_bound_and_forms_are_compiled() -> None:
     assert compiled.compile_count == 1
     np.testing.assert_array_equal(compiled.run(x, np.array([-1, 3]))["y"], x.reshape(-1, 3))
     assert compiled.compile_count == 2
+
+
+_LAST, _FIRST = 2**63 - 1, -(2**63)
+CUTS = [(1, 3), (2, 5), (1, _LAST), (-3, _LAST), (_FIRST, 3), (_FIRST, _LAST), (2**31, _LAST)]
+CUTS += [(1, 2**31 - 1), (1, 2**31), (2, 100), (5, 2), (0, _FIRST), (_LAST, _LAST)]
+
+
+def test_slices_of_a_run_end_behind_the_last_row() -> None:
+    """The largest integer is how exporters write "to the end"; it is no size, nor is the least."""
+    compiled: Any = semel.load(
+        model(
+            [onnx.helper.make_node("Slice", ["x", "a", "b"], ["y"])],
+            {"x": ("float32", ["t", 2]), "a": ("int64", [1]), "b": ("int64", [1])},
+            ["y"],
+        )
+    )
+    x = np.arange(14, dtype=np.float32).reshape(7, 2)
+    for start, end in CUTS:
+        found = compiled.run(x, np.array([start]), np.array([end]))["y"]
+        np.testing.assert_array_equal(found, x[start:end], strict=True)
+        again = compiled.run(x[:4], np.array([start]), np.array([end]))["y"]
+        np.testing.assert_array_equal(again, x[:4][start:end], strict=True)
+    count = compiled.compile_count
+    compiled.run(x, np.array([3]), np.array([_LAST]))  # another start: a size, as the first one was
+    assert compiled.compile_count == count
+
+
+def test_slices_of_a_run_go_backward_to_the_first_row() -> None:
+    compiled: Any = semel.load(
+        model(
+            [onnx.helper.make_node("Slice", ["x", "a", "b", "axis", "step"], ["y"])],
+            {"x": ("float32", ["t"]), "a": ("int64", [1]), "b": ("int64", [1])},
+            ["y"],
+            axis=np.array([0]),
+            step=np.array([-2]),
+        )
+    )
+    x = np.arange(7, dtype=np.float32)
+    for start, end in ((5, 1), (_LAST, _FIRST), (5, _FIRST), (-1, _FIRST), (2**31 - 1, -(2**31))):
+        found = compiled.run(x, np.array([start]), np.array([end]))["y"]
+        np.testing.assert_array_equal(found, x[start:end:-2], strict=True)

@@ -328,3 +328,65 @@ def test_functions_of_another_version_than_the_model() -> None:
         {"x": np.abs(floats(3, 4))},
         {"x": -np.abs(floats(2, 4))},
     )
+
+
+TWO_SIDES = """
+    y = If (c) <
+        then_branch = a () => (float[u, 4] y1) {
+            begin = Constant <value_ints = [0]> ()
+            end = Constant <value_ints = [4]> ()
+            y1 = Slice (x, begin, end)
+        },
+        else_branch = b () => (float[v, 4] y2) { y2 = Concat <axis = 0> (x, x) }
+    >
+"""
+
+
+def test_sides_whose_sizes_might_agree_are_chosen_by_sizes() -> None:
+    """min(4, t) and 2 t are equal for one t only: two graphs, each with one of the sides."""
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[t, 4] x) => (float[s, 4] y) {{
+            shape = Shape (x)
+            zero = Constant <value_int = 0> ()
+            n = Gather (shape, zero)
+            four = Constant <value_int = 4> ()
+            c = Greater (n, four)
+            {TWO_SIDES}
+        }}
+    """
+    check(text, *({"x": floats(t, 4)} for t in (6, 3, 2, 4, 5, 1)), compiles=2)
+
+
+@pytest.mark.parametrize("shape", ["", "1"])
+def test_sides_whose_sizes_might_agree_are_chosen_by_a_switch(shape: str) -> None:
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[t, 4] x, bool[{shape}] use) => (float[s, 4] y) {{
+            c = Not (use)
+            {TWO_SIDES}
+        }}
+    """.replace("bool[]", "bool")
+    feeds = [
+        {"x": floats(t, 4), "use": np.full((1,) * len(shape), use)}
+        for t, use in ((6, True), (3, True), (6, False), (3, False))
+    ]
+    check(text, *feeds, compiles=2)
+
+
+def test_sides_that_data_chooses_must_agree_in_the_run() -> None:
+    """Where only data knows, both are in one graph, and a wrong size of the side is an error."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[t, 4] x, float[u, 4] w) => (float[s, 4] y) {
+            sum = ReduceSum <keepdims = 0> (x)
+            zero = Constant <value_float = 0.0> ()
+            c = Greater (sum, zero)
+            y = If (c) <then_branch = a () => (p) { p = Identity (x) },
+                        else_branch = b () => (q) { q = Identity (w) }>
+        }
+    """
+    feeds = [{"x": sign * np.ones((3, 4), np.float32), "w": floats(3, 4)} for sign in (1, -1)]
+    compiled = check(text, *feeds)
+    with pytest.raises(semel.VariableError, match="dim 0 must be t, got u"):
+        compiled.run(x=-np.ones((3, 4), np.float32), w=floats(2, 4))

@@ -31,7 +31,7 @@ def take_int(where: str, what: str, value: Any) -> int:
     """An int, of Python or NumPy."""
     if type(value) is int:
         return value
-    found = _as_index(value)
+    found = as_index(value)
     if found is None:
         raise PlanError(where, f"{what} must be an int, got {_show(value)}.")
     return found
@@ -41,7 +41,7 @@ def take_ints(where: str, what: str, values: Any) -> tuple[int, ...]:
     """A tuple of ints, from anything that can be walked but text."""
     if type(values) is tuple and all(type(v) is int for v in values):
         return values
-    found = [_as_index(v) for v in _walk(where, f"{what} must be ints", values)]
+    found = [as_index(v) for v in _walk(where, f"{what} must be ints", values)]
     if any(v is None for v in found):
         raise PlanError(where, f"{what} must be ints, got {_show(values)}.")
     return tuple(v for v in found if v is not None)
@@ -93,7 +93,7 @@ def take_dim(where: str, what: str, value: Any) -> Dim:
     """An int or an expression over variables."""
     if isinstance(value, (Variable, Index, Fn, Expr)):
         return value
-    found = _as_index(value)
+    found = as_index(value)
     if found is None:
         message = f"{what} must be an int or an expression over variables, got {_show(value)}."
         raise PlanError(where, message)
@@ -102,7 +102,7 @@ def take_dim(where: str, what: str, value: Any) -> Dim:
 
 def take_value(where: str, what: str, value: Any, **fields: Any) -> int:
     """A value of a variable: an int that leaves room for arithmetic in a word."""
-    found = _as_index(value)
+    found = as_index(value)
     if found is None:
         raise VariableError(where, f"{what} must be an int, got {_show(value)}.", **fields)
     if not -NO_LIMIT <= found <= NO_LIMIT:
@@ -167,7 +167,7 @@ def take_switch(where: str, what: str, value: Any) -> bool | None:
 def _take_option(where: str, name: str, value: Any, low: int, high: int, kind: str) -> int | None:
     if value is None:
         return None
-    found = _as_index(value)
+    found = as_index(value)
     if found is None or not low <= found <= high:
         raise PlanError(where, f"{name} must be {kind} in [{low}, {high}], got {_show(value)}.")
     return found
@@ -186,7 +186,8 @@ def _walk(where: str, wanted: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _as_index(value: Any) -> int | None:
+def as_index(value: Any) -> int | None:
+    """An int of Python or NumPy; None for what is none."""
     try:
         return None if isinstance(value, bool) else index(value)
     except TypeError:

@@ -219,9 +219,11 @@ class PlanState:
         bounds = self._bounds[name]
         if value < bounds.min or (bounds.max is not None and value > bounds.max):
             top = "..." if bounds.max is None else bounds.max
+            hint = f"Sizes of 0 are asked for: dims={{'{name}': (0, {bounds.max})}}."
             raise InputError(
                 source,
                 f"gives {name}={value}, which must lie in [{bounds.min}, {top}].",
+                hint=hint if value == 0 and bounds.min == 1 else "",
                 variable=name,
                 value=value,
             )

@@ -36,6 +36,7 @@ from semel.compat.onnxruntime.values import (
 )
 from semel.errors import InputError, ModelError, SemelError, UnsupportedError
 from semel.frontends.onnx.build import dim_name, initializer_names
+from semel.frontends.onnx.dims import dim_names
 from semel.frontends.onnx.file import Model, initializer_of, read_model, with_initializers
 from semel.frontends.onnx.model import load_onnx
 from semel.locks import make_lock
@@ -176,7 +177,8 @@ class InferenceSession:
 
     def _fixed_dims(self) -> dict[str, int]:
         denoted = self._options._denoted
-        found = dict(self._options._dims)
+        names = dim_names(self._model)  # options may be for several models, as theirs
+        found = {name: size for name, size in self._options._dims.items() if name in names}
         for given in self._model.proto.graph.input:
             for axis, dim in enumerate(given.type.tensor_type.shape.dim):
                 if dim.denotation in denoted and not dim.HasField("dim_value"):

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
-from semel.errors import ModelError
+from semel.errors import InputError, ModelError
 from semel.frontends.onnx.file import Model
 from semel.frontends.onnx.node import dtype_of
 from semel.frontends.onnx.values import (
@@ -73,7 +73,7 @@ class Choices:
     that decides shapes: exact numbers, or None where a run binds a size. `kinds` are what inputs
     are whose types leave it open: sequences of so many items, optionals, tensors of any rank.
     `truths` are conditions of sizes that hold, or do not; `sizes` are dims by name whose numbers
-    decide what is computed.
+    decide what is computed. `empty` are dims by name that may be 0.
     """
 
     dims: Mapping[str, int | str | Variable] = field(default_factory=dict)
@@ -82,6 +82,7 @@ class Choices:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     truths: Mapping[Dim, bool] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    empty: frozenset[str] = frozenset()
 
 
 def build(model: Model, choices: Choices) -> Built:
@@ -113,7 +114,7 @@ def _build(model: Model, choices: Choices, constants: frozenset[str]) -> Built:
     walk.run(proto.node)
     walk.check(model.name)
     for output in proto.output:
-        built.outputs[output.name] = _add_output(built.graph, output.name, walk.value(output.name))
+        built.outputs[output.name] = _add_output(built.graph, output.name, walk.output(output.name))
     return built
 
 
@@ -163,7 +164,11 @@ def _frozen(given: ValueInfoProto, value: Any) -> AnyValue:
     if not given.type.HasField("tensor_type") or code == TensorProto.STRING:
         return as_value(value)
     dtype = dtype_of(code, f"input '{given.name}'")
-    return as_value(np.asarray(value, None if isinstance(value, np.ndarray) else dtype.numpy))
+    try:
+        return as_value(np.asarray(value, None if isinstance(value, np.ndarray) else dtype.numpy))
+    except (TypeError, ValueError) as error:
+        where = f"input '{given.name}'"
+        raise InputError(where, f"its value must be numbers of {dtype}: {error}.") from error
 
 
 def _input(model: Model, given: ValueInfoProto, choices: Choices, built: Built) -> AnyValue:
@@ -193,7 +198,7 @@ def sizes_of(model: Model, choices: Choices, inputs: Mapping[str, Any]) -> dict[
         if given.name not in inputs:
             continue
         if is_open(given.type):
-            found |= _open_sizes(given.name, inputs[given.name])
+            found |= open_sizes(given.name, inputs[given.name])
             continue
         shape = _shape(given.name, given.type, choices)
         sizes = list(zip(shape, np.shape(inputs[given.name]), strict=False))
@@ -217,17 +222,16 @@ def kind_of(given: Any) -> Kind:
     return array.dtype.name, array.ndim
 
 
-def _open_sizes(name: str, given: Any) -> dict[str, int]:
+def open_sizes(name: str, given: Any) -> dict[str, int]:
     """The values of the variables that `_open_input` makes for this."""
     if isinstance(given, (list, tuple)):
-        items = [_open_sizes(f"{name}.{i}", item) for i, item in enumerate(given)]
+        items = [open_sizes(f"{name}.{i}", item) for i, item in enumerate(given)]
         return {name: size for item in items for name, size in item.items()}
     return {_open_dim(name, axis): size for axis, size in enumerate(np.shape(given))}
 
 
 def _open_dim(name: str, axis: int) -> str:
-    stem = re.sub(r"\W", "_", name)
-    return f"{stem}_{axis}"
+    return _identifier(f"{name}_{axis}")
 
 
 def _open_input(
@@ -254,6 +258,8 @@ def _shape(name: str, kind: TypeProto, choices: Choices) -> tuple[Any, ...]:
         own = dim_name(dim.dim_param, name, axis)
         chosen = choices.dims.get(dim.dim_param, choices.dims.get(own, own))
         name_of = chosen.name if isinstance(chosen, Variable) else str(chosen)
+        if chosen in choices.empty:
+            chosen = Variable(name_of, 0)
         found.append(choices.sizes.get(name_of, chosen))
     return tuple(found)
 
@@ -262,8 +268,12 @@ def dim_name(written: str, name: str, axis: int) -> str:
     """What a dim is called: as in the model if that is a name, else after its input."""
     if written.isidentifier() and written != "core_id":
         return written
-    made = re.sub(r"\W", "_", written) if re.search(r"\w", written) else f"{name}_{axis}"
-    made = re.sub(r"\W", "_", made)
+    return _identifier(written if re.search(r"\w", written) else f"{name}_{axis}")
+
+
+def _identifier(text: str) -> str:
+    """What a variable may be called for this."""
+    made = re.sub(r"\W", "_", text)
     return made if made.isidentifier() else f"d_{made}"
 
 
@@ -274,8 +284,11 @@ def _decided(name: str, tensor: Tensor, content: Array, built: Built) -> Value:
         if number is not None:
             dims.append(number.item() if hasattr(number, "item") else number)
             continue
-        variable = Variable(re.sub(r"\W", "_", f"{name}_{position}_value"), 1, None)
-        built.content[variable.name] = name, position
+        own = _identifier(f"{name}_{position}_value")
+        while own in built.content:  # of another input, whose name differs in signs only
+            own += "_"
+        variable = Variable(own, 1, None)
+        built.content[own] = name, position
         dims.append(variable)
     found = Value.of_dims(object_array(dims).reshape(content.shape), tensor.dtype)
     if found.is_symbolic:

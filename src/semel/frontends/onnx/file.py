@@ -4,27 +4,25 @@
 
 Weights leave the proto at once: what rewrites it afterwards (the inliner of local functions, the
 version converter) copies all of it, and protobuf has no messages above 2 GB. Small integers stay
-where rewriting needs them. External data is mapped, never read as a whole, and only from files
-beside the model.
+where rewriting needs them.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx.inliner
 import onnx.version_converter
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from semel.errors import ModelError
+from semel.frontends.onnx.external import Weights
 from semel.frontends.onnx.order import bodies_of, sort_nodes
 from semel.frontends.onnx.table import STANDARD, domain_name
 from semel.ir.fields import take_path
@@ -67,11 +65,11 @@ def read_model(source: Any) -> Model:
     """The model in a file, in bytes, or in a ModelProto, which stays as it is."""
     if isinstance(source, Model):
         return source
-    proto, name, folder = _parsed(source)
+    proto, name, path = _parsed(source)
     _check_header(proto, name)
     sort_nodes(proto.graph)
     model = Model(proto, name, listed=frozenset(given.name for given in proto.graph.input))
-    _take_weights(model, folder)
+    _take_weights(model, Weights(name, path))
     if proto.functions:
         model.proto = onnx.inliner.inline_local_functions(proto)
     if model.versions.get(STANDARD, _OLDEST) < _OLDEST:
@@ -104,7 +102,7 @@ def with_initializers(model: Model, given: Mapping[str, Array | None]) -> Model:
     return replace(model, proto=proto, weights=kept)
 
 
-def walk_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+def walk_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
     """All nodes of a graph, those of sub-graphs behind the one that has them."""
     for node in graph.node:
         yield node
@@ -128,7 +126,7 @@ def _parsed(source: Any) -> tuple[ModelProto, str, Path | None]:
             data: Any = file.read()
     except OSError as error:
         raise ModelError(str(path), f"must be readable: {error}.", path=str(path)) from error
-    return _decoded(data, str(path)), str(path), path.parent
+    return _decoded(data, str(path)), str(path), path
 
 
 def _decoded(data: bytes, name: str) -> ModelProto:
@@ -239,13 +237,13 @@ def _with_size(proto: ModelProto, size: int) -> ModelProto:
 # ---------------------------------------------------------------- weights
 
 
-def _take_weights(model: Model, folder: Path | None) -> None:
+def _take_weights(model: Model, weights: Weights) -> None:
     """Take large initializers out of the main graph, and resolve external ones everywhere."""
     graph = model.proto.graph
-    files: dict[str, Array] = {}
+    _resolve(model.proto, weights)
     kept: list[TensorProto] = []
     for tensor in graph.initializer:
-        array = _array_of(tensor, model.name, folder, files)
+        array = weights.array(tensor)
         if array is None or array.nbytes <= _SMALL_BYTES:
             kept.append(tensor if array is None else numpy_helper.from_array(array, tensor.name))
             continue
@@ -255,100 +253,24 @@ def _take_weights(model: Model, folder: Path | None) -> None:
             graph.input.append(onnx.helper.make_value_info(tensor.name, kind))
     del graph.initializer[:]
     graph.initializer.extend(kept)
-    for node in walk_nodes(graph):
-        for attribute in node.attribute:
-            tensors = [attribute.t] if attribute.HasField("t") else []
-            tensors += [*attribute.tensors, *attribute.g.initializer]
-            for tensor in tensors:
-                if tensor.data_location == TensorProto.EXTERNAL:
-                    array = _array_of(tensor, model.name, folder, files)
-                    assert array is not None
-                    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-def _array_of(
-    tensor: TensorProto, name: str, folder: Path | None, files: dict[str, Array]
-) -> Array | None:
-    """The numbers of an initializer; None for text."""
-    if tensor.data_type == TensorProto.STRING:
-        return None
-    if tensor.data_location != TensorProto.EXTERNAL:
-        try:
-            array: Array = numpy_helper.to_array(tensor)
-            return array
-        except (ValueError, TypeError) as error:
-            message = f"initializer '{tensor.name}' must hold what its type says: {error}."
-            raise ModelError(name, message) from error
-    where = {entry.key: entry.value for entry in tensor.external_data}
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    return _external(tensor, where, dtype, name, folder, files)
-
-
-def _external(
-    tensor: TensorProto,
-    where: dict[str, str],
-    dtype: np.dtype[Any],
-    name: str,
-    folder: Path | None,
-    files: dict[str, Array],
-) -> Array:
-    location = where.get("location", "")
-    data = files.get(location)
-    if data is None:
-        data = files[location] = _mapped(_inside(folder, location, tensor.name, name), name)
-    count = int(np.prod(tensor.dims, dtype=np.int64)) if tensor.dims else 1
-    bits = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * 8
-    is_packed = TensorProto.DataType.Name(tensor.data_type) in _PACKED
-    stored = (
-        (count * _PACKED[TensorProto.DataType.Name(tensor.data_type)] + 7) // 8
-        if is_packed
-        else count * bits // 8
-    )
-    try:
-        offset, length = int(where.get("offset", 0)), int(where.get("length", stored))
-    except ValueError as error:
-        raise ModelError(name, f"'{tensor.name}': offset and length must be numbers.") from error
-    if offset < 0 or length != stored or offset + length > data.nbytes:
-        raise ModelError(
-            name,
-            f"'{tensor.name}' must be {stored} bytes inside of {location} ({data.nbytes} bytes), "
-            f"got {length} at {offset}.",
-        )
-    raw = data[offset : offset + length]
-    if is_packed:
-        whole = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw.tobytes())
-        array: Array = numpy_helper.to_array(whole)
-        return array
-    if offset % dtype.itemsize:
-        raw = raw.copy()
-    return raw.view(dtype).reshape(tuple(tensor.dims))
-
-
-#: Bits per element of types that share bytes in files.
-_PACKED = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-
-
-def _inside(folder: Path | None, location: str, tensor: str, name: str) -> Path:
-    """The path of an external file, which must lie in the model's own folder."""
-    if folder is None:
-        raise ModelError(
-            name,
-            f"'{tensor}' lies in the file {location!r}; a model from memory has no folder.",
-            hint="Load the model from its path.",
-        )
-    path = folder / location
-    is_plain = location and not os.path.isabs(location) and ".." not in Path(location).parts
-    if not is_plain or not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(name, f"'{tensor}' must lie in a file beside the model, got {location!r}.")
-    return path
-
-
-def _mapped(path: Path, name: str) -> Array:
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
-                return np.empty(0, np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except OSError as error:
-        raise ModelError(name, f"its external data must be readable: {error}.") from error
+def _resolve(proto: ModelProto, weights: Weights) -> None:
+    """Bring sparse tensors, and what nodes have in files, into messages, as all others are."""
+    of_functions = (walk_nodes(function) for function in proto.functions)
+    nodes = list(itertools.chain(walk_nodes(proto.graph), *of_functions))
+    bodies = [body for node in nodes for body in bodies_of(node)]
+    for graph in (proto.graph, *bodies):
+        dense = [(each.values.name, weights.dense(each)) for each in graph.sparse_initializer]
+        graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in dense)
+        del graph.sparse_initializer[:]
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.HasField("sparse_tensor"):
+            value = numpy_helper.from_array(weights.dense(attribute.sparse_tensor))
+            attribute.CopyFrom(onnx.helper.make_attribute("value", value))
+    of_nodes = (t for node in nodes for a in node.attribute for t in (a.t, *a.tensors))
+    for tensor in itertools.chain(of_nodes, *(body.initializer for body in bodies)):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            array = weights.array(tensor)
+            assert array is not None
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

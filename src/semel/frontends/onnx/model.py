@@ -26,8 +26,11 @@ from semel.frontends.onnx.build import (
     is_data,
     is_open,
     kind_of,
+    open_sizes,
     sizes_of,
 )
+from semel.frontends.onnx.dims import read_dims
+from semel.frontends.onnx.empty import LoadedGraph, source_again
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
 from semel.frontends.onnx.host import Split, split_host
@@ -35,6 +38,7 @@ from semel.frontends.onnx.unknown import check_operators
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
 from semel.graph.builder import Dims, Graph
 from semel.ir.expr import Dim, Variable, evaluate, variables
+from semel.ir.fields import take_arrays
 from semel.ir.types import as_dtype
 from semel.runtime.buffer import Array, as_array_of, read_arrays
 from semel.session.compiled import CompiledGraph
@@ -42,6 +46,8 @@ from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
 from semel.session.session import Session
 
+#: From here on, numbers are no sizes: a slice up to the largest integer is one up to the end.
+_NO_SIZE = 2**31
 #: How many combinations of shapes and contents are known again without looking closer.
 _MET = 256
 
@@ -77,8 +83,8 @@ def load_held(
     machines holds it until then.
     """
     model = read_model(source)
-    fixed, bounds = _split_dims(dims or {})
-    choices = Choices(fixed, values or {})
+    fixed, bounds = read_dims(model, dims)
+    choices = Choices(fixed, take_arrays("load", values or {}))
     session = Session(device)
     parts = split_host(model)
     if parts is not None:
@@ -90,21 +96,10 @@ def load_held(
         check_operators(model)
         return SpecialisedGraph(model, choices, session, bounds, options), None
     if _is_plain(built):
-        return _compile(built, session, bounds, options), built.graph
+        compiled = _compile(built, session, bounds, options)
+        graph = _with_sizes_of_zero(compiled, source, choices, session, bounds, options)
+        return graph, built.graph
     return SpecialisedGraph(model, choices, session, bounds, options), None
-
-
-def _split_dims(
-    given: Mapping[str, Any],
-) -> tuple[dict[str, int | str | Variable], dict[str, Any]]:
-    """What says what dims are, and bounds of others; a dim that may be 0 is a variable at once."""
-    fixed: dict[str, int | str | Variable] = {}
-    for name, dim in given.items():
-        if isinstance(dim, (int, str, Variable)):
-            fixed[name] = dim
-        elif isinstance(dim, (tuple, list)) and len(dim) == 2 and dim[0] == 0:
-            fixed[name] = Variable(name, *dim)
-    return fixed, {name: dim for name, dim in given.items() if name not in fixed}
 
 
 def _is_plain(built: Built) -> bool:
@@ -119,6 +114,37 @@ def _compile(
     given = {name: bounds.get(name, (1, None)) for name in {**bounds, **least}}
     dims = {name: (max(low, least.get(name, 1)), high) for name, (low, high) in given.items()}
     return session.compile(built.graph, dims=dims, **options)
+
+
+def _with_sizes_of_zero(
+    compiled: CompiledGraph,
+    source: Any,
+    choices: Choices,
+    session: Session,
+    bounds: Dims,
+    options: Mapping[str, Any],
+) -> CompiledGraph:
+    """The same, which compiles another one when a size is 0, if it can be read again."""
+    if options.get("experts") is not None:
+        return compiled
+    again = source_again(source)
+
+    def reopened(names: frozenset[str]) -> CompiledGraph | None:
+        found = None if names & _bounded(choices, bounds) else again()
+        if found is None:
+            return None
+        try:
+            built = build(read_model(found), replace(choices, empty=names))
+        except (DecidedByContent, DecidedBySizes):
+            return None
+        return _compile(built, session, bounds, options)
+
+    return LoadedGraph(compiled, reopened)
+
+
+def _bounded(choices: Choices, bounds: Dims) -> set[str]:
+    """Dims whose sizes the caller has spoken of."""
+    return {*bounds, *(dim.name for dim in choices.dims.values() if isinstance(dim, Variable))}
 
 
 class SpecialisedGraph(ByForm):
@@ -270,14 +296,20 @@ class SpecialisedGraph(ByForm):
             kinds = {name: kind_of(inputs[name]) for name in self._open}
             known = sizes_of(self._model, self._choices, inputs)
             sizes = {name: known[name] for name in sorted(self._sizes)}
+            empty = self._empty(known, inputs)
             truths = self._truths(known)
             held = ((n, tuple(c.reshape(-1)), c.shape) for n, c in content.items())
-            key = (repr(kinds), tuple(truths.values()), *sizes.items(), *held)
+            key = (repr(kinds), tuple(truths.values()), empty, *sizes.items(), *held)
             if key in self._forms:
                 return self._forms[key]
             try:
                 choices = replace(
-                    self._choices, content=content, kinds=kinds, truths=truths, sizes=sizes
+                    self._choices,
+                    content=content,
+                    kinds=kinds,
+                    truths=truths,
+                    sizes=sizes,
+                    empty=empty,
                 )
                 built = build(self._model, choices)
             except DecidedBySizes as error:
@@ -300,6 +332,12 @@ class SpecialisedGraph(ByForm):
         if self._deciding == before and not found.dims:  # it was a size, and that is not enough
             self._deciding |= dict.fromkeys(found.inputs, True)
         assert self._deciding != before or found.dims, found
+
+    def _empty(self, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> frozenset[str]:
+        """Dims that are 0, where nobody said what they may be: a form of its own, with guards."""
+        known = _bounded(self._choices, self._bounds)
+        known.update(dim for name in self._open for dim in open_sizes(name, inputs[name]))
+        return frozenset(name for name, size in sizes.items() if not size and name not in known)
 
     def _truths(self, sizes: Mapping[str, int]) -> dict[Dim, bool]:
         """Which conditions hold for these sizes of inputs; others are not about them."""
@@ -326,8 +364,9 @@ def _given(compiled: CompiledGraph, arrays: Mapping[str, Array]) -> CompiledGrap
 
 
 def _unless_size(number: Any) -> Any:
-    """A number; None for one that is a size, and may be another."""
-    return None if not isinstance(number, (bool, float)) and number > 0 else number
+    """A number; None for one that is a size, and may be another: what is larger means "the end"."""
+    is_size = not isinstance(number, (bool, float)) and 0 < number < _NO_SIZE
+    return None if is_size else number
 
 
 def given_inputs(

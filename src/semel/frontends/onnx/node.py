@@ -9,7 +9,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from semel.errors import ModelError, UnsupportedError
-from semel.frontends.onnx.values import AnyValue, Items, Nothing, Text, Value
+from semel.frontends.onnx.values import AnyValue, Items, Nothing, Rows, Text, Value
 from semel.ir.expr import Dim
 from semel.ir.types import DType, as_dtype
 from semel.tensor.tensor import Tensor
@@ -129,7 +129,8 @@ class Node:
         found = self.any_value(position)
         if isinstance(found, Value):
             return found
-        kind = {Text: "text", Items: "a sequence", Nothing: "an empty optional"}[type(found)]
+        kinds = {Text: "text", Nothing: "an empty optional"}
+        kind = kinds.get(type(found), "a sequence")
         raise self.refuse(f"input {position} must be a tensor of numbers, got {kind}.")
 
     def tensor(self, position: int = 0) -> Tensor:
@@ -145,8 +146,10 @@ class Node:
         return [self.tensor(i) for i in range(start, len(self.inputs)) if self.has(i)]
 
     def items(self, position: int = 0) -> list[AnyValue]:
-        """The items of a sequence."""
+        """The items of a sequence, whose number must be known."""
         found = self.any_value(position)
+        if isinstance(found, Rows):
+            return self.walk.items_of(self, found)
         if not isinstance(found, Items):
             raise self.refuse(f"input {position} must be a sequence.")
         return found.items

@@ -92,11 +92,18 @@ class Items:
 
 
 @dataclass(eq=False, slots=True)
+class Rows:
+    """A sequence that a loop built: its items are the rows of one tensor, so many as there are."""
+
+    tensor: Tensor
+
+
+@dataclass(eq=False, slots=True)
 class Nothing:
     """An optional that is empty."""
 
 
-AnyValue: TypeAlias = "Value | Text | Items | Nothing"
+AnyValue: TypeAlias = "Value | Text | Items | Rows | Nothing"
 
 
 def object_array(items: Sequence[Any]) -> Array:
@@ -108,7 +115,7 @@ def object_array(items: Sequence[Any]) -> Array:
 
 def as_value(given: Any) -> AnyValue:
     """What a converter returned, or a caller gave, as a value."""
-    if isinstance(given, (Value, Text, Items, Nothing)):
+    if isinstance(given, (Value, Text, Items, Rows, Nothing)):
         return given
     if isinstance(given, Tensor):
         return Value.of(given)

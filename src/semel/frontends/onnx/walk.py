@@ -29,6 +29,8 @@ from semel.frontends.onnx.table import STANDARD, converters, domain_name
 from semel.frontends.onnx.unknown import refusal_of_all, refuse_operator, texts_of, unknown_nodes
 from semel.frontends.onnx.values import (
     AnyValue,
+    Items,
+    Rows,
     Text,
     Value,
     as_value,
@@ -36,7 +38,7 @@ from semel.frontends.onnx.values import (
 )
 from semel.ir.expr import Dim, Variable, variables
 from semel.ir.graph import Graph
-from semel.ir.types import INT64
+from semel.ir.types import BOOL, INT64
 from semel.runtime.buffer import Array
 from semel.tensor.late import item_dim
 from semel.tensor.origin import origin_of
@@ -50,6 +52,10 @@ _METHODS = frozenset(dir(Tensor))
 _MOVING = frozenset(
     ("input", "scalar", "constant", "iota", "reshape", "permute", "slice", "concat", "expand")
 ) | {"stretch"}
+
+
+#: What runs are given, or keep.
+_GIVEN = ("input", "param", "state")
 
 
 class DecidedByContent(Exception):  # noqa: N818  (a question, no error)
@@ -165,6 +171,15 @@ class Walk:
             raise ModelError("onnx", f"'{name}' is used and nothing computes it.")
         return found
 
+    def output(self, name: str) -> AnyValue:
+        """The value with this name, as runs give it: of a sequence, how many items is known."""
+        value = self.value(name)
+        if not isinstance(value, Rows):
+            return value
+        return Items(
+            self.items_of(Node(NodeProto(op_type="output", name=name), 1, (), self), value)
+        )
+
     # ------------------------------------------------------------ one node
 
     def _convert(self, proto: NodeProto) -> None:
@@ -243,10 +258,10 @@ class Walk:
         value = node.value(position)
         found = self.known(value, exact=True)
         if found is not None and found.dtype == object:
-            inputs = self._content_of(found)
-            if inputs:
-                raise DecidedByContent(inputs, exact=True)
-        if found is None or found.dtype == object:
+            for number in found.flat:
+                self._ask(node, number)
+        if found is None:
+            self._ask_for_sizes(node, value)
             raise node.refuse(
                 f"input {position} decides what is computed, so it must be known.",
                 "Give its value when the model is loaded (values={...}) if it is an input.",
@@ -257,6 +272,7 @@ class Walk:
         """Whether a condition holds, which must be known: exactly, or by the sizes of a run."""
         known = self.known(value, exact=True)
         if known is None:
+            self._ask_for_sizes(node, value)
             raise node.refuse("its condition comes from data, so it cannot be known.")
         if known.dtype != object:
             return bool(known.reshape(()))
@@ -273,35 +289,62 @@ class Walk:
             raise DecidedBySizes(condition)
         return self.around.truths[condition]
 
+    def is_decided(self, condition: Dim) -> bool:
+        """Whether a condition of sizes is one that a form was chosen by."""
+        return condition in self.around.truths
+
+    def is_switch(self, value: Value) -> bool:
+        """Whether a condition is about inputs of the model that are one bool each.
+
+        Such inputs are there to choose: there is a form for each of the two values.
+        """
+        leaves = [n for n in Graph((value.tensor.node,)).nodes if n.op.name in _GIVEN]
+        return bool(leaves) and all(
+            leaf.type.dtype == BOOL and leaf.type.num_elements == 1 and self._is_own(leaf)
+            for leaf in leaves
+        )
+
     def known_size(self, node: Node, dim: Dim) -> int:
         """A dim whose number decides what is computed."""
-        if isinstance(dim, int):
-            return dim
-        inputs, dims = self._origins(node, dim)
-        raise DecidedByContent(inputs, True, dims)
+        self._ask(node, dim)
+        assert isinstance(dim, int)
+        return dim
 
-    def _origins(self, node: Node, dim: Dim) -> tuple[frozenset[str], frozenset[str]]:
-        """Whose content a dim is made of, and of which sizes of inputs; of nothing else."""
-        used = frozenset(variable.name for variable in variables(dim))
+    def _ask(self, node: Node, number: Any) -> None:
+        """Ask for the sizes and the contents that a number is made of, if it is not known yet."""
+        if isinstance(number, OPEN):
+            inputs, dims = self._origins(node, number)
+            raise DecidedByContent(inputs, True, dims)
+
+    def _ask_for_sizes(self, node: Node, value: Value) -> None:
+        """Ask for the sizes that a value is computed from, if they are all that it is made of."""
+        graph = Graph((value.tensor.node,))
+        if not any(each.op.name in _GIVEN for each in graph.nodes):
+            for variable in graph.variables:
+                self._ask(node, variable)
+
+    def items_of(self, node: Node, rows: Rows) -> list[AnyValue]:
+        """The items of a sequence that a loop built, one by one."""
+        return [
+            Value.of(rows.tensor[i]) for i in range(self.known_size(node, rows.tensor.shape[0]))
+        ]
+
+    def _origins(self, node: Node, number: Any) -> tuple[frozenset[str], frozenset[str]]:
+        """Whose content a number is made of, and of which sizes of inputs; of nothing else."""
+        ratio, content = as_ratio(number), self.around.content
+        used = frozenset(v.name for v in (*variables(ratio.top), *variables(ratio.bottom)))
         given = {v.name for x in self.around.inputs.values() for d in x.shape for v in variables(d)}
-        inputs, dims = self._content_of(object_array([dim])), used & given
-        if not used <= dims | self.around.content.keys():
-            raise node.refuse(f"a size that decides what is computed must be known, got {dim}.")
+        inputs, dims = frozenset(content[name][0] for name in used & content.keys()), used & given
+        if not used or not used <= dims | content.keys():
+            raise node.refuse(f"a size that decides what is computed must be known, got {number}.")
         return inputs, dims
-
-    def _content_of(self, dims: Array) -> frozenset[str]:
-        """The inputs whose content these dims are made of."""
-        open_dims = [as_ratio(dim) for dim in dims.flat if isinstance(dim, OPEN)]
-        used = [v.name for r in open_dims for v in (*variables(r.top), *variables(r.bottom))]
-        content = self.around.content
-        return frozenset(content[name][0] for name in used if name in content)
 
     def known(self, value: Value, exact: bool) -> Array | None:
         """What a value is, if that can be known before a run; None if data decides it."""
         if value.known is not None:
             return value.known
         graph = Graph((value.tensor.node,))
-        leaves = [node for node in graph.nodes if node.op.name in ("input", "param", "state")]
+        leaves = [node for node in graph.nodes if node.op.name in _GIVEN]
         if not leaves:
             if graph.variables:  # sizes, through operators that the arithmetic does not know
                 return None
@@ -321,13 +364,17 @@ class Walk:
 
         How many they are may be open, if each of them is a size that is asked for.
         """
-        own = self.around.inputs.get(leaf.attrs.name)
-        if own is None or own.node is not leaf:  # a param, or an input of a body
+        if not self._is_own(leaf):
             return False
         count = leaf.type.num_elements
         if isinstance(count, int):
             return bool(count <= _MOST_NUMBERS)
         return is_moved and bool(leaf.type.rank <= 1)
+
+    def _is_own(self, leaf: Any) -> bool:
+        """Whether it is an input of the model, no param and no input of a body."""
+        own = self.around.inputs.get(leaf.attrs.name)
+        return own is not None and own.node is leaf
 
 
 #: What Python raises where a node does not keep to its operator: too few inputs, no such axis.

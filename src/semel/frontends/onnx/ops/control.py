@@ -9,6 +9,7 @@ which the number of its iterations must be known.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from onnx import GraphProto
 from semel.errors import GraphError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import walk_nodes
 from semel.frontends.onnx.node import Converter, Node
+from semel.frontends.onnx.ops.appended import find_appended
 from semel.frontends.onnx.ops.trips import Counter, find_trips
 from semel.frontends.onnx.values import AnyValue, Value, as_value
 from semel.ir.expr import Dim
@@ -52,9 +54,11 @@ def _if(node: Node) -> Any:
     value = node.value(0)
     if value.known is not None and value.known.dtype != object:
         return _side(node, bool(value.known.reshape(())))
+    if value.known is not None and node.walk.is_decided(value.known.item()):
+        return _side(node, node.walk.is_true(node, value))
     truth = value.tensor.reshape(()).cast(BOOL)
     try:
-        return _chosen(node, truth)
+        chosen = _chosen(node, truth)
     except (GraphError, ModelError, _NoTensor) as error:
         # Sides of different shapes, or of sequences: only what is known before a run can choose.
         try:
@@ -63,33 +67,55 @@ def _if(node: Node) -> Any:
             message = f"both branches must give tensors of the same types: {error}"
             raise node.refuse(message) from error
         return _side(node, is_then)
+    if not chosen.is_alike and (value.is_symbolic or node.walk.is_switch(value)):
+        # Their sizes might agree in a run, but most probably do not: two graphs, each with one.
+        with suppress(UnsupportedError):
+            is_then = node.walk.is_true(node, value)
+            return _side(node, is_then)
+    return chosen.outputs
 
 
-def _chosen(node: Node, truth: Tensor) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a run chooses; `is_alike` if both sides surely have the same shapes."""
+
+    outputs: Any
+    is_alike: bool
+
+
+def _chosen(node: Node, truth: Tensor) -> _Chosen:
     """One of both sides, as a run decides. Of single elements, both get the higher rank.
 
     Exporters write a scalar on one side and a vector of one element on the other.
     """
-    ranks: dict[bool, list[tuple[int, bool]]] = {}
+    shapes: dict[bool, list[Shape]] = {}
 
     def side(is_then: bool) -> list[Tensor]:
         found = _tensors(node, is_then)
-        ranks[is_then] = [(x.ndim, all(dim == 1 for dim in x.shape)) for x in found]
+        shapes[is_then] = [x.shape for x in found]
         return found
 
     def aligned(is_then: bool) -> list[Tensor]:
-        pairs = zip(_tensors(node, is_then), ranks[True], ranks[False], strict=True)
+        pairs = zip(_tensors(node, is_then), shapes[True], shapes[False], strict=True)
         return [
-            x.reshape((1,) * max(t, e)) if t != e and is_one and is_also else x
-            for x, (t, is_one), (e, is_also) in pairs
+            x.reshape((1,) * max(len(t), len(e))) if len(t) != len(e) and _is_one(t, e) else x
+            for x, t, e in pairs
         ]
 
     try:
-        return Tensor.cond(truth, partial(side, True), partial(side, False))
+        outputs = Tensor.cond(truth, partial(side, True), partial(side, False))
+        return _Chosen(outputs, shapes[True] == shapes[False])
     except GraphError:
-        if len(ranks) < 2 or len(ranks[True]) != len(ranks[False]):
+        if len(shapes) < 2 or len(shapes[True]) != len(shapes[False]):
             raise
-        return Tensor.cond(truth, partial(aligned, True), partial(aligned, False))
+        outputs = Tensor.cond(truth, partial(aligned, True), partial(aligned, False))
+        pairs = zip(shapes[True], shapes[False], strict=True)
+        return _Chosen(outputs, all(t == e or _is_one(t, e) for t, e in pairs))
+
+
+def _is_one(*shapes: Shape) -> bool:
+    """Whether all of these are of one element."""
+    return all(dim == 1 for shape in shapes for dim in shape)
 
 
 #: Exporters of "while" write the largest number there is as the count.
@@ -122,13 +148,18 @@ def _loop(node: Node) -> Any:
     states = [node.any_value(i) for i in range(2, len(node.inputs))]
     if _is_known_false(node) and len(graph.output) == 1 + len(states):
         return states
-    values = [state for state in states if isinstance(state, Value)]
-    if len(values) == len(states):
-        try:
-            return _in_one_type(node, graph, values)
-        except (GraphError, ModelError, _NoTensor) as error:
-            return _written_out(node, graph, states, error)
-    return _written_out(node, graph, states, None)
+    appended = find_appended(graph, states)
+    values = [state for state in appended.left(states) if isinstance(state, Value)]
+    if len(values) + len(appended.states) < len(states):
+        return _written_out(node, graph, states, None)
+    try:
+        return appended.together(_in_one_type(node, appended.graph, values))
+    except (GraphError, ModelError, _NoTensor) as error:
+        return _written_out(node, graph, states, error)
+    except UnsupportedError:
+        if not appended.states:
+            raise
+        return _written_out(node, graph, states, None)  # with steps and items that are known
 
 
 def _is_known_false(node: Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from semel.errors import UnsupportedError
 from semel.frontends.onnx.node import Converter, Node
 from semel.ir.dims import ceildiv, equal, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
@@ -49,7 +50,14 @@ def _transpose(node: Node) -> Tensor:
 def _squeeze(node: Node) -> Tensor:
     x, axes = node.tensor(), node.axes(1)
     if axes is None:  # all of size 1: how many there are decides the rank of what follows
-        axes = [i for i, size in enumerate(x.shape) if node.holds(equal(size, 1))]
+        axes, asked = [], list(x.shape)
+        for i, size in enumerate(x.shape):
+            try:
+                axes += [i] * node.holds(equal(size, 1))
+            except UnsupportedError:  # data decides it
+                asked[i] = size + equal(size, 1)
+        # What has one element more if the size is 1 is refused by a run that finds 1.
+        x = x.reshape(tuple(asked)).reshape(x.shape)
     return x.squeeze(tuple(axes)) if axes else x
 
 

@@ -1,11 +1,17 @@
-"""Sequences and optionals: lists at import, whose items may be tensors of the run."""
+"""Sequences and optionals: lists at import, whose items may be tensors of the run.
+
+A sequence that a loop built is one tensor, whose rows are the items; how many of them there are
+only matters to what treats them one by one.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from semel.frontends.onnx.node import Converter, Node
-from semel.frontends.onnx.values import AnyValue, Items, Nothing, Value
+from semel.frontends.onnx.values import AnyValue, Items, Nothing, Rows, Value
 from semel.ir.expr import minimum
 from semel.tensor.tensor import Tensor
 
@@ -15,11 +21,20 @@ def _place(node: Node, position: int, default: int) -> int:
     return int(node.numbers(position).reshape(())) if node.has(position) else default
 
 
-def _at(node: Node) -> AnyValue:
+def _at(node: Node) -> Any:
+    rows = _rows(node)
+    if rows is not None:
+        return node.walk.convert("Gather", node, [rows, node.tensor(1).reshape(())])
     items, place = node.items(0), _place(node, 1, 0)
     if not -len(items) <= place < len(items):
         raise node.refuse(f"place {place} must be one of {len(items)}.")
     return items[place]
+
+
+def _rows(node: Node) -> Tensor | None:
+    """The items of a sequence that a loop built, as the rows of a tensor."""
+    found = node.any_value(0)
+    return found.tensor if isinstance(found, Rows) else None
 
 
 def _insert(node: Node) -> Items:
@@ -35,9 +50,28 @@ def _erase(node: Node) -> Items:
 
 
 def _concat(node: Node) -> Tensor:
+    axis, rows = node.attr("axis"), _rows(node)
+    if rows is not None:
+        return _joined(node, rows, axis)
     tensors = [_tensor(node, item) for item in node.items(0)]
-    axis = node.attr("axis")
     return Tensor.stack(tensors, axis) if node.flag("new_axis") else Tensor.concat(tensors, axis)
+
+
+def _joined(node: Node, rows: Tensor, axis: int) -> Tensor:
+    """Rows along an axis of their own, or one behind the other along one of theirs."""
+    if node.flag("new_axis"):
+        return rows.moveaxis(0, node.as_axis(axis, rows.ndim))
+    at = node.as_axis(axis, rows.ndim - 1)
+    moved = rows.moveaxis(0, at)
+    shape = moved.shape
+    return moved.reshape((*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]))
+
+
+def _length(node: Node) -> Value:
+    rows = _rows(node)
+    count = np.empty((), object)
+    count[()] = len(node.items(0)) if rows is None else rows.shape[0]
+    return Value.of_dims(count)
 
 
 def _tensor(node: Node, item: AnyValue) -> Tensor:
@@ -71,7 +105,10 @@ def _items(tensors: list[Tensor]) -> Items:
 def _map(node: Node) -> list[Any]:
     """A sub-graph for each item; other sequences go along, tensors are given to all."""
     graph, count = node.graph("body"), len(node.items(0))
-    given = [node.any_value(i) for i in range(len(node.inputs))]
+    given = [
+        Items(node.items(i)) if isinstance(node.any_value(i), Rows) else node.any_value(i)
+        for i in range(len(node.inputs))
+    ]
     made = [
         node.walk.graph(graph, [v.items[i] if isinstance(v, Items) else v for v in given])
         for i in range(count)
@@ -104,7 +141,7 @@ CONVERTERS: dict[str, Converter] = {
     "SequenceEmpty": lambda node: Items([]),
     "SequenceErase": _erase,
     "SequenceInsert": _insert,
-    "SequenceLength": lambda node: Value.of_array(len(node.items(0))),
+    "SequenceLength": _length,
     "SequenceMap": _map,
     "SplitToSequence": _split,
 }

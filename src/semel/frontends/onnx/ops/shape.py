@@ -42,7 +42,7 @@ def _constant(node: Node) -> AnyValue:
     for text in (node.attr("value_string"), node.attr("value_strings")):
         if text is not None:
             return Text(np.asarray(text, object))
-    raise node.refuse("sparse constants are not supported.")
+    raise node.refuse("must have a value.")
 
 
 def _constant_of_shape(node: Node) -> Any:
