@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, is_positive
-from semel.ops.attrs import ScanAttrs
+from semel.ops.attrs import ArgsortAttrs, ScanAttrs
 from semel.tensor.handle import (
     DTypeLike,
     TensorLike,
@@ -129,7 +129,9 @@ def sort(
     if axis is None or x.ndim == 0:
         return x.flatten().sort(0, descending).reshape(x.shape if x.ndim == 0 else -1)
     i = normalize_axis(axis, x.ndim, "sort")
-    return along_order(x, order_of(x, i, descending), i)
+    if x.dtype.is_narrow:  # a cast back would saturate
+        return along_order(x, order_of(x, i, descending), i)
+    return apply("sort", x, attrs=ArgsortAttrs(i, descending))
 
 
 @spelled(dim="axis")
