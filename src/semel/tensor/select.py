@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Shorter axes are put in order as a whole, and those of which a larger share would be.
 LEAST_LENGTH, MOST_SHARE = 128, 2
-LEAST_BLOCK = 4
+LEAST_BLOCK = 8
 
 
 def order_of(x: Tensor, axis: int, descending: bool) -> Tensor:
