@@ -113,6 +113,11 @@ def test_sizes_of_the_run(threads: int) -> None:
                 np.testing.assert_array_equal(got[0], want)
 
 
+def test_order_is_given_even_unasked() -> None:
+    x = Tensor(np.random.default_rng(4).permutation(900))
+    assert x.topk(4, sorted=False)[0].tolist() == [899, 898, 897, 896]
+
+
 def test_none_of_them() -> None:
     assert first_places(Tensor.input("x", (4, 1000)), 1, True, 0).shape == (4, 0)
 

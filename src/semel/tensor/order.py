@@ -163,9 +163,17 @@ def _check_kth(x: Tensor, kth: int | Sequence[int], axis: int | None, where: str
 
 @spelled(dim="axis")
 def topk(
-    x: TensorLike, k: Dim, axis: int = -1, largest: bool = True, *, dim: int = AXIS
+    x: TensorLike,
+    k: Dim,
+    axis: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    dim: int = AXIS,
 ) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements in order, and their indices.
+
+    They are in order, whether that is asked for or not.
 
     >>> values, indices = Tensor([3, 9, 4]).topk(2)
     >>> values.tolist(), indices.tolist()
