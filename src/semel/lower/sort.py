@@ -27,7 +27,9 @@ from semel.ops.index_maps import flat_index
 #: Rows up to this length are sorted side by side; where there may be many, and where there are.
 SHORT, SHORT_IF_MANY, SHORT_OF_MANY = 128, 512, 4096
 MANY_ROWS = 8
-#: The same for keys that have their places beside them, where vectors have no minimum of 64 bits.
+#: A network is as long as a row may be; for long ones a row has to be a part of that in every run.
+MOST_PADDING = 4
+#: The longest row of keys that have their places beside them, without a minimum of 64 bits.
 SHORT_OF_PAIRS = 256
 DIGIT_BITS = 8
 _DIGITS = 1 << DIGIT_BITS
@@ -61,7 +63,8 @@ def _is_short(row: Row, rows: Dim, target: Target) -> bool:
     if longest is None:
         return False
     limit = SHORT_IF_MANY if most is None or most >= MANY_ROWS else SHORT
-    if fewest is not None and fewest >= MANY_ROWS:
+    is_as_long = (lower_bound(row.length) or 0) * MOST_PADDING >= longest
+    if fewest is not None and fewest >= MANY_ROWS and is_as_long:
         limit = SHORT_OF_MANY
     has_pairs = not row.is_values and key_form(row.source.dtype)[0].bits == 64
     if has_pairs and target.vector_bits < WIDE_BITS:
