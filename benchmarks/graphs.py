@@ -5,8 +5,9 @@
 
 Each prepare is a process of its own, which has its modules imported and the graph built when the
 clock starts: cold with an empty folder for the kernel cache, warm with the one that a cold prepare
-filled. Detectors (`benchmarks.detector`) have many kernels of many kinds; a chain of n steps has
-the same few kernels and n times the nodes, so that its microseconds per node show growth.
+filled. Detectors (`benchmarks.detector`) have many kernels of many kinds. Chains of n steps, joints
+of n parts and n outputs have the same few kernels and n times the nodes, so that their microseconds
+per node show growth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from typing import Any
 COLD_MS, WARM_MS = 15.0, 3.0  #: most for a distinct kernel
 COLD_S, WARM_S = 4.0, 0.5  #: most for a graph
 GRAPHS = (
-    "detector", "detector, symbolic", "detector x2", "chain of 100", "chain of 200", "chain of 400",
+    "detector", "detector, symbolic", "detector x2",
+    "chain of 200", "chain of 400", "chain of 1000",
+    "concat of 300", "concat of 3000", "outputs, 1000", "outputs, 10000",
 )  # fmt: skip
 
 
@@ -39,13 +42,13 @@ class GraphRow:
     warm: float
 
     @property
-    def is_chain(self) -> bool:
-        """Whether it shows growth; kernels are few, and bars for each say nothing."""
-        return self.graph.startswith("chain")
+    def shows_growth(self) -> bool:
+        """Whether it is there for its size; kernels are few, and bars for each say nothing."""
+        return self.graph.split()[0] in _GROWING
 
     @property
     def met(self) -> str:
-        if self.is_chain:
+        if self.shows_growth:
             return "-"
         cold, warm = (1e3 * seconds / self.kernels for seconds in (self.cold, self.warm))
         is_met = cold <= COLD_MS and warm <= WARM_MS and self.cold <= COLD_S and self.warm <= WARM_S
@@ -96,37 +99,40 @@ def _run(graph: str, folder: str) -> list[float]:
 
 def main(argv: Sequence[str]) -> int:
     """Prepare a graph with the cache in a folder, and print the numbers."""
+    import semel
     import semel.compiler.pipeline
     from semel.config import override
 
-    output = _builder(argv[0])()
+    outputs = _builder(argv[0])()
     with override(cache=True, cache_dir=Path(argv[1])):
         start = time.perf_counter()
-        plan = output.prepare()
+        plan = semel.prepare(outputs)
         took = time.perf_counter() - start
-    count = len(semel.ir.graph.Graph((output.node,), ("output",)).nodes)
+    names = tuple(f"output{k}" for k in range(len(outputs)))
+    count = len(semel.ir.graph.Graph(tuple(y.node for y in outputs), names).nodes)
     print(json.dumps([count, len(plan.kernels), took]))
     return 0
 
 
-def _builder(graph: str) -> Callable[[], Any]:
+def _builder(graph: str) -> Callable[[], list[Any]]:
     from benchmarks.detector import build_detector
     from semel import Tensor, Variable
 
-    def fixed(repeats: int) -> Tensor:
-        return build_detector(Tensor.input("image", (1, 3, 320, 320)), repeats)
+    def fixed(repeats: int) -> list[Tensor]:
+        return [build_detector(Tensor.input("image", (1, 3, 320, 320)), repeats)]
 
-    def symbolic() -> Tensor:
+    def symbolic() -> list[Tensor]:
         h, w = (Variable(name, 1, 40) for name in "hw")
-        return build_detector(Tensor.input("image", (1, 3, 32 * h, 32 * w)))
+        return [build_detector(Tensor.input("image", (1, 3, 32 * h, 32 * w)))]
 
-    if graph.startswith("chain"):
-        return lambda: _chain(int(graph.split()[-1]))
+    words = graph.split()
+    if words[0] in _GROWING:
+        return lambda: _GROWING[words[0]](int(words[-1]))
     known = {"detector": lambda: fixed(1), "detector x2": lambda: fixed(2)}
     return known.get(graph, symbolic)
 
 
-def _chain(steps: int) -> Any:
+def _chain(steps: int) -> list[Any]:
     """Attention-like steps, each with the same kernels as the one before."""
     import numpy as np
 
@@ -136,7 +142,30 @@ def _chain(steps: int) -> Any:
     w = Tensor(np.random.default_rng(0).standard_normal((32, 32), dtype=np.float32))
     for _ in range(steps):
         y = ((y @ w).softmax(-1) + x).tanh()
-    return y
+    return [y]
+
+
+def _concat(parts: int) -> list[Any]:
+    """Many small inputs, one after another."""
+    from semel import Tensor, concat
+
+    return [concat([Tensor.input(f"x{k}", (2,)) for k in range(parts)])]
+
+
+def _outputs(count: int) -> list[Any]:
+    """As many outputs, each of an input of its own."""
+    from semel import Tensor
+
+    x = Tensor.input("x", (8,))
+    return [x + Tensor.input(f"x{k}", (8,)) for k in range(count)]
+
+
+#: By the first word of a graph's name; the last one is its size.
+_GROWING: dict[str, Callable[[int], list[Any]]] = {
+    "chain": _chain,
+    "concat": _concat,
+    "outputs,": _outputs,
+}
 
 
 if __name__ == "__main__":

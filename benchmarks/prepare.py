@@ -30,8 +30,8 @@ WAYS = {
 }
 #: Seconds by way: to the first result, from a plan file until ready.
 _SECONDS = {
-    "minilm": {"cold": 3.0, "warm": 0.5, "file": 0.05},
-    "resnet50": {"cold": 4.0, "warm": 0.6, "file": 0.05},
+    "minilm": {"cold": 1.0, "warm": 0.25, "file": 0.02},
+    "resnet50": {"cold": 1.5, "warm": 0.4, "file": 0.03},
 }
 #: MiB more than onnxruntime that are allowed; both models have more than 50 MiB of weights.
 _MIB_OVER = {"cold": 150.0, "warm": 0.0, "file": 0.0}

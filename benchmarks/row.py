@@ -23,9 +23,9 @@ class Bar:
 
     `limits` are (kind, key, amount): "time" seconds, "row" another row's time plus seconds,
     "times" another row's time times a factor,
-    "peer" a peer's time on this row times a factor, "best" the best peer's times a factor,
-    "share" the time that this share of the row's bound allows; the key of the last two is a
-    thread count, or empty for all. All must hold; one that names an absent peer is left out.
+    "best" the best peer's time on this row times a factor, "share" the time that this share of
+    the row's bound allows; the key of the last two is a thread count, or empty for all. All must
+    hold; one that has nothing to be held against is left out.
     """
 
     text: str

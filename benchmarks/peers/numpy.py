@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.permuted import FIRST, SPACE
 from benchmarks.rows import PASSES, SIDE, Inputs
+from benchmarks.slow_paths import SORTS, STEPS, TOPKS, dequantised, life, quantised, rolls
 
 VERSION = np.__version__
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
@@ -69,6 +70,19 @@ def _new_number(function: Callable[[Any, int], Any]) -> Callable[[Inputs], Pair]
     return build
 
 
+def _best(k: int) -> Callable[[Any], Any]:
+    return lambda x: -np.sort(np.partition(-x, k - 1, -1)[:, :k], -1)
+
+
+def _again(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    return run
+
+
 # No gelu: NumPy has no erf.
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "tiny_add": _row(np.add),
@@ -88,4 +102,12 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "upsample_add": _row(lambda x, y: x.repeat(2, 2).repeat(2, 3) + y),
     "permuted_mean": _row(lambda x: x.transpose(FIRST).mean(SPACE)),
     "permuted_squares": _row(lambda x: np.square(x.transpose(0, 2, 1)).sum(-1)),
+    **dict.fromkeys(SORTS, _row(lambda x: np.sort(x, -1))),
+    **{name: _row(_best(k)) for name, (_, _, k) in TOPKS.items()},
+    "life": _row(life),
+    "life_loop": _row(_again(life)),
+    "rolls": _row(rolls),
+    "rolls_loop": _row(_again(rolls)),
+    "quantise": _row(quantised),
+    "dequantise": _row(dequantised),
 }

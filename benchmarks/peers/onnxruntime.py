@@ -12,6 +12,7 @@ from benchmarks.decode import DECODES, ROOMY
 from benchmarks.peers import onnx_decode, onnx_models
 from benchmarks.peers.onnx_models import OnnxGraph
 from benchmarks.peers.onnx_quantised import QUANTISED_GRAPHS
+from benchmarks.peers.onnx_slow import SLOW_GRAPHS
 from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
 from semel.cli.onnx_file import OnnxNode, model
@@ -42,7 +43,7 @@ def _session(
 def _bound(session: Any, arrays: Inputs) -> Pair:
     binding = session.io_binding()
     output = session.get_outputs()[0]
-    dtype = np.int32 if output.type == "tensor(int32)" else np.float32
+    dtype = output.type[len("tensor(") : -1].replace("float", "float32")
     held = ort.OrtValue.ortvalue_from_numpy(np.zeros(output.shape, dtype))
     for name, array in arrays.items():
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
@@ -192,7 +193,7 @@ def _decoder(arrays: Inputs) -> Pair:
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{name: _graph(make) for name, make in onnx_models.GRAPHS.items()},
-    **{name: _graph(make) for name, make in QUANTISED_GRAPHS.items()},
+    **{name: _graph(make) for name, make in (QUANTISED_GRAPHS | SLOW_GRAPHS).items()},
     "decoder": _decoder,
     **{name: _decode(name) for name in DECODES if name not in ROOMY},
     "tiny_add": _row(OnnxNode("Add", ("x", "y"), "out")),

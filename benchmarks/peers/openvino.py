@@ -11,6 +11,7 @@ import openvino as ov
 from benchmarks.decode import DECODES, ROOMY
 from benchmarks.peers import onnx_models
 from benchmarks.peers.onnx_models import OnnxGraph
+from benchmarks.peers.onnx_slow import SLOW_GRAPHS
 from benchmarks.peers.openvino_decode import cache_name, decode_model
 from benchmarks.rows import Inputs
 
@@ -86,7 +87,7 @@ def _decode(name: str) -> Callable[[Inputs], Triple]:
 
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
-    **{name: _graph(make) for name, make in onnx_models.GRAPHS.items()},
+    **{name: _graph(make) for name, make in (onnx_models.GRAPHS | SLOW_GRAPHS).items()},
     "decoder": _decoder,
     **{name: _decode(name) for name in DECODES if name not in ROOMY},
 }

@@ -25,6 +25,7 @@ from benchmarks.models import (
     lstm_weights,
 )
 from benchmarks.peers.semel_quantised import TensorOps, integer_product
+from benchmarks.peers.semel_slow import STEPS_OF
 from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.quantised import QUANTISED, QuantisedOps
 from benchmarks.rows import PASSES, SIDE, Inputs
@@ -276,6 +277,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **dict.fromkeys(SENTENCES, _minilm),
     **{name: _quantised(model) for name, (model, _) in QUANTISED.items()},
     "matmul_integer": _row(integer_product),
+    **{name: _row(step) for name, step in STEPS_OF.items()},
     "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
     "decoder": _decoder,
     **{name: _decode(name) for name in DECODES},

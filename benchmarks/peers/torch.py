@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
 from benchmarks.peers import torch_models
+from benchmarks.peers.torch_slow import STEPS_OF
 from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
 
@@ -30,6 +31,15 @@ def _row(function: Callable[..., Any]) -> Callable[[Inputs], Pair]:
             return function(*values)
 
         return run, lambda: run().numpy()
+
+    return build
+
+
+def _made(make: Callable[[], Callable[..., Any]]) -> Callable[[Inputs], Pair]:
+    """A row whose function has weights to make, which no other row needs."""
+
+    def build(arrays: Inputs) -> Pair:
+        return _row(make())(arrays)
 
     return build
 
@@ -57,6 +67,7 @@ def _means(x: Any) -> Any:
 
 BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **torch_models.BUILD,
+    **{name: _made(make) for name, make in STEPS_OF.items()},
     "tiny_add": _row(torch.add),
     "call_add": _call_add,
     "call_jit": _call_add,

@@ -29,7 +29,7 @@ from semel.lower.lowered import (
     merge_loops,
     split_rows,
 )
-from semel.lower.sort import lower_argsort
+from semel.lower.sort import lower_sort
 from semel.ops.index_maps import flat_index
 from semel.ops.reduce import COMBINERS
 from semel.schedule.group import Group
@@ -166,7 +166,8 @@ def _nothing(node: Node, buffers: dict[Node, Buffer], names: Names, target: Targ
 
 _RULES: dict[str, Callable[[Node, dict[Node, Buffer], Names, Target], _Parts]] = {
     "scan": _scan,
-    "argsort": lower_argsort,
+    "argsort": lower_sort,
+    "sort": lower_sort,
     "scatter": _scatter,
     "update_rows": _update_rows,
     "group_rows": list_rows,

@@ -12,10 +12,8 @@ from __future__ import annotations
 from semel.ir.expr import Dim, Index
 from semel.ir.graph import Node
 from semel.ops.index_maps import Indices, operand_index
+from semel.ops.movement import MAX_PARTS
 from semel.schedule.group import Group
-
-#: More parts than this stay one nest: the code would grow with every part.
-MAX_PARTS = 128
 
 Span = tuple[Dim, Dim]
 

@@ -375,6 +375,11 @@ def _reference_concat(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
     return np.concatenate(arrays, axis=node.attrs.axis)
 
 
+#: Parts of a concatenation that have a loop nest each in its kernel; more are joined in steps.
+MAX_PARTS = 128
+#: More parts than this are joined before they are joined again.
+MANY_PARTS = 32
+
 #: By what nodes share: there is one question for every operand.
 _offsets: WeakKeyDictionary[Rule, Indices] = WeakKeyDictionary()
 

@@ -1,10 +1,11 @@
-"""Ops with a kernel of their own: scan, argsort, scatter.
+"""Ops with a kernel of their own: scan, argsort, sort, scatter.
 
     scan     x, axis --> running sum, product, max or min
     argsort  x, axis --> int64 positions that put the axis in order
+    sort     x, axis --> x with the axis in that order
     scatter  x [n, m], indices [k], updates [k, m] --> x with rows replaced or combined
 
-A scan's half types accumulate in float32. Argsort is stable: equal elements keep their
+A scan's half types accumulate in float32. Orders are stable: equal elements keep their
 order in both directions, and NaN comes last in both directions (so that topk never
 prefers it). Scatter applies its updates in the order of k: the last one wins for `set`,
 and half types round after every update, since each one is an op on the stored row.
@@ -79,6 +80,16 @@ def _reference_argsort(node: Node, arrays: tuple[Array, ...], env: Env) -> Array
     return np.argsort(keys, axis=axis, kind="stable").astype(np.int64)
 
 
+def _infer_sort(attrs: ArgsortAttrs, *types: TensorType) -> TensorType:
+    check_count("sort", types, 1)
+    check_axis("sort", attrs.axis, types[0])
+    return types[0]
+
+
+def _reference_sort(node: Node, arrays: tuple[Array, ...], env: Env) -> Array:
+    return np.take_along_axis(arrays[0], _reference_argsort(node, arrays, env), node.attrs.axis)
+
+
 _UPDATES: dict[str, Any] = {
     "set": None,
     "add": np.add,
@@ -135,6 +146,7 @@ register(
         combiner=named_combiner,
     )
 )
+register(OpDef("sort", "opaque", ArgsortAttrs, _infer_sort, _reference_sort, cost=40))
 register(OpDef("argsort", "opaque", ArgsortAttrs, _infer_argsort, _reference_argsort, cost=40))
 register(
     OpDef(

@@ -7,7 +7,8 @@ add up, and in which order, is settled first. Products of bytes are found while 
 there, before anything folds. Constants fold before the
 algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
 of contractions sink before that: what stood between two that cancel is then simple.
-Reductions take their final form last, when the shapes below them are settled. The bodies of
+Reductions take their final form last, when the shapes below them are settled, and very long
+concatenations their steps. The bodies of
 loops and branches are graphs too and go through the list up to here, once what they capture is
 settled. Then outputs that nobody computes get copies, those that are written in part are read where
 they lie, and weights are laid out for the machine:
@@ -34,6 +35,7 @@ from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.dequantise import compute_on_bytes
 from semel.passes.fold import fold_constants
 from semel.passes.frames import read_frames
+from semel.passes.joints import join_in_steps
 from semel.passes.layout import sink_views
 from semel.passes.one_column import sum_single_columns
 from semel.passes.pack import pack_weights
@@ -61,6 +63,7 @@ _ANYWHERE: tuple[Pass, ...] = (
     merge_reduced_axes,
     split_large_reductions,
     simplify,
+    join_in_steps,
 )
 
 

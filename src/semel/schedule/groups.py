@@ -49,6 +49,7 @@ from semel.ops.contract import PanelWidth, one_width
 from semel.ops.filled import spread_numbers
 from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index, reshape_runs
 from semel.ops.loop import live_loop
+from semel.ops.movement import MANY_PARTS
 from semel.ops.narrow_weights import is_widened
 from semel.ops.outputs import copy_leaf_outputs
 from semel.ops.state import has_places, stored_shape
@@ -293,6 +294,8 @@ class _Scheduler:
             return why.whole_operand(group.root.op.name)
         if len(group.reads) >= MAX_INPUTS or group.work > MAX_WORK:
             return why.TOO_LARGE
+        if self._is_joined_again(node):
+            return why.JOINED_AGAIN
         if any(count_terms(i) > MAX_INDEX_TERMS for at in indices for i in at):
             return why.DEAR_INDEX
         if node.op.kind == "reduce":
@@ -311,6 +314,12 @@ class _Scheduler:
         if node.op.kind == "elementwise" and self._is_asked_often(node, indices):
             return why.ASKED_OFTEN
         return None
+
+    def _is_joined_again(self, node: Node) -> bool:
+        """Whether it is a step of a concatenation: one kernel for all of its parts is too much."""
+        if node.op.parts is None or len(node.inputs) <= MANY_PARTS:
+            return False
+        return any(user.op.parts is not None for user in self.users[node])
 
     def _is_asked_often(self, node: Node, indices: list[Indices]) -> bool:
         """Whether windows ask for each element again and again, and to store it costs less.

@@ -66,6 +66,7 @@ NEW_APART = Why("new_apart", "the new elements need others of the old value, and
 
 TOO_LARGE = Why("too_large", "the kernel would grow too large")
 DEAR_INDEX = Why("dear_index", "its index would cost more than storing it")
+JOINED_AGAIN = Why("joined_again", "its many parts are joined before they are joined with others")
 FOLLOWS_CONTRACTION = Why(
     "follows_contraction", "it follows a contraction, which computes it on its registers"
 )

@@ -28,9 +28,9 @@ from semel.tensor.handle import (
 )
 from semel.tensor.indexing import certain_rows, iota
 from semel.tensor.movement import along, broadcast_shapes, of_shape
-from semel.tensor.order import order_of
 from semel.tensor.random import float_dtype, rand, randn, uniform_words
 from semel.tensor.reduce import as_float, rounded_to
+from semel.tensor.select import first_places, order_of
 from semel.tensor.spelling import AXIS, spelled
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _without_replacement(weights: Tensor, count: Dim, key: TensorLike | None) ->
     """The first in a race: each class arrives after an exponential time over its weight."""
     time = -(-rand(weights.shape, key=key, dtype=FLOAT64)).log1p() / weights
     axis = weights.ndim - 1
-    return order_of(time, axis, False).narrow(axis, 0, count)
+    return first_places(time, axis, False, count)
 
 
 def choice(

@@ -35,7 +35,7 @@ from semel.tensor.indexing import (
     true_positions,
 )
 from semel.tensor.movement import broadcast, concat, stack
-from semel.tensor.order import order_of
+from semel.tensor.select import order_of
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, is_positive
-from semel.ops.attrs import ArgsortAttrs, GatherAttrs, ScanAttrs
+from semel.ops.attrs import ArgsortAttrs, ScanAttrs
 from semel.tensor.handle import (
     DTypeLike,
     TensorLike,
@@ -25,6 +25,7 @@ from semel.tensor.handle import (
     whole_numbers,
 )
 from semel.tensor.reduce import accumulator
+from semel.tensor.select import along_order, first_places, order_of
 from semel.tensor.spelling import AXIS, spelled
 
 if TYPE_CHECKING:
@@ -110,11 +111,6 @@ def argsort(
     return order_of(x, normalize_axis(axis, x.ndim, "argsort"), descending)
 
 
-def order_of(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """`argsort` along one axis, which is not negative."""
-    return apply("argsort", x, attrs=ArgsortAttrs(axis, descending))
-
-
 @spelled(dim="axis")
 def sort(
     x: TensorLike,
@@ -133,7 +129,9 @@ def sort(
     if axis is None or x.ndim == 0:
         return x.flatten().sort(0, descending).reshape(x.shape if x.ndim == 0 else -1)
     i = normalize_axis(axis, x.ndim, "sort")
-    return _along(x, order_of(x, i, descending), i)
+    if x.dtype.is_narrow:  # a cast back would saturate
+        return along_order(x, order_of(x, i, descending), i)
+    return apply("sort", x, attrs=ArgsortAttrs(i, descending))
 
 
 @spelled(dim="axis")
@@ -163,16 +161,19 @@ def _check_kth(x: Tensor, kth: int | Sequence[int], axis: int | None, where: str
             raise GraphError(where, f"kth must lie in [{-length}, {length}), got {k}.")
 
 
-def _along(x: Tensor, order: Tensor, axis: int) -> Tensor:
-    # The indices come from argsort, so they need no check.
-    return apply("take_along", x, order, attrs=GatherAttrs(axis))
-
-
 @spelled(dim="axis")
 def topk(
-    x: TensorLike, k: Dim, axis: int = -1, largest: bool = True, *, dim: int = AXIS
+    x: TensorLike,
+    k: Dim,
+    axis: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    dim: int = AXIS,
 ) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements in order, and their indices.
+
+    They are in order, whether that is asked for or not.
 
     >>> values, indices = Tensor([3, 9, 4]).topk(2)
     >>> values.tolist(), indices.tolist()
@@ -184,5 +185,5 @@ def topk(
     (count,) = whole_dims(k, "k", "topk")
     if is_positive(-count) or is_positive(count - length):
         raise GraphError("topk", f"k must lie in [0, {length}] for {x.type}, got {k}.")
-    indices = order_of(x, i, largest).narrow(i, 0, count)
-    return _along(x, indices, i), indices
+    indices = first_places(x, i, largest, count)
+    return along_order(x, indices, i), indices
