@@ -122,6 +122,9 @@ MISTAKES: list[Mistake] = [
     m("cross_entropy", lambda: X.cross_entropy([0, 1, 2]), "2|3"),
     m("linear", lambda: X.linear(np.zeros((4, 5), F32)), "3 and 5|3.*5"),
     m("tile", lambda: X.tile(-1), "-1"),
+    m("where", lambda: X.where(X > 0, 0.0), r"semel\.where\(mask, x, other\)"),
+    m("pow", lambda: I**-1, r"i64\[3\] \*\* -1.*x\.float\(\) \*\* -1"),
+    m("pow", lambda: semel.pow(2, I) ** np.int64(-2), r"\*\* -2"),
     # axes and indices
     m("sum", lambda: X.sum(2), r"\[-2, 2\), got axis=2"),
     m("mean", lambda: semel.mean(X, axis=-3), r"\[-2, 2\), got axis=-3"),

@@ -257,3 +257,20 @@ def test_the_tables_name_what_numpy_has() -> None:
         for part in name.split("."):
             function = getattr(function, part)
         inspect.signature(function)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "fftn", "rfft2", "irfftn"])
+def test_complex_numbers_go_by_our_names(name: str) -> None:
+    """A float array [.., 2] would be taken for NumPy's complex one."""
+    with pytest.raises(
+        UnsupportedError, match=rf"\[np.fft.{name}\].*\[\.\.\., 2\].*semel.fft.{name}\("
+    ):
+        getattr(np.fft, name)(T)
+
+
+def test_shifts_of_frequencies_are_numpys() -> None:
+    np.testing.assert_array_equal(np.fft.fftshift(T), np.fft.fftshift(A))
+
+
+def test_numpys_where_takes_numbers_as_a_condition() -> None:
+    np.testing.assert_array_equal(np.where(T, T > 1, 0.5), np.where(A, A > 1, 0.5))

@@ -8,7 +8,8 @@
     shift     integers only
 
 Integer division and remainder round down, as in Python and NumPy; by zero they give 0.
-Integer powers wrap; a negative integer power truncates towards 0.
+Integer powers wrap; a negative number as exponent of integers is refused, as NumPy does, and one
+that only a run finds truncates towards 0.
 
 Comparisons are right whatever the dtypes: a Python integer that the tensor's dtype cannot hold
 lies on one side of all its elements, a symbolic number that it may not hold compares in int64,
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from semel.errors import GraphError
 from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
 from semel.tensor.handle import (
@@ -294,7 +296,14 @@ def raised(base: TensorLike, exponent: TensorLike) -> Tensor:
         return binary(x, "pow", y)
     if x.dtype == BOOL:
         x, y = convert(x, INT64), convert(y, INT64)
-    if weak_kind(exponent) and isinstance(exponent, (int, np.integer)) and exponent >= 0:
+    if weak_kind(exponent) and isinstance(exponent, (int, np.integer)):
+        if exponent < 0:
+            raise GraphError(
+                "pow",
+                f"an integer to a negative power is no integer, got {lift(base).type} ** "
+                f"{exponent}.",
+                hint=f"Write x.float() ** {exponent}.",
+            )
         return _repeated_product(x, int(exponent))
     return _integer_power(x, y)
 
@@ -341,8 +350,23 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     >>> x = Tensor([-1.0, 2.0])
     >>> semel.where(x > 0, x, 0.0).tolist()
     [0.0, 2.0]
+
+    `x.where(a, b)` takes x as the condition.
     """
+    condition = lift(condition)
+    if condition.dtype != BOOL and _is_mask(a) and not _is_mask(b):
+        raise GraphError(
+            "where",
+            f"the condition comes first and must be the bool one, got {condition.type}, then "
+            f"{lift(a).type}.",
+            hint="To keep x where a mask holds, write semel.where(mask, x, other).",
+        )
     return choose(condition, a, b)
+
+
+def _is_mask(x: TensorLike) -> bool:
+    """Whether an operand is an array of bool; True and False are numbers like others."""
+    return not weak_kind(x) and lift(x).dtype == BOOL
 
 
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:

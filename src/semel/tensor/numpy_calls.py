@@ -238,11 +238,19 @@ def _function(function: Function) -> Callable[[Any, Any], Any]:
         return partial(_written_here, _WRITTEN_HERE[name], where)
     row = _CALLS.get(name, _Call())
     ours = _ours(row.ours or name)
+    if name in _COMPLEX:
+        return partial(_refuse_complex, where)
     if ours is None or name in _OTHERWISE:
         return partial(_refuse, where)
     return _Adapter(where, function, ours, row)
 
 
+#: Functions that take or give complex numbers, which are pairs here: [.., 2].
+_COMPLEX = frozenset(
+    f"fft.{name}"
+    for kind in ("", "2", "n")
+    for name in (f"fft{kind}", f"ifft{kind}", f"rfft{kind}", f"irfft{kind}")
+)
 #: Functions whose name means something else here: images are resized.
 _OTHERWISE = {"resize"}
 
@@ -328,7 +336,7 @@ def _written_here(function: Function, where: str, args: Any, options: Mapping[st
 def _where(condition: Any, *choices: Any) -> Any:
     if not choices:
         return late.nonzero(condition)
-    return elementwise.where(condition, *choices)
+    return elementwise.choose(condition, *choices)
 
 
 def _einsum(*operands: Any, optimize: Any = False) -> Tensor:
@@ -419,6 +427,15 @@ def _compress(condition: Any, a: Any, axis: int | None) -> Tensor:
 
 def _refuse(where: str, args: Any, options: Any) -> Any:
     raise _no_lazy_form(where)
+
+
+def _refuse_complex(where: str, args: Any, options: Any) -> Any:
+    ours = where.replace("np.", "semel.")
+    raise UnsupportedError(
+        where,
+        "is about complex numbers, which are pairs [..., 2] of floats here.",
+        hint=f"Write {ours}(t), or take the values: {where}(t.numpy()).",
+    )
 
 
 def _no_lazy_form(where: str) -> UnsupportedError:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 _INF = math.inf
+#: Powers of two beyond which every float64 is 0 or infinite.
+_FAR = 2200
 _SQRT_PI = math.sqrt(math.pi)
 _LOG_2 = math.log(2)
 
@@ -334,9 +336,14 @@ def float_power(x: TensorLike, other: TensorLike) -> Tensor:
 
 
 def ldexp(x: TensorLike, other: TensorLike) -> Tensor:
-    """x * 2 ** other, exact where the power of two is a normal number."""
+    """x * 2 ** other, rounded once, also where no float holds the power of two."""
     x, exponent = _two_floats(x, other)
-    return x * exponent.exp2()
+    wide, rest = convert(x, FLOAT64), convert(exponent, FLOAT64).clip(-_FAR, _FAR)
+    steps = 2 if x.dtype == FLOAT64 else 0  # of narrower floats one product is always exact
+    for _ in range(steps):
+        step = choose(rest < -1022, -969, rest.minimum(1023))
+        wide, rest = wide * step.exp2(), rest - step
+    return convert(wide * rest.clip(-1022, 1023).exp2(), x.dtype)
 
 
 def xlogy(x: TensorLike, other: TensorLike) -> Tensor:

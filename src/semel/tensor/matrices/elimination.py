@@ -8,7 +8,7 @@ may be symbolic. Pivots are the largest elements of their columns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, minimum
@@ -95,13 +95,20 @@ def det(x: TensorLike) -> Tensor:
     return stack.result(diagonals(packed).prod(1) * sign.reshape(stack.batch))
 
 
-def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
+class SlogdetResult(NamedTuple):
+    """The sign of a determinant, and the logarithm of its size."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def slogdet(x: TensorLike) -> SlogdetResult:
     """The sign of the determinant and the logarithm of its size: 0 and -inf if it is 0."""
     stack = Stack(x, "slogdet", square=True)
     packed, _, sign = _eliminated(stack.x, stack.rows, False)
     pivots = diagonals(packed)
     signs = pivots.sign().prod(1) * sign.reshape(stack.batch)
-    return stack.result(signs), stack.result(pivots.abs().log().sum(1))
+    return SlogdetResult(stack.result(signs), stack.result(pivots.abs().log().sum(1)))
 
 
 # ------------------------------------------------------------ systems
