@@ -48,6 +48,8 @@ from semel.tensor.activations import (
     elu,
     gelu,
     hard_sigmoid,
+    hardshrink,
+    hardsigmoid,
     hardswish,
     hardtanh,
     leaky_relu,
@@ -61,13 +63,18 @@ from semel.tensor.activations import (
     silu,
     softcap,
     softplus,
+    softshrink,
     softsign,
     swish,
+    tanhshrink,
     threshold,
 )
 from semel.tensor.arrange import (
     append,
+    block_diag,
+    cartesian_prod,
     choose,
+    combinations,
     compress,
     delete,
     diagflat,
@@ -78,6 +85,7 @@ from semel.tensor.arrange import (
     put_along_axis,
     rot90,
     select,
+    vander,
 )
 from semel.tensor.assign import (
     index_add,
@@ -135,7 +143,13 @@ from semel.tensor.creation import (
     zeros,
     zeros_like,
 )
-from semel.tensor.differences import diff, ediff1d, gradient, trapezoid
+from semel.tensor.differences import (
+    diff,
+    ediff1d,
+    gradient,
+    trapezoid,
+    unwrap,
+)
 from semel.tensor.distance import cdist, cosine_similarity, pairwise_distance
 from semel.tensor.draws import (
     bernoulli,
@@ -229,7 +243,6 @@ from semel.tensor.elementwise import (
     sub,
     subtract,
     true_divide,
-    where,
 )
 from semel.tensor.grid import affine_grid, grid_sample
 from semel.tensor.habits import clone, copy, expand_as, numel, reshape_as, t, type_as
@@ -246,7 +259,7 @@ from semel.tensor.indexing import (
     tril,
     triu,
 )
-from semel.tensor.late import argwhere, masked_select, nonzero, unique
+from semel.tensor.late import argwhere, masked_select, nonzero, unique, where
 from semel.tensor.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -271,7 +284,6 @@ from semel.tensor.movement import (
     moveaxis,
     movedim,
     narrow,
-    pad,
     permute,
     permute_dims,
     ravel,
@@ -316,6 +328,7 @@ from semel.tensor.order import (
     sort,
     topk,
 )
+from semel.tensor.padding import pad
 from semel.tensor.patches import channel_shuffle, fold, pixel_shuffle, pixel_unshuffle, unfold
 from semel.tensor.pieces import (
     array_split,
@@ -339,7 +352,11 @@ from semel.tensor.pieces import (
 )
 from semel.tensor.pool import (
     adaptive_avg_pool,
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
     adaptive_max_pool,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
     avg_pool,
     avg_pool1d,
     avg_pool2d,
@@ -410,6 +427,7 @@ from semel.tensor.search import (
     unravel_index,
 )
 from semel.tensor.special import (
+    bitwise_count,
     cbrt,
     deg2rad,
     degrees,
@@ -419,6 +437,8 @@ from semel.tensor.special import (
     float_power,
     fmax,
     fmin,
+    frac,
+    frexp,
     gammaln,
     gcd,
     heaviside,
@@ -430,7 +450,9 @@ from semel.tensor.special import (
     lgamma,
     logaddexp,
     logaddexp2,
+    logcumsumexp,
     logit,
+    modf,
     nan_to_num,
     nextafter,
     rad2deg,
@@ -445,6 +467,7 @@ from semel.tensor.standard import (
     cumulative_prod,
     cumulative_sum,
     imag,
+    isreal,
     real,
     unique_all,
     unique_counts,
@@ -488,6 +511,7 @@ from semel.tensor.unary import (
     arcsinh,
     arctan,
     arctanh,
+    around,
     asin,
     asinh,
     atan,
@@ -704,7 +728,11 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "acos",
     "acosh",
     "adaptive_avg_pool",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
     "adaptive_max_pool",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
     "add",
     "addcdiv",
     "addcmul",
@@ -729,6 +757,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "argpartition",
     "argsort",
     "argwhere",
+    "around",
     "array_equal",
     "array_split",
     "asarray",
@@ -754,12 +783,14 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "bincount",
     "bitcast",
     "bitwise_and",
+    "bitwise_count",
     "bitwise_invert",
     "bitwise_left_shift",
     "bitwise_not",
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "block_diag",
     "bmm",
     "bool",
     "bool_",
@@ -769,6 +800,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "broadcast_to",
     "bucketize",
     "can_cast",
+    "cartesian_prod",
     "cast",
     "cat",
     "cbrt",
@@ -783,6 +815,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "clip",
     "clone",
     "column_stack",
+    "combinations",
     "compress",
     "concat",
     "concatenate",
@@ -878,6 +911,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "fmin",
     "fmod",
     "fold",
+    "frac",
+    "frexp",
     "from_dlpack",
     "full",
     "full_like",
@@ -901,6 +936,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "gt",
     "gumbel_softmax",
     "hard_sigmoid",
+    "hardshrink",
+    "hardsigmoid",
     "hardswish",
     "hardtanh",
     "heaviside",
@@ -939,6 +976,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "isnan",
     "isneginf",
     "isposinf",
+    "isreal",
     "jit",
     "key",
     "kl_div",
@@ -967,6 +1005,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "log_softmax",
     "logaddexp",
     "logaddexp2",
+    "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -1000,6 +1039,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "mish",
     "mm",
     "mod",
+    "modf",
     "moveaxis",
     "movedim",
     "mse_loss",
@@ -1117,6 +1157,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "softmax",
     "softmin",
     "softplus",
+    "softshrink",
     "softsign",
     "sort",
     "split",
@@ -1138,6 +1179,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "take_along_dim",
     "tan",
     "tanh",
+    "tanhshrink",
     "tensor_split",
     "tensordot",
     "threshold",
@@ -1173,7 +1215,9 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "unregister_custom_function",
     "unsqueeze",
     "unstack",
+    "unwrap",
     "upsample",
+    "vander",
     "var",
     "vdot",
     "vecdot",

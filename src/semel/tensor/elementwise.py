@@ -161,14 +161,14 @@ def ge(x: TensorLike, other: TensorLike) -> Tensor:
     return pair(x, "ge", other)
 
 
-def add(x: TensorLike, other: TensorLike) -> Tensor:
-    """x + other."""
-    return pair(x, "add", other)
+def add(x: TensorLike, other: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x + alpha * other."""
+    return pair(x, "add", other if alpha == 1 else lift(other) * alpha)
 
 
-def sub(x: TensorLike, other: TensorLike) -> Tensor:
-    """x - other."""
-    return pair(x, "sub", other)
+def sub(x: TensorLike, other: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x - alpha * other."""
+    return pair(x, "sub", other if alpha == 1 else lift(other) * alpha)
 
 
 def mul(x: TensorLike, other: TensorLike) -> Tensor:
@@ -176,9 +176,21 @@ def mul(x: TensorLike, other: TensorLike) -> Tensor:
     return pair(x, "mul", other)
 
 
-def div(x: TensorLike, other: TensorLike) -> Tensor:
-    """x / other; integers become float32 first."""
-    return pair(x, "div", other)
+def div(x: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> Tensor:
+    """x / other; integers become float32 first.
+
+    With `rounding_mode` "floor" it is `x // other`, with "trunc" what is nearer to 0, in the dtype
+    of the operands.
+    """
+    match rounding_mode:
+        case None:
+            return pair(x, "div", other)
+        case "floor":
+            return floor_divide(x, other)
+        case "trunc":
+            a, b = promote((x, other))
+            return (a / b).trunc() if a.dtype.is_float else (a - fmod(a, b)) // b
+    raise GraphError("div", f"rounding_mode must be floor, trunc or None, got {rounding_mode!r}.")
 
 
 def bitwise_and(x: TensorLike, other: TensorLike) -> Tensor:
@@ -338,35 +350,10 @@ def _integer_power(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 def choose(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """`where`, under a name that no local variable has."""
+    """`a` where the condition is true, else `b`: `where`, whatever is a condition."""
     chosen = promote((a, b))
     operands = broadcast([convert(lift(condition), BOOL), *chosen], "where")
     return apply("where", *operands)
-
-
-def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """`a` where the condition is true, else `b`.
-
-    >>> x = Tensor([-1.0, 2.0])
-    >>> semel.where(x > 0, x, 0.0).tolist()
-    [0.0, 2.0]
-
-    `x.where(a, b)` takes x as the condition.
-    """
-    condition = lift(condition)
-    if condition.dtype != BOOL and _is_mask(a) and not _is_mask(b):
-        raise GraphError(
-            "where",
-            f"the condition comes first and must be the bool one, got {condition.type}, then "
-            f"{lift(a).type}.",
-            hint="To keep x where a mask holds, write semel.where(mask, x, other).",
-        )
-    return choose(condition, a, b)
-
-
-def _is_mask(x: TensorLike) -> bool:
-    """Whether an operand is an array of bool; True and False are numbers like others."""
-    return not weak_kind(x) and lift(x).dtype == BOOL
 
 
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:

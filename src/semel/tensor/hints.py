@@ -92,6 +92,8 @@ INSTEAD: dict[str, str] = {
     "i0": "there are no Bessel functions",
     "polyval": "use Horner's rule: ((a * x) + b) * x + c",
     "einsum_path": "the compiler chooses the order; einsum is all there is to write",
+    "renorm": "use x * (most / x.norm(2, axes, keepdims=True)).clip(max=1)",
+    "rollaxis": "use moveaxis",
     "mode": "use semel.unique(x, return_counts=True)",
     "nonzero_static": "use x.nonzero(): its size is a dim that the run finds out",
     "inner1d": "use vecdot",
