@@ -299,3 +299,10 @@ def test_what_would_be_complex_is_told() -> None:
         linalg.eig  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"semel\.fft\.irfft"):
         semel.fft.hfft  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_stacks_of_no_matrices_have_no_singular_values() -> None:
+    empty = np.zeros((0, 3, 2), np.float32)
+    found = semel.prepare([*linalg.svd(empty), linalg.pinv(empty)])()
+    shapes = [(0, 3, 3), (0, 2), (0, 2, 2), (0, 2, 3)]
+    assert [each.shape for each in found] == shapes

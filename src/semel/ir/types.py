@@ -34,7 +34,7 @@ class DType:
 
     name: str  #: as NumPy writes it: `float32`
     short: str  #: as the text of graphs and kernels writes it: `f32`
-    kind: str
+    kind: str  #: b(ool), i(nt), u(int) or f(loat)
     bits: int  #: how many bits of an element carry its value
     is_narrow: bool = False  #: one byte that is cast before anything is computed
 
@@ -166,6 +166,11 @@ _LIMITS = {
 _PYTHON: dict[type, DType] = {bool: BOOL, int: INT64, float: FLOAT32}
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
 _BY_NUMPY = {n: _BY_NAME[name] for name, n in _NUMPY.items()}
+
+
+def one_of(dtype: DType) -> str:
+    """An element in a sentence: "an int8", "a float32"."""
+    return f"an {dtype}" if dtype.name.startswith("int") else f"a {dtype}"
 
 
 def _torch_name(value: Any) -> str:

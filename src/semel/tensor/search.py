@@ -225,10 +225,10 @@ def bincount(
     x = lift(x)
     if x.ndim != 1 or not x.dtype.is_integer:
         raise GraphError("bincount", f"needs integers along one axis, got {x.type}.")
+    index = check_index(x, limit if length is None else length, "bincount", "number")
     if length is None:
-        largest = concat([convert(x, INT64), scalar(-1, INT64).reshape(1)]).max()
+        largest = concat([index, scalar(-1, INT64).reshape(1)]).max()
         length = maximum(item_dim(largest + 1, limit, where="bincount"), minlength)
-    index = check_index(x, length, "bincount", "number")
     counted = lift(1).broadcast_to(x.shape) if weights is None else _weights(x, weights)
     return _add_up(index, counted, length)
 

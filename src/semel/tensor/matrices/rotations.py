@@ -259,7 +259,7 @@ def _orthogonal(x: Tensor, eps: float, wants_vectors: bool) -> tuple[Tensor, Ten
         if wants_vectors:
             vectors = _turned(vectors, met, sine, half)
         before = (number % seats).eq(0).where(0.0, worst)
-        return columns, vectors, number + 1, before.maximum(share.max())
+        return columns, vectors, number + 1, before.maximum(share.max(initial=0.0))
 
     begin = (x / scale, unit, scalar(0, INT64), scalar(0.0, x.dtype))
     if not (_is_some(m) and _is_some(n)):
