@@ -14,6 +14,8 @@ T = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
 
 #: Functions: `np.f` or `torch.f` is `semel.f`.
 FUNCTIONS = """
+    around bitwise_count block_diag cartesian_prod combinations frac frexp hardshrink hardsigmoid
+    isreal logcumsumexp modf softshrink tanhshrink unwrap vander adaptive_avg_pool2d
     abs absolute acos acosh add addmm all allclose amax amin any append arange arccos arccosh arcsin
     arcsinh arctan arctan2 arctanh argmax argmin argpartition argsort argwhere array_equal
     array_split asarray asin asinh astype atan atan2 atanh atleast_1d atleast_2d average baddbmm
@@ -56,6 +58,7 @@ ELSEWHERE = """
     convolve kthvalue var_mean histogram2d float int long shape ndim size diag_embed ger mode
 """
 ELSEWHERE_OF_TENSORS = """
+    rollaxis renorm
     backward grad requires_grad cuda is_cuda strides stride is_contiguous data_ptr new_zeros
     itemsize element_size nbytes tobytes data fill put compress H is_floating_point apply_
     share_memory_

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         "linalg": "tensor",
         "fft": "errors ir tensor",
-        "tensor": "errors locks config ir ops runtime plan compiler",
+        "tensor": "errors locks config ir ops runtime plan compiler written",
         "tracing": "errors locks topics ir ops plan compiler runtime tensor",
         "graph": "errors locks ir ops runtime plan compiler tensor",
         "executor": "errors locks ir runtime plan",

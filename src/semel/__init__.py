@@ -50,6 +50,8 @@ from semel.tensor.activations import (
     elu,
     gelu,
     hard_sigmoid,
+    hardshrink,
+    hardsigmoid,
     hardswish,
     hardtanh,
     leaky_relu,
@@ -63,13 +65,18 @@ from semel.tensor.activations import (
     silu,
     softcap,
     softplus,
+    softshrink,
     softsign,
     swish,
+    tanhshrink,
     threshold,
 )
 from semel.tensor.arrange import (
     append,
+    block_diag,
+    cartesian_prod,
     choose,
+    combinations,
     compress,
     delete,
     diagflat,
@@ -80,6 +87,7 @@ from semel.tensor.arrange import (
     put_along_axis,
     rot90,
     select,
+    vander,
 )
 from semel.tensor.assign import (
     index_add,
@@ -137,7 +145,13 @@ from semel.tensor.creation import (
     zeros,
     zeros_like,
 )
-from semel.tensor.differences import diff, ediff1d, gradient, trapezoid
+from semel.tensor.differences import (
+    diff,
+    ediff1d,
+    gradient,
+    trapezoid,
+    unwrap,
+)
 from semel.tensor.distance import cdist, cosine_similarity, pairwise_distance
 from semel.tensor.draws import (
     bernoulli,
@@ -231,7 +245,6 @@ from semel.tensor.elementwise import (
     sub,
     subtract,
     true_divide,
-    where,
 )
 from semel.tensor.grid import affine_grid, grid_sample
 from semel.tensor.habits import clone, copy, expand_as, numel, reshape_as, t, type_as
@@ -248,7 +261,7 @@ from semel.tensor.indexing import (
     tril,
     triu,
 )
-from semel.tensor.late import argwhere, masked_select, nonzero, unique
+from semel.tensor.late import argwhere, masked_select, nonzero, unique, where
 from semel.tensor.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -273,7 +286,6 @@ from semel.tensor.movement import (
     moveaxis,
     movedim,
     narrow,
-    pad,
     permute,
     permute_dims,
     ravel,
@@ -318,6 +330,7 @@ from semel.tensor.order import (
     sort,
     topk,
 )
+from semel.tensor.padding import pad
 from semel.tensor.patches import channel_shuffle, fold, pixel_shuffle, pixel_unshuffle, unfold
 from semel.tensor.pieces import (
     array_split,
@@ -341,7 +354,11 @@ from semel.tensor.pieces import (
 )
 from semel.tensor.pooling import (
     adaptive_avg_pool,
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
     adaptive_max_pool,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
     avg_pool,
     avg_pool1d,
     avg_pool2d,
@@ -412,6 +429,7 @@ from semel.tensor.search import (
     unravel_index,
 )
 from semel.tensor.special import (
+    bitwise_count,
     cbrt,
     deg2rad,
     degrees,
@@ -421,6 +439,8 @@ from semel.tensor.special import (
     float_power,
     fmax,
     fmin,
+    frac,
+    frexp,
     gammaln,
     gcd,
     heaviside,
@@ -432,7 +452,9 @@ from semel.tensor.special import (
     lgamma,
     logaddexp,
     logaddexp2,
+    logcumsumexp,
     logit,
+    modf,
     nan_to_num,
     nextafter,
     rad2deg,
@@ -447,6 +469,7 @@ from semel.tensor.standard import (
     cumulative_prod,
     cumulative_sum,
     imag,
+    isreal,
     real,
     unique_all,
     unique_counts,
@@ -490,6 +513,7 @@ from semel.tensor.unary import (
     arcsinh,
     arctan,
     arctanh,
+    around,
     asin,
     asinh,
     atan,
@@ -689,7 +713,11 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "acos",
     "acosh",
     "adaptive_avg_pool",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
     "adaptive_max_pool",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
     "add",
     "addcdiv",
     "addcmul",
@@ -714,6 +742,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "argpartition",
     "argsort",
     "argwhere",
+    "around",
     "array_equal",
     "array_split",
     "asarray",
@@ -739,12 +768,14 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "bincount",
     "bitcast",
     "bitwise_and",
+    "bitwise_count",
     "bitwise_invert",
     "bitwise_left_shift",
     "bitwise_not",
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "block_diag",
     "bmm",
     "bool",
     "bool_",
@@ -754,6 +785,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "broadcast_to",
     "bucketize",
     "can_cast",
+    "cartesian_prod",
     "cast",
     "cat",
     "cbrt",
@@ -768,6 +800,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "clip",
     "clone",
     "column_stack",
+    "combinations",
     "compress",
     "concat",
     "concatenate",
@@ -863,6 +896,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "fmin",
     "fmod",
     "fold",
+    "frac",
+    "frexp",
     "from_dlpack",
     "full",
     "full_like",
@@ -886,6 +921,8 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "gt",
     "gumbel_softmax",
     "hard_sigmoid",
+    "hardshrink",
+    "hardsigmoid",
     "hardswish",
     "hardtanh",
     "heaviside",
@@ -924,6 +961,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "isnan",
     "isneginf",
     "isposinf",
+    "isreal",
     "jit",
     "key",
     "kl_div",
@@ -952,6 +990,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "log_softmax",
     "logaddexp",
     "logaddexp2",
+    "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -985,6 +1024,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "mish",
     "mm",
     "mod",
+    "modf",
     "moveaxis",
     "movedim",
     "mse_loss",
@@ -1102,6 +1142,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "softmax",
     "softmin",
     "softplus",
+    "softshrink",
     "softsign",
     "sort",
     "split",
@@ -1123,6 +1164,7 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "take_along_dim",
     "tan",
     "tanh",
+    "tanhshrink",
     "tensor_split",
     "tensordot",
     "threshold",
@@ -1158,7 +1200,9 @@ __all__ = [  # noqa: RUF022  (plain alphabetical order)
     "unregister_custom_function",
     "unsqueeze",
     "unstack",
+    "unwrap",
     "upsample",
+    "vander",
     "var",
     "vdot",
     "vecdot",

@@ -1,8 +1,8 @@
 """Fourier transforms: `semel.fft.rfft(x)`, under NumPy's names.
 
-    fft ifft fft2 ifft2 fftn ifftn     complex to complex
-    rfft irfft rfft2 irfft2            real to one side of the frequencies, and back
-    stft istft                         frames of a signal
+    fft ifft fft2 ifft2 fftn ifftn         complex to complex
+    rfft irfft rfft2 irfft2 rfftn irfftn   real to one side of the frequencies, and back
+    stft istft                             frames of a signal
     fftfreq rfftfreq fftshift ifftshift as_complex
 
 There is no complex dtype: a complex number is two floats along a last axis, the real and the
@@ -34,6 +34,7 @@ from semel.tensor.handle import (
     normalize_axis,
     whole_number,
 )
+from semel.tensor.hints import of_module
 from semel.tensor.indexing import certain_rows, iota
 from semel.tensor.movement import of_shape, stack
 from semel.tensor.window import slid
@@ -54,10 +55,12 @@ __all__ = [
     "ifftshift",
     "irfft",
     "irfft2",
+    "irfftn",
     "istft",
     "rfft",
     "rfft2",
     "rfftfreq",
+    "rfftn",
     "stft",
 ]
 
@@ -180,11 +183,7 @@ def rfft2(
     norm: str | None = None,
 ) -> Tensor:
     """`rfft` along the last of the axes, and `fft` along the others."""
-    given = lift(x)
-    places = normalize_axes(tuple(axes), given.ndim, "rfft2")
-    sizes = _sizes(s, places, [given.shape[i] for i in places], "rfft2")
-    found = rfft(given, sizes[-1], places[-1], norm)
-    return _several(found, sizes[:-1], places[:-1], norm, False, "rfft2")
+    return _real_several(x, s, axes, norm, "rfft2")
 
 
 def irfft2(
@@ -194,12 +193,75 @@ def irfft2(
     norm: str | None = None,
 ) -> Tensor:
     """The inverse of `rfft2`."""
-    given = _complex(x, "irfft2")
-    places = normalize_axes(tuple(axes), given.ndim - 1, "irfft2")
+    return _real_inverse(x, s, axes, norm, "irfft2")
+
+
+def rfftn(
+    x: TensorLike,
+    s: Sequence[Dim] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Tensor:
+    """`rfft` along the last of several axes, and `fft` along the others: all, if none is named."""
+    return _real_several(x, s, axes, norm, "rfftn")
+
+
+def irfftn(
+    x: TensorLike,
+    s: Sequence[Dim] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Tensor:
+    """The inverse of `rfftn`."""
+    return _real_inverse(x, s, axes, norm, "irfftn")
+
+
+def _real_several(
+    x: TensorLike,
+    s: Sequence[Dim] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+    where: str,
+) -> Tensor:
+    given = lift(x)
+    places = _some_places(axes, s, given.ndim, where)
+    sizes = _sizes(s, places, [given.shape[i] for i in places], where)
+    found = rfft(given, sizes[-1], places[-1], norm)
+    return _several(found, sizes[:-1], places[:-1], norm, False, where)
+
+
+def _real_inverse(
+    x: TensorLike,
+    s: Sequence[Dim] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+    where: str,
+) -> Tensor:
+    given = _complex(x, where)
+    places = _some_places(axes, s, given.ndim - 1, where)
     lengths = [given.shape[i] for i in places]
-    sizes = _sizes(s, places, [*lengths[:-1], (lengths[-1] - 1) * 2], "irfft2")
-    found = _several(given, sizes[:-1], places[:-1], norm, True, "irfft2")
+    sizes = _sizes(s, places, [*lengths[:-1], (lengths[-1] - 1) * 2], where)
+    found = _several(given, sizes[:-1], places[:-1], norm, True, where)
     return irfft(found, sizes[-1], places[-1], norm)
+
+
+def _places(
+    axes: Sequence[int] | None, s: Sequence[Dim] | None, ndim: int, where: str
+) -> tuple[int, ...]:
+    """The axes; if they are not named the last ones that have lengths, or all."""
+    if axes is None:
+        axes = range(0 if s is None else max(ndim - len(s), 0), ndim)
+    return normalize_axes(tuple(axes), ndim, where)
+
+
+def _some_places(
+    axes: Sequence[int] | None, s: Sequence[Dim] | None, ndim: int, where: str
+) -> tuple[int, ...]:
+    """The same, of which there must be a last one."""
+    places = _places(axes, s, ndim, where)
+    if not places:
+        raise GraphError(where, "needs at least 1 axis, got none.")
+    return places
 
 
 def _several(
@@ -210,7 +272,7 @@ def _several(
     inverse: bool,
     where: str,
 ) -> Tensor:
-    places = normalize_axes(None if axes is None else tuple(axes), x.ndim - 1, where)
+    places = _places(axes, s, x.ndim - 1, where)
     for i, size in zip(places, _sizes(s, places, [x.shape[i] for i in places], where), strict=True):
         x = _along(x, size, i, norm, inverse, where)
     return x
@@ -227,24 +289,28 @@ def _sizes(
 # ------------------------------------------------------------ frequencies
 
 
-def fftfreq(n: Dim, d: float = 1.0, dtype: DTypeLike = "float32") -> Tensor:
+def fftfreq(
+    n: Dim, d: float = 1.0, dtype: DTypeLike | None = None, *, device: Any = None
+) -> Tensor:
     """The frequencies that `fft` of n numbers has: 0, 1, ..., -2, -1 over n * d."""
     (size,) = as_shape((n,), "fftfreq")
-    place = arange(size)
+    place = arange(size, device=device)
     half = (size + 1) // 2
     signed = (place < dim_value(half)).where(place, place - dim_value(size))
     return _over(signed, size, d, dtype)
 
 
-def rfftfreq(n: Dim, d: float = 1.0, dtype: DTypeLike = "float32") -> Tensor:
+def rfftfreq(
+    n: Dim, d: float = 1.0, dtype: DTypeLike | None = None, *, device: Any = None
+) -> Tensor:
     """The frequencies that `rfft` of n numbers has: 0, 1, ..., n // 2 over n * d."""
     (size,) = as_shape((n,), "rfftfreq")
-    return _over(arange(size // 2 + 1), size, d, dtype)
+    return _over(arange(size // 2 + 1, device=device), size, d, dtype)
 
 
-def _over(x: Tensor, size: Dim, d: float, dtype: DTypeLike) -> Tensor:
+def _over(x: Tensor, size: Dim, d: float, dtype: DTypeLike | None) -> Tensor:
     found = x.cast(FLOAT64) / (dim_value(size, FLOAT64) * d)
-    return found.cast(as_dtype(dtype, "fftfreq"))
+    return found.cast(FLOAT32 if dtype is None else as_dtype(dtype, "fftfreq"))
 
 
 def fftshift(x: TensorLike, axes: int | Sequence[int] | None = None) -> Tensor:
@@ -398,3 +464,7 @@ def _size(n: Any, length: Dim, where: str) -> Dim:
     if isinstance(size, int) and size < 1:
         raise GraphError(where, f"needs at least 1 number, got n={size}.")
     return size
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = of_module(__name__, __all__)

@@ -2,6 +2,7 @@
 
     cholesky lu qr             triangles            solve solve_triangular inv lstsq pinv   systems
     eigh eigvalsh svd svdvals  spectra              det slogdet cond matrix_rank norm       numbers
+    diagonal trace             of the last axes     matmul vecdot tensordot cross outer     products
 
 All of it is lazy and runs as loops of the plan, over stacks of matrices [.., m, n] whose sizes may
 be symbolic. Integers become float32. What NumPy raises for the values of a matrix can only be found
@@ -15,7 +16,11 @@ root with NaN, and others of the stack are right.
 
 from __future__ import annotations
 
-from semel.tensor.contract import diagonal, matmul, outer, trace
+from typing import TYPE_CHECKING
+
+from semel.tensor.contract import matmul, outer
+from semel.tensor.hints import of_module
+from semel.tensor.matrices.diagonal import diagonal, trace
 from semel.tensor.matrices.elimination import (
     cholesky,
     cholesky_solve,
@@ -40,11 +45,14 @@ from semel.tensor.matrices.spectra import (
     pinv,
 )
 from semel.tensor.movement import matrix_transpose
+from semel.tensor.products import cross, tensordot
+from semel.tensor.standard import vecdot
 
 __all__ = [
     "cholesky",
     "cholesky_solve",
     "cond",
+    "cross",
     "det",
     "diagonal",
     "eigh",
@@ -69,6 +77,11 @@ __all__ = [
     "solve_triangular",
     "svd",
     "svdvals",
+    "tensordot",
     "trace",
+    "vecdot",
     "vector_norm",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = of_module(__name__, __all__)

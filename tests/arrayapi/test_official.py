@@ -20,7 +20,8 @@ import pytest
 HERE = Path(__file__).parent
 XFAILS = HERE / "xfails.txt"
 CHECKOUT = os.environ.get("SEMEL_ARRAY_API_TESTS", "")
-SECONDS = 280
+#: It takes one minute on a quiet machine, and must not fail on a busy one.
+SECONDS = 1200
 #: The share of what the suite runs that must pass, what is listed included.
 BAR = 0.9
 

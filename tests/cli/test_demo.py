@@ -10,8 +10,10 @@ import pty
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from tests.models import reference
 
 from semel import config
 from semel.cli.demo import command, peers, screen
+from semel.cli.demo import race as racing
 from semel.cli.demo.race import Limit, Timing, limit_of
 from semel.cli.demo.report import Contender, DemoReport, contenders_table, limit_lines
 from semel.cli.demo.vocabulary import make_words
@@ -182,10 +185,51 @@ def test_plain_lines_say_that_something_goes_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(screen, "_BEAT_S", 0.02)
     text = io.StringIO()
     with screen.Screen(text).working("digging") as say:
-        assert text.getvalue() == "  digging ...\n"  # at once
+        assert text.getvalue() == "  digging ..."  # at once
         say("half way")
         time.sleep(0.2)
-    assert "    half way, 0 s\n" in text.getvalue()
+    assert text.getvalue().startswith("  digging ...\n    half way, 0 s ")
+    assert text.getvalue().endswith("\n")
+
+
+def test_a_line_that_would_be_said_again_grows_a_dot_instead() -> None:
+    written: list[str] = []
+    beat = screen._Dots(written.append, 30, len("measuring"))
+    for text in ("", "", "NumPy 1.20 ms", "NumPy 1.30 ms", "torch 2 ms", *["torch 3 ms"] * 99):
+        beat(text, 2.0)
+    first, second, third = "".join(written).split("\n")
+    assert (first, second) == ("..", "    NumPy 1.20 ms, 2 s .")
+    assert third == "    torch 2 ms, 2 s ".ljust(30, ".")
+
+
+def test_a_slow_peer_spends_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, {"fast": 0, "slow": 0}
+
+    def work(name: str, seconds: float) -> Callable[[], None]:
+        def once() -> None:
+            nonlocal now
+            now, calls[name] = now + seconds, calls[name] + 1
+
+        return once
+
+    clock = SimpleNamespace(perf_counter=lambda: now, sleep=lambda _: None)
+    monkeypatch.setattr(racing, "time", clock)
+    told: list[Any] = []
+    runners = {"fast": work("fast", 1e-3), "slow": work("slow", 0.6)}
+    found = racing.race(runners, {"loop": lambda: 0.5}, 1.0, told.append)  # type: ignore[dict-item]
+    assert calls["slow"] == 3  # the first is not timed, and then its half second is over
+    assert len(found["slow"]) == 2
+    assert calls["fast"] == 13 * 4
+    assert len(found["loop"]) == len(told) == 4
+
+
+def test_allocations_are_counted_while_nothing_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "_BEAT_S", 0.01)
+    with config.override(cache=True, cache_dir=tmp_path):
+        told = command._Demo(screen.Screen(io.StringIO()), 1, quick=True, peers=False).tell()
+    assert told.allocated_bytes == 0
 
 
 def test_streams_wrap_at_the_screen(capsys: pytest.CaptureFixture[str]) -> None:

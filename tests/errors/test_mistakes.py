@@ -88,6 +88,10 @@ def ran(plan: Any) -> Any:
     return plan
 
 
+def triangle(**options: bool) -> Tensor:
+    return semel.linalg.solve_triangular(np.eye(3, dtype=F32), V, **options)
+
+
 def at_run(result: Tensor, **inputs: Any) -> Any:
     return result.prepare()(**inputs)
 
@@ -122,6 +126,9 @@ MISTAKES: list[Mistake] = [
     m("cross_entropy", lambda: X.cross_entropy([0, 1, 2]), "2|3"),
     m("linear", lambda: X.linear(np.zeros((4, 5), F32)), "3 and 5|3.*5"),
     m("tile", lambda: X.tile(-1), "-1"),
+    m("where", lambda: X.where(X > 0, 0.0), r"semel\.where\(mask, x, other\)"),
+    m("pow", lambda: I**-1, r"i64\[3\] \*\* -1.*x\.float\(\) \*\* -1"),
+    m("pow", lambda: semel.pow(2, I) ** np.int64(-2), r"\*\* -2"),
     # axes and indices
     m("sum", lambda: X.sum(2), r"\[-2, 2\), got axis=2"),
     m("mean", lambda: semel.mean(X, axis=-3), r"\[-2, 2\), got axis=-3"),
@@ -144,6 +151,29 @@ MISTAKES: list[Mistake] = [
     m("astype", lambda: X.astype("flaot32"), "dtype must be one of.*'flaot32'"),
     m("Tensor", lambda: Tensor([1, 2], dtype="complex64"), "complex64"),
     m("rand", lambda: semel.rand(3, dtype="int32"), "float"),
+    m("to", lambda: X.to(np.float32), r"takes a device.*x\.astype\(dtype\)"),
+    m("bitwise_count", lambda: semel.bitwise_count(X), r"integers, got f32\[2,3\]"),
+    # arguments that other libraries have
+    m("pad", lambda: X.pad(1, mode="mean"), "one of constant, edge, .*'mean'"),
+    m("pad", lambda: X.pad(1, constant_values=(1, 2)), "one number"),
+    m("pad", lambda: Tensor(np.zeros((0, 2), F32)).pad(1, mode="edge"), "nothing to repeat.*0"),
+    m("var", lambda: X.var(unbiased=True, correction=1), "give one, not both"),
+    m("div", lambda: X.div(2, rounding_mode="ceil"), "floor, trunc or None, got 'ceil'"),
+    m("max", lambda: X.max(where=X > 0), "initial="),
+    m("sum", lambda: X.sum(where=X), r"where must be bool, got f32\[2,3\]"),
+    m("mean", lambda: X.mean(where=Tensor([True, False])), r"\[2\].*\[2,3\]"),
+    m("take", lambda: X.take([0], mode="nearest"), "raise, wrap or clip, got 'nearest'"),
+    m("argsort", lambda: X.argsort(kind="bubble"), "'bubble'"),
+    m("where", lambda: semel.where(X > 0, X), "both"),  # type: ignore[call-overload]
+    m("one_hot", lambda: I.one_hot(), r"number of classes.*one_hot\(num_classes\)"),  # noqa: PLW0108
+    m("layer_norm", lambda: X.layer_norm((4,), V, V), r"last dims of f32\[2,3\], got \[4\]"),
+    m("layer_norm", lambda: X.layer_norm((3,), V, V, 1e-5, 0), "1 more"),
+    m("cov", lambda: semel.cov(X, fweights=[1, 2]), r"weights must have shape \[3\]"),
+    m("interp", lambda: semel.interp(V, V, V, period=0), "period must not be 0"),
+    m("solve_triangular", lambda: triangle(lower=True, upper=True), "got both"),
+    m("block_diag", lambda: semel.block_diag(IMAGE), r"matrices, got \['f32\[1,3,8,8\]'\]"),
+    m("combinations", lambda: semel.combinations(X), r"one axis, got f32\[2,3\]"),
+    m("vander", lambda: semel.vander(X), r"one axis, got f32\[2,3\]"),
     # values that are none
     m("Tensor", lambda: Tensor("text"), "numbers"),
     m("Tensor", lambda: Tensor(None), "numbers|None"),
@@ -194,7 +224,13 @@ MISTAKES: list[Mistake] = [
         InputError,
     ),
     m("input 'x'", lambda: added_plan()(x=None, y=np.ones(3, F32)), "None", InputError),
-    m("buffer", lambda: added_plan().buffer("x"), "'x'", PlanError),
+    m(
+        "buffer",
+        lambda: added_plan().buffer("xx"),
+        r"an output, output0, x, y, got 'xx'",
+        PlanError,
+    ),
+    m("plan", lambda: added_plan()(V, V), r"plan\(x=\.\.\., y=\.\.\.\)", InputError),
     m("plan", lambda: added_plan().execute_with_vars(k=3), "'k'.*n", VariableError),
     m(
         "plan",

@@ -32,7 +32,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[SemelError], str]] = [
     ("dtype name", lambda: Tensor([1.0], "float12"), GraphError,
      "[Tensor] dtype must be one of bool, int8,"),
     ("weak overflow", lambda: I8 + 300, GraphError,
-     "[add] a int8 must lie in [-128, 127], got 300. Cast the tensor to a wider dtype first."),
+     "[add] an int8 must lie in [-128, 127], got 300. Cast the tensor to a wider dtype first."),
     ("input name", lambda: Tensor.input("", (1,)), GraphError,
      "[input] name must be a non-empty string, got ''."),
     ("input shape", lambda: Tensor.input("x", (-1,)), GraphError,

@@ -62,6 +62,10 @@ def test_axes_lengths_and_norms_are_numpys() -> None:
     cases.add("lengths", fft.fft2(ours, (5, 3), (0, 1)), pairs(np.fft.fft2(z, (5, 3), (0, 1))))
     cases.add("rfft2", fft.rfft2(z.real), pairs(np.fft.rfft2(z.real)))
     cases.add("irfft2", fft.irfft2(ours), np.fft.irfft2(z))
+    cases.add("rfftn", fft.rfftn(z.real), pairs(np.fft.rfftn(z.real)))
+    cases.add("rfftn, s", fft.rfftn(z.real, (5, 3)), pairs(np.fft.rfftn(z.real, (5, 3), (-2, -1))))
+    cases.add("fftn, s", fft.fftn(ours, (5, 3)), pairs(np.fft.fftn(z, (5, 3), (-2, -1))))
+    cases.add("irfftn", fft.irfftn(ours, norm="ortho"), np.fft.irfftn(z, norm="ortho"))
     cases.check()
 
 

@@ -246,3 +246,63 @@ A, WIDE = Tensor.input("a", (3, 3)), Tensor.input("w", (2, 3))
 def test_mistakes_with_matrices(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         call()
+
+
+def test_diagonals_and_traces_are_of_the_last_axes() -> None:
+    cube = np.arange(27).reshape(3, 3, 3)
+    for x in (cube, matrices(2, 4, 5)):
+        for offset in (0, 1, -2):
+            want = np.diagonal(x, offset, -2, -1)
+            for found in (
+                linalg.diagonal(x, offset=offset),
+                np.linalg.diagonal(Tensor(x), offset=offset),
+            ):
+                np.testing.assert_array_equal(found, want)
+            np.testing.assert_allclose(linalg.trace(x, offset=offset), want.sum(-1))
+    assert np.linalg.trace(Tensor(cube)).tolist() == np.linalg.trace(cube).tolist()
+    assert linalg.trace(cube, dtype="float32").dtype == "float32"
+    assert linalg.trace(cube, axis1=0, axis2=1).tolist() == np.trace(cube).tolist()
+    assert linalg.diagonal(cube, dim1=0, dim2=2).tolist() == np.diagonal(cube, 0, 0, 2).tolist()
+
+
+def test_results_go_by_numpys_names() -> None:
+    a = matrices(3, 3)
+    s = a @ a.T
+    results: list[tuple[Any, Any]] = [
+        (linalg.eigh(s), np.linalg.eigh(s)),
+        (linalg.qr(a), np.linalg.qr(a)),
+        (linalg.slogdet(a), np.linalg.slogdet(a)),
+        (linalg.svd(a), np.linalg.svd(a)),
+    ]
+    for ours, theirs in results:
+        assert type(ours).__name__ == type(theirs).__name__
+        assert ours._fields == theirs._fields
+    assert semel.jit(linalg.eigh)(s).eigenvalues.shape == (3,)
+
+
+def test_products_that_numpy_has_there_too() -> None:
+    a, b = matrices(4, 3), matrices(4, 3)
+    np.testing.assert_allclose(linalg.cross(a, b), np.linalg.cross(a, b))
+    np.testing.assert_allclose(linalg.vecdot(a, b), np.linalg.vecdot(a, b))
+    np.testing.assert_allclose(linalg.tensordot(a, b, axes=2), np.tensordot(a, b))
+
+
+@pytest.mark.parametrize("module", [linalg, semel.fft])
+def test_modules_show_their_names_and_hint_at_others(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="Did you mean"):
+        getattr(module, module.__all__[0] + "s")
+
+
+def test_what_would_be_complex_is_told() -> None:
+    with pytest.raises(AttributeError, match="complex: use eigh"):
+        linalg.eig  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"semel\.fft\.irfft"):
+        semel.fft.hfft  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_stacks_of_no_matrices_have_no_singular_values() -> None:
+    empty = np.zeros((0, 3, 2), np.float32)
+    found = semel.prepare([*linalg.svd(empty), linalg.pinv(empty)])()
+    shapes = [(0, 3, 3), (0, 2), (0, 2, 2), (0, 2, 3)]
+    assert [each.shape for each in found] == shapes

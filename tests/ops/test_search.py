@@ -54,6 +54,8 @@ def test_counts() -> None:
     assert semel.bincount(np.zeros(0, np.int64)).numpy().tolist() == []
     with pytest.raises(IndexRangeError, match=r"\[bincount\]"):
         semel.bincount(COUNTED, limit=3).numpy()
+    with pytest.raises(IndexRangeError, match=r"number must lie in \[0, 1048576\), got -1"):
+        semel.bincount([3, -1]).numpy()
     with pytest.raises(IndexRangeError, match=r"\[bincount\] number must lie in \[0, 4\), got 4"):
         semel.bincount(COUNTED, length=4).numpy()
 

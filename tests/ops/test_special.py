@@ -135,3 +135,18 @@ def test_generated_code_gives_the_same() -> None:
     }
     values = [R.uniform(0.1, 2, n).astype(np.float32) for n in (200, 1)]
     agree(functions, x, values, rtol=3e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_ldexp_rounds_once(dtype: str) -> None:
+    info = np.finfo(dtype)
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, info.smallest_subnormal, info.max, info.tiny, 1e-30]
+    x = np.array([*odd, *R.normal(size=40)], np.float64).astype(dtype)[:, None]
+    powers = [0, 1, -1, 14, -20, 126, -140, 200, -277, 1023, -1022, -1060, 1100, -2098, 2098, 9999]
+    exponents = np.array([*powers, *R.integers(-1100, 1100, 60)], np.int32)
+    with np.errstate(all="ignore"):
+        want = np.ldexp(x, exponents)
+    found = run(semel.ldexp(x, Tensor(exponents).cast(dtype) if dtype != "float16" else exponents))
+    np.testing.assert_array_equal(found.astype(dtype), want)
+    assert semel.ldexp(0.0, 200).item() == 0
+    assert semel.ldexp(1e-30, 200).item() == float(np.ldexp(np.float32(1e-30), 200))

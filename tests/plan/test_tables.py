@@ -11,7 +11,7 @@ import pytest
 from tests.plan.build import Sketch
 
 import semel
-from semel import ExecutionPlan, Graph, InputError, ReleasedError, Tensor, load_plan
+from semel import ExecutionPlan, Graph, InputError, PlanError, ReleasedError, Tensor, load_plan
 from semel.ir.types import FLOAT32, INT64
 from semel.plan.table import Entry, Table
 
@@ -234,3 +234,36 @@ def test_signatures_that_look_equal_are() -> None:
     renamed.name = "decoder"
     assert one.signature != renamed.prepare(dims={"batch": (1, 8), "seq": (1, 16)}).signature
     assert one.signature != str(one.signature)
+
+
+def test_buffers_go_by_name() -> None:
+    plan = prepared()
+    assert [plan.buffer(name) for name in ("ids", "scale")] == [
+        plan.buffers[io.index] for io in plan.program.inputs
+    ]
+    plan(ids=np.zeros((2, 3), np.int64), scale=1.0)
+    hidden = plan.buffer("hidden")
+    assert hidden is not None
+    assert hidden.numpy().shape == (2, 3, 4)
+    x = Tensor.input("x", (3,))
+    y = x * 2
+    kept = (y.exp() + y).prepare(keep={"half": y})
+    kept(np.zeros(3, np.float32))
+    assert kept.buffer("half") is kept.kept["half"]
+    assert kept.buffer("output0") is kept.output_buffer
+    with pytest.raises(PlanError, match=r"\[buffer\] must name .*got 'hiden'\. Did you mean 'hidd"):
+        plan.buffer("hiden")
+
+
+def test_an_input_that_is_alone_needs_no_name() -> None:
+    x = Tensor.input("x", (semel.Variable("n", 1, 9),))
+    plan = (x * 2).prepare()
+    assert plan(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+    assert plan(x=np.ones(2, np.float32)).tolist() == [2, 2]
+    with pytest.raises(InputError, match=r"takes 1 array \(x\) in this order, got 2"):
+        plan(1, 2)
+    wrong = (
+        r"go by name where there are more than one, got 1 .* Write plan\(ids=\.\.\., scale=\.\.\.\)"
+    )
+    with pytest.raises(InputError, match=wrong):
+        prepared()(np.zeros((1, 1), np.int64), scale=1.0)

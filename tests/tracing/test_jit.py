@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import logging
 import math
+import pickle
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ import pytest
 
 import semel
 from semel import GraphError, InputError, RecompileError, Tensor, Variable
+from semel.tensor.spelling import SameAs
+from semel.tracing.trees import rebuild
 
 F32 = np.float32
 Pair = namedtuple("Pair", "first second")
@@ -775,3 +780,119 @@ def test_axes_of_one_are_dropped_as_in_the_call() -> None:
     for shape in [(1, 3), (4, 3), (1, 5), (1, 1), (2, 1, 3)]:
         assert drop(data(*shape)).shape == data(*shape).squeeze().shape
     assert drop.compile_count == 4
+
+
+# ---------------------------------------------------------------- functions of libraries
+
+
+def _of_one_tensor() -> list[str]:
+    """Functions with second names of arguments that a tensor alone can be given to."""
+    found = []
+    for name in semel.__all__:
+        function = getattr(semel, name)
+        if not inspect.isfunction(function):
+            continue
+        parameters = inspect.signature(function).parameters.values()
+        if any(isinstance(p.default, SameAs) for p in parameters):
+            try:
+                function(Tensor(SQUARE))
+            except (TypeError, GraphError):
+                continue
+            found.append(name)
+    return found
+
+
+SQUARE = data(4, 4)
+
+
+def test_functions_with_second_names_are_followed() -> None:
+    names = _of_one_tensor()
+    assert {"softmax", "sum", "std", "argmax", "flip", "clip"} <= {*names}
+    for name in names:
+        jitted = semel.jit(getattr(semel, name))
+        call = jitted._call_form((SQUARE,), {})
+        assert call is not None
+        given = rebuild(call.spec, iter([Tensor(value) for _, value in call.leaves]))
+        jitted._invoke(jitted._function, given)  # as a trace does; compiling all would take long
+
+
+def test_functions_of_ours_and_of_numpys_are_functions() -> None:
+    np.testing.assert_allclose(
+        semel.jit(semel.softmax)(SQUARE, dim=0).numpy(), semel.softmax(SQUARE, 0).numpy(), 1e-6
+    )
+    total = semel.jit(semel.sum)
+    assert total(SQUARE, 1, True).shape == (4, 1)
+    assert total(SQUARE).shape == ()
+    assert total(SQUARE, keepdim=True, dim=0).shape == (1, 4)
+    with pytest.raises(GraphError, match="give one, not both"):
+        total(SQUARE, 1, dim=1)
+    assert semel.jit(semel.concat)([SQUARE, SQUARE]).shape == (8, 4)
+    assert semel.jit(semel.std)(SQUARE).item() == pytest.approx(SQUARE.std(), 1e-6)
+    sine = semel.jit(np.sin)
+    for _ in range(2):
+        np.testing.assert_allclose(sine(SQUARE), np.sin(SQUARE), rtol=1e-6)
+    assert (sine.compile_count, sine._like is not None) == (1, True)
+    np.testing.assert_allclose(semel.jit(np.sum)(SQUARE), SQUARE.sum(), rtol=1e-5)
+
+
+# ---------------------------------------------------------------- pickles, and what leaves
+
+
+@semel.jit
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Scaled:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    @semel.jit
+    def times(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def test_functions_of_modules_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy(doubled) is doubled
+    method = pickle.loads(pickle.dumps(Scaled(3.0).times))
+    assert method(np.ones(2, F32)).tolist() == [3, 3]
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(semel.jit(lambda x: x))
+
+
+@pytest.mark.parametrize("what", ["donate", "static"])
+def test_names_of_arguments_are_names(what: str) -> None:
+    options: dict[str, Any] = {what: 3}
+    with pytest.raises(GraphError, match=f"{what} must be names of arguments, got 3"):
+        semel.jit(**options)(lambda x: x)
+
+
+def test_what_was_given_away_is_no_input_of_a_plan() -> None:
+    step = semel.jit(donate="s")(lambda s: s + 1)
+    s = Tensor(data(4))
+    lazy = s * 2
+    step(s)
+    for ask in (s.numpy, (s * 2).prepare, s.sum().item):
+        with pytest.raises(GraphError, match=r"has no value any more.*what the call returned"):
+            ask()
+    assert lazy.shape == (4,)
+
+
+def test_what_a_trace_was_given_does_not_leave_it() -> None:
+    kept: list[Tensor] = []
+
+    @semel.jit
+    def keeping(first: Tensor) -> Tensor:
+        kept.append(first)
+        return first
+
+    keeping(data(3))
+    for ask in (kept[0].numpy, kept[0].prepare, (kept[0] * 2).tolist):
+        with pytest.raises(
+            GraphError, match=r"must not leave the body.*got 'first': f32\[first_0\]"
+        ) as e:
+            ask()
+        assert "prepare()" not in str(e.value)
+    with pytest.raises(GraphError, match=r"got a generator, which is read.*Return a list"):
+        semel.jit(lambda x: (y for y in [x]))(data(3))

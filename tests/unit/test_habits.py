@@ -157,9 +157,32 @@ def test_print_says_what_a_tensor_waits_for() -> None:
     assert str(many).endswith("input 'i5': f32[2] and 3 more>")
 
 
+def test_repr_says_what_was_written() -> None:
+    assert repr(X.sum(0)) == "<Tensor float32[3] sum>"
+    assert repr(X.softmax(-1)) == "<Tensor float32[n, 3] softmax>"
+    assert repr(X // 2) == "<Tensor float32[n, 3] floor_divide>"
+    assert repr(semel.stack([X, X])) == "<Tensor float32[2, n, 3] stack>"
+
+
+def test_print_says_where_there_is_no_value() -> None:
+    said: list[str] = []
+
+    @semel.jit
+    def f(x: Tensor) -> Tensor:
+        said.append(str(x * 2))
+        return x
+
+    f(A)
+    assert said[0].endswith("mul: inside a function that jit follows, which has no values yet>")
+    given = semel.jit(donate="s")(lambda s: s + 1)
+    s = Tensor(A)
+    given(s)
+    assert "a donated tensor has no value any more" in str(s)
+
+
 def test_print_never_raises() -> None:
     wrong = Tensor([1, 2]).take(Tensor([2]) + 3)
-    assert str(wrong).startswith("<Tensor int64[1] gather: IndexRangeError: [take] index must lie")
+    assert str(wrong).startswith("<Tensor int64[1] take: IndexRangeError: [take] index must lie")
     seen: list[str] = []
 
     def body(step: Any, states: tuple[Tensor, ...]) -> Any:

@@ -283,9 +283,9 @@ class Variable(_Arithmetic):
     (2*n*n + n,)
     """
 
-    name: str
-    min: int
-    max: int | None = None
+    name: str  #: what it is bound by
+    min: int  #: the least value that may be bound
+    max: int | None = None  #: the largest; None: there is no bound
 
     def __post_init__(self) -> None:
         if not str.isidentifier(str(self.name)) or type(self.name) is not str:

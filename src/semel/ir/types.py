@@ -34,7 +34,7 @@ class DType:
 
     name: str  #: as NumPy writes it: `float32`
     short: str  #: as the text of graphs and kernels writes it: `f32`
-    kind: str
+    kind: str  #: b(ool), i(nt), u(int) or f(loat)
     bits: int  #: how many bits of an element carry its value
     is_narrow: bool = False  #: one byte that is cast before anything is computed
 
@@ -108,7 +108,8 @@ class DType:
         if isinstance(other, type):
             meant = _PYTHON.get(other)
             return self.numpy.type is other if meant is None else self.name == meant.name
-        return NotImplemented
+        name = _torch_name(other)
+        return self.name == name if name else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -167,14 +168,26 @@ _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
 _BY_NUMPY = {n: _BY_NAME[name] for name, n in _NUMPY.items()}
 
 
+def one_of(dtype: DType) -> str:
+    """An element in a sentence: "an int8", "a float32"."""
+    return f"an {dtype}" if dtype.name.startswith("int") else f"a {dtype}"
+
+
+def _torch_name(value: Any) -> str:
+    """What a dtype of PyTorch's is called, which need not be imported for that; else empty."""
+    return str(value).removeprefix("torch.") if type(value).__module__ == "torch" else ""
+
+
 def as_dtype(value: Any, where: str = "dtype") -> DType:
-    """The DType for a name, a NumPy dtype, a Python scalar type or a DType."""
+    """The DType for a name, a dtype of NumPy or PyTorch, a Python scalar type or a DType."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     if isinstance(value, type) and value in _PYTHON:
         return _PYTHON[value]
+    if (name := _torch_name(value)) in _BY_NAME:
+        return _BY_NAME[name]
     try:
         if value is not None:  # to NumPy, None is float64
             return _BY_NUMPY[np.dtype(value)]

@@ -22,7 +22,7 @@ from semel.errors import GraphError
 from semel.ir.expr import Dim, Index
 from semel.ir.graph import Graph, Storage
 from semel.ir.narrow import to_narrow
-from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType
+from semel.ir.types import BOOL, FLOAT32, DType, Shape, TensorType, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def round_to(value: Any, dtype: DType) -> Any:
     if dtype == BOOL:
         return bool(value)
     if isinstance(value, (float, np.floating)) and not float(value).is_integer():
-        raise GraphError("scalar", f"a {dtype} must be a whole number, got {value!r}.")
+        raise GraphError("scalar", f"{one_of(dtype)} must be a whole number, got {value!r}.")
     wrapped = int(value) & ((1 << dtype.bits) - 1)
     negative = dtype.kind == "i" and wrapped >> (dtype.bits - 1)
     return wrapped - (1 << dtype.bits) if negative else wrapped

@@ -204,7 +204,34 @@ def names_error(given: set[str], known: set[str]) -> InputError:
     return InputError("plan", text, hint=hint)
 
 
+def named_inputs(
+    arrays: tuple[Any, ...], named: Mapping[str, Any], ios: tuple[PlanIO, ...]
+) -> dict[str, Any]:
+    """The inputs of a call that names none: there must be one."""
+    if len(arrays) == len(ios) == 1 and not named:
+        return {ios[0].name: arrays[0]}
+    if len(ios) <= 1:
+        raise arity_error(len(arrays) + len(named), [io.name for io in ios])
+    example = ", ".join(f"{io.name}=..." for io in ios)
+    raise InputError(
+        "plan",
+        f"inputs go by name where there are more than one, got {len(arrays)} without.",
+        hint=f"Write plan({example}).",
+    )
+
+
+def no_buffer(name: str, known: Iterable[str]) -> PlanError:
+    """Nothing has a buffer by this name."""
+    near = get_close_matches(name, list(known), 1)
+    return PlanError(
+        "buffer",
+        f"must name an input or an output, {', '.join(known)}, got {name!r}.",
+        hint=f"Did you mean {near[0]!r}?" if near else "",
+    )
+
+
 def arity_error(given: int, names: Sequence[str]) -> InputError:
     """As many arrays as there are inputs must be given by position."""
-    known = f"{len(names)} arrays ({', '.join(names)})" if names else "no array"
+    count = "1 array" if len(names) == 1 else f"{len(names)} arrays"
+    known = f"{count} ({', '.join(names)})" if names else "no array"
     return InputError("plan", f"takes {known} in this order, got {given}.")

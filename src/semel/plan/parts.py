@@ -192,15 +192,17 @@ class PlanMemory:
     params; the others are constants. `devices` has, by name, what lies on each.
     """
 
-    weights_bytes: int = 0
-    params_bytes: int = 0
-    derived_bytes: int = 0
-    arena_bytes: int = 0
-    io_bytes: int = 0
-    state_bytes: int = 0
-    scratch_bytes: int = 0
-    naive_bytes: int = 0
+    weights_bytes: int = 0  #: constants and params, in the forms that kernels read
+    params_bytes: int = 0  #: of these, params as they were given
+    derived_bytes: int = 0  #: of these, what was made from params
+    arena_bytes: int = 0  #: intermediates, which share memory
+    io_bytes: int = 0  #: inputs and outputs
+    state_bytes: int = 0  #: what is kept between runs
+    scratch_bytes: int = 0  #: memory of threads for themselves
+    naive_bytes: int = 0  #: what intermediates would take without sharing
+    #: the same for each device by name
     devices: Mapping[str, DeviceMemory] = field(default_factory=dict, repr=False)
+    #: what tells it for other sizes
     measure: Callable[[Mapping[str, int]], PlanMemory] | None = field(
         default=None, repr=False, compare=False
     )

@@ -38,6 +38,8 @@ from semel.plan.engine import Engine
 from semel.plan.errors import (
     as_values,
     find_io,
+    named_inputs,
+    no_buffer,
 )
 from semel.plan.fetch import needed_rows
 from semel.plan.limits import RunLimits
@@ -209,11 +211,25 @@ class ExecutionPlan:
         outputs, at = self.engine.parts.outputs, take_int("output_buffer_at", "index", index)
         return self.engine.parts.buffers[outputs[at]] if 0 <= at < len(outputs) else None
 
-    def buffer(self, tensor_or_id: Any) -> Buffer | None:
-        """The buffer of a tensor (anything with `.id`) or of a node id; None if it has none."""
-        key = getattr(tensor_or_id, "id", tensor_or_id)
+    def buffer(self, what: Any) -> Buffer | None:
+        """The buffer of an input, an output or what is kept, by its name.
+
+        Or of a tensor (anything with `.id`) or a node id: None if that has no buffer.
+        """
+        if isinstance(what, str):
+            return self._named_buffer(what)
+        key = getattr(what, "id", what)
         index = self.engine.parts.ast_to_buffer.get(take_int("buffer", "a tensor's id", key))
         return None if index is None else self.engine.parts.buffers[index]
+
+    def _named_buffer(self, name: str) -> Buffer:
+        parts = self.engine.parts
+        outputs = named_outputs(parts.output_io, parts.outputs, parts.buffers)
+        known = {io.name: io.index for io in (*outputs, *parts.input_io)}
+        known = dict(self.program.kept) | known
+        if name not in known:
+            raise no_buffer(name, known)
+        return parts.buffers[known[name]]
 
     @property
     def kept(self) -> dict[str, Buffer]:
@@ -451,11 +467,14 @@ class ExecutionPlan:
                 self.signature.shortened(),
             )
 
-    def __call__(self, /, **inputs: Any) -> Any:
+    def __call__(self, /, *array: Any, **inputs: Any) -> Any:
         """Copy the inputs in, bind variables from their shapes, run, return copies of the outputs.
 
-        One array, or a tuple in output order.
+        One array, or a tuple in output order. Inputs go by name; where there is one only, it needs
+        none: `plan(array)`.
         """
+        if array:
+            inputs = named_inputs(array, inputs, self.engine.parts.input_io)
         return self.calls(inputs)
 
     # ------------------------------------------------------------ arrays without a copy

@@ -99,7 +99,7 @@ class RuntimeVar:
 
     name: str  #: that of a variable of the plan
     min_val: int  #: the least value that may be bound
-    max_val: int | None = None
+    max_val: int | None = None  #: the largest; None: there is no bound
 
     def __post_init__(self) -> None:
         take("RuntimeVar", "name", str, self.name)

@@ -94,20 +94,21 @@ class PreparedKernel(Row):
 
     kind = "kernel"
 
-    id: int
+    id: int  #: its number in the plan, which dependencies name
     ast: Any  #: where it comes from: source lines, or what whoever built the plan says
     kernel: CachedKernel  #: the code that it calls
-    device: str
-    buffer_indices: tuple[int, ...]
-    output_indices: tuple[int, ...]
-    vals: tuple[int, ...] = ()
+    device: str  #: where it runs; empty: on the plan's own device
+    buffer_indices: tuple[int, ...]  #: its buffers, in the kernel's order
+    output_indices: tuple[int, ...]  #: positions among them that it writes
+    vals: tuple[int, ...] = ()  #: values of its variables; empty: unbound
+    #: values that nothing changes, by name
     fixedvars: Mapping[str, int] = field(default_factory=dict)
-    dependencies: tuple[int, ...] = ()
-    buffer_ptrs: tuple[int, ...] = ()
-    buffer_ids: tuple[int, ...] = ()
-    runtime_vars: tuple[RuntimeVar, ...] = ()
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    buffer_ptrs: tuple[int, ...] = ()  #: addresses of the buffers, of a record of the moment
+    buffer_ids: tuple[int, ...] = ()  #: storages of the buffers, of a record of the moment
+    runtime_vars: tuple[RuntimeVar, ...] = ()  #: the plan's variables behind the kernel's
     notes: KernelNotes = field(default=NO_NOTES, repr=False)  #: for reports and errors
-    lane: str = COMPUTE
+    lane: str = COMPUTE  #: which queue of the device runs it
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -229,12 +230,12 @@ class PreparedCopy(Row):
 
     kind = "copy"
 
-    id: int
-    buffer_indices: tuple[int, ...]
-    dependencies: tuple[int, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
-    size: Dim | None = None
+    id: int  #: its number in the plan, which dependencies name
+    buffer_indices: tuple[int, ...]  #: where to, and where from
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
+    size: Dim | None = None  #: so many bytes; None: all
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -267,13 +268,13 @@ class PreparedBufferView(Row):
 
     kind = "view"
 
-    id: int
-    buffer_indices: tuple[int, ...]
+    id: int  #: its number in the plan, which dependencies name
+    buffer_indices: tuple[int, ...]  #: the slice, and what it is a slice of
     byte_offset: int  #: where it begins in `base`
     byte_size: int  #: how long it is
-    dependencies: tuple[int, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -305,15 +306,18 @@ class PreparedCustomFunction(Row):
     native one those of its `runtime_vars`, in order.
     """
 
-    id: int
+    id: int  #: its number in the plan, which dependencies name
+    #: what it was registered as
     kind: str  # type: ignore[misc]  # the seeds' name; the record's own kind is "function"
     attrs: Any  #: what the function is told beside its buffers
-    buffer_indices: tuple[int, ...]
+    buffer_indices: tuple[int, ...]  #: the buffers it uses, in order
+    #: values that nothing changes, by name
     fixedvars: Mapping[str, int] = field(default_factory=dict)
-    dependencies: tuple[int, ...] = ()
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    #: the plan's variables that a native function is given
     runtime_vars: tuple[RuntimeVar, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -374,15 +378,15 @@ class PreparedLoop(Row):
 
     kind = "loop"
 
-    id: int
-    counter: str
-    trip: Dim
-    body: tuple[PreparedOp, ...]
-    dependencies: tuple[int, ...] = ()
-    buffer_indices: tuple[int, ...] = ()
-    test: tuple[PreparedOp, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
+    id: int  #: its number in the plan, which dependencies name
+    counter: str  #: the variable that counts the iterations
+    trip: Dim  #: how many there are at most
+    body: tuple[PreparedOp, ...]  #: the rows of an iteration
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    buffer_indices: tuple[int, ...] = ()  #: none, or the bool that ends a conditional loop
+    test: tuple[PreparedOp, ...] = ()  #: rows that decide whether there is another
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -455,13 +459,13 @@ class PreparedBranch(Row):
 
     kind = "branch"
 
-    id: int
-    buffer_indices: tuple[int, ...]
-    then: tuple[PreparedOp, ...]
-    orelse: tuple[PreparedOp, ...] = ()
-    dependencies: tuple[int, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
+    id: int  #: its number in the plan, which dependencies name
+    buffer_indices: tuple[int, ...]  #: the bool that decides
+    then: tuple[PreparedOp, ...]  #: the rows that run if it is true
+    orelse: tuple[PreparedOp, ...] = ()  #: the rows that run if it is not
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
 
     def __post_init__(self) -> None:
         where = _take_common(self)
@@ -516,14 +520,14 @@ class PreparedRebind(Row):
 
     kind = "rebind"
 
-    id: int
-    variables: tuple[RuntimeVar, ...]
-    buffer_indices: tuple[int, ...]
-    limits: tuple[Dim, ...] = ()
-    dependencies: tuple[int, ...] = ()
-    device: str = ""
-    lane: str = COMPUTE
-    guards: tuple[tuple[Dim, str], ...] = ()
+    id: int  #: its number in the plan, which dependencies name
+    variables: tuple[RuntimeVar, ...]  #: what gets a value
+    buffer_indices: tuple[int, ...]  #: where the value of each is computed
+    limits: tuple[Dim, ...] = ()  #: what each must not exceed
+    dependencies: tuple[int, ...] = ()  #: rows that must be done before
+    device: str = ""  #: where it runs; empty: on the plan's own device
+    lane: str = COMPUTE  #: which queue of the device runs it
+    guards: tuple[tuple[Dim, str], ...] = ()  #: what must be 0, and what is said if not
 
     def __post_init__(self) -> None:
         where = _take_common(self)

@@ -67,7 +67,7 @@ class Snapshot:
 
     arrays: Mapping[str, Array] = field(repr=False)  #: what was valid of each state, sealed
     cursors: Mapping[str, int]  #: how many rows were valid, by the name of the cursor
-    kinds: tuple[StateKind, ...] = field(default=(), repr=False)
+    kinds: tuple[StateKind, ...] = field(default=(), repr=False)  #: the type of each state by name
 
     def __post_init__(self) -> None:
         sealed = {name: _sealed(name, array) for name, array in self.arrays.items()}

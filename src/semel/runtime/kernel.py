@@ -40,13 +40,15 @@ class CachedKernel:
     """
 
     signature: KernelSignature  #: its buffers, variables and tiles
-    address: int
+    address: int  #: where its code lies, or a driver's handle
     entry_point: str  #: the name of the function in its object file
+    #: its object file; None if it cannot be saved
     code: bytes | None = field(default=None, repr=False)
-    text: str = field(default="", repr=False)
+    text: str = field(default="", repr=False)  #: what it was made from, for people
+    #: what it can be compiled from again, or what gives that
     form: bytes | Callable[[], bytes] = field(default=b"", repr=False, compare=False)
-    target: Target | None = field(default=None, repr=False)
-    owner: object = field(default=None, repr=False, compare=False)
+    target: Target | None = field(default=None, repr=False)  #: the machine that the code is for
+    owner: object = field(default=None, repr=False, compare=False)  #: what keeps the code loaded
 
     def __post_init__(self) -> None:
         take("kernel", "signature", KernelSignature, self.signature)

@@ -33,9 +33,9 @@ class DeviceSpec:
 
     __slots__ = ("index", "kind", "path")
 
-    kind: str
-    index: int | None
-    path: str | None
+    kind: str  #: what it is: `cpu`, `null`, `disk`
+    index: int | None  #: which of its kind; None: all of it
+    path: str | None  #: where a disk begins
 
     def __init__(self, device: str | DeviceSpec) -> None:
         kind, index, path = _parts("DeviceSpec", device)

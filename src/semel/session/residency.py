@@ -52,13 +52,14 @@ class ExpertResidency:
     are in a file without a name, or in that at `path`, which is found again if it holds the same.
     """
 
-    budget_bytes: int | None = None
-    budget: int | None = None
-    policy: Policy | None = None
-    refresh: int = 1
-    decay: float = 0.5
-    hysteresis: float = 0.0
-    profile: Any = None
+    budget_bytes: int | None = None  #: memory for the experts of all layers together
+    budget: int | None = None  #: experts of each layer in memory
+    policy: Policy | None = None  #: who decides which; None: masks alone
+    refresh: int = 1  #: so many runs between two decisions
+    decay: float = 0.5  #: how much of the past counts at the next decision
+    hysteresis: float = 0.0  #: how much better a newcomer must be
+    profile: Any = None  #: how often each was asked for, known before
+    #: the file of those not in memory; None: one without a name
     path: str | os.PathLike[str] | None = None
     ahead: bool = True  #: experts begin to come in as soon as their router has decided
 

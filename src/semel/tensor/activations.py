@@ -71,11 +71,12 @@ def silu(x: TensorLike) -> Tensor:
     return x * x.sigmoid()
 
 
-def softplus(x: TensorLike, beta: float = 1.0) -> Tensor:
-    """log(1 + exp(beta*x)) / beta, without overflow."""
+def softplus(x: TensorLike, beta: float = 1.0, threshold: float | None = None) -> Tensor:
+    """log(1 + exp(beta*x)) / beta, without overflow; x itself where beta*x is above `threshold`."""
     x = lift(x)
     scaled = x * beta
-    return ((-scaled.abs()).exp().log1p() + scaled.relu()) * (1 / beta)
+    smooth = ((-scaled.abs()).exp().log1p() + scaled.relu()) * (1 / beta)
+    return smooth if threshold is None else choose(scaled > threshold, x, smooth)
 
 
 def mish(x: TensorLike) -> Tensor:
@@ -109,6 +110,24 @@ def softsign(x: TensorLike) -> Tensor:
 def logsigmoid(x: TensorLike) -> Tensor:
     """log(sigmoid(x)), without overflow."""
     return -(-lift(x)).softplus()
+
+
+def softshrink(x: TensorLike, lambd: float = 0.5) -> Tensor:
+    """x brought `lambd` nearer to 0, and 0 where it is nearer than that."""
+    x = lift(x)
+    return choose(x > lambd, x - lambd, choose(x < -lambd, x + lambd, x * 0))
+
+
+def hardshrink(x: TensorLike, lambd: float = 0.5) -> Tensor:
+    """x, and 0 where it is not further than `lambd` from 0."""
+    x = lift(x)
+    return choose(x.abs() <= lambd, 0, x)
+
+
+def tanhshrink(x: TensorLike) -> Tensor:
+    """x - tanh(x)."""
+    x = lift(x)
+    return x - x.tanh()
 
 
 def softcap(x: TensorLike, cap: float) -> Tensor:
@@ -152,4 +171,5 @@ def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
 
 
 # Second names.
+hardsigmoid = hard_sigmoid
 swish = silu

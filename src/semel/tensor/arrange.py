@@ -1,7 +1,7 @@
 """Elements in other places, left out, put in, or chosen of several tensors.
 
     fliplr flipud rot90   delete insert append diagflat   put_along_axis
-    select choose extract compress
+    select choose extract compress   block_diag cartesian_prod combinations vander
 
 Places that are known when the graph is made cost nothing but index arithmetic. How many elements a
 condition leaves is known to a run only (`extract`, `compress`, `delete` by a mask).
@@ -9,15 +9,18 @@ condition leaves is known to a run only (`extract`, `compress`, `delete` by a ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
-from semel.ir.types import BOOL
+from semel.ir.expr import sum_dims
+from semel.ir.types import BOOL, INT64
 from semel.tensor import elementwise
 from semel.tensor.assign import written
+from semel.tensor.creation import meshgrid
 from semel.tensor.handle import (
     SYMBOLIC,
     TensorLike,
@@ -30,7 +33,8 @@ from semel.tensor.handle import (
     whole_numbers,
 )
 from semel.tensor.indexing import check_index, iota, selected
-from semel.tensor.movement import broadcast, concat, reach, static_dim
+from semel.tensor.movement import broadcast, concat, reach, stack, static_dim
+from semel.tensor.order import cumprod
 from semel.tensor.spelling import AXES, AXIS, same_as, spelled
 
 if TYPE_CHECKING:
@@ -277,3 +281,61 @@ def _where_true(x: Tensor, condition: Tensor, axis: int, where: str) -> Tensor:
     if isinstance(count, int) and isinstance(length, int) and count < length:
         x = x.narrow(axis, 0, count)
     return selected(x, reach(convert(condition, BOOL), (x.shape[axis],), where), axis)
+
+
+# ------------------------------------------------------------ put together
+
+
+def block_diag(*tensors: TensorLike) -> Tensor:
+    """Matrices along the diagonal of one, which is 0 elsewhere; a vector is one row.
+
+    >>> semel.block_diag([[1, 2]], 3).tolist()
+    [[1, 2, 0], [0, 0, 3]]
+    """
+    parts = [p.reshape(1, -1) if p.ndim < 2 else p for p in promote(tensors)] if tensors else []
+    if not parts or any(part.ndim > 2 for part in parts):
+        raise GraphError("block_diag", f"needs matrices, got {[str(p.type) for p in parts]}.")
+    widths = [part.shape[1] for part in parts]
+    rows = []
+    for i, part in enumerate(parts):
+        before, after = sum_dims(widths[:i]), sum_dims(widths[i + 1 :])
+        rows.append(part.pad([(0, 0), (before, after)]))
+    return concat(rows, 0)
+
+
+def cartesian_prod(*tensors: TensorLike) -> Tensor:
+    """All choices of one element of each vector, as rows; of a single vector that itself."""
+    if len(tensors) == 1:
+        return lift(tensors[0])
+    return stack([grid.flatten() for grid in meshgrid(*promote(tensors), indexing="ij")], -1)
+
+
+def combinations(x: TensorLike, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All choices of r elements of a vector in their order, as rows."""
+    x = lift(x)
+    if x.ndim != 1:
+        raise GraphError("combinations", f"needs one axis, got {x.type}.")
+    places = range(static_dim(x.shape[0], "combinations", x))
+    choose_from = (
+        itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    )
+    chosen = [*choose_from(places, whole_number(r, "r", "combinations"))]
+    return x.take(np.array(chosen, np.int64).reshape(len(chosen), r), 0)
+
+
+@spelled(N="n")
+def vander(
+    x: TensorLike,
+    n: int | None = None,
+    increasing: bool = False,
+    *,
+    N: int | None = same_as("n"),  # noqa: N803  (NumPy's name)
+) -> Tensor:
+    """The powers of a vector's elements as rows: n of them, the 0th last unless `increasing`."""
+    x = lift(x)
+    if x.ndim != 1:
+        raise GraphError("vander", f"needs one axis, got {x.type}.")
+    x = convert(x, x.dtype if x.dtype.is_float else INT64)
+    count = x.shape[0] if n is None else n
+    powers = cumprod(x.unsqueeze(1).expand(-1, count), 1, exclusive=True)
+    return powers if increasing else powers.flip(1)

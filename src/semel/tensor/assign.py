@@ -196,16 +196,18 @@ def index_add(
     index: TensorLike = NEEDED,
     source: TensorLike = NEEDED,
     *,
+    alpha: float = 1,
     dim: int = AXIS,
 ) -> Tensor:
-    """A copy with the slices of `source` added at the indices (1-D) of one axis.
+    """A copy with the slices of `source`, times `alpha`, added at the indices (1-D) of one axis.
 
     `source` has this tensor's shape, with one slice per index along the axis.
 
     >>> semel.zeros(3).index_add(0, [0, 2, 0], [1.0, 2.0, 3.0]).tolist()
     [4.0, 0.0, 2.0]
     """
-    return _slices(lift(x), axis, index, source, "add", "index_add")
+    scaled = source if alpha == 1 else lift(source) * alpha
+    return _slices(lift(x), axis, index, scaled, "add", "index_add")
 
 
 @spelled(needs=4, dim="axis")

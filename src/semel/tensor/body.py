@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 _traces = itertools.count()
+#: In the names of inputs that stand for what was given away.
+_DONATED = ", which was donated to "
 _TRACE = " of trace "  #: in the names of what stands for states and steps while a body is traced
 
 
@@ -57,17 +59,34 @@ def next_trace() -> int:
     return next(_traces)
 
 
+def given_away(path: str, to: str, kind: TensorType) -> Node:
+    """What is left of a tensor that was donated to a function."""
+    return make_node("input", (), InputAttrs(f"{path}{_DONATED}{to}", kind))
+
+
 def check_closed(graph: Graph, where: str) -> None:
-    """Refuse a graph that uses what a loop's body was traced with: it has no value outside."""
+    """Refuse a graph that uses what a function was traced with, or what was given away."""
     for node in graph.nodes:
-        is_state = node.op.name == "input" and _TRACE in node.attrs.name
-        dims = () if is_state else attr_dims(node.attrs)
-        if is_state or any(isinstance(a, Index) for d in dims for a in atoms(d)):
+        name = node.attrs.name if node.op.name == "input" else ""
+        if _DONATED in name:
             raise GraphError(
                 where,
-                f"a state or a step must not leave the body of its loop, got {node!r}.",
-                hint="Return it as a state or as a value to stack.",
+                f"a donated tensor has no value any more, got '{name}'.",
+                hint="Go on with what the call returned, or leave it out of donate=.",
             )
+        if _TRACE in name:
+            raise _left(where, f"'{name.partition(_TRACE)[0]}': {node.type}")
+        if any(isinstance(a, Index) for d in attr_dims(node.attrs) for a in atoms(d)):
+            raise _left(where, f"a {node.op.name} at a step")
+
+
+def _left(where: str, found: str) -> GraphError:
+    return GraphError(
+        where,
+        "an argument, a state or a step must not leave the body of the function that it was given "
+        f"to while that was followed, got {found}.",
+        hint="Return it: of a loop as a state or as a value to stack.",
+    )
 
 
 class Traced:

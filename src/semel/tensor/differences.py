@@ -1,18 +1,20 @@
 """What changes along an axis, and what it adds up to.
 
-    diff ediff1d gradient trapezoid
+    diff ediff1d gradient trapezoid unwrap
 
 Slices of the axis, taken from each other: its size may be symbolic.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import is_positive
 from semel.ir.types import BOOL
+from semel.tensor.elementwise import choose
 from semel.tensor.handle import (
     TensorLike,
     lift,
@@ -81,6 +83,30 @@ def ediff1d(
     given = (to_begin is not None, True, to_end is not None)
     kept = [part.cast(steps.dtype) for part, is_there in zip(parts, given, strict=True) if is_there]
     return concat(kept)
+
+
+@spelled(dim="axis")
+def unwrap(
+    x: TensorLike,
+    discont: float | None = None,
+    axis: int = -1,
+    *,
+    period: float = 2 * math.pi,
+    dim: int = AXIS,
+) -> Tensor:
+    """Angles without jumps: whole periods are added, so that neighbours are near each other.
+
+    Where neighbours are no further apart than `discont`, half a period or more, nothing is added.
+    """
+    given = lift(x)
+    x = as_float(given)
+    i, half = normalize_axis(axis, x.ndim, "unwrap"), period / 2
+    step = x.diff(axis=i)
+    near = (step + half) % period - half
+    near = choose(near.eq(-half) & (step > 0), half, near)
+    change = choose(step.abs() < (half if discont is None else max(discont, half)), 0, near - step)
+    moved = x.narrow(i, 1, x.shape[i] - 1) + change.cumsum(i)
+    return rounded_to(concat([x.narrow(i, 0, 1), moved], i), given.dtype)
 
 
 @spelled(dim="axis")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from semel.ir.graph import make_node, no_scope
-from semel.ops.attrs import InputAttrs
+from semel.ir.graph import no_scope
+from semel.tensor.body import given_away
 from semel.tensor.handle import Array
 from semel.tensor.tensor import Tensor
 
@@ -36,9 +36,9 @@ def own_array(x: Any) -> Array | None:
     return array
 
 
-def give_away(x: Tensor, name: str) -> None:
-    """Let the tensor be one that has no value any more: who uses it is told that name."""
+def give_away(x: Tensor, path: str, to: str) -> None:
+    """Let the tensor be one that has no value any more: who uses it is told who has it."""
     kind = x.type
     with no_scope():
-        x._node = make_node("input", (), InputAttrs(name, kind))
+        x._node = given_away(path, to, kind)
     x._value = None

@@ -8,7 +8,8 @@
     shift     integers only
 
 Integer division and remainder round down, as in Python and NumPy; by zero they give 0.
-Integer powers wrap; a negative integer power truncates towards 0.
+Integer powers wrap; a negative number as exponent of integers is refused, as NumPy does, and one
+that only a run finds truncates towards 0.
 
 Comparisons are right whatever the dtypes: a Python integer that the tensor's dtype cannot hold
 lies on one side of all its elements, a symbolic number that it may not hold compares in int64,
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from semel.errors import GraphError
 from semel.ir.expr import bounds
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, mixes_signs
 from semel.tensor.handle import (
@@ -159,14 +161,14 @@ def ge(x: TensorLike, other: TensorLike) -> Tensor:
     return pair(x, "ge", other)
 
 
-def add(x: TensorLike, other: TensorLike) -> Tensor:
-    """x + other."""
-    return pair(x, "add", other)
+def add(x: TensorLike, other: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x + alpha * other."""
+    return pair(x, "add", other if alpha == 1 else lift(other) * alpha)
 
 
-def sub(x: TensorLike, other: TensorLike) -> Tensor:
-    """x - other."""
-    return pair(x, "sub", other)
+def sub(x: TensorLike, other: TensorLike, *, alpha: float = 1) -> Tensor:
+    """x - alpha * other."""
+    return pair(x, "sub", other if alpha == 1 else lift(other) * alpha)
 
 
 def mul(x: TensorLike, other: TensorLike) -> Tensor:
@@ -174,9 +176,21 @@ def mul(x: TensorLike, other: TensorLike) -> Tensor:
     return pair(x, "mul", other)
 
 
-def div(x: TensorLike, other: TensorLike) -> Tensor:
-    """x / other; integers become float32 first."""
-    return pair(x, "div", other)
+def div(x: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> Tensor:
+    """x / other; integers become float32 first.
+
+    With `rounding_mode` "floor" it is `x // other`, with "trunc" what is nearer to 0, in the dtype
+    of the operands.
+    """
+    match rounding_mode:
+        case None:
+            return pair(x, "div", other)
+        case "floor":
+            return floor_divide(x, other)
+        case "trunc":
+            a, b = promote((x, other))
+            return (a / b).trunc() if a.dtype.is_float else (a - fmod(a, b)) // b
+    raise GraphError("div", f"rounding_mode must be floor, trunc or None, got {rounding_mode!r}.")
 
 
 def bitwise_and(x: TensorLike, other: TensorLike) -> Tensor:
@@ -294,7 +308,14 @@ def raised(base: TensorLike, exponent: TensorLike) -> Tensor:
         return binary(x, "pow", y)
     if x.dtype == BOOL:
         x, y = convert(x, INT64), convert(y, INT64)
-    if weak_kind(exponent) and isinstance(exponent, (int, np.integer)) and exponent >= 0:
+    if weak_kind(exponent) and isinstance(exponent, (int, np.integer)):
+        if exponent < 0:
+            raise GraphError(
+                "pow",
+                f"an integer to a negative power is no integer, got {lift(base).type} ** "
+                f"{exponent}.",
+                hint=f"Write x.float() ** {exponent}.",
+            )
         return _repeated_product(x, int(exponent))
     return _integer_power(x, y)
 
@@ -329,20 +350,10 @@ def _integer_power(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 def choose(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """`where`, under a name that no local variable has."""
+    """`a` where the condition is true, else `b`: `where`, whatever is a condition."""
     chosen = promote((a, b))
     operands = broadcast([convert(lift(condition), BOOL), *chosen], "where")
     return apply("where", *operands)
-
-
-def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """`a` where the condition is true, else `b`.
-
-    >>> x = Tensor([-1.0, 2.0])
-    >>> semel.where(x > 0, x, 0.0).tolist()
-    [0.0, 2.0]
-    """
-    return choose(condition, a, b)
 
 
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:

@@ -26,7 +26,17 @@ from semel.ir.expr import Dim, Expr, Fn, Index, Variable, as_number, bounds
 from semel.ir.graph import Node, Storage, data_node, is_tracing, make_node
 from semel.ir.narrow import as_dtype_array
 from semel.ir.opdef import find_op
-from semel.ir.types import BOOL, FLOAT32, INT64, DType, Shape, TensorType, as_dtype, is_known
+from semel.ir.types import (
+    BOOL,
+    FLOAT32,
+    INT64,
+    DType,
+    Shape,
+    TensorType,
+    as_dtype,
+    is_known,
+    one_of,
+)
 from semel.ir.types import promote as promote_pair
 from semel.ops.attrs import (
     CastAttrs,
@@ -138,7 +148,7 @@ def _scalar_node(value: Any, dtype: DType, shape: Shape) -> Node:
     if integer and not dtype.lowest <= int(value) <= dtype.highest:
         raise GraphError(
             "Tensor",
-            f"a {dtype} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
+            f"{one_of(dtype)} must lie in [{dtype.lowest}, {dtype.highest}], got {int(value)}.",
             hint="Cast the tensor to a wider dtype first.",
         )
     if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST_FLOAT:

@@ -9,8 +9,9 @@ that is nearly one of ours is pointed to that. All of it is text of an Attribute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 _NO_GRADIENTS = "there are no gradients here"
 _NO_STRIDES = "tensors have no memory of their own and no strides"
@@ -65,6 +66,11 @@ INSTEAD: dict[str, str] = {
     "append": "use semel.append(x, values, axis), or semel.concat",
     "histogram2d": "digitize both axes, and bincount the flat index with length=",
     "histogramdd": "digitize all axes, and bincount the flat index with length=",
+    **dict.fromkeys(("eig", "eigvals"),
+                    "eigenvalues of such matrices are complex: use eigh and eigvalsh of symmetric "
+                    "ones, or np.linalg.eig(x.numpy())"),
+    "hfft": "use semel.fft.irfft of the conjugates, times n",
+    "ihfft": "use the conjugates of semel.fft.rfft, divided by n",
     "diag_embed": "use x.unsqueeze(-1) * semel.eye(n)",
     "fill_diagonal": "use semel.where(semel.eye(n, dtype=bool), value, x)",
     "sum_to_size": "use x.sum(axis, keepdims=True)",
@@ -86,6 +92,8 @@ INSTEAD: dict[str, str] = {
     "i0": "there are no Bessel functions",
     "polyval": "use Horner's rule: ((a * x) + b) * x + c",
     "einsum_path": "the compiler chooses the order; einsum is all there is to write",
+    "renorm": "use x * (most / x.norm(2, axes, keepdims=True)).clip(max=1)",
+    "rollaxis": "use moveaxis",
     "mode": "use semel.unique(x, return_counts=True)",
     "nonzero_static": "use x.nonzero(): its size is a dim that the run finds out",
     "inner1d": "use vecdot",
@@ -110,3 +118,15 @@ def advice(name: str, ours: Callable[[], Iterable[str]]) -> str:
         return f": tensors are not changed in place; write x = x.{plain}(...)."
     near = get_close_matches(name, names, 3, 0.75)
     return f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def of_module(
+    module: str, names: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module of functions: what to write, and no internals."""
+
+    def missing(name: str) -> Any:
+        found = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(found + advice(name, lambda: names), name=name)
+
+    return missing, lambda: sorted(names)

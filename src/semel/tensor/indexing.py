@@ -142,14 +142,34 @@ def check_index(x: Tensor, size: Dim, where: str, what: str = "index") -> Tensor
 
 @spelled(dim="axis")
 def take(
-    x: TensorLike, indices: TensorLike, axis: int | None = None, *, dim: int | None = AXIS
+    x: TensorLike,
+    indices: TensorLike,
+    axis: int | None = None,
+    *,
+    mode: str = "raise",
+    dim: int | None = AXIS,
 ) -> Tensor:
     """np.take: rows of one axis, in the shape of `indices`; of the flat tensor without axis.
+
+    Indices beyond the axis are errors of the run; with `mode="wrap"` they count on from the other
+    end, with "clip" they are the nearest row, the first if they are negative.
 
     >>> Tensor([[1, 2], [3, 4], [5, 6]]).take([2, 0], axis=0).tolist()
     [[5, 6], [1, 2]]
     """
-    return _take(lift(x), indices, axis, "take")
+    given = lift(x) if axis is not None else lift(x).flatten()
+    i = 0 if axis is None else normalize_axis(axis, given.ndim, "take")
+    return _take(given, _in_mode(lift(indices), given.shape[i], mode), i, "take")
+
+
+def _in_mode(indices: Tensor, length: Dim, mode: str) -> Tensor:
+    """Indices as `take` has them, brought onto the axis."""
+    if mode not in ("raise", "wrap", "clip"):
+        raise GraphError("take", f"mode must be raise, wrap or clip, got {mode!r}.")
+    if mode == "raise" or not indices.dtype.is_integer:
+        return indices
+    wide = convert(indices, INT64)
+    return wide % length if mode == "wrap" else wide.clip(0, length - 1)
 
 
 def _take(x: Tensor, indices: TensorLike, axis: int | None, where: str) -> Tensor:
@@ -230,7 +250,7 @@ def take_along_axis(
     return _take_along(wide(x), wide(lifted), i, where)
 
 
-def one_hot(x: TensorLike, num_classes: Dim, dtype: DTypeLike = "int64") -> Tensor:
+def one_hot(x: TensorLike, num_classes: Dim | None = None, dtype: DTypeLike = "int64") -> Tensor:
     """1 at each element's own number along a new last axis, else 0.
 
     >>> Tensor([2, 0]).one_hot(3).tolist()
@@ -239,6 +259,12 @@ def one_hot(x: TensorLike, num_classes: Dim, dtype: DTypeLike = "int64") -> Tens
     x = lift(x)
     if not x.dtype.is_integer:
         raise GraphError("one_hot", f"needs integers, got {x.type}.")
+    if num_classes is None:
+        raise GraphError(
+            "one_hot",
+            "needs the number of classes: how many there are in the data only a run would tell.",
+            hint="Write x.one_hot(num_classes).",
+        )
     classes = iota((num_classes,), 0)
     return convert(x, INT64).unsqueeze(-1).eq(classes).cast(dtype)
 

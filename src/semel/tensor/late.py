@@ -17,6 +17,7 @@ from semel.ir.expr import Dim, is_positive, maximum, minimum
 from semel.ir.graph import late_variable
 from semel.ir.types import BOOL, INT64
 from semel.ops.attrs import ScatterAttrs
+from semel.tensor.elementwise import choose
 from semel.tensor.handle import (
     TensorLike,
     apply,
@@ -25,6 +26,7 @@ from semel.tensor.handle import (
     known_value,
     lift,
     scalar,
+    weak_kind,
 )
 from semel.tensor.indexing import (
     certain_rows,
@@ -41,13 +43,53 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 
-def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
+@overload
+def nonzero(x: TensorLike) -> tuple[Tensor, ...]: ...
+@overload
+def nonzero(x: TensorLike, *, as_tuple: bool) -> Any: ...
+def nonzero(x: TensorLike, *, as_tuple: bool = True) -> Any:
     """np.nonzero: the indices (int64) of the elements that are not 0, one tensor per axis.
+
+    With `as_tuple=False` they are the rows of one tensor, as `argwhere` has them.
 
     >>> [i.tolist() for i in Tensor([[0, 5], [7, 0]]).nonzero()]
     [[0, 1], [1, 0]]
     """
-    return true_indices(_truth(lift(x), "nonzero"))
+    found = true_indices(_truth(lift(x), "nonzero"))
+    return found if as_tuple else stack(found, 1)
+
+
+@overload
+def where(condition: TensorLike) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
+def where(condition: TensorLike, a: Any = None, b: Any = None) -> Any:
+    """`a` where the condition is true, else `b`; without both, `nonzero(condition)`.
+
+    >>> x = Tensor([-1.0, 2.0])
+    >>> semel.where(x > 0, x, 0.0).tolist()
+    [0.0, 2.0]
+
+    `x.where(a, b)` takes x as the condition.
+    """
+    if a is None and b is None:
+        return nonzero(condition)
+    if a is None or b is None:
+        raise GraphError("where", "needs both what to take where it is true and where it is not.")
+    condition = lift(condition)
+    if condition.dtype != BOOL and _is_mask(a) and not _is_mask(b):
+        raise GraphError(
+            "where",
+            f"the condition comes first and must be the bool one, got {condition.type}, then "
+            f"{lift(a).type}.",
+            hint="To keep x where a mask holds, write semel.where(mask, x, other).",
+        )
+    return choose(condition, a, b)
+
+
+def _is_mask(x: TensorLike) -> bool:
+    """Whether an operand is an array of bool; True and False are numbers like others."""
+    return not weak_kind(x) and lift(x).dtype == BOOL
 
 
 def argwhere(x: TensorLike) -> Tensor:

@@ -35,7 +35,6 @@ from semel.ops.attrs import (
     ConcatAttrs,
     ExpandAttrs,
     GatherAttrs,
-    PadAttrs,
     PermuteAttrs,
     ReshapeAttrs,
     ScalarAttrs,
@@ -87,7 +86,15 @@ def reshape(x: TensorLike, shape: Dims = (), *more: Dims, copy: bool | None = No
     return apply("reshape", x, attrs=ReshapeAttrs(wanted))
 
 
-def flatten(x: TensorLike, start: int = 0, end: int = -1) -> Tensor:
+@spelled(start_dim="start", end_dim="end")
+def flatten(
+    x: TensorLike,
+    start: int = 0,
+    end: int = -1,
+    *,
+    start_dim: int = same_as("start"),
+    end_dim: int = same_as("end"),
+) -> Tensor:
     """Merge the axes from `start` to `end`, both included."""
     x = lift(x)
     if x.ndim == 0:
@@ -416,20 +423,6 @@ def flip(
 # ------------------------------------------------------------ joining and repeating
 
 
-def pad(x: TensorLike, widths: Any, value: TensorLike = 0) -> Tensor:
-    """Add `value` around: one width, (before, after), or one such pair per axis.
-
-    >>> Tensor([1, 2]).pad((1, 2)).tolist()
-    [0, 1, 2, 0, 0]
-    """
-    x = lift(x)
-    before, after = _widths(widths, x.ndim)
-    if all(w == 0 for w in (*before, *after)):
-        return x
-    fill = fill_value(x, value, "pad")
-    return apply("pad", x, fill, attrs=PadAttrs(before, after))
-
-
 def fill_value(x: Tensor, value: TensorLike, where: str) -> Tensor:
     """A scalar of this tensor's dtype."""
     weak = weak_kind(value)
@@ -509,7 +502,7 @@ def _repeat_each(x: Tensor, repeats: Any, axis: int) -> Tensor:
         raise GraphError(
             "repeat", f"needs one number or one for each of {size}, got {counts.size} for {x.type}."
         )
-    rows = np.repeat(np.arange(size), counts.reshape(-1) if counts.size == size else int(counts))
+    rows = np.repeat(np.arange(size), counts.reshape(-1))
     return apply("gather", x, constant(rows), attrs=GatherAttrs(axis))
 
 
@@ -642,21 +635,6 @@ def static_dim(dim: Dim, where: str, tensor: Tensor, what: str = "an axis of fix
     if not isinstance(dim, int):
         raise GraphError(where, f"needs {what}, got {dim} of {tensor.type}.")
     return dim
-
-
-def _widths(widths: Any, ndim: int) -> tuple[Shape, Shape]:
-    """Before and after per axis from the three ways to write them."""
-    if not isinstance(widths, (tuple, list, np.ndarray)):
-        pairs: list[Any] = [(widths, widths)] * ndim
-    elif len(widths) == 2 and not any(isinstance(w, (tuple, list, np.ndarray)) for w in widths):
-        pairs = [tuple(widths)] * ndim
-    else:
-        pairs = [tuple(w) if isinstance(w, (tuple, list, np.ndarray)) else (w, w) for w in widths]
-    if len(pairs) != ndim or any(len(p) != 2 for p in pairs):
-        raise GraphError(
-            "pad", f"needs a (before, after) pair for each of {ndim} axes, got {widths}."
-        )
-    return as_shape([p[0] for p in pairs], "pad"), as_shape([p[1] for p in pairs], "pad")
 
 
 def is_negative(dim: Dim) -> bool:

@@ -9,11 +9,12 @@ inverted on the row-sized tensor, so that the wide pass multiplies. Variances ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, product, upper_bound
-from semel.ir.types import Shape
+from semel.ir.types import Shape, as_shape
 from semel.ops.attrs import GroupedMatmulAttrs, GroupRowsAttrs
 from semel.tensor.handle import (
     TensorLike,
@@ -26,7 +27,7 @@ from semel.tensor.handle import (
     whole_number,
 )
 from semel.tensor.indexing import check_index, iota
-from semel.tensor.movement import broadcast_shapes, of_shape, show, stretch
+from semel.tensor.movement import broadcast_shapes, may_agree, of_shape, show, stretch
 from semel.tensor.reduce import Axis, as_float, reduce_axes, rounded_to
 from semel.tensor.spelling import AXIS, spelled
 
@@ -106,17 +107,38 @@ def layer_norm(
     x: TensorLike,
     weight: TensorLike | None = None,
     bias: TensorLike | None = None,
-    *,
+    *more: Any,
     axis: Axis = -1,
     eps: float = 1e-5,
+    normalized_shape: Sequence[Dim] | Dim | None = None,
 ) -> Tensor:
     """Each row with mean 0 and variance 1, then scaled and shifted.
+
+    `normalized_shape`, the last dims of x, says the axes by their sizes; a tuple may stand before
+    the weight, as in PyTorch: `layer_norm(x, (384,), weight, bias, 1e-6)`.
 
     >>> Tensor([[1.0, 3.0]]).layer_norm(eps=0.0).tolist()
     [[-1.0, 1.0]]
     """
     x = lift(x)
+    if isinstance(weight, tuple) and normalized_shape is None:
+        normalized_shape, weight, bias, more = weight, bias, more[0] if more else None, more[1:]
+    if len(more) > 1:
+        raise GraphError("layer_norm", f"takes weight, bias and eps, got {len(more) - 1} more.")
+    if normalized_shape is not None:
+        axis = _last_axes(x, normalized_shape)
+    eps = more[0] if more else eps
     return rounded_to(_affine(_normalized(x, axis, eps), weight, bias, "layer_norm"), x.dtype)
+
+
+def _last_axes(x: Tensor, shape: Sequence[Dim] | Dim) -> tuple[int, ...]:
+    """The last axes, which have these sizes."""
+    sizes = as_shape(shape if isinstance(shape, Sequence) else (shape,), "layer_norm")
+    if not sizes or not may_agree(x.shape[-len(sizes) :], sizes):
+        raise GraphError(
+            "layer_norm", f"normalized_shape must be the last dims of {x.type}, got {show(sizes)}."
+        )
+    return tuple(range(-len(sizes), 0))
 
 
 def rms_norm(
@@ -332,11 +354,13 @@ def _bag(rows: Tensor, mode: str) -> Tensor:
 
 
 @spelled(dim="axis")
-def normalize(x: TensorLike, axis: Axis = -1, eps: float = 1e-12, *, dim: Axis = AXIS) -> Tensor:
-    """Each row divided by its length, at least `eps`."""
+def normalize(
+    x: TensorLike, axis: Axis = -1, eps: float = 1e-12, *, p: float = 2, dim: Axis = AXIS
+) -> Tensor:
+    """Each row divided by its length, the norm of order `p`, at least `eps`."""
     given = lift(x)
     x = as_float(given)
-    return rounded_to(x * x.norm(2, axis, keepdims=True).maximum(eps).reciprocal(), given.dtype)
+    return rounded_to(x * x.norm(p, axis, keepdims=True).maximum(eps).reciprocal(), given.dtype)
 
 
 @spelled(dim="axis")

@@ -238,11 +238,19 @@ def _function(function: Function) -> Callable[[Any, Any], Any]:
         return partial(_written_here, _WRITTEN_HERE[name], where)
     row = _CALLS.get(name, _Call())
     ours = _ours(row.ours or name)
+    if name in _COMPLEX:
+        return partial(_refuse_complex, where)
     if ours is None or name in _OTHERWISE:
         return partial(_refuse, where)
     return _Adapter(where, function, ours, row)
 
 
+#: Functions that take or give complex numbers, which are pairs here: [.., 2].
+_COMPLEX = frozenset(
+    f"fft.{name}"
+    for kind in ("", "2", "n")
+    for name in (f"fft{kind}", f"ifft{kind}", f"rfft{kind}", f"irfft{kind}")
+)
 #: Functions whose name means something else here: images are resized.
 _OTHERWISE = {"resize"}
 
@@ -253,12 +261,14 @@ class _Adapter:
     def __init__(self, where: str, function: Function, ours: Function, row: _Call) -> None:
         parameters = inspect.signature(function).parameters.values()
         self.where, self.ours, self.row = where, ours, row
-        self.names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+        self.names = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        self.takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.usual = {p.name: p.default for p in parameters}
         self.known = {p.name for p in inspect.signature(ours).parameters.values()}
 
     def __call__(self, args: Any, options: Mapping[str, Any]) -> Any:
-        row, given = self.row, dict(zip(self.names, args, strict=False))
+        row, more = self.row, args[self.row.operands :] if self.takes_more else ()
+        given = dict(zip(self.names, args[: len(args) - len(more)], strict=False))
         given.update(options)
         operands = []
         for name in self.names[: row.operands]:
@@ -276,7 +286,7 @@ class _Adapter:
                 operands[0] = _cast(operands[0], value, self.where)
             else:
                 raise _no_out(self.where) if name == "out" else _no_option(self.where, name)
-        return self.ours(*operands, **rest)
+        return self.ours(*operands, *more, **rest)
 
     def _is_usual(self, name: str, value: Any) -> bool:
         usual = self.usual.get(name, inspect.Parameter.empty)
@@ -328,7 +338,7 @@ def _written_here(function: Function, where: str, args: Any, options: Mapping[st
 def _where(condition: Any, *choices: Any) -> Any:
     if not choices:
         return late.nonzero(condition)
-    return elementwise.where(condition, *choices)
+    return elementwise.choose(condition, *choices)
 
 
 def _einsum(*operands: Any, optimize: Any = False) -> Tensor:
@@ -376,7 +386,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
     """The first choice whose condition holds."""
     made = default
     for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
-        made = elementwise.where(condition, choice, made)
+        made = elementwise.choose(condition, choice, made)
     return made
 
 
@@ -395,7 +405,6 @@ _WRITTEN_HERE: dict[str, Function] = {
     "fliplr": lambda m: movement.flip(m, 1),
     "flipud": lambda m: movement.flip(m, 0),
     "iscomplex": lambda x: unary.full_bool(lift(x), False),
-    "isreal": lambda x: unary.full_bool(lift(x), True),
     "meshgrid": _meshgrid,
     "ndim": lambda a: a.ndim,
     "ptp": _ptp,
@@ -419,6 +428,15 @@ def _compress(condition: Any, a: Any, axis: int | None) -> Tensor:
 
 def _refuse(where: str, args: Any, options: Any) -> Any:
     raise _no_lazy_form(where)
+
+
+def _refuse_complex(where: str, args: Any, options: Any) -> Any:
+    ours = where.replace("np.", "semel.")
+    raise UnsupportedError(
+        where,
+        "is about complex numbers, which are pairs [..., 2] of floats here.",
+        hint=f"Write {ours}(t), or take the values: {where}(t.numpy()).",
+    )
 
 
 def _no_lazy_form(where: str) -> UnsupportedError:

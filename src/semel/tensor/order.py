@@ -99,16 +99,23 @@ def argsort(
     descending: bool = False,
     *,
     stable: bool = True,
+    kind: str | None = None,
     dim: int | None = AXIS,
 ) -> Tensor:
     """The indices (int64) that sort the axis; of the flat tensor if None.
 
-    The order is stable, whether that is asked for or not.
+    The order is stable, whether that is asked for or not, and whatever `kind` of sort is named.
     """
+    _check_kind(kind, "argsort")
     x = lift(x)
     if axis is None or x.ndim == 0:
         return order_of(x.flatten(), 0, descending)
     return order_of(x, normalize_axis(axis, x.ndim, "argsort"), descending)
+
+
+def _check_kind(kind: str | None, where: str) -> None:
+    if kind not in (None, "quicksort", "mergesort", "heapsort", "stable"):
+        raise GraphError(where, f"kind must be a kind of np.sort, got {kind!r}.")
 
 
 @spelled(dim="axis")
@@ -118,6 +125,7 @@ def sort(
     descending: bool = False,
     *,
     stable: bool = True,
+    kind: str | None = None,
     dim: int | None = AXIS,
 ) -> Tensor:
     """The elements in order along the axis; of the flat tensor if None.
@@ -125,6 +133,7 @@ def sort(
     >>> Tensor([3, 1, 2]).sort(descending=True).tolist()
     [3, 2, 1]
     """
+    _check_kind(kind, "sort")
     x = lift(x)
     if axis is None or x.ndim == 0:
         return x.flatten().sort(0, descending).reshape(x.shape if x.ndim == 0 else -1)

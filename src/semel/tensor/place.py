@@ -15,11 +15,11 @@ import numpy as np
 
 from semel.config import settings
 from semel.errors import GraphError
-from semel.ir.types import DTYPES, DType
+from semel.ir.types import DTYPES, DType, as_dtype
 from semel.locks import importing
 from semel.ops.attrs import MoveAttrs
 from semel.runtime.free import HOST_DEVICE
-from semel.tensor.handle import TensorLike, apply, lift
+from semel.tensor.handle import DTypeLike, TensorLike, apply, convert, lift
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -28,12 +28,17 @@ _DTYPES = frozenset(each.name for each in DTYPES)
 _PLACED = frozenset({"input", "move", "state"})  #: ops whose attrs say where they are
 
 
-def to(x: TensorLike, device: Any) -> Tensor:
+def to(x: TensorLike, device: Any = None, dtype: DTypeLike | None = None) -> Tensor:
     """The same tensor on another device: what is computed from it is computed there.
 
-    A copy in plans, beside whatever else they do; `astype` is the cast.
+    A copy in plans, beside whatever else they do. With `dtype` it is cast as well, and with that
+    alone it is `astype`.
     """
     x = lift(x)
+    if dtype is not None:
+        x = convert(x, as_dtype(dtype, "to"))
+        if device is None:
+            return x
     made = apply("move", x, attrs=MoveAttrs(take_device("to", device)))
     made._value = x._value
     return made
@@ -71,7 +76,9 @@ def take_device(where: str, device: Any) -> str:
     is_dtype = isinstance(device, (DType, np.dtype, type))
     if is_dtype or (isinstance(device, str) and device in _DTYPES):
         raise GraphError(
-            where, f"takes a device, got the dtype {device!r}.", hint="astype() is the cast."
+            where,
+            f"takes a device, got the dtype {device!r}.",
+            hint="Write x.astype(dtype), or name it: dtype=.",
         )
     with importing:
         from semel.runtime.device import check_device

@@ -39,6 +39,7 @@ from semel.tensor.handle import (
 from semel.tensor.indexing import certain_rows, iota
 from semel.tensor.movement import stretch
 from semel.tensor.reduce import as_float, drop_axes, reduce_axes, rounded_to
+from semel.tensor.spelling import same_as, spelled
 from semel.tensor.window import Padding, PerAxis, Windows, check_fits, per_axis, rounded_up, windows
 
 if TYPE_CHECKING:
@@ -242,7 +243,10 @@ def global_lp_pool(x: TensorLike, p: float = 2.0) -> Tensor:
     return x.norm(p, _space(x, "global_lp_pool"), keepdims=True)
 
 
-def adaptive_avg_pool(x: TensorLike, output: Dims = 1) -> Tensor:
+@spelled(output_size="output")
+def adaptive_avg_pool(
+    x: TensorLike, output: Dims = 1, *, output_size: Dims = same_as("output")
+) -> Tensor:
     """Means over parts of space that are as equal as can be, `output` of them along each axis."""
     given, where = lift(x), "adaptive_avg_pool"
     parts = _parts(given, output, where)
@@ -260,7 +264,10 @@ def adaptive_avg_pool(x: TensorLike, output: Dims = 1) -> Tensor:
     return rounded_to(found, given.dtype)
 
 
-def adaptive_max_pool(x: TensorLike, output: Dims = 1) -> Tensor:
+@spelled(output_size="output")
+def adaptive_max_pool(
+    x: TensorLike, output: Dims = 1, *, output_size: Dims = same_as("output")
+) -> Tensor:
     """The largest element of parts of space that are as equal as can be, `output` along each."""
     x = lift(x)
     parts = _parts(x, output, "adaptive_max_pool")
@@ -396,3 +403,10 @@ def _inner(sizes: Sequence[Any]) -> list[Any]:
 
 def _behind(found: Windows, extra: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(a + e for a, e in zip(found.after, extra, strict=True))
+
+
+# Second names.
+adaptive_avg_pool1d = adaptive_avg_pool
+adaptive_avg_pool2d = adaptive_avg_pool
+adaptive_max_pool1d = adaptive_max_pool
+adaptive_max_pool2d = adaptive_max_pool

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semel.errors import GraphError
 from semel.ir import questions
+from semel.ir.expr import Dim
 from semel.ir.types import FLOAT32, FLOAT64, UINT32, UINT64, DType, Shape, as_dtype, as_shape
 from semel.locks import make_lock
 from semel.ops.attrs import RandomBitsAttrs
@@ -39,6 +41,7 @@ from semel.tensor.handle import (
     lift,
     scalar,
 )
+from semel.tensor.spelling import same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -175,15 +178,24 @@ def randn(*shape: Dims, key: TensorLike | None = None, dtype: DTypeLike = "float
     return convert(radius * (second * (2 * math.pi)).cos(), wanted)
 
 
+@spelled(size="shape")
 def randint(
     low: int,
-    high: int,
+    high: int | Sequence[Dim] | None = None,
     shape: Dims = (),
     *,
     key: TensorLike | None = None,
     dtype: DTypeLike = "int64",
+    size: Dims = same_as("shape"),
 ) -> Tensor:
-    """Integers in [low, high), uniform up to 2**-64 of the range."""
+    """Integers in [low, high), uniform up to 2**-64 of the range.
+
+    Without `high` they are in [0, low); a shape may stand in its place, as in PyTorch.
+    """
+    if isinstance(high, Sequence):
+        shape, high = high, None
+    if high is None:
+        low, high = 0, low
     wanted = as_dtype(dtype, "randint")
     if not low < high or high - low >= 1 << 63:
         raise GraphError("randint", f"needs low < high, less than 2**63 apart, got {low}, {high}.")

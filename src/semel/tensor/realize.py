@@ -192,6 +192,7 @@ def _compile_and_run(x: Tensor, where: str) -> Array:
             "outside of the jitted function.",
         )
     if missing:
+        check_closed(Graph((x._node,)), where)
         raise GraphError(
             where,
             f"a value must not depend on inputs or variables, got {', '.join(missing)}.",

@@ -2,7 +2,8 @@
 
     x, axes, keepdims  -->  reduce node (axes stay with size 1)  -->  reshape if keepdims is False
 
-`axis` is None (all), an int or several, negative ones from the end. Sums, means and
+`axis` is None (all), an int or several, negative ones from the end. `where` says which elements
+take part, `initial` what is there before them. Sums, means and
 variances of float16 and bfloat16 are taken in float32 and rounded once; integer sums and
 products widen to int64 (uint64 stays), integer means and variances are float32.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, product
+from semel.ir.expr import Dim, is_positive, product
 from semel.ir.types import BOOL, FLOAT32, INT64, UINT64, DType, as_dtype
 from semel.ops.attrs import ReduceAttrs, ReshapeAttrs
 from semel.tensor.elementwise import choose
@@ -28,6 +29,7 @@ from semel.tensor.handle import (
     normalize_axes,
     normalize_axis,
 )
+from semel.tensor.movement import fill_value, reach
 from semel.tensor.spelling import AXIS, KEEPDIMS, same_as, spelled
 
 if TYPE_CHECKING:
@@ -60,6 +62,41 @@ def _count(x: Tensor, axis: Axis, where: str) -> Dim:
     return product(x.shape[i] for i in normalize_axes(axis, x.ndim, where))
 
 
+# ------------------------------------------------------------ some of the elements
+
+
+def _mask(x: Tensor, where: TensorLike, name: str) -> Tensor:
+    """Which elements take part: a bool for each."""
+    mask = lift(where)
+    if mask.dtype != BOOL:
+        raise GraphError(name, f"where must be bool, got {mask.type}.")
+    return reach(mask, x.shape, name)
+
+
+def _only_where(x: Tensor, where: TensorLike | None, unit: TensorLike, name: str) -> Tensor:
+    """The elements that take part, and `unit` in the places of the others."""
+    if where is None:
+        return x
+    return choose(_mask(x, where, name), x, fill_value(x, unit, name))
+
+
+def _never_empty(x: Tensor, axis: Axis, initial: TensorLike, name: str) -> Tensor:
+    """With one element more along the axes, if there may be none."""
+    axes = normalize_axes(axis, x.ndim, name)
+    if is_positive(product(x.shape[i] for i in axes)):
+        return x
+    return x.pad([(0, 1 if i in axes else 0) for i in range(x.ndim)], initial)
+
+
+def _needed(initial: TensorLike | None, name: str) -> TensorLike:
+    """What is there before any element, where there may be none."""
+    if initial is None:
+        raise GraphError(
+            name, "of no elements there is none.", hint="With where=, give initial= as well."
+        )
+    return initial
+
+
 # ------------------------------------------------------------ plain reductions
 
 
@@ -70,6 +107,8 @@ def sum(
     keepdims: bool = False,
     dtype: DTypeLike | None = None,
     *,
+    initial: TensorLike | None = None,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
@@ -79,8 +118,9 @@ def sum(
     >>> x.sum().item(), x.sum(0).tolist(), x.sum(1, keepdims=True).tolist()
     (10, [4, 6], [[3], [7]])
     """
-    x = lift(x)
-    return reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_sum", axis, keepdims)
+    x = _only_where(lift(x), where, 0, "sum")
+    result = reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_sum", axis, keepdims)
+    return result if initial is None else result.add(fill_value(result, initial, "sum"))
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -90,12 +130,15 @@ def prod(
     keepdims: bool = False,
     dtype: DTypeLike | None = None,
     *,
+    initial: TensorLike | None = None,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The product along the axes; integers and bool widen to int64."""
-    x = lift(x)
-    return reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_prod", axis, keepdims)
+    x = _only_where(lift(x), where, 1, "prod")
+    result = reduce_axes(convert(x, accumulator(x.dtype, dtype)), "reduce_prod", axis, keepdims)
+    return result if initial is None else result.mul(fill_value(result, initial, "prod"))
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -104,12 +147,19 @@ def max(
     axis: Axis = None,
     keepdims: bool = False,
     *,
+    initial: TensorLike | None = None,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The largest element; NaN if there is one."""
     x = lift(x)
-    return reduce_axes(x, "reduce_or" if x.dtype == BOOL else "reduce_max", axis, keepdims)
+    if where is not None:
+        x = _only_where(x, where, _needed(initial, "max"), "max")
+    if initial is not None:
+        x = _never_empty(x, axis, initial, "max")
+    result = reduce_axes(x, "reduce_or" if x.dtype == BOOL else "reduce_max", axis, keepdims)
+    return result if initial is None else result.maximum(fill_value(x, initial, "max"))
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -118,12 +168,19 @@ def min(
     axis: Axis = None,
     keepdims: bool = False,
     *,
+    initial: TensorLike | None = None,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The smallest element; NaN if there is one."""
     x = lift(x)
-    return reduce_axes(x, "reduce_and" if x.dtype == BOOL else "reduce_min", axis, keepdims)
+    if where is not None:
+        x = _only_where(x, where, _needed(initial, "min"), "min")
+    if initial is not None:
+        x = _never_empty(x, axis, initial, "min")
+    result = reduce_axes(x, "reduce_and" if x.dtype == BOOL else "reduce_min", axis, keepdims)
+    return result if initial is None else result.minimum(fill_value(x, initial, "min"))
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -132,11 +189,13 @@ def any(
     axis: Axis = None,
     keepdims: bool = False,
     *,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """Whether some element is not 0."""
-    return reduce_axes(convert(lift(x), BOOL), "reduce_or", axis, keepdims)
+    x = _only_where(convert(lift(x), BOOL), where, False, "any")
+    return reduce_axes(x, "reduce_or", axis, keepdims)
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -145,11 +204,13 @@ def all(
     axis: Axis = None,
     keepdims: bool = False,
     *,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """Whether no element is 0."""
-    return reduce_axes(convert(lift(x), BOOL), "reduce_and", axis, keepdims)
+    x = _only_where(convert(lift(x), BOOL), where, True, "all")
+    return reduce_axes(x, "reduce_and", axis, keepdims)
 
 
 @spelled(dim="axis", keepdim="keepdims")
@@ -226,13 +287,26 @@ def mean(
     keepdims: bool = False,
     dtype: DTypeLike | None = None,
     *,
+    where: TensorLike | None = None,
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
-    """The mean along the axes; of integers as float32, or as `dtype` says."""
+    """The mean along the axes, of the elements where `where` holds if it is given.
+
+    Of integers it is float32, or as `dtype` says.
+    """
     x = lift(x) if dtype is None else convert(lift(x), as_dtype(dtype, "mean"))
+    if where is not None:
+        mask = _mask(x, where, "mean")
+        found = _masked_mean(as_float(x), mask, axis, keepdims)
+        return rounded_to(found, x.dtype)
     total = as_float(x).sum(axis, keepdims)
     return rounded_to(total / _count(x, axis, "mean"), x.dtype)
+
+
+def _masked_mean(x: Tensor, mask: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    count = convert(mask, x.dtype).sum(axis, keepdims)
+    return choose(mask, x, 0).sum(axis, keepdims) / count
 
 
 @spelled(dim="axis", keepdim="keepdims", ddof="correction")
@@ -242,18 +316,23 @@ def var(
     keepdims: bool = False,
     *,
     correction: float = 0,
+    unbiased: bool | None = None,
+    where: TensorLike | None = None,
     ddof: float = same_as("correction"),
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """Mean squared distance from the mean, in two passes; divided by count - correction.
 
+    `unbiased=True` is a correction of 1. With `where` it is that of the elements where it holds.
+
     >>> x = Tensor([1.0, 2.0, 3.0])
     >>> x.var().item(), x.var(correction=1).item()
     (0.6666666865348816, 1.0)
     """
     x = lift(x)
-    variance = _variance(x, axis, keepdims, correction)
+    less = _correction(correction, unbiased, "var")
+    variance = _variance(x, axis, keepdims, less, where)
     return rounded_to(variance, x.dtype)
 
 
@@ -264,18 +343,36 @@ def std(
     keepdims: bool = False,
     *,
     correction: float = 0,
+    unbiased: bool | None = None,
+    where: TensorLike | None = None,
     ddof: float = same_as("correction"),
     dim: Axis = AXIS,
     keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The square root of `var`."""
     x = lift(x)
-    variance = _variance(x, axis, keepdims, correction)
+    less = _correction(correction, unbiased, "std")
+    variance = _variance(x, axis, keepdims, less, where)
     return rounded_to(variance.sqrt(), x.dtype)
 
 
-def _variance(given: Tensor, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+def _correction(correction: float, unbiased: bool | None, where: str) -> float:
+    if unbiased is None:
+        return correction
+    if correction != 0:
+        raise GraphError(where, "unbiased says what correction is: give one, not both.")
+    return 1 if unbiased else 0
+
+
+def _variance(
+    given: Tensor, axis: Axis, keepdims: bool, correction: float, where: TensorLike | None
+) -> Tensor:
     x = as_float(given)
+    if where is not None:
+        mask = _mask(given, where, "var")
+        distance = choose(mask, x - _masked_mean(x, mask, axis, True), 0)
+        number = convert(mask, x.dtype).sum(axis, keepdims)
+        return (distance * distance).sum(axis, keepdims) / (number - correction).maximum(0)
     distance = x - x.mean(axis, keepdims=True)
     total = (distance * distance).sum(axis, keepdims)
     count = _count(given, axis, "var")

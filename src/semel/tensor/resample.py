@@ -151,7 +151,9 @@ def resize(
     align_corners: bool = False,
     antialias: bool = True,
 ) -> Tensor:
-    """x with some axes in another size: the last ones, or those that `axis` names.
+    """An image in another size: the last axes of x, or those that `axis` names, interpolated.
+
+    This is no np.resize, which repeats elements: that is `x.flatten().tile(k)`, cut and reshaped.
 
     `mode` is nearest, linear or cubic. With `antialias`, which nearest ignores, what is made
     smaller is blurred by as much, so that no detail turns into noise.

@@ -149,11 +149,15 @@ def interp(
     fp: TensorLike,
     left: TensorLike | None = None,
     right: TensorLike | None = None,
+    period: float | None = None,
 ) -> Tensor:
     """The values at x of the lines through the points (xp, fp), whose xp ascend.
 
-    Before the first point it is `left`, or fp[0]; behind the last `right`, or fp[-1].
+    Before the first point it is `left`, or fp[0]; behind the last `right`, or fp[-1]. With a
+    `period` all of it goes round: points may stand in any order, and there is nothing outside.
     """
+    if period is not None:
+        x, xp, fp = _periodic(x, xp, fp, period)
     x, points, values = promote((x, lift(xp), lift(fp)), to_float=True)
     if points.ndim != 1 or values.ndim != 1:
         raise GraphError("interp", f"xp and fp must have one axis, got {lift(xp).type} and "
@@ -173,6 +177,21 @@ def interp(
     result = choose(x < first_x, values[0] if left is None else left, result)
     result = choose(x > last_x, values[-1] if right is None else right, result)
     return choose(x.isnan(), x, result)
+
+
+def _periodic(
+    x: TensorLike, xp: TensorLike, fp: TensorLike, period: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in one period, with the last point before all others and the first behind them."""
+    if period == 0:
+        raise GraphError("interp", "period must not be 0.")
+    x, points, values = promote((lift(x), lift(xp), lift(fp)), to_float=True)
+    span = abs(period)
+    points = points % span
+    order = points.flatten().argsort()
+    points, values = points.flatten().take(order), values.flatten().take(order)
+    around = concat([points[-1:] - span, points, points[:1] + span])
+    return x % span, around, concat([values[-1:], values, values[:1]])
 
 
 # ------------------------------------------------------------ how many lie where
@@ -206,10 +225,10 @@ def bincount(
     x = lift(x)
     if x.ndim != 1 or not x.dtype.is_integer:
         raise GraphError("bincount", f"needs integers along one axis, got {x.type}.")
+    index = check_index(x, limit if length is None else length, "bincount", "number")
     if length is None:
-        largest = concat([convert(x, INT64), scalar(-1, INT64).reshape(1)]).max()
+        largest = concat([index, scalar(-1, INT64).reshape(1)]).max()
         length = maximum(item_dim(largest + 1, limit, where="bincount"), minlength)
-    index = check_index(x, length, "bincount", "number")
     counted = lift(1).broadcast_to(x.shape) if weights is None else _weights(x, weights)
     return _add_up(index, counted, length)
 

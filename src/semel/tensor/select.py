@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from semel.ir.expr import Dim, as_number, upper_bound
 from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8
 from semel.ops.attrs import ArgsortAttrs, GatherAttrs
-from semel.tensor.elementwise import where
+from semel.tensor.elementwise import choose
 from semel.tensor.handle import apply, bitcast, convert, scalar
 from semel.tensor.movement import concat
 
@@ -85,5 +85,5 @@ def _keys(x: Tensor, descending: bool) -> Tensor:
     kind = INT64 if dtype == FLOAT64 else INT32
     bits = bitcast(wide, kind)
     lowest = scalar(kind.lowest, kind)
-    keys = where(bits < 0, lowest - bits, bits)  # -0 as 0
-    return where(wide.ne(wide), lowest if descending else scalar(kind.highest, kind), keys)
+    keys = choose(bits < 0, lowest - bits, bits)  # -0 as 0
+    return choose(wide.ne(wide), lowest if descending else scalar(kind.highest, kind), keys)

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from semel.ir.graph import is_tracing
+from semel.ir import questions
+from semel.ir.graph import Graph, is_tracing
+from semel.tensor.body import check_closed
 from semel.tensor.handle import Array, given_value
 from semel.tensor.realize import item, value_of, waits_for
+from semel.written import OPS
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -34,14 +37,14 @@ def short(x: Tensor) -> str:
     """Type and op; the value too if it is known and small. Never computes."""
     storage = x._value or given_value(x)
     if storage is None or storage.array.size > SHOWN_ELEMENTS:
-        return f"<Tensor {_type(x)} {x.node.op.name}>"
+        return f"<Tensor {_type(x)} {_made_by(x)}>"
     return _values(x, storage.array)
 
 
 def text(x: Tensor) -> str:
     """The value, computed if it is not known; else the type, the op and why there is no value."""
     array, why = _try_value(x)
-    return f"<Tensor {_type(x)} {x.node.op.name}: {why}>" if array is None else _values(x, array)
+    return f"<Tensor {_type(x)} {_made_by(x)}: {why}>" if array is None else _values(x, array)
 
 
 def formatted(x: Tensor, spec: str) -> str:
@@ -59,7 +62,7 @@ def formatted(x: Tensor, spec: str) -> str:
 def html(x: Tensor) -> str:
     """What a notebook shows: a small table of the values under a line with the type."""
     array, why = _try_value(x)
-    head = f"<code>{escape(_type(x))}</code> {escape(x.node.op.name)}"
+    head = f"<code>{escape(_type(x))}</code> {escape(_made_by(x))}"
     if array is None:
         return f"<div>{head}<br><small>{escape(why)}</small></div>"
     if array.ndim == 0:
@@ -103,6 +106,12 @@ def _values(x: Tensor, array: Array) -> str:
     return f"Tensor({shown}{shape}, dtype={x.dtype})"
 
 
+def _made_by(x: Tensor) -> str:
+    """What the user called, or the op that an operator is, by the name of its function."""
+    name = x.node.op.name
+    return x.node.made_by or OPS.get(name, name)
+
+
 def _type(x: Tensor) -> str:
     return f"{x.dtype}[{', '.join(str(d) for d in x.shape)}]"
 
@@ -113,6 +122,9 @@ def _try_value(x: Tensor) -> tuple[Array | None, str]:
         if x._value is None:
             if is_tracing():
                 return None, "inside a body, which has no values yet"
+            if questions.answers() is not None:
+                return None, "inside a function that jit follows, which has no values yet"
+            check_closed(Graph((x._node,)), "print")
             if missing := waits_for(x):
                 more = len(missing) - _MOST_NAMES
                 names = ", ".join(missing[:_MOST_NAMES])

@@ -1,6 +1,7 @@
 """Functions of one or two tensors, element by element, that are made of others.
 
     cbrt erfc erfinv lgamma digamma logit sinc   hypot logaddexp fmax heaviside gcd nextafter ...
+    frac modf frexp bitwise_count   logcumsumexp
 
 Where a formula would lose digits it is computed in float64 and rounded once, whatever float it is
 asked of: float32 results are then rounded nearly always as the true ones are. The errors below are
@@ -27,17 +28,43 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 
 from semel.errors import GraphError
-from semel.ir.types import BOOL, FLOAT32, FLOAT64, DType
+from semel.ir.expr import upper_bound
+from semel.ir.types import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    UINT8,
+    UINT32,
+    UINT64,
+    DType,
+)
 from semel.tensor.control import while_loop
 from semel.tensor.elementwise import choose, pair
-from semel.tensor.handle import TensorLike, bitcast, convert, lift, promote, scalar
+from semel.tensor.handle import (
+    TensorLike,
+    bitcast,
+    convert,
+    lift,
+    normalize_axis,
+    promote,
+    scalar,
+)
 from semel.tensor.movement import broadcast
+from semel.tensor.spelling import AXIS, spelled
 from semel.tensor.unary import full_bool
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 _INF = math.inf
+#: The smallest normal float64, and by how much smaller ones are lifted up to be normal.
+_TINY, _LIFT = 2.0**-1022, 54
+#: Axes that are not bounded are no longer than this.
+_LONGEST = 1 << 31
+#: Powers of two beyond which every float64 is 0 or infinite.
+_FAR = 2200
 _SQRT_PI = math.sqrt(math.pi)
 _LOG_2 = math.log(2)
 
@@ -334,9 +361,14 @@ def float_power(x: TensorLike, other: TensorLike) -> Tensor:
 
 
 def ldexp(x: TensorLike, other: TensorLike) -> Tensor:
-    """x * 2 ** other, exact where the power of two is a normal number."""
+    """x * 2 ** other, rounded once, also where no float holds the power of two."""
     x, exponent = _two_floats(x, other)
-    return x * exponent.exp2()
+    wide, rest = convert(x, FLOAT64), convert(exponent, FLOAT64).clip(-_FAR, _FAR)
+    steps = 2 if x.dtype == FLOAT64 else 0  # of narrower floats one product is always exact
+    for _ in range(steps):
+        step = choose(rest < -1022, -969, rest.minimum(1023))
+        wide, rest = wide * step.exp2(), rest - step
+    return convert(wide * rest.clip(-1022, 1023).exp2(), x.dtype)
 
 
 def xlogy(x: TensorLike, other: TensorLike) -> Tensor:
@@ -395,3 +427,64 @@ def _two_integers(x: TensorLike, other: TensorLike, where: str) -> list[Tensor]:
 degrees = rad2deg
 radians = deg2rad
 gammaln = lgamma
+
+
+# ------------------------------------------------------------ parts of a number
+
+
+def frac(x: TensorLike) -> Tensor:
+    """What is behind the point, with the sign of x: x - trunc(x)."""
+    x = lift(x)
+    return x - x.trunc()
+
+
+def modf(x: TensorLike) -> tuple[Tensor, Tensor]:
+    """What is behind the point, and what is before it; both have the sign of x."""
+    x = _floats(x)
+    whole = x.trunc()
+    return choose(x.isinf(), 0, x - whole).copysign(x), whole
+
+
+def frexp(x: TensorLike) -> tuple[Tensor, Tensor]:
+    """A mantissa of size in [1/2, 1) and an exponent (int32) with x = mantissa * 2 ** exponent.
+
+    >>> [part.item() for part in semel.frexp(12.0)]
+    [0.75, 4]
+    """
+    x = _floats(x)
+    wide = convert(x, FLOAT64)
+    is_small = wide.abs() < _TINY  # there the bits of the exponent are 0
+    bits = bitcast(choose(is_small, wide * 2.0**_LIFT, wide), INT64)
+    found = ((bits >> 52) & 2047) - 1022 - choose(is_small, _LIFT, 0)
+    exponent = choose(wide.eq(0) | ~wide.isfinite(), 0, found)
+    return convert(ldexp(wide, -exponent), x.dtype), convert(exponent, INT32)
+
+
+def bitwise_count(x: TensorLike) -> Tensor:
+    """How many bits of |x| are 1 (uint8)."""
+    x = lift(x)
+    if x.dtype.is_float:
+        raise GraphError("bitwise_count", f"needs integers, got {x.type}.")
+    if x.dtype.kind == "i":
+        x = bitcast(x.abs(), f"uint{x.dtype.bits}")
+    wide = UINT64 if x.dtype.bits == 64 else UINT32
+    whole = (1 << wide.bits) - 1
+    pairs, fours, bytes_, ones = (whole // n for n in (3, 5, 17, 255))
+    x = convert(x, wide)
+    x = x - ((x >> 1) & pairs)
+    x = (x & fours) + ((x >> 2) & fours)
+    x = (x + (x >> 4)) & bytes_
+    return convert((x * ones) >> (wide.bits - 8), UINT8)
+
+
+@spelled(dim="axis")
+def logcumsumexp(x: TensorLike, axis: int = -1, *, dim: int = AXIS) -> Tensor:
+    """log(cumsum(exp(x))) along the axis, without overflow: sums of twice as many at each step."""
+    x = _floats(x)
+    i = normalize_axis(axis, x.ndim, "logcumsumexp")
+    length, shift = x.shape[i], 1
+    while shift < min(upper_bound(length) or _LONGEST, _LONGEST):
+        widths = [(shift if k == i else 0, 0) for k in range(x.ndim)]
+        x = logaddexp(x, x.pad(widths, -_INF).narrow(i, 0, length))
+        shift *= 2
+    return x

@@ -25,6 +25,7 @@ from semel.tensor.handle import (
     scalar,
 )
 from semel.tensor.late import unique
+from semel.tensor.unary import full_bool
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -172,6 +173,11 @@ def real(x: TensorLike) -> Tensor:
 def imag(x: TensorLike) -> Tensor:
     """Zeros: there are no complex dtypes."""
     return lift(x).zeros_like()
+
+
+def isreal(x: TensorLike) -> Tensor:
+    """True everywhere: there are no complex dtypes."""
+    return full_bool(lift(x), True)
 
 
 conj = real

@@ -32,7 +32,7 @@ from semel.tensor.handle import (
     promote,
 )
 from semel.tensor.indexing import certain_rows
-from semel.tensor.movement import concat, reach
+from semel.tensor.movement import concat, of_shape, reach
 from semel.tensor.order import cumprod, cumsum
 from semel.tensor.reduce import Axis, as_float, rounded_to
 from semel.tensor.spelling import AXIS, KEEPDIMS, same_as, spelled
@@ -519,23 +519,48 @@ def _along_axis(weight: Tensor, x: Tensor, axis: Axis) -> Tensor:
     return reach(column, x.shape, "average")
 
 
+@spelled(correction="ddof")
 def cov(
     x: TensorLike,
     y: TensorLike | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: float | None = None,
+    fweights: TensorLike | None = None,
+    aweights: TensorLike | None = None,
+    *,
+    correction: float | None = same_as("ddof"),
 ) -> Tensor:
-    """The covariances of the rows of x (of its columns, if not `rowvar`), and of those of y."""
+    """The covariances of the rows of x (of its columns, if not `rowvar`), and of those of y.
+
+    `fweights` say how often each column was observed, `aweights` how much it counts.
+    """
     rows = _variables(lift(x), rowvar)
     if y is not None:
         rows = concat([rows, _variables(lift(y), rowvar)], 0)
     rows = as_float(rows)
-    distance = rows - rows.mean(1, keepdims=True)
     less = ddof if ddof is not None else 0 if bias else 1
-    count = dim_value(rows.shape[1], rows.dtype) - less
-    result = (distance @ distance.mT) / count.maximum(0)
+    weights = _observations(rows, fweights, aweights)
+    if weights is None:
+        distance = rows - rows.mean(1, keepdims=True)
+        count = dim_value(rows.shape[1], rows.dtype) - less
+        result = (distance @ distance.mT) / count.maximum(0)
+    else:
+        total = weights.sum()
+        lost = less if aweights is None else (weights * lift(aweights)).sum() / total * less
+        distance = rows - (rows * weights).sum(1, keepdims=True) / total
+        result = ((distance * weights) @ distance.mT) / (total - lost).maximum(0)
     return result.reshape(()) if y is None and rows.shape[0] == 1 else result
+
+
+def _observations(rows: Tensor, *given: TensorLike | None) -> Tensor | None:
+    """One weight for each column, the product of those that are given."""
+    weights: Tensor | None = None
+    for each in given:
+        if each is not None:
+            known = of_shape(convert(lift(each), rows.dtype), (rows.shape[1],), "cov", "weights")
+            weights = known if weights is None else weights * known
+    return weights
 
 
 def corrcoef(x: TensorLike, y: TensorLike | None = None, rowvar: bool = True) -> Tensor:

@@ -52,6 +52,7 @@ from semel.tensor import (
     nn,
     numpy_calls,
     order,
+    padding,
     patches,
     pieces,
     place,
@@ -329,6 +330,7 @@ class Tensor(metaclass=Listed):
 
     __neg__ = unary.neg
     __abs__ = unary.abs
+    __round__ = unary.round
     __invert__ = unary.bitwise_not
 
     # ------------------------------------------------------------ indices and rows
@@ -439,7 +441,7 @@ class Tensor(metaclass=Listed):
     atleast_1d = pieces.atleast_1d
     atleast_2d = pieces.atleast_2d
     atleast_3d = pieces.atleast_3d
-    pad = movement.pad
+    pad = padding.pad
     repeat = movement.repeat
     repeat_interleave = movement.repeat_interleave
     tile = movement.tile
@@ -494,12 +496,14 @@ class Tensor(metaclass=Listed):
     fix = unary.fix
     round = unary.round
     rint = unary.rint
+    around = unary.around
     isnan = unary.isnan
     isinf = unary.isinf
     isfinite = unary.isfinite
     real = standard.real
     imag = standard.imag
     conj = standard.conj
+    isreal = standard.isreal
     logical_not = unary.logical_not
     bitwise_not = unary.bitwise_not
     bitwise_invert = unary.bitwise_invert
@@ -535,7 +539,7 @@ class Tensor(metaclass=Listed):
     logical_or = elementwise.logical_or
     logical_xor = elementwise.logical_xor
     isclose = elementwise.isclose
-    where = elementwise.where
+    where = late.where
     masked_fill = elementwise.masked_fill
     clip = elementwise.clip
     clamp = elementwise.clamp
@@ -578,6 +582,10 @@ class Tensor(metaclass=Listed):
     prelu = activations.prelu
     celu = activations.celu
     threshold = activations.threshold
+    softshrink = activations.softshrink
+    hardshrink = activations.hardshrink
+    tanhshrink = activations.tanhshrink
+    hardsigmoid = activations.hardsigmoid
 
     # ------------------------------------------------------------ many become one (reduce.py)
 
@@ -698,6 +706,10 @@ class Tensor(metaclass=Listed):
     global_lp_pool = pooling.global_lp_pool
     adaptive_avg_pool = pooling.adaptive_avg_pool
     adaptive_max_pool = pooling.adaptive_max_pool
+    adaptive_avg_pool1d = pooling.adaptive_avg_pool1d
+    adaptive_avg_pool2d = pooling.adaptive_avg_pool2d
+    adaptive_max_pool1d = pooling.adaptive_max_pool1d
+    adaptive_max_pool2d = pooling.adaptive_max_pool2d
 
     # ------------------------------------------------------------ losses and distances
 
@@ -817,6 +829,11 @@ class Tensor(metaclass=Listed):
     lcm = special.lcm
     float_power = special.float_power
     ldexp = special.ldexp
+    frac = special.frac
+    modf = special.modf
+    frexp = special.frexp
+    bitwise_count = special.bitwise_count
+    logcumsumexp = special.logcumsumexp
 
     # ------------------------------------------------------------ statistics.py
 
@@ -873,6 +890,7 @@ class Tensor(metaclass=Listed):
     diff = differences.diff
     ediff1d = differences.ediff1d
     gradient = differences.gradient
+    unwrap = differences.unwrap
 
     # ------------------------------------------------------------ arrange.py
 
@@ -884,6 +902,10 @@ class Tensor(metaclass=Listed):
     diagflat = arrange.diagflat
     put_along_axis = arrange.put_along_axis
     choose = arrange.choose
+    combinations = arrange.combinations
+    vander = arrange.vander
+    block_diag = staticmethod(arrange.block_diag)
+    cartesian_prod = staticmethod(arrange.cartesian_prod)
 
     # ------------------------------------------------------------ random.py
 

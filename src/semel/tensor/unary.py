@@ -283,6 +283,7 @@ def bitwise_not(x: TensorLike) -> Tensor:
 
 
 # Second names.
+around = round
 absolute = abs
 arccos = acos
 arccosh = acosh

@@ -39,6 +39,7 @@ from semel.runtime.interop import check_unmasked, read_array
 from semel.tensor.donate import give_away, own_array
 from semel.tensor.handle import SYMBOLIC
 from semel.tensor.realize import value_of
+from semel.tensor.spelling import SameAs
 from semel.tensor.tensor import Tensor
 from semel.topics import Topic
 from semel.tracing.form import CallForm, Form, difference
@@ -93,6 +94,7 @@ class Jit(Generic[R]):
         self._signature = _signature(function, self._name)
         if owner is not None:
             self._signature = _without_first(self._signature)
+        self._fills_in = _may_fill_in(function, self._signature)
         self._settings: dict[str, Any] = {
             "dims": dims, "static": static, "donate": donate, "max_forms": max_forms,
             "threads": threads, "device": device, "keep_params": keep_params,
@@ -117,6 +119,10 @@ class Jit(Generic[R]):
     def __repr__(self) -> str:
         count = len(self._order)
         return f"<jit {self._name}{self._signature}, {count} form{'s' * (count != 1)}>"
+
+    def __reduce__(self) -> str:
+        """By its name, as functions are pickled: a decorated one of a module."""
+        return str(getattr(self, "__qualname__", self._name))
 
     # ------------------------------------------------------------ what it is
 
@@ -254,7 +260,7 @@ class Jit(Generic[R]):
         result = self._call(args, kwargs, [array for array in donated if array is not None])
         for path, value in leaves:
             if isinstance(value, Tensor):
-                give_away(value, f"{path}, which was donated to {self._name}")
+                give_away(value, path, self._name)
         return result
 
     def _invoke_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -280,9 +286,11 @@ class Jit(Generic[R]):
     ) -> _Like | None:
         """The short way for the next call, if the arguments are no trees."""
         parameters = call.spec[2]
-        if len(parameters) != len(self._signature.parameters) or len(args) > len(parameters):
+        known = self._signature.parameters
+        is_short = self._fills_in and len(parameters) != len(known)
+        if is_short or len(args) > len(parameters):
             return None
-        kinds = {p.kind for p in self._signature.parameters.values()}
+        kinds = {known[name].kind for name in parameters}
         if kinds - {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
             return None
         named = dict(zip(parameters, call.spec[3], strict=True))
@@ -293,7 +301,7 @@ class Jit(Generic[R]):
                 leaf += 1
             elif named[name][0] != "static":
                 return None
-        order = list(self._signature.parameters)[: len(args)]
+        order = list(known)[: len(args)]
         for name, arg in zip(order, args, strict=True):
             if name not in place:
                 checks.append((_SAME, arg))
@@ -321,7 +329,8 @@ class Jit(Generic[R]):
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._name}() {error}") from None
-        bound.apply_defaults()
+        if self._fills_in:
+            bound.apply_defaults()
         leaves: Leaves = []
         parts = []
         names = tuple(bound.arguments)
@@ -484,6 +493,9 @@ class _Method:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._jit, name)
 
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self._jit._name)
+
     def __repr__(self) -> str:
         return repr(self._jit)
 
@@ -547,11 +559,23 @@ def _signature(function: Any, name: str) -> inspect.Signature:
         ) from None
 
 
+def _may_fill_in(function: Any, signature: inspect.Signature) -> bool:
+    """Whether a call that leaves arguments out is one with their defaults.
+
+    A second name stands for the first only where nobody wrote it, and NumPy's ufuncs do not hand
+    on to tensors what stands in their signatures.
+    """
+    given = (parameter.default for parameter in signature.parameters.values())
+    return not isinstance(function, np.ufunc) and not any(isinstance(d, SameAs) for d in given)
+
+
 def _without_first(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _names_of(given: Any, signature: inspect.Signature, name: str, what: str) -> frozenset[str]:
+    if not isinstance(given, Iterable):
+        raise GraphError("jit", f"{what} must be names of arguments, got {given!r}.")
     names = (given,) if isinstance(given, str) else tuple(given)
     for each in names:
         _check_argument(each, signature, name, what)

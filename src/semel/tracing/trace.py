@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -296,6 +296,13 @@ def _argument(trace: Trace, leaf: Leaf) -> Any:
 
 def _is_result(value: Any) -> bool:
     """Whether a value of the result is a leaf: what is neither a tensor nor a tree is, too."""
+    if isinstance(value, Iterator):
+        raise GraphError(
+            "jit",
+            f"a result must be made of tensors, numbers and trees of them, got a "
+            f"{type(value).__name__}, which is read when the function is over.",
+            hint="Return a list or a tuple.",
+        )
     if isinstance(value, (Tensor, np.ndarray, *SYMBOLIC)):
         return True
     return value is None or isinstance(value, (str, bytes, int, float, complex))

@@ -76,7 +76,7 @@ class _Amounts:
     prompt: int = 48
     written: int = 96
     again: int = 16
-    seconds: float = 0.8
+    seconds: float = 2.4
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -156,7 +156,7 @@ class _Demo:
         with screen.working("against NumPy, and bit for bit"):
             ours = write_tokens(plan, self._prompt, amounts.again)
             errors = self._errors(plan, weights)
-            allocated = self._allocated(plan)
+        allocated = self._allocated(plan)  # behind it: the thread that shows it allocates too
         report = DemoReport(
             model,
             plan.threads,

@@ -7,6 +7,9 @@ takes half from everybody. In its turn each first does its work some times untim
 not pay for what the one before left in the caches and on the cores. Threads of some libraries go on
 spinning for long behind their work: such a one comes last, and then all rest.
 
+Each has an equal share of the time: who has spent it, a slow one early, takes no more turns, so
+that all of it ends in time whoever takes part.
+
 A limit is the best that anybody reached in the rotation, so that no share of it can exceed 1.
 """
 
@@ -22,7 +25,8 @@ from typing import Protocol
 from semel.devices.cpu.yardstick import FmaLoop, ReadLoop
 
 _UNTIMED, _IN_A_ROW = 3, 10
-_LEAST_ROUNDS = 4
+#: Timed runs of a turn, and rounds, at least: unless all have spent their share.
+_LEAST_TIMED, _LEAST_ROUNDS = 2, 4
 #: Behind each turn, and behind the last: OpenBLAS, which NumPy has, spins for some 70 ms.
 _REST_S, _LONG_REST_S = 5e-3, 0.1
 
@@ -114,19 +118,37 @@ def race(
 ) -> dict[str, list[float]]:
     """Seconds of everything that was timed by name; loops measure themselves."""
     found: dict[str, list[float]] = {name: [] for name in (*work, *loops)}
+    left = dict.fromkeys(work, seconds / len(work))
     end, rounds = time.perf_counter() + seconds, 0
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+    while any(share > 0 for share in left.values()) and (
+        rounds < _LEAST_ROUNDS or time.perf_counter() < end
+    ):
         for name, loop in loops.items():
             found[name].append(loop())
         for name, once in work.items():
-            time.sleep(_REST_S)
-            for _ in repeat(None, _UNTIMED):
-                once()
-            found[name] += [_seconds(once) for _ in range(_IN_A_ROW)]
+            if left[name] > 0:
+                time.sleep(_REST_S)
+                begin = time.perf_counter()
+                found[name] += _turn(once, left[name])
+                left[name] -= time.perf_counter() - begin
         time.sleep(_LONG_REST_S)
         rounds += 1
         tell({name: statistics.median(found[name]) for name in work})
     return found
+
+
+def _turn(once: Work, share: float) -> list[float]:
+    """Seconds of each timed run of a turn, which is over when the share is spent."""
+    begin = time.perf_counter()
+    for _ in repeat(None, _UNTIMED):
+        if time.perf_counter() - begin < share:
+            once()
+    timed: list[float] = []
+    while len(timed) < _IN_A_ROW:
+        if len(timed) >= _LEAST_TIMED and time.perf_counter() - begin >= share:
+            break
+        timed.append(_seconds(once))
+    return timed
 
 
 def limit_of(amount: int, ours: list[float], loop: list[float]) -> Limit:

@@ -3,12 +3,13 @@
     open_screen(to)  -->  Screen: part, line, table, working, stream
 
 On a terminal with `rich`: colours, and a line that moves while something is done. Elsewhere plain
-lines: one when something begins, and one a second for as long as it takes. Every line is out
-when the call is over.
+lines: one when something begins and one when something else is said of it, which a dot a second
+makes longer for as long as it takes. Every line is out when the call is over.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -51,9 +52,12 @@ class Screen:
     @contextmanager
     def working(self, what: str) -> Iterator[Say]:
         """Say that something is being done; call what it gives to say how far that is."""
-        self.line(f"{what} ...")
-        with _Beat(lambda text, seconds: self.line(f"  {text or what}, {seconds:.0f} s")) as beat:
-            yield beat.say
+        self._out(f"{_INDENT}{what} ...")
+        try:
+            with _Beat(_Dots(self._out, self._columns, len(what))) as beat:
+                yield beat.say
+        finally:
+            self._out("\n")
 
     @contextmanager
     def stream(self) -> Iterator[Word]:
@@ -77,6 +81,24 @@ class Screen:
     def _out(self, text: str) -> None:
         self._to.write(text)
         self._to.flush()
+
+
+class _Dots:
+    """A line for what is said, and a dot while it is the same but for its numbers."""
+
+    def __init__(self, out: Callable[[str], None], columns: int, begun: int) -> None:
+        self._out, self._columns, self._kind = out, columns, ""
+        self._room = columns - len(_INDENT) - begun - len(" ...")
+
+    def __call__(self, text: str, seconds: float) -> None:
+        kind = re.sub(r"[\d.]+", "", text)
+        if kind != self._kind:
+            line = f"{_INDENT * 2}{text}, {seconds:.0f} s "
+            self._out(f"\n{line}")
+            self._kind, self._room = kind, self._columns - len(line)
+        elif self._room > 0:
+            self._out(".")
+            self._room -= 1
 
 
 class _Beat:

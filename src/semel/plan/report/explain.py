@@ -173,7 +173,7 @@ class Explanation:
 
     device: str  #: where the plan runs
     threads: int  #: participants of a run at most
-    compile_count: int
+    compile_count: int  #: how often the compiler ran for this plan
     num_steps: int  #: parts of a run between barriers
     num_kernels: int  #: calls of kernels
     num_distinct_kernels: int  #: kernels that were compiled for them
@@ -184,10 +184,10 @@ class Explanation:
     log: tuple[str, ...] = ()  #: why there is one kernel more, line by line
     states: tuple[ExplainedState, ...] = ()  #: what is kept between runs
     target: str = ""  #: the machine that the code was made for
-    nodes: tuple[NodeNote, ...] = ()
-    recompiles: int = 0
+    nodes: tuple[NodeNote, ...] = ()  #: what became of each node of the graph
+    recompiles: int = 0  #: what it compiled beyond that
     signature: str = ""  #: what goes in and comes out
-    placement: tuple[str, ...] = ()
+    placement: tuple[str, ...] = ()  #: how devices were chosen
 
     @property
     def moved_bytes(self) -> int | None:

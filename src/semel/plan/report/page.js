@@ -405,8 +405,9 @@ function fitLabel(root, x, y, width, text, kind = "label") {
 function drawArena() {
   const peak = Math.max(...data.live_bytes, 0);
   byId("arena-note").textContent = blocks.length === 0 ? "No intermediate values." :
-    `${blocks.length} values in ${size(run.arena_bytes)}; at most ${size(peak)} live at once. ` +
-    "Light: reserved; dark: in use at these variables. The wheel zooms.";
+    `${blocks.length} value${blocks.length === 1 ? "" : "s"} in ${size(run.arena_bytes)}; ` +
+    `at most ${size(peak)} live at once. ` +
+    "Pale: reserved; strong: in use at these variables. The wheel zooms.";
   if (blocks.length === 0) return void frame("arena", 0);
   const height = 300, bottom = 34, left = 64;
   const [root, width] = frame("arena", height);

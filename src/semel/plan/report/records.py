@@ -74,14 +74,14 @@ class KernelProfile(ProfiledOp):
     not measured, or there was nothing to move or compute.
     """
 
-    elapsed: float
+    elapsed: float  #: seconds; the median of several runs
     start_ns: int  #: when the first participant began, from the start of the run
     end_ns: int  #: when the last one was done
     spans: tuple[Span, ...] = ()  #: who worked on it from when to when
-    share_of_limit: float | None = None
-    limited_by: str = ""
-    samples: tuple[float, ...] = ()
-    preempted: tuple[int, ...] = ()
+    share_of_limit: float | None = None  #: of what the machine gives; None: not known
+    limited_by: str = ""  #: compute or memory, whichever share is larger
+    samples: tuple[float, ...] = ()  #: the time of each run
+    preempted: tuple[int, ...] = ()  #: runs in which another program had its core
 
     @property
     def kept(self) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ may be symbolic. Pivots are the largest elements of their columns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, minimum
@@ -27,6 +27,7 @@ from semel.tensor.matrices.stack import (
 )
 from semel.tensor.movement import broadcast_shapes, concat, may_agree, stretch
 from semel.tensor.reduce import as_float, rounded_to
+from semel.tensor.spelling import same_as, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -95,13 +96,20 @@ def det(x: TensorLike) -> Tensor:
     return stack.result(diagonals(packed).prod(1) * sign.reshape(stack.batch))
 
 
-def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
+class SlogdetResult(NamedTuple):
+    """The sign of a determinant, and the logarithm of its size."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def slogdet(x: TensorLike) -> SlogdetResult:
     """The sign of the determinant and the logarithm of its size: 0 and -inf if it is 0."""
     stack = Stack(x, "slogdet", square=True)
     packed, _, sign = _eliminated(stack.x, stack.rows, False)
     pivots = diagonals(packed)
     signs = pivots.sign().prod(1) * sign.reshape(stack.batch)
-    return stack.result(signs), stack.result(pivots.abs().log().sum(1))
+    return SlogdetResult(stack.result(signs), stack.result(pivots.abs().log().sum(1)))
 
 
 # ------------------------------------------------------------ systems
@@ -124,14 +132,26 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
     return _solved(found, right, is_vector, stack)
 
 
+@spelled(unitriangular="unit_diagonal")
 def solve_triangular(
-    a: TensorLike, b: TensorLike, *, lower: bool = False, unit_diagonal: bool = False
+    a: TensorLike,
+    b: TensorLike,
+    *,
+    lower: bool = False,
+    upper: bool | None = None,
+    unit_diagonal: bool = False,
+    unitriangular: bool = same_as("unit_diagonal"),
 ) -> Tensor:
     """x with a @ x = b, for triangles a [.., n, n]; what is on their other side is not read.
 
-    With `unit_diagonal` the diagonal is not read either, and is 1.
+    With `unit_diagonal` the diagonal is not read either, and is 1. `lower` is SciPy's word, `upper`
+    PyTorch's for the same.
     """
     where = "solve_triangular"
+    if upper is not None:
+        if lower and upper:
+            raise GraphError(where, "a triangle is lower or upper, got both.")
+        lower = not upper
     left, right, is_vector = _system(a, b, where)
     stack = Stack(left, where, square=True)
     sides = right.reshape(stack.batch, *right.shape[-2:])

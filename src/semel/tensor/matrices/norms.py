@@ -9,6 +9,7 @@ from semel.errors import GraphError
 from semel.tensor.handle import TensorLike, lift, normalize_axes
 from semel.tensor.matrices.rotations import svdvals
 from semel.tensor.reduce import Axis, as_float, rounded_to
+from semel.tensor.spelling import AXIS, KEEPDIMS, spelled
 
 if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
@@ -17,7 +18,16 @@ Order: TypeAlias = "float | str | None"
 _INFINITY = float("inf")
 
 
-def norm(x: TensorLike, ord: Order = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@spelled(dim="axis", keepdim="keepdims")
+def norm(
+    x: TensorLike,
+    ord: Order = None,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
+) -> Tensor:
     """np.linalg.norm: of vectors along one axis, or of matrices along two.
 
     Without an order it is the root of the sum of squares, along the axes or of all elements.
@@ -36,8 +46,15 @@ def norm(x: TensorLike, ord: Order = None, axis: Axis = None, keepdims: bool = F
     return matrix_norm(given, ord, axis=axes, keepdims=keepdims)
 
 
+@spelled(dim="axis", keepdim="keepdims")
 def vector_norm(
-    x: TensorLike, axis: Axis = None, keepdims: bool = False, *, ord: Order = 2
+    x: TensorLike,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    ord: Order = 2,
+    dim: Axis = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The length of vectors along the axes, of all elements without: any number, inf or -inf."""
     if isinstance(ord, str) or ord is None:
@@ -45,12 +62,15 @@ def vector_norm(
     return lift(x).norm(ord, axis, keepdims)
 
 
+@spelled(dim="axis", keepdim="keepdims")
 def matrix_norm(
     x: TensorLike,
     ord: Order = "fro",
     *,
     axis: Sequence[int] = (-2, -1),
     keepdims: bool = False,
+    dim: Sequence[int] = AXIS,
+    keepdim: bool = KEEPDIMS,
 ) -> Tensor:
     """The norm of matrices: "fro", "nuc", 1, -1, inf, -inf, 2 or -2."""
     given, where = lift(x), "matrix_norm"

@@ -5,7 +5,7 @@ x [B, m, n]  --loop-->  R, and a direction for each column  --loop backwards--> 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.errors import GraphError
 from semel.ir.expr import Dim, minimum
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from semel.tensor.tensor import Tensor
 
 
+class QRResult(NamedTuple):
+    """Orthonormal columns, and an upper triangle."""
+
+    Q: Tensor
+    R: Tensor
+
+
 def qr(x: TensorLike, mode: str = "reduced") -> Any:
     """Q and R with x = Q @ R: columns that are orthonormal, and an upper triangle.
 
@@ -40,7 +47,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> Any:
     right = stack.result(upper.narrow(1, 0, width))
     if mode == "r":
         return right
-    return stack.result(orthonormal(directions, width)), right
+    return QRResult(stack.result(orthonormal(directions, width)), right)
 
 
 def triangle(x: Tensor) -> tuple[Tensor, Tensor]:

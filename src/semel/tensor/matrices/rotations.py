@@ -12,7 +12,7 @@ LAPACK's methods for large matrices, and as exact or more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.errors import GraphError
 from semel.ir.dims import mod
@@ -76,7 +76,14 @@ def _turn(slant: Tensor, apart: Tensor, is_first: Tensor) -> tuple[Tensor, Tenso
 # ------------------------------------------------------------ symmetric matrices
 
 
-def eigh(x: TensorLike, UPLO: str = "L") -> tuple[Tensor, Tensor]:  # noqa: N803  (NumPy's name)
+class EighResult(NamedTuple):
+    """Ascending eigenvalues, and unit eigenvectors as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def eigh(x: TensorLike, UPLO: str = "L") -> EighResult:  # noqa: N803  (NumPy's name)
     """The eigenvalues of symmetric matrices, ascending, and unit eigenvectors as columns.
 
     One triangle is read: the lower, or with `UPLO="U"` the upper. Of matrices that hold what is not
@@ -85,7 +92,7 @@ def eigh(x: TensorLike, UPLO: str = "L") -> tuple[Tensor, Tensor]:  # noqa: N803
     stack = Stack(x, "eigh", square=True)
     values, vectors = _symmetric(stack, UPLO, "eigh", True)
     assert vectors is not None
-    return stack.result(values), stack.result(vectors)
+    return EighResult(stack.result(values), stack.result(vectors))
 
 
 def eigvalsh(x: TensorLike, UPLO: str = "L") -> Tensor:  # noqa: N803  (NumPy's name)
@@ -158,6 +165,14 @@ def _is_some(size: Dim) -> bool:
 # ------------------------------------------------------------ singular values
 
 
+class SVDResult(NamedTuple):
+    """Descending singular values, between orthonormal vectors."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
 def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """U, S and Vh with x = (U * S) @ Vh: singular values descending, beside orthonormal vectors.
 
@@ -180,7 +195,7 @@ def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> A
     if is_wide:
         u, v = v, u
     found = [poisoned(t, stack.x) for t in (u, s, v.mT)]
-    return tuple(stack.result(t) for t in found)
+    return SVDResult(*(stack.result(t) for t in found))
 
 
 def svdvals(x: TensorLike) -> Tensor:
@@ -244,7 +259,7 @@ def _orthogonal(x: Tensor, eps: float, wants_vectors: bool) -> tuple[Tensor, Ten
         if wants_vectors:
             vectors = _turned(vectors, met, sine, half)
         before = (number % seats).eq(0).where(0.0, worst)
-        return columns, vectors, number + 1, before.maximum(share.max())
+        return columns, vectors, number + 1, before.maximum(share.max(initial=0.0))
 
     begin = (x / scale, unit, scalar(0, INT64), scalar(0.0, x.dtype))
     if not (_is_some(m) and _is_some(n)):

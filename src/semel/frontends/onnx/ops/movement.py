@@ -9,8 +9,8 @@ from semel.frontends.onnx.node import Converter, Node
 from semel.ir.dims import ceildiv, equal, floordiv, maximum, minimum
 from semel.ir.expr import Dim, product
 from semel.ir.types import INT64
-from semel.tensor.indexing import certain_rows
 from semel.tensor.movement import along, broadcast_shapes
+from semel.tensor.padding import continued
 from semel.tensor.subscript import MAX_AXIS
 from semel.tensor.tensor import Tensor
 
@@ -168,9 +168,10 @@ def _pad(node: Node) -> Tensor:
             continue
         if mode == "constant":
             x = _padded(x, axis, before, after, fill)
+        elif mode in ("edge", "reflect", "wrap"):
+            x = continued(x, axis, before, after, mode, repr(node))
         else:
-            place = Tensor.arange(before + x.shape[axis] + after) - before
-            x = certain_rows(x, _inside(node, mode, place, x.shape[axis]), axis)
+            raise node.refuse(f"mode '{mode}' is unknown.")
     return x
 
 
@@ -185,20 +186,6 @@ def _pads(node: Node, ndim: int) -> tuple[list[Dim], Any, list[int]]:
     fill = node.tensor(2).reshape(()) if node.has(2) else 0
     axes = node.distinct(node.ints(3), ndim) if node.has(3) else [*range(ndim)]
     return node.dims(1), fill, axes
-
-
-def _inside(node: Node, mode: str, place: Tensor, length: Dim) -> Tensor:
-    """Places beside an axis as places on it."""
-    match mode:
-        case "edge":
-            return place.clip(0, length - 1)
-        case "wrap":
-            return place % length
-        case "reflect":
-            period = maximum(2 * length - 2, 1)
-            around = place % period
-            return around.minimum(period - around)
-    raise node.refuse(f"mode '{mode}' is unknown.")
 
 
 # ---------------------------------------------------------------- repeating and turning
