@@ -15,7 +15,7 @@ OPS = {
 }  # fmt: skip
 #: One thing in the layers that have a part of it.
 LAYERS = {
-    "builder", "errors", "experts", "explain", "extent", "hazards", "lane", "lanes", "link",
+    "builder", "dims", "errors", "experts", "explain", "extent", "hazards", "lane", "lanes", "link",
     "links", "narrow", "outputs", "pages", "profile", "readers", "report", "sequences", "show",
     "state", "states", "weights",
 }  # fmt: skip
