@@ -36,8 +36,8 @@ from semel.compat.onnxruntime.values import (
 )
 from semel.errors import InputError, ModelError, SemelError, UnsupportedError
 from semel.frontends.onnx.build import dim_name, initializer_names
+from semel.frontends.onnx.dims import dim_names
 from semel.frontends.onnx.file import Model, initializer_of, read_model, with_initializers
-from semel.frontends.onnx.given_dims import dim_names
 from semel.frontends.onnx.model import load_onnx
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE

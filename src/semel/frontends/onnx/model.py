@@ -29,10 +29,10 @@ from semel.frontends.onnx.build import (
     open_sizes,
     sizes_of,
 )
+from semel.frontends.onnx.dims import read_dims
 from semel.frontends.onnx.empty import LoadedGraph, source_again
 from semel.frontends.onnx.file import Model, read_model
 from semel.frontends.onnx.forms import ByForm, begin
-from semel.frontends.onnx.given_dims import read_dims
 from semel.frontends.onnx.host import Split, split_host
 from semel.frontends.onnx.unknown import check_operators
 from semel.frontends.onnx.walk import DecidedByContent, DecidedBySizes
