@@ -413,7 +413,7 @@ def test_an_input_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("buffer", ("x", None, 1.5, True)),
+        ("buffer", ("none", None, 1.5, True)),
         ("output_buffer_at", ("0", None, 1.5, True)),
         ("release_intermediate_buffers", (5, "f")),
         ("release_all_buffers", (5, "f")),
