@@ -225,7 +225,7 @@ def no_buffer(name: str, known: Iterable[str]) -> PlanError:
     near = get_close_matches(name, list(known), 1)
     return PlanError(
         "buffer",
-        f"must name an input or an output, {', '.join(known)}, got {name!r}.",
+        f"must be the name of an input or an output, {', '.join(known)}, got {name!r}.",
         hint=f"Did you mean {near[0]!r}?" if near else "",
     )
 
