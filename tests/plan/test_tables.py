@@ -251,7 +251,7 @@ def test_buffers_go_by_name() -> None:
     kept(np.zeros(3, np.float32))
     assert kept.buffer("half") is kept.kept["half"]
     assert kept.buffer("output0") is kept.output_buffer
-    with pytest.raises(PlanError, match=r"\[buffer\] must name .*got 'hiden'\. Did you mean 'hidd"):
+    with pytest.raises(PlanError, match=r"must be the name of .*got 'hiden'\. Did you mean 'hidd"):
         plan.buffer("hiden")
 
 

@@ -76,7 +76,7 @@ class _Amounts:
     prompt: int = 48
     written: int = 96
     again: int = 16
-    seconds: float = 2.4
+    seconds: float = 1.0
 
 
 def run(arguments: argparse.Namespace) -> int:

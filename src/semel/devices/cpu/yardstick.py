@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ _CHAINS = 12  # FMA latency x throughput on every core we know, within 16 regist
 _STREAMS = 8  # vectors per turn of a memory loop
 _FMA_TURNS = 2_000_000
 _MIN_BYTES, _MAX_BYTES = 64 << 20, 128 << 20
-_REPEATS = 3
+_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,18 @@ class _Loops:
 
 
 def _run(threads: int, work: Callable[[int], object]) -> float:
-    """Seconds from the first start to the last end; native calls release the interpreter."""
+    """Seconds from the first start to the last end; native calls release the interpreter.
+
+    Each thread has a CPU of its own, if there are as many: a run is shorter than what schedulers
+    take to part two threads that woke on one, and would then have half of the machine's speed.
+    """
     gate = threading.Barrier(threads)
     times = [(0.0, 0.0)] * threads
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def body(index: int) -> None:
+        if len(cpus) >= threads > 1:
+            os.sched_setaffinity(0, {cpus[index]})
         gate.wait()
         begin = time.perf_counter()
         work(index)
