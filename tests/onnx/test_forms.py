@@ -313,6 +313,20 @@ def test_names_are_text() -> None:
         semel.load(data.replace(b"yyyy", b"yy\xff\xfe"))
 
 
+def test_names_inside_of_branches_are_text() -> None:
+    text = """(float[n] x, bool p) => (float[m] y) {
+        y = If (p) <
+            then_branch = t () => (inner) { inner = Abs (x) },
+            else_branch = e () => (other) { other = Neg (x) }
+        >
+    }"""
+    whole = parsed(text).SerializeToString()
+    at = whole.rindex(b"inner")  # the output of the branch, and not the node's
+    damaged = whole[:at] + b"inn\xffr" + whole[at + 5 :]
+    with pytest.raises(ModelError, match="names must be UTF-8"):
+        semel.load(damaged)
+
+
 def test_a_file_in_another_format_is_called_so() -> None:
     with pytest.raises(ModelError, match=r"in ONNX Runtime's own format\. Load the \.onnx file"):
         semel.load(b"\x18\0\0\0ORTM" + bytes(40))

@@ -174,10 +174,12 @@ def _names(graph: GraphProto) -> Iterator[Any]:
                 yield dim.dim_param
     for tensor in graph.initializer:
         yield tensor.name
-    for node in walk_nodes(graph):
+    for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         for attribute in node.attribute:
             yield attribute.name
+        for body in bodies_of(node):
+            yield from _names(body)
 
 
 def _modern(proto: ModelProto, name: str) -> ModelProto:
