@@ -54,7 +54,6 @@ from semel.plan.file.read import (
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
-from semel.plan.rows import PreparedKernel
 from semel.plan.saving import resume
 from semel.plan.tree import walk
 from semel.plan.weights import fixed_rows
@@ -305,8 +304,8 @@ def _check_kinds(file: PlanFile, program: Program, kernels: Sequence[CachedKerne
     calls = [(placed.row, program.device) for placed in program.walk()]
     calls += [(row, HOST_DEVICE) for formula in program.formulas for row in formula.rows]
     for row, device in calls:
-        if isinstance(row, PreparedKernel):
-            there, kind = kind_of(row.device or device), kinds[row.kernel]
+        for kernel in row.kernels:
+            there, kind = kind_of(row.device or device), kinds[kernel]
             if there != kind and find_backend(there).target() != find_backend(kind).target():
                 raise file.refuse(f"a kernel for '{kind}' must not be called on '{there}'.")
 

@@ -146,7 +146,7 @@ def prepare_graph(
         keep=keep,
         ids=ids,
         keep_params=keep_params,
-        auto=(*choice.auto, *others),
+        auto=(*choice.auto, *others.items()),
     )
     program = find_program(request)
     is_new = program is None
@@ -287,10 +287,9 @@ def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
     spread = open_spread(asked.graph, asked.device, asked.auto)
     devices = () if spread is None else spread.devices
     targets = find_targets(asked.device, asked.target, devices)
-    elsewhere = dict(targets.others)
     changes: list[Change] = []
     panel = panel_width(asked.target)
-    panels = {device: panel_width(target) for device, target in targets.others}
+    panels = {device: panel_width(target) for device, target in targets.others.items()}
     passes = _passes(asked, targets, spread)
     with recorded(changes):
         guarded = with_guards(asked.graph)
@@ -316,7 +315,9 @@ def _schedule(asked: _Asked, stage: Trace) -> _Scheduled:
     def with_devices(first: Schedule) -> Schedule:
         if spread is None or not spread.is_open:
             return first
-        kernels = lower_schedule(first, asked.target, others=known_kernels, elsewhere=elsewhere)
+        kernels = lower_schedule(
+            first, asked.target, others=known_kernels, elsewhere=targets.others
+        )
         return scheduled(spread.chosen(first, kernels))
 
     with recorded(changes):
@@ -368,7 +369,7 @@ class _Scheduled:
                 schedule,
                 asked.target,
                 others=known_kernels,
-                elsewhere=dict(self.targets.others),
+                elsewhere=self.targets.others,
             ),
         )
         if spread is None:
@@ -381,7 +382,7 @@ class _Scheduled:
         made = chain.from_iterable(kernels)
         if not self.targets.others:
             return compile_kernels(made, self.compiler, is_here=is_here)
-        everything, others = tuple(made), dict(self.targets.others)
+        everything, others = tuple(made), self.targets.others
         where = [kernel.device if kernel.device in others else "" for kernel in everything]
         found: dict[int, Compiled] = {}
         for device in dict.fromkeys(where):

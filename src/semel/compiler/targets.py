@@ -8,7 +8,7 @@ before them is the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from semel.devices import find_backend
@@ -20,16 +20,16 @@ class Targets:
     """The target of the plan's own device, and those of others, by device, that differ from it."""
 
     own: Target
-    others: tuple[tuple[str, Target], ...] = ()
+    others: Mapping[str, Target]
 
     def of(self, device: str) -> Target:
         """What kernels on a device are compiled for; "" is the plan's own."""
-        return dict(self.others).get(device, self.own)
+        return self.others.get(device, self.own)
 
     @property
     def distinct(self) -> tuple[Target, ...]:
         """Each of them once, the plan's own first."""
-        return tuple(dict.fromkeys([self.own, *(target for _, target in self.others)]))
+        return tuple(dict.fromkeys([self.own, *self.others.values()]))
 
 
 def find_targets(device: str, target: Target, devices: Iterable[str]) -> Targets:
@@ -38,10 +38,9 @@ def find_targets(device: str, target: Target, devices: Iterable[str]) -> Targets
     A device that could run the code of the plan's own runs it: who asks for a lesser target asks
     for all of them. One that only stores runs none.
     """
-    native = find_backend(device).target()
-    others = []
+    others = {}
     for each in dict.fromkeys(devices):
         backend = find_backend(each)
-        if each != device and backend.computes and backend.target() != native:
-            others.append((each, backend.target()))
-    return Targets(target, tuple(others))
+        if backend.computes and backend.target() != find_backend(device).target():
+            others[each] = backend.target()
+    return Targets(target, others)

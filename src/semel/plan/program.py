@@ -293,12 +293,11 @@ class Program:
     @property
     def kinds(self) -> dict[CachedKernel, str]:
         """The kind of device that each kernel is for: those of recipes are the host's."""
-        rows = (placed.row for placed in self.walk())
-        found = {kernel: kind_of(HOST_DEVICE) for kernel in self.all_kernels}
-        for row in rows:
-            if isinstance(row, PreparedKernel):
-                found[row.kernel] = kind_of(row.device or self.device)
-        return {kernel: found[kernel] for kernel in self.all_kernels}
+        found = dict.fromkeys(self.all_kernels, kind_of(HOST_DEVICE))
+        for placed in self.walk():
+            kind = kind_of(placed.row.device or self.device)
+            found |= dict.fromkeys(placed.row.kernels, kind)
+        return found
 
     @property
     def all_kernels(self) -> tuple[CachedKernel, ...]:
