@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ from semel.compat.onnxruntime.values import (
     node_arg,
 )
 from semel.errors import InputError, ModelError, SemelError, UnsupportedError
-from semel.frontends.onnx.build import dim_name, initializer_names
+from semel.frontends.onnx.build import dim_name, initializers
 from semel.frontends.onnx.dims import dim_names
-from semel.frontends.onnx.file import Model, initializer_of, read_model, with_initializers
+from semel.frontends.onnx.file import Model, read_model, without_initializers
 from semel.frontends.onnx.model import load_onnx
 from semel.locks import make_lock
 from semel.runtime.free import HOST_DEVICE
@@ -145,10 +146,10 @@ class InferenceSession:
             self._model = self._initialised(read_model(path_or_bytes))
             self._compiled: Any = self._load(self._model)
         self._graph = self._model.proto.graph
-        own = initializer_names(self._model)
-        self._required = [v for v in self._graph.input if v.name not in own]
+        self._own = initializers(self._model)
+        self._required = [v for v in self._graph.input if v.name not in self._own]
         self._overridable = [
-            v for v in self._graph.input if v.name in own and v.name in self._model.listed
+            v for v in self._graph.input if v.name in self._own and v.name in self._model.listed
         ]
         #: By the initializers that are inputs of it: models where these decide what is computed.
         self._opened: dict[frozenset[str], Any] = {}
@@ -159,17 +160,18 @@ class InferenceSession:
     def _initialised(self, model: Model) -> Model:
         """With the numbers that the options give initializers."""
         given = {name: np.asarray(value) for name, value in self._options._initializers.items()}
+        known = initializers(model) if given else {}
         for name, value in given.items():
-            if name not in initializer_names(model):
+            if name not in known:
                 raise InvalidArgument("InferenceSession", f"'{name}' must be an initializer of it.")
-            own = initializer_of(model, name)
+            own = known[name]
             if (own.shape, own.dtype) != (value.shape, value.dtype):
                 raise InvalidArgument(
                     "InferenceSession",
                     f"initializer '{name}' must be {own.dtype}{list(own.shape)}, "
                     f"got {value.dtype}{list(value.shape)}.",
                 )
-        return with_initializers(model, given) if given else model
+        return replace(model, weights=model.weights | given)
 
     def _load(self, model: Model) -> Any:
         threads = self._options.intra_op_num_threads or None
@@ -333,7 +335,7 @@ class InferenceSession:
         if not given.keys() <= set(params):
             return self._opened_at(frozenset(given)).run(feed)
         arrays = {name: value for name, value in feed.items() if name not in given}
-        before = {name: initializer_of(self._model, name) for name in given}
+        before = {name: self._own[name] for name in given}
         try:
             self._compiled.set_params(given)
             return self._compiled.run(arrays)
@@ -343,7 +345,7 @@ class InferenceSession:
     def _opened_at(self, names: frozenset[str]) -> Any:
         """The model with these initializers as inputs."""
         if names not in self._opened:
-            model = with_initializers(self._model, dict.fromkeys(names))
+            model = without_initializers(self._model, names)
             self._opened[names] = self._load(model)
         return self._opened[names]
 

@@ -10,7 +10,7 @@ where rewriting needs them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,29 +77,15 @@ def read_model(source: Any) -> Model:
     return model
 
 
-def initializer_of(model: Model, name: str) -> Array:
-    """The numbers of an initializer."""
-    if name in model.weights:
-        return model.weights[name]
-    (found,) = (t for t in model.proto.graph.initializer if t.name == name)
-    array: Array = numpy_helper.to_array(found)
-    return array
-
-
-def with_initializers(model: Model, given: Mapping[str, Array | None]) -> Model:
-    """The model with other numbers in these initializers; those that are None are inputs."""
-    kept = {name: array for name, array in model.weights.items() if name not in given}
+def without_initializers(model: Model, names: Collection[str]) -> Model:
+    """The model with these initializers as inputs."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    small = [t for t in proto.graph.initializer if t.name not in given]
-    for name, array in given.items():
-        if array is not None and name in model.weights:
-            kept[name] = array
-        elif array is not None:
-            small.append(numpy_helper.from_array(array, name))
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in names]
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(small)
-    return replace(model, proto=proto, weights=kept)
+    proto.graph.initializer.extend(kept)
+    weights = {name: array for name, array in model.weights.items() if name not in names}
+    return replace(model, proto=proto, weights=weights)
 
 
 def walk_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
